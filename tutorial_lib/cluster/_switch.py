@@ -1,0 +1,204 @@
+"""The process behind emulated machines: makes the namespaces and the network, then waits.
+
+    coordinator --starts--> switch: user namespace (only when not root), new pid namespace
+                              `- pid 1: bridge `br0`, one veth cable per machine
+                                   |- machine-0: own mounts, /dev/shm, host name, network, pids
+                                   `- machine-1: ...
+
+It runs as ``python -m tutorial_lib.cluster._switch`` with a Unix socket to the coordinator as standard
+input. It first reads the plan (JSON), then sends for each machine the open namespace files, through which
+``_enter.py`` puts processes into it. The socket is also the life line: when the coordinator goes away, for
+whatever reason, the socket ends, pid 1 exits, and the kernel kills everything in its pid namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+from pyroute2 import IPRoute
+
+from tutorial_lib.cluster import namespaces as ns
+
+NAMESPACES = ("mnt", "net", "uts", "ipc", "pid")
+BURST_BYTES = 256 * 1024  # token bucket; smaller ones cannot reach 1 Gbit/s at a 100 or 250 Hz kernel tick
+QUEUE_SECONDS = 0.4  # how long a packet may wait for the wire before it is dropped
+
+
+def _link(ip: IPRoute, name: str) -> int:
+    return ip.link_lookup(ifname=name)[0]
+
+
+def _shape(ip: IPRoute, index: int, bytes_per_second: int | None) -> None:
+    """Limit what leaves through a network interface (token bucket filter)."""
+    if bytes_per_second:
+        try:
+            limit = int(bytes_per_second * QUEUE_SECONDS) + BURST_BYTES
+            ip.tc("add", "tbf", index, 0x10000, rate=bytes_per_second, burst=BURST_BYTES, limit=limit)
+        except Exception as error:
+            raise OSError(getattr(error, "code", 95), f"limit the rate of the wire (tbf): {error}") from None
+
+
+def _plug_in(index: int, pid: int, bytes_per_second: int | None) -> None:
+    """Lay a cable from the bridge to a machine: one end stays here, the other becomes its eth0."""
+    with IPRoute() as ip:
+        port = f"port{index}"
+        ip.link("add", ifname=port, kind="veth", peer={"ifname": "eth0", "net_ns_pid": pid})
+        ip.link("set", index=_link(ip, port), master=_link(ip, "br0"), state="up")
+        _shape(ip, _link(ip, port), bytes_per_second)
+
+
+def _configure_machine(plan: dict[str, Any], machine: dict[str, Any]) -> None:
+    """Inside the machine: address, wire rate, host name, /dev/shm, /etc/hosts."""
+    socket.sethostname(machine["name"])
+    ns.private_mounts_with_proc()
+    options = f"mode=1777,size={plan['shm_bytes']}" if plan["shm_bytes"] else "mode=1777"
+    with contextlib.suppress(OSError):  # so that /sys/class/net shows this machine's cards; a container may refuse
+        ns.mount("sysfs", "/sys", "sysfs", ns.MS_NOSUID | ns.MS_NODEV, "", "mount /sys")
+    ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, options, "mount a private /dev/shm")
+    # Unlinked right away: the bind mount keeps the file, and /dev/shm is shown empty.
+    with open("/dev/shm/hosts", "w") as hosts:
+        hosts.write("127.0.0.1 localhost\n" + "".join(f"{m['address']} {m['name']}\n" for m in plan["machines"]))
+    ns.mount("/dev/shm/hosts", "/etc/hosts", "", ns.MS_BIND, "", "mount /etc/hosts")
+    os.unlink("/dev/shm/hosts")
+    with IPRoute() as ip:
+        ip.link("set", index=_link(ip, "lo"), state="up")
+        eth0 = _link(ip, "eth0")
+        ip.addr("add", index=eth0, address=machine["address"], prefixlen=24)
+        ip.link("set", index=eth0, state="up")
+        _shape(ip, eth0, plan["bytes_per_second"])
+
+
+def _wait_for_ever() -> None:
+    """What pid 1 of a machine does: reap the orphans that are handed to it."""
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that sigwait and pause return
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+        signal.sigtimedwait([signal.SIGCHLD], 1.0)
+
+
+def _machine_main(line: socket.socket, plan: dict[str, Any], index: int) -> None:
+    """Pid 1 of a machine. ``line`` connects it to the switch: ready, then go, then the result."""
+    machine = plan["machines"][index]
+    line.sendall(b"r")
+    if line.recv(1) != b"g":
+        return
+    _configure_machine(plan, machine)
+    fds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in NAMESPACES]
+    socket.send_fds(line, [b"k"], fds)
+    for fd in fds:
+        os.close(fd)
+    _wait_for_ever()
+
+
+def _start_machine(plan: dict[str, Any], index: int) -> list[int]:
+    """Fork a machine and return its open namespace files."""
+    ours, theirs = socket.socketpair()
+    outer = os.fork()
+    if outer == 0:
+        _run_child(theirs, lambda: _fork_into_machine(theirs, plan, index))
+    theirs.close()
+    _expect(ours, b"r")
+    # The machine's network namespace belongs to the forked process and its child alike.
+    _plug_in(index, outer, plan["bytes_per_second"])
+    ours.sendall(b"g")
+    message, fds, _, _ = socket.recv_fds(ours, 65536, len(NAMESPACES))
+    if message != b"k":
+        raise _relayed(message)
+    return list(fds)
+
+
+def _fork_into_machine(line: socket.socket, plan: dict[str, Any], index: int) -> None:
+    flags = ns.CLONE_NEWNS | ns.CLONE_NEWNET | ns.CLONE_NEWUTS | ns.CLONE_NEWIPC | ns.CLONE_NEWPID
+    ns.unshare(flags, "create mount, network, host name, ipc and pid namespaces")
+    pid = os.fork()
+    if pid == 0:
+        _run_child(line, lambda: _machine_main(line, plan, index))
+    line.close()
+    os.waitpid(pid, 0)
+
+
+def _run_child(line: socket.socket, body: Any) -> None:
+    """Run ``body`` in a forked child and never return; an error goes up the line as JSON."""
+    try:
+        body()
+    except Exception as error:
+        _send_error(line, error)
+        os._exit(1)
+    os._exit(0)
+
+
+def _send_error(line: socket.socket, error: BaseException) -> None:
+    code = getattr(error, "errno", None) or getattr(error, "code", None) or 0
+    text = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+    line.sendall(json.dumps({"errno": code, "step": text}).encode())
+
+
+def _relayed(message: bytes) -> OSError:
+    try:
+        report = json.loads(message)
+    except ValueError:
+        return OSError(0, "a machine ended before it was set up")
+    return OSError(report["errno"], report["step"])
+
+
+def _expect(line: socket.socket, token: bytes) -> None:
+    message = line.recv(65536)
+    if message != token:
+        raise _relayed(message)
+
+
+def _switch_main(line: socket.socket, plan: dict[str, Any]) -> None:
+    """Pid 1 of the emulation."""
+    ns.private_mounts_with_proc()
+    ns.unshare(ns.CLONE_NEWNET, "create a network namespace")
+    with IPRoute() as ip:
+        ip.link("set", index=_link(ip, "lo"), state="up")
+        try:
+            ip.link("add", ifname="br0", kind="bridge")
+        except Exception as error:
+            raise OSError(getattr(error, "code", 0), f"create a network bridge: {error}") from None
+        ip.link("set", index=_link(ip, "br0"), state="up")
+    user = [os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)] if plan["user_namespace"] else []
+    for index in range(len(plan["machines"])):
+        fds = _start_machine(plan, index)
+        socket.send_fds(line, [b"m"], user + fds)
+        for fd in fds:
+            os.close(fd)
+    while line.recv(1):  # ends when the coordinator closes its end or dies
+        pass
+
+
+def main() -> None:
+    """Read the plan, enter the namespaces, become pid 1 of the emulation."""
+    line = socket.socket(fileno=os.dup(0))
+    plan = json.loads(line.recv(1 << 20))
+    if plan["die_with_parent"]:
+        ns.die_with_parent()
+    try:
+        if plan["user_namespace"]:
+            ns.become_namespace_root()
+        ns.unshare(ns.CLONE_NEWNS | ns.CLONE_NEWPID, "create mount and pid namespaces")
+    except OSError as error:
+        _send_error(line, error)
+        sys.exit(1)
+    pid = os.fork()
+    if pid == 0:
+        ns.die_with_parent()
+        _run_child(line, lambda: _switch_main(line, plan))
+    line.close()
+    os.close(0)
+    os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    main()

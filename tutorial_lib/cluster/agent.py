@@ -1,0 +1,281 @@
+"""One process per machine: starts the machine's DGL servers and torchrun, watches them, stops them.
+
+    coordinator  <== JSON lines over stdin/stdout ==>  agent  --+-- DGL server 0, 1, ...
+                                                                `-- torchrun -- trainer 0, 1, ... -- samplers
+
+The agent lives as long as its connection: when standard input ends, for whatever reason, it stops everything
+that it started. It imports nothing heavy, so that it is there at once.
+
+Coordinator to agent: the plan first, then ``{"do": "trainers"}`` and ``{"do": "stop"}``.
+Agent to coordinator: ``serving`` (all servers listen), ``event`` (a line some trainer wrote), ``exited``
+(a process ended), ``trainers_done``, ``failed``, and last ``done`` with what the machine used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tutorial_lib.cluster.job import JobPlan, server_env, torchrun_command, trainer_env
+from tutorial_lib.cluster.namespaces import die_with_parent
+
+PR_SET_CHILD_SUBREAPER = 36
+POLL_SECONDS = 0.05
+TERM_SECONDS = 3.0
+TAIL_LINES = 20
+
+
+@dataclass
+class Process:
+    """A child of the agent. ``code`` is None while it runs, negative for a signal."""
+
+    role: str
+    index: int
+    popen: subprocess.Popen
+    log: Path
+    code: int | None = None
+    peak_rss: int = 0
+
+
+@dataclass
+class EventFile:
+    """A file that a trainer appends JSON lines to, and how far we have read it."""
+
+    path: Path
+    offset: int = 0
+
+
+@dataclass
+class Agent:
+    """Runs one machine's share of a job; see the module docstring for its messages."""
+
+    plan: JobPlan
+    index: int
+    processes: list[Process] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+    stopping: bool = False
+    announced_serving: bool = False
+    announced_trainers: bool = False
+    _inbox: bytes = b""
+    _events: dict[Path, EventFile] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.machine = self.plan.machines[self.index]
+        self.interface = self.machine.interface or interface_of(self.machine.address)
+        self.logs = self.plan.log_folder(self.index)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.sent_before = bytes_sent(self.interface)
+
+    def run(self) -> None:
+        """Do the job; returns when everything this machine started is gone."""
+        try:
+            for k in range(self.plan.servers):
+                self._start("server", k, self.plan.command, server_env(self.plan, self.index, k, self.interface))
+            while not self._finished():
+                self._read_commands()
+                self._reap()
+                self._forward_events()
+                self._announce()
+        finally:
+            self._stop_everything()
+            self._forward_events()
+            send(
+                {
+                    "type": "done",
+                    "bytes_sent": bytes_sent(self.interface) - self.sent_before,
+                    "peak_rss": self._peak_rss(),
+                }
+            )
+
+    def _start(self, role: str, k: int, argv: list[str] | Any, env: dict[str, str]) -> None:
+        log = self.logs / (f"{role}.log" if role == "torchrun" else f"{role}-{k}.log")
+        with log.open("ab") as file:
+            popen = subprocess.Popen(
+                list(argv),
+                cwd=self.plan.cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # the agent has one thread, so this is safe
+            )
+        self.processes.append(Process(role, k, popen, log))
+
+    def _finished(self) -> bool:
+        """Told to stop, or trainers and servers have all ended well."""
+        started = any(p.role == "torchrun" for p in self.processes)
+        return self.stopping or (started and all(p.code == 0 for p in self.processes))
+
+    def _read_commands(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(0, selectors.EVENT_READ)
+            if not selector.select(POLL_SECONDS):
+                return
+        chunk = os.read(0, 65536)
+        if not chunk:  # the coordinator is gone
+            self.stopping = True
+        self._inbox += chunk
+        *lines, self._inbox = self._inbox.split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line)["do"])
+
+    def _obey(self, command: str) -> None:
+        if command == "stop":
+            self.stopping = True
+        elif command == "trainers":
+            cpus = len(os.sched_getaffinity(0))
+            argv = torchrun_command(self.plan, self.index)
+            self._start("torchrun", 0, argv, trainer_env(self.plan, self.index, self.interface, cpus))
+
+    def _reap(self) -> None:
+        """Note who ended; wait4 tells the peak memory of a process and of the children it waited for."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for process in self.processes:
+                if process.popen.pid == pid:
+                    process.code = process.popen.returncode = os.waitstatus_to_exitcode(status)
+                    process.peak_rss = usage.ru_maxrss * 1024
+                    self._report_exit(process)
+
+    def _report_exit(self, process: Process) -> None:
+        send({"type": "exited", "role": process.role, "index": process.index, "code": process.code})
+        if process.code == 0 or self.stopping:
+            return
+        role, k, code, log = process.role, process.index, process.code, process.log
+        if role == "torchrun":
+            role, k, code, log = self._who_failed(process)
+        send({"type": "failed", "role": role, "index": k, "code": code, "log": log.name, "tail": tail(log)})
+
+    def _who_failed(self, torchrun: Process) -> tuple[str, int, int | None, Path]:
+        """The trainer that torchrun names as its first failure, else torchrun itself."""
+        match = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", torchrun.log.read_text(errors="replace"))
+        if match:
+            log = self.logs / f"trainer-{match[2]}.log"
+            if log.exists():
+                return "trainer", int(match[2]), int(match[1]), log
+        return "torchrun", 0, torchrun.code, torchrun.log
+
+    def _announce(self) -> None:
+        if not self.announced_serving:
+            ports = {self.machine.port + k for k in range(self.plan.servers)}
+            if ports <= listening_ports():
+                self.announced_serving = True
+                send({"type": "serving"})
+        if not self.announced_trainers and any(p.role == "torchrun" and p.code == 0 for p in self.processes):
+            self.announced_trainers = True
+            self._forward_events()
+            send({"type": "trainers_done"})
+
+    def _forward_events(self) -> None:
+        for path in self.logs.glob("events-*.jsonl"):
+            file = self._events.setdefault(path, EventFile(path))
+            with path.open("rb") as stream:
+                stream.seek(file.offset)
+                data = stream.read()
+            end = data.rfind(b"\n") + 1  # a line may be half written
+            file.offset += end
+            for line in data[:end].splitlines():
+                with contextlib.suppress(ValueError):
+                    send({"type": "event", "event": json.loads(line)})
+
+    def _stop_everything(self) -> None:
+        """Terminate, wait, kill: all descendants, also those whose parent is gone."""
+        self.stopping = True
+        deadline = time.monotonic() + TERM_SECONDS
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
+            while psutil.Process().children(recursive=True) and time.monotonic() < deadline:
+                self._reap()
+                time.sleep(POLL_SECONDS)
+            deadline = time.monotonic() + TERM_SECONDS
+        self._reap()
+
+    def _peak_rss(self) -> dict[str, int]:
+        """Bytes of the largest process of each kind; torchrun's figure covers its trainers."""
+        peaks: dict[str, int] = {}
+        for process in self.processes:
+            role = "trainer" if process.role == "torchrun" else process.role
+            peaks[role] = max(peaks.get(role, 0), process.peak_rss)
+        return peaks
+
+
+def send(message: dict[str, Any]) -> None:
+    """One message to the coordinator; a broken connection is noticed on standard input."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+
+
+def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
+    """The last lines of a log."""
+    try:
+        return path.read_text(errors="replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+def interface_of(address: str) -> str:
+    """Name of the network interface of this machine that has an IPv4 address."""
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in entries):
+            return name
+    known = sorted(e.address for entries in psutil.net_if_addrs().values() for e in entries if e.family == 2)
+    raise SystemExit(f"address {address} of ip_config.txt does not belong to this machine; it has {', '.join(known)}")
+
+
+def bytes_sent(interface: str) -> int:
+    """Bytes that left through a network interface since it came up; on loopback nothing leaves the machine."""
+    if interface == "lo":
+        return 0
+    return psutil.net_io_counters(pernic=True)[interface].bytes_sent
+
+
+def listening_ports() -> set[int]:
+    """TCP ports in state LISTEN. Asked of the kernel: a trial connection would count as a DGL client."""
+    ports = set()
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(name) as file:
+            for line in file.readlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A":
+                    ports.add(int(fields[1].rsplit(":", 1)[1], 16))
+    return ports
+
+
+def main() -> None:
+    """``python -m tutorial_lib.cluster.agent INDEX``, with the plan as the first line of standard input."""
+    # Orphans (the samplers of a killed trainer) become our children, so that we can end them.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    first = b""
+    while not first.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            return
+        first += byte
+    Agent(JobPlan.from_json(first.decode()), int(sys.argv[1])).run()
+
+
+if __name__ == "__main__":
+    main()

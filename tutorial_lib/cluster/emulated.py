@@ -1,0 +1,201 @@
+"""Emulated machines: network hosts on this computer, without root and without docker.
+
+Each machine has its own IPv4 address, host name, process list and /dev/shm, and a network cable of a
+chosen speed. The private /dev/shm is not a luxury: DGL names shared memory after the feature alone, so two
+machines (or two jobs) that share /dev/shm overwrite each other's data without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.errors import InputError
+
+SUBNET = "10.77.0"
+MAX_MACHINES = 64
+START_SECONDS = 30
+_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+class EmulationUnavailable(InputError):
+    """This host does not let us make emulated machines; the message names the step that was refused."""
+
+
+def parse_wire(text: str | None) -> int | None:
+    """``"200mbit"`` or ``"1gbit"`` to bytes per second; None and ``"unshaped"`` mean no limit."""
+    if text is None or text == "unshaped":
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text.strip().lower())
+    if not match or float(match[1]) <= 0:
+        raise InputError(f"--wire {text!r} is not a rate", "Examples: 1gbit, 200mbit, unshaped.")
+    return int(float(match[1]) * _UNITS[match[2]] / 8)
+
+
+def divide_cpus(count: int) -> list[tuple[int, ...]]:
+    """Give each of ``count`` machines its own CPUs; with fewer CPUs than machines they share, evenly."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if count >= len(cpus):
+        return [(cpus[k % len(cpus)],) for k in range(count)]
+    return [tuple(cpus[k * len(cpus) // count : (k + 1) * len(cpus) // count]) for k in range(count)]
+
+
+class EmulatedCluster:
+    """``with EmulatedCluster(2, wire="1gbit") as cluster: cluster.popen(cluster.machines[0], ["hostname"])``.
+
+    Args:
+        count: number of machines, 1 to 64.
+        wire: rate of each machine's cable, in both directions (``"1gbit"``, ``"200mbit"``); None for no limit.
+        shm_bytes: size of each machine's /dev/shm; None takes the kernel's default (half of the memory).
+
+    Raises:
+        InputError: bad arguments. EmulationUnavailable: the host forbids it.
+    """
+
+    def __init__(self, count: int, *, wire: str | None = None, shm_bytes: int | None = None) -> None:
+        if not 1 <= count <= MAX_MACHINES:
+            raise InputError(f"cannot emulate {count} machines; possible are 1 to {MAX_MACHINES}")
+        self.bytes_per_second = parse_wire(wire)
+        self.shm_bytes = shm_bytes
+        self.machines = [
+            Machine(name=f"machine-{k}", address=f"{SUBNET}.{k + 1}", interface="eth0", cpus=cpus)
+            for k, cpus in enumerate(divide_cpus(count))
+        ]
+        self._fds: dict[str, list[int]] = {}
+        self._line: socket.socket | None = None
+        self._switch: subprocess.Popen | None = None
+
+    def __enter__(self) -> EmulatedCluster:
+        if sys.platform != "linux":
+            raise EmulationUnavailable("emulated machines need Linux", "Use --machines 1, or WSL2, or a Linux host.")
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
+        first_error: OSError | None = None
+        # Root needs no user namespace, and keeps its rights on other people's files without one.
+        # A container's root may lack the right to unshare, but still be allowed a user namespace.
+        for user_namespace in [False, True] if os.geteuid() == 0 else [True]:
+            try:
+                self._start_switch(user_namespace)
+                return
+            except OSError as error:
+                self.__exit__()
+                first_error = first_error or error
+        assert first_error is not None
+        raise EmulationUnavailable(
+            f"this host does not allow emulated machines: {first_error.strerror}", _remedy(first_error)
+        ) from None
+
+    def _start_switch(self, user_namespace: bool) -> None:
+        self._line, theirs = socket.socketpair()
+        self._switch = subprocess.Popen(
+            [sys.executable, "-m", "tutorial_lib.cluster._switch"],
+            stdin=theirs,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in the terminal is for the coordinator to handle
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_package_root()), *_python_path()])},
+        )
+        theirs.close()
+        plan = {
+            "machines": [{"name": m.name, "address": m.address} for m in self.machines],
+            "bytes_per_second": self.bytes_per_second,
+            "shm_bytes": self.shm_bytes,
+            "user_namespace": user_namespace,
+            # The kernel ties this to the thread that forked: only the main thread lives long enough.
+            "die_with_parent": threading.current_thread() is threading.main_thread(),
+        }
+        self._line.settimeout(START_SECONDS)
+        self._line.sendall(json.dumps(plan).encode())
+        for machine in self.machines:
+            self._fds[machine.name] = self._receive_machine(machine)
+
+    def _receive_machine(self, machine: Machine) -> list[int]:
+        assert self._line is not None
+        try:
+            message, fds, _, _ = socket.recv_fds(self._line, 65536, 8)
+        except TimeoutError:
+            raise OSError(errno.ETIMEDOUT, f"setting up {machine.name} took more than {START_SECONDS} s") from None
+        if message == b"m":
+            return list(fds)
+        if not message:
+            raise OSError(errno.ECHILD, "the process that sets up the machines ended at once")
+        report = json.loads(message)
+        raise OSError(report["errno"], report["step"])
+
+    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
+        """Start a command on an emulated machine; the arguments are those of ``subprocess.Popen``."""
+        fds = self._fds[machine.name]
+        plan = {
+            "fds": fds,
+            "cwd": str(kwargs.pop("cwd", None) or Path.cwd()),
+            "cpus": list(machine.cpus),
+            "argv": [str(arg) for arg in argv],
+        }
+        enter = Path(__file__).with_name("_enter.py")
+        command = [sys.executable, "-I", "-S", str(enter), json.dumps(plan)]
+        return subprocess.Popen(command, pass_fds=[*fds, *kwargs.pop("pass_fds", ())], **kwargs)
+
+    def __exit__(self, *_exc: object) -> None:
+        """Switch the machines off: everything that runs on them is killed by the kernel."""
+        for fds in self._fds.values():
+            for fd in fds:
+                os.close(fd)
+        self._fds = {}
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        if self._switch is not None:
+            try:
+                self._switch.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self._switch.kill()  # its child is pid 1 of the emulation and dies with it
+                self._switch.wait()
+            self._switch = None
+
+
+def _package_root() -> Path:
+    return Path(__file__).resolve().parents[2]
+
+
+def _python_path() -> list[str]:
+    return [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+
+
+def _remedy(error: OSError) -> str:
+    """What to change on this host, from what the kernel refused."""
+    hints = []
+    for path, good, command in [
+        ("/proc/sys/kernel/unprivileged_userns_clone", "1", "sudo sysctl kernel.unprivileged_userns_clone=1"),
+        (
+            "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+            "0",
+            "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    ]:
+        with contextlib.suppress(OSError):
+            value = Path(path).read_text().strip()
+            if value != good:
+                hints.append(f"{path} is {value}; an administrator can allow it with: {command}")
+    with contextlib.suppress(OSError, ValueError):
+        if int(Path("/proc/sys/user/max_user_namespaces").read_text()) == 0:
+            hints.append("/proc/sys/user/max_user_namespaces is 0; allow some with: sudo sysctl user.max_user_namespaces=15000")
+    if not hints and error.errno in (errno.EPERM, errno.EACCES):
+        hints.append("In a container, start it with --privileged (or a seccomp profile that allows unshare and mount).")
+    hints.append("Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2.")
+    return "\n".join(hints)

@@ -1,0 +1,127 @@
+"""What a job is: the plan that every agent receives, and the environment of each of its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tutorial_lib.cluster.spec import Machine
+
+CONNECT_TRIES = 20  # a client waits 3 s between tries: one minute, not the 51 of DGL's default
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A distributed job, the same text for every machine.
+
+    Attributes:
+        machines: in the order of ip_config.txt; machine k serves part k.
+        command: what a trainer runs. The same command, started with ``DGL_ROLE=server``, is a server.
+        part_config: partition description (JSON) that servers and trainers load.
+        ip_config: path of the address file, readable on every machine.
+        log_dir: folder that gets one sub-folder a machine.
+        cwd: working directory of every process.
+        master_port: port on machine 0 where the trainers' process group meets.
+        trainers, samplers, servers: per machine; samplers are per trainer.
+        graph_format: formats a server builds; ``csc`` is what neighbour sampling reads.
+        env: extra variables for every process.
+    """
+
+    machines: Sequence[Machine]
+    command: Sequence[str]
+    part_config: str
+    ip_config: str
+    log_dir: str
+    cwd: str
+    master_port: int
+    trainers: int = 1
+    samplers: int = 0
+    servers: int = 1
+    graph_format: str = "csc"
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        """Number of trainers on all machines."""
+        return len(self.machines) * self.trainers
+
+    @property
+    def num_clients(self) -> int:
+        """Number of processes that connect to each server; with a wrong one the servers wait for ever."""
+        return self.world_size * (1 + self.samplers)
+
+    def to_json(self) -> str:
+        """One line, as sent to an agent."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> JobPlan:
+        """Inverse of ``to_json``."""
+        fields = json.loads(text)
+        fields["machines"] = [Machine(**{**m, "cpus": tuple(m["cpus"])}) for m in fields["machines"]]
+        return cls(**fields)
+
+    def log_folder(self, index: int) -> Path:
+        """Where machine ``index`` writes its logs."""
+        return Path(self.log_dir) / self.machines[index].name
+
+
+def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict[str, str]:
+    return {
+        **os.environ,
+        "DGL_DIST_MODE": "distributed",
+        "DGL_IP_CONFIG": plan.ip_config,
+        "DGL_CONF_PATH": plan.part_config,
+        "DGL_NUM_SERVER": str(plan.servers),
+        "DGL_NUM_SAMPLER": str(plan.samplers),
+        "DGL_NUM_CLIENT": str(plan.num_clients),
+        "DGL_GRAPH_FORMAT": plan.graph_format,
+        "DGL_DIST_MAX_TRY_TIMES": str(CONNECT_TRIES),
+        # Gloo would bind whatever address the host name resolves to, often 127.0.1.1.
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in [plan.cwd, os.environ.get("PYTHONPATH", "")] if p),
+        "OUTDATED_IGNORE": "1",  # DGL imports ogb, which would ask the web for a newer version of itself
+        "TUTORIAL_MACHINE": plan.machines[index].name,
+        "TUTORIAL_LOG_DIR": str(plan.log_folder(index)),
+        **plan.env,
+    }
+
+
+def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[str, str]:
+    """Environment of DGL server ``server`` on machine ``index``; server 0 is the main one, others back it up."""
+    return {
+        **_common_env(plan, index, interface, threads=1),
+        "DGL_ROLE": "server",
+        "DGL_SERVER_ID": str(index * plan.servers + server),
+    }
+
+
+def trainer_env(plan: JobPlan, index: int, interface: str, cpus: int) -> dict[str, str]:
+    """Environment of torchrun and the trainers on machine ``index``; its CPUs are divided among the trainers."""
+    threads = max(1, cpus // plan.trainers)
+    return {**_common_env(plan, index, interface, threads), "DGL_ROLE": "client"}
+
+
+def torchrun_command(plan: JobPlan, index: int) -> list[str]:
+    """The torchrun call of machine ``index``; each trainer goes through ``_rank.py``, which opens its log."""
+    rank_stub = str(Path(__file__).with_name("_rank.py"))
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        f"--nnodes={len(plan.machines)}",
+        f"--node-rank={index}",
+        f"--nproc-per-node={plan.trainers}",
+        f"--master-addr={plan.machines[0].address}",
+        f"--master-port={plan.master_port}",
+        "--max-restarts=0",
+        "--monitor-interval=0.2",
+        "--no-python",
+        *(sys.executable, "-I", "-S", rank_stub),
+        *plan.command,
+    ]

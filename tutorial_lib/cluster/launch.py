@@ -1,0 +1,249 @@
+"""The coordinator: one agent per machine, their messages, the first failure, and a clean end.
+
+    plan -> agents start -> every machine serves -> trainers start -> trainers done -> servers leave -> done
+
+Each arrow is a wait with a limit. The first failure anywhere ends the wait and stops every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.spec import Cluster
+from tutorial_lib.errors import JobError
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds that each stage may take; ``job`` is for all the training, None for no limit."""
+
+    serving: float = 300.0
+    job: float | None = None
+    leaving: float = 20.0
+    stopping: float = 15.0
+
+
+@dataclass
+class MachineUse:
+    """What a machine used: bytes that left through its network card, peak bytes of memory per kind of process."""
+
+    bytes_sent: int = 0
+    peak_rss: dict[str, int] = field(default_factory=dict)
+
+
+class JobFailed(JobError):
+    """The job was started and failed.
+
+    Attributes:
+        machine, role, index: where it failed; ``index`` is the number of that role on its machine.
+        rank: global rank, when a trainer failed.
+        log: the log file of the process that failed.
+        tail: the last lines of that log.
+    """
+
+    def __init__(self, cause: str, *, machine: str, role: str, index: int, rank: int | None, log: Path, tail: list[str]):
+        super().__init__(cause)
+        self.machine, self.role, self.index, self.rank, self.log, self.tail = machine, role, index, rank, log, tail
+
+
+class Coordinator:
+    """Runs one job on a cluster that has been entered.
+
+    Args:
+        on_event: called in this thread for each event of a trainer and each stage of the job.
+        limits: time limits.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        plan: JobPlan,
+        on_event: Callable[[Event], None] = lambda _event: None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.cluster, self.plan, self.on_event, self.limits = cluster, plan, on_event, limits or Limits()
+        self._inbox: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
+        self._agents: list[subprocess.Popen] = []
+        self._errors: list[IO] = []
+        self._open: set[int] = set()
+        self.use = {machine.name: MachineUse() for machine in plan.machines}
+        self.events: list[Event] = []
+
+    def run(self) -> dict[str, MachineUse]:
+        """Run the job to its end and return what each machine used.
+
+        Raises:
+            JobFailed: with the first cause. KeyboardInterrupt: after everything has been stopped.
+        """
+        try:
+            self._start_agents()
+            self._stage("servers")
+            self._wait_for("serving", self.limits.serving, "the DGL servers to load their parts and listen")
+            self._stage("trainers")
+            self._tell_all("trainers")
+            self._wait_for("trainers_done", self.limits.job, "the trainers to finish")
+            self._stage("leaving")
+            self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False)
+        finally:
+            self._stop_all()
+        return self.use
+
+    def _stage(self, name: str) -> None:
+        self.on_event({"kind": "stage", "stage": name, "time": time.time()})
+
+    def _start_agents(self) -> None:
+        for index, machine in enumerate(self.plan.machines):
+            folder = self.plan.log_folder(index)
+            folder.mkdir(parents=True, exist_ok=True)
+            errors = (folder / "agent.log").open("ab")
+            self._errors.append(errors)
+            agent = self.cluster.popen(
+                machine,
+                [sys.executable, "-m", "tutorial_lib.cluster.agent", str(index)],
+                cwd=self.plan.cwd,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+            self._agents.append(agent)
+            self._open.add(index)
+            threading.Thread(target=self._listen, args=(index, agent), daemon=True).start()
+            self._tell(index, self.plan.to_json())
+
+    def _listen(self, index: int, agent: subprocess.Popen) -> None:
+        assert agent.stdout is not None
+        for line in agent.stdout:
+            self._inbox.put((index, json.loads(line)))
+        self._inbox.put((index, None))
+
+    def _tell(self, index: int, text: str) -> None:
+        stdin = self._agents[index].stdin
+        assert stdin is not None
+        try:
+            stdin.write(text.encode() + b"\n")
+            stdin.flush()
+        except (BrokenPipeError, ValueError):
+            pass  # its listener reports the end of that agent
+
+    def _tell_all(self, command: str) -> None:
+        for index in range(len(self._agents)):
+            self._tell(index, json.dumps({"do": command}))
+
+    def _wait_for(self, kind: str, seconds: float | None, what: str, *, fatal: bool = True) -> None:
+        """Take messages until every machine has sent ``kind``."""
+        missing = set(range(len(self.plan.machines)))
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while missing:
+            left = None if deadline is None else deadline - time.monotonic()
+            try:
+                if left is not None and left <= 0:
+                    raise queue.Empty
+                # A wait without a limit would not notice Ctrl-C on some platforms.
+                index, message = self._inbox.get(timeout=min(left if left is not None else 1.0, 1.0))
+            except queue.Empty:
+                if left is None or left > 0:
+                    continue
+                if not fatal:
+                    return
+                names = ", ".join(self.plan.machines[k].name for k in sorted(missing))
+                raise self._failure(min(missing), "agent", 0, f"waited {seconds:g} s for {what} on {names}") from None
+            if message is not None and message["type"] == kind:
+                missing.discard(index)
+            self._take(index, message)
+
+    def _take(self, index: int, message: dict[str, Any] | None) -> None:
+        if message is None:
+            expected = index not in self._open
+            self._open.discard(index)
+            if not expected:
+                raise self._failure(index, "agent", 0, "the agent ended unexpectedly")
+            return
+        if message["type"] == "event":
+            self._take_event(index, message["event"])
+        elif message["type"] == "failed":
+            raise self._exit_failure(index, message)
+        elif message["type"] == "done":
+            self._open.discard(index)
+            self.use[self.plan.machines[index].name] = MachineUse(message["bytes_sent"], message["peak_rss"])
+
+    def _take_event(self, index: int, event: Event) -> None:
+        event = {"machine": self.plan.machines[index].name, **event}
+        self.events.append(event)
+        self.on_event(event)
+        if event["kind"] == "failure":
+            rank = event["rank"]
+            cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
+            raise self._failure(index, "trainer", event["local_rank"], cause, rank=rank, tail=event["traceback"])
+
+    def _exit_failure(self, index: int, message: dict[str, Any]) -> JobFailed:
+        code = message["code"]
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        role, k = message["role"], message["index"]
+        rank = index * self.plan.trainers + k if role == "trainer" else None
+        cause = how
+        # The last line of a Python traceback says more than the exit code.
+        for line in reversed(message["tail"]):
+            name = line.split(":")[0].strip()
+            if name.endswith(("Error", "Exception", "Interrupt")) and " " not in name:
+                cause = f"{line.strip()} ({how})"
+                break
+        return self._failure(index, role, k, cause, rank=rank, tail=message["tail"], log=message["log"])
+
+    def _failure(
+        self,
+        index: int,
+        role: str,
+        k: int,
+        cause: str,
+        *,
+        rank: int | None = None,
+        tail: list[str] | None = None,
+        log: str | None = None,
+    ) -> JobFailed:
+        machine = self.plan.machines[index].name
+        path = self.plan.log_folder(index) / (log or ("agent.log" if role == "agent" else f"{role}-{k}.log"))
+        if tail is None:
+            tail = path.read_text(errors="replace").splitlines()[-20:] if path.exists() else []
+        who = f"{role} {k}" if rank is None else f"trainer {k} (rank {rank})"
+        return JobFailed(
+            f"{who} on {machine}: {cause}", machine=machine, role=role, index=k, rank=rank, log=path, tail=tail
+        )
+
+    def _stop_all(self) -> None:
+        """Ask every agent to stop, collect what they report, and end those that do not answer."""
+        self._tell_all("stop")
+        deadline = time.monotonic() + self.limits.stopping
+        while self._open and time.monotonic() < deadline:
+            try:
+                index, message = self._inbox.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            try:
+                self._take(index, message)
+            except JobFailed:
+                pass  # the first cause is already on its way
+        for agent in self._agents:
+            if agent.stdin is not None:
+                try:
+                    agent.stdin.close()
+                except BrokenPipeError:
+                    pass
+            try:
+                agent.wait(timeout=max(0.5, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                agent.kill()
+                agent.wait()
+        for errors in self._errors:
+            errors.close()
