@@ -133,6 +133,16 @@ def graph_name_of(dataset_name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(dataset_name).name.removesuffix(".npz")) or "graph"
 
 
+def dataset_description(dataset: Dataset) -> dict[str, Any]:
+    """What a partition and a result say about their data set."""
+    return {
+        "name": dataset.name,
+        "num_classes": dataset.num_classes,
+        "num_features": dataset.num_features,
+        **dataset.info,
+    }
+
+
 def partition_dataset(
     dataset: Dataset,
     parts: int,
@@ -195,12 +205,7 @@ def _write_partition(dataset: Dataset, wanted: dict, out: Path, progress: Callab
         manifest = {
             **wanted,
             "graph_name": name,
-            "dataset": {
-                "name": dataset.name,
-                "num_classes": dataset.num_classes,
-                "num_features": dataset.num_features,
-                **dataset.info,
-            },
+            "dataset": dataset_description(dataset),
             "report": asdict(report),
             "files": _checksums(temporary),
         }

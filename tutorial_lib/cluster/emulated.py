@@ -194,7 +194,7 @@ def _remedy(error: OSError) -> str:
                 hints.append(f"{path} is {value}; an administrator can allow it with: {command}")
     with contextlib.suppress(OSError, ValueError):
         if int(Path("/proc/sys/user/max_user_namespaces").read_text()) == 0:
-            hints.append("/proc/sys/user/max_user_namespaces is 0; allow some with: sudo sysctl user.max_user_namespaces=15000")
+            hints.append("user.max_user_namespaces is 0; allow some with: sudo sysctl user.max_user_namespaces=15000")
     if not hints and error.errno in (errno.EPERM, errno.EACCES):
         hints.append("In a container, start it with --privileged (or a seccomp profile that allows unshare and mount).")
     hints.append("Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2.")

@@ -87,7 +87,6 @@ def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict
         "OMP_NUM_THREADS": str(threads),
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(p for p in [plan.cwd, os.environ.get("PYTHONPATH", "")] if p),
-        "OUTDATED_IGNORE": "1",  # DGL imports ogb, which would ask the web for a newer version of itself
         "TUTORIAL_MACHINE": plan.machines[index].name,
         "TUTORIAL_LOG_DIR": str(plan.log_folder(index)),
         **plan.env,

@@ -7,6 +7,7 @@ Each arrow is a wait with a limit. The first failure anywhere ends the wait and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import subprocess
@@ -53,7 +54,9 @@ class JobFailed(JobError):
         tail: the last lines of that log.
     """
 
-    def __init__(self, cause: str, *, machine: str, role: str, index: int, rank: int | None, log: Path, tail: list[str]):
+    def __init__(
+        self, cause: str, *, machine: str, role: str, index: int, rank: int | None, log: Path, tail: list[str]
+    ):
         super().__init__(cause)
         self.machine, self.role, self.index, self.rank, self.log, self.tail = machine, role, index, rank, log, tail
 
@@ -78,6 +81,7 @@ class Coordinator:
         self._agents: list[subprocess.Popen] = []
         self._errors: list[IO] = []
         self._open: set[int] = set()
+        self._said: dict[str, set[int]] = {}
         self.use = {machine.name: MachineUse() for machine in plan.machines}
         self.events: list[Event] = []
 
@@ -131,21 +135,18 @@ class Coordinator:
     def _tell(self, index: int, text: str) -> None:
         stdin = self._agents[index].stdin
         assert stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError, ValueError):  # its listener reports the end of that agent
             stdin.write(text.encode() + b"\n")
             stdin.flush()
-        except (BrokenPipeError, ValueError):
-            pass  # its listener reports the end of that agent
 
     def _tell_all(self, command: str) -> None:
         for index in range(len(self._agents)):
             self._tell(index, json.dumps({"do": command}))
 
     def _wait_for(self, kind: str, seconds: float | None, what: str, *, fatal: bool = True) -> None:
-        """Take messages until every machine has sent ``kind``."""
-        missing = set(range(len(self.plan.machines)))
+        """Take messages until every machine has sent ``kind``; some may have done so during an earlier wait."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while missing:
+        while missing := set(range(len(self.plan.machines))) - self._said.get(kind, set()):
             left = None if deadline is None else deadline - time.monotonic()
             try:
                 if left is not None and left <= 0:
@@ -159,8 +160,6 @@ class Coordinator:
                     return
                 names = ", ".join(self.plan.machines[k].name for k in sorted(missing))
                 raise self._failure(min(missing), "agent", 0, f"waited {seconds:g} s for {what} on {names}") from None
-            if message is not None and message["type"] == kind:
-                missing.discard(index)
             self._take(index, message)
 
     def _take(self, index: int, message: dict[str, Any] | None) -> None:
@@ -170,18 +169,24 @@ class Coordinator:
             if not expected:
                 raise self._failure(index, "agent", 0, "the agent ended unexpectedly")
             return
+        self._said.setdefault(message["type"], set()).add(index)
         if message["type"] == "event":
             self._take_event(index, message["event"])
+        elif message["type"] == "exited":
+            self._record({"kind": "exited", "time": time.time(), **_without_type(message)}, index)
         elif message["type"] == "failed":
             raise self._exit_failure(index, message)
         elif message["type"] == "done":
             self._open.discard(index)
             self.use[self.plan.machines[index].name] = MachineUse(message["bytes_sent"], message["peak_rss"])
 
-    def _take_event(self, index: int, event: Event) -> None:
+    def _record(self, event: Event, index: int) -> None:
         event = {"machine": self.plan.machines[index].name, **event}
         self.events.append(event)
         self.on_event(event)
+
+    def _take_event(self, index: int, event: Event) -> None:
+        self._record(event, index)
         if event["kind"] == "failure":
             rank = event["rank"]
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
@@ -230,16 +235,12 @@ class Coordinator:
                 index, message = self._inbox.get(timeout=0.2)
             except queue.Empty:
                 continue
-            try:
+            with contextlib.suppress(JobFailed):  # the first cause is already on its way
                 self._take(index, message)
-            except JobFailed:
-                pass  # the first cause is already on its way
         for agent in self._agents:
             if agent.stdin is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     agent.stdin.close()
-                except BrokenPipeError:
-                    pass
             try:
                 agent.wait(timeout=max(0.5, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -247,3 +248,7 @@ class Coordinator:
                 agent.wait()
         for errors in self._errors:
             errors.close()
+
+
+def _without_type(message: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in message.items() if key != "type"}

@@ -54,7 +54,7 @@ class LocalCluster:
         self._lock: IO | None = None
 
     def __enter__(self) -> LocalCluster:
-        self._lock = open(LOCK, "a")  # noqa: SIM115 (held until the job ends)
+        self._lock = open(LOCK, "a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -6,8 +6,8 @@ name                what                                                        
 synthetic-products  generated imitation of ogbn-products (the embedded default)  nothing
 ogbn-products       co-purchase graph of the Open Graph Benchmark                a download
 ogbn-arxiv          citation graph of the Open Graph Benchmark                   a download
-amazon-computers    Amazon Computers, through DGL                                a download
-amazon-photo        Amazon Photo, through DGL                                    a download
+amazon-computers    Amazon Computers, the file that DGL downloads                a download
+amazon-photo        Amazon Photo, the file that DGL downloads                    a download
 PATH.npz            any file in the layout of Amazon Computers                   the file
 ==================  ==========================================================  ================
 """

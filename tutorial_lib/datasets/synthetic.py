@@ -1,23 +1,233 @@
+"""synthetic-products: an imitation of ogbn-products in any size, for a machine without a network.
+
+TABLE
+
+Measured with ``tutorial_lib.datasets.statistics``; the real figures are those of the Open Graph Benchmark (Hu et al.
+2020, and its leaderboard). data/README.md has the longer table and says what is not imitated.
+"""
+
 from __future__ import annotations
-import numpy as np, torch, dgl, sys
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import sys
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from tutorial_lib.datasets.base import Dataset
-from tutorial_lib.datasets import synthetic_graph as sg
-COUNTS=np.array([
-[11332, 12290, 10941, 13153, 60630, 3932, 15305, 16615, 10926, 6266, 4311, 3348, 2755, 10757, 287, 2515, 461, 4245, 662, 1237, 2047, 1313, 64, 526, 200, 93, 75, 4, 84, 152, 9, 25, 33, 3, 2, 8, 2, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0],
-[2292, 2306, 2232, 2653, 12125, 798, 3110, 3382, 2191, 1240, 869, 656, 499, 2090, 58, 525, 114, 865, 129, 244, 438, 246, 13, 80, 59, 19, 6, 1, 20, 36, 11, 5, 10, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-[100670, 95236, 102870, 135255, 596195, 35985, 140356, 152202, 97679, 59852, 47165, 28933, 128632, 88694, 2734, 23871, 83019, 37227, 48228, 15957, 20090, 79236, 802, 3047, 45147, 2912, 472, 254, 1865, 1373, 257, 388, 470, 25, 152, 36, 628, 511, 90, 36, 5, 60, 32500, 1399, 566, 9, 1]])
-def generate(scale,seed=0,progress=print):
-    n=round(2449029*scale); per=sg.scaled_counts(COUNTS.sum(1),n)
-    c=np.stack([sg.scaled_counts(COUNTS[k],int(per[k])) for k in range(3)])
-    rng=np.random.Generator(np.random.PCG64(seed))
-    nodes=sg.draw_nodes(rng,c)
-    u,v=sg.draw_edges(rng,nodes,round(61859140*scale),progress)
-    feat=sg.draw_features(rng,nodes,47)
-    E=len(u)
-    src=np.empty(2*E,np.int64);src[:E]=u;src[E:]=v
-    dst=np.empty(2*E,np.int64);dst[:E]=v;dst[E:]=u
-    g=dgl.graph((torch.from_numpy(src),torch.from_numpy(dst)),num_nodes=n)
-    g.ndata['feat']=torch.from_numpy(feat);g.ndata['label']=torch.from_numpy(nodes.label.astype(np.int64))
-    for k,m in enumerate(("train_mask","val_mask","test_mask")): g.ndata[m]=torch.from_numpy(nodes.split==k)
-    return Dataset("synthetic-products",g,47,{}),nodes
+
+import numpy as np
+import torch
+
+from tutorial_lib.datasets.base import MASKS, Dataset
+from tutorial_lib.datasets.synthetic_graph import Progress, draw_edges, draw_features, draw_nodes, scaled_counts
+from tutorial_lib.errors import InputError
+
+VERSION = 1  # part of the cache's name: raise it with every change of what is generated
+NUM_CLASSES = 47
+NODES, EDGES = 2_449_029, 61_859_140  # of ogbn-products; each edge counted once
+SMALLEST, LARGEST = 0.002, 1.0
+QUIET_SCALE = 0.05  # up to here generating takes a second or two and nothing is printed
+
+# Nodes per class in the train, valid and test split of ogbn-products, counted in its label and split files
+# (Open Graph Benchmark: Datasets for Machine Learning on Graphs, Hu et al., NeurIPS 2020). Popular products are of
+# other classes than unpopular ones: class 12 is 1.4 % of train and 5.8 % of test, class 42 is in test alone.
+# fmt: off
+SPLIT_CLASS_COUNTS = np.array([
+    [11332, 12290, 10941, 13153, 60630, 3932, 15305, 16615, 10926, 6266, 4311, 3348, 2755, 10757, 287, 2515, 461, 4245,
+     662, 1237, 2047, 1313, 64, 526, 200, 93, 75, 4, 84, 152, 9, 25, 33, 3, 2, 8, 2, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0],
+    [2292, 2306, 2232, 2653, 12125, 798, 3110, 3382, 2191, 1240, 869, 656, 499, 2090, 58, 525, 114, 865,
+     129, 244, 438, 246, 13, 80, 59, 19, 6, 1, 20, 36, 11, 5, 10, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    [100670, 95236, 102870, 135255, 596195, 35985, 140356, 152202, 97679, 59852, 47165, 28933, 128632, 88694, 2734,
+     23871, 83019, 37227, 48228, 15957, 20090, 79236, 802, 3047, 45147, 2912, 472, 254, 1865, 1373, 257, 388, 470, 25,
+     152, 36, 628, 511, 90, 36, 5, 60, 32500, 1399, 566, 9, 1],
+], dtype=np.int64)
+# fmt: on
+
+Arrays = dict[str, np.ndarray]  # low, high: int32 (E,); feat: float32 (N, 100); label, split: uint8 (N,)
+ARRAYS = ("low", "high", "feat", "label", "split")
+
+
+def load_synthetic_products(*, scale: float, seed: int = 0, root: Path) -> Dataset:
+    """The data set from its cache under ``root``, or generated and then cached.
+
+    The cache is ``root/cache/synthetic-products-<scale>-seed<seed>-v1``: written beside its place and renamed into it,
+    so it is there whole or not at all, also when two processes write it at once. A damaged one is replaced. ``feat``
+    of a cached data set is mapped from the file, private to the process: writing into it does not change the file.
+
+    Raises:
+        InputError: scale or seed out of range.
+    """
+    _check_arguments(scale, seed)
+    folder = Path(root).expanduser() / "cache" / cache_name(scale, seed)
+    arrays, _ = _read_cache(folder)
+    if arrays is None:
+        arrays = _generate_into_cache(folder, scale, seed)
+    return _to_dataset(arrays, scale, seed)
+
+
+def generate_synthetic_products(scale: float, seed: int = 0, progress: Progress | None = None) -> Dataset:
+    """Generate the data set; no file is read or written.
+
+    Args:
+        scale: 0.002 to 1.0; N = round(2,449,029 * scale) nodes and about 123.7 million * scale directed edges.
+        seed: equal seeds give equal bytes.
+        progress: called with a line of text before each step.
+
+    Returns:
+        A ``Dataset`` (see there) with 100 features and 47 classes, some of them without a node at a small scale. Every
+        undirected edge is stored in both directions; no self loops, no edge twice.
+
+    Raises:
+        InputError: scale or seed out of range.
+    """
+    _check_arguments(scale, seed)
+    return _to_dataset(_generate_arrays(scale, seed, progress), scale, seed)
+
+
+def split_class_counts(scale: float) -> np.ndarray:
+    """Nodes per split and class at a scale: int64 (3, 47), sums to round(2,449,029 * scale)."""
+    per_split = scaled_counts(SPLIT_CLASS_COUNTS.sum(axis=1), round(NODES * scale))
+    rows = zip(SPLIT_CLASS_COUNTS, per_split, strict=True)
+    return np.stack([scaled_counts(row, int(total)) for row, total in rows])
+
+
+def cache_name(scale: float, seed: int) -> str:
+    """Name of the cache folder; two different scales never share one."""
+    short = f"{scale:g}"
+    return f"synthetic-products-{short if float(short) == scale else repr(float(scale))}-seed{seed}-v{VERSION}"
+
+
+def _check_arguments(scale: float, seed: int) -> None:
+    if not SMALLEST <= scale <= LARGEST:
+        raise InputError(
+            f"synthetic-products: scale {scale} is outside {SMALLEST} to {LARGEST}",
+            f"1.0 has the size of ogbn-products ({NODES:,} nodes); 0.04 is made for a laptop.",
+        )
+    if seed < 0:
+        raise InputError(f"synthetic-products: seed {seed} is negative", "Give a whole number from 0 up.")
+
+
+def _generate_arrays(scale: float, seed: int, progress: Progress | None) -> Arrays:
+    say = progress or (lambda _line: None)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    counts = split_class_counts(scale)
+    say(f"drawing {int(counts.sum()):,} nodes")
+    nodes = draw_nodes(rng, counts)
+    low, high = draw_edges(rng, nodes, round(EDGES * scale), say)
+    say("drawing features")
+    feat = draw_features(rng, nodes)
+    label, split = nodes.label.astype(np.uint8), nodes.split.astype(np.uint8)
+    return {"low": low, "high": high, "feat": feat, "label": label, "split": split}
+
+
+def _to_dataset(arrays: Arrays, scale: float, seed: int) -> Dataset:
+    """Edge e and edge E + e of the graph are the two directions of undirected edge e."""
+    import dgl
+
+    src, dst = (_both(arrays, *ends) for ends in (("low", "high"), ("high", "low")))
+    graph = dgl.graph((src, dst), num_nodes=len(arrays["label"]))
+    graph.ndata["feat"] = torch.from_numpy(arrays["feat"])
+    graph.ndata["label"] = torch.from_numpy(arrays["label"].astype(np.int64))
+    for number, mask in enumerate(MASKS):
+        graph.ndata[mask] = torch.from_numpy(np.equal(arrays["split"], number))
+    info = {"scale": scale, "seed": seed, "version": VERSION, "imitation_of": "ogbn-products", "real_data": False}
+    return Dataset("synthetic-products", graph, NUM_CLASSES, info)
+
+
+def _both(arrays: Arrays, first: str, second: str) -> torch.Tensor:
+    ids = np.empty(2 * len(arrays[first]), dtype=np.int64)
+    ids[: len(arrays[first])] = arrays[first]
+    ids[len(arrays[first]) :] = arrays[second]
+    return torch.from_numpy(ids)
+
+
+def _generate_into_cache(folder: Path, scale: float, seed: int) -> Arrays:
+    """Generate and cache, one process at a time; who had to wait reads what the other one wrote."""
+    with _alone_in(folder.parent) as alone:
+        if alone:  # nobody else is writing, so temporary folders are those of a killed process
+            for left_over in folder.parent.glob(f".{folder.name}.tmp-*"):
+                shutil.rmtree(left_over, ignore_errors=True)
+        arrays, damage = _read_cache(folder)
+        if arrays is not None:
+            return arrays
+        if damage:
+            _to_stderr(f"the cache {folder} is damaged ({damage}); generating it again")
+        arrays = _generate_arrays(scale, seed, _to_stderr if scale > QUIET_SCALE else None)
+        try:
+            _write_cache(folder, arrays)
+        except OSError as error:  # a full disk or a read-only folder: slower next time, but no reason to stop
+            _to_stderr(f"not cached in {folder}: {error}")
+        return arrays
+
+
+@contextlib.contextmanager
+def _alone_in(parent: Path) -> Iterator[bool]:
+    """Lock a folder against other processes that do the same; False where that is not possible."""
+    handle, locked = None, False
+    with contextlib.suppress(OSError):  # some network file systems cannot lock; the rename alone keeps the cache whole
+        parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(parent, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        locked = True
+    try:
+        yield locked
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _read_cache(folder: Path) -> tuple[Arrays | None, str]:
+    """(arrays, "") from a sound cache, (None, "") if there is none, (None, what is wrong) if it is damaged."""
+    if not os.path.lexists(folder):
+        return None, ""
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in ARRAYS}
+        for name, array in arrays.items():
+            if meta["arrays"][name] != _describe(array):
+                return None, f"{name}.npy is not what was written"
+    except FileNotFoundError as error:
+        return None, f"{Path(error.filename).name} is missing"
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        return None, " ".join(f"{type(error).__name__}: {error}".split())
+    return arrays, ""
+
+
+def _describe(array: np.ndarray) -> dict[str, object]:
+    return {"dtype": str(array.dtype), "shape": list(array.shape), "crc32": zlib.crc32(memoryview(array).cast("B"))}
+
+
+def _write_cache(folder: Path, arrays: Arrays) -> None:
+    temporary = folder.parent / f".{folder.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        temporary.mkdir()
+        for name in ARRAYS:
+            np.save(temporary / f"{name}.npy", arrays[name])
+        meta = {"version": VERSION, "arrays": {name: _describe(arrays[name]) for name in ARRAYS}}
+        (temporary / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
+        _move_into_place(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _move_into_place(temporary: Path, folder: Path) -> None:
+    """Rename ``temporary`` to ``folder`` unless a sound cache came there meanwhile; a damaged one makes way."""
+    try:
+        os.rename(temporary, folder)
+    except OSError:
+        if not os.path.lexists(folder):
+            raise
+        if _read_cache(folder)[0] is None:
+            aside = temporary.with_name(f"{temporary.name}-damaged")
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(folder, aside)
+            os.rename(temporary, folder)
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _to_stderr(line: str) -> None:
+    print(f"synthetic-products: {line}", file=sys.stderr, flush=True)

@@ -1,12 +1,15 @@
-"""How synthetic-products is drawn: who is in which split and class, who is bought with whom, what the features say.
+"""How synthetic-products is drawn: who is in which split and class, what is bought together, what the features say.
 
-    draw_nodes   popularity rank -> split -> class -> home class -> community -> appetite for baskets
-    draw_edges   baskets (near-cliques inside a community) + noise -> sorted, unique undirected pairs
+    draw_nodes     popularity rank -> split -> label -> memberships -> home community
+    draw_edges     baskets (near-cliques) inside communities + noise -> sorted unique pairs
     draw_features  class centre + community centre + noise
 
-Everything is numpy on one thread and reads random numbers from the one generator that it is given, in a fixed order, so
-the same seed gives the same bytes. Sorts that decide an order are stable ones, since numpy picks other unstable sorts
-on other processors.
+All of it is numpy on one thread. Random numbers come from the one generator that is handed in, in a fixed order, so the
+same seed gives the same bytes whatever else the machine does. Where a sort decides an order it is a stable one: numpy
+picks its other sorts by processor.
+
+``MISPLACED`` makes the long tail hard. A misplaced node lives among the products of another class; it is more often a
+node with few baskets, so it is more often in the test set, which is the unpopular end of the sales ranking.
 """
 
 from __future__ import annotations
@@ -18,188 +21,190 @@ import numpy as np
 
 Progress = Callable[[str], None]
 
-TRAIN, VALID, TEST = 0, 1, 2
 FEATURES = 100
 
-# The knobs below were turned until the measurements in data/README.md came out; none of them is a property of Amazon.
-MISPLACED = 0.26  # share of the nodes in one basket that live in a community of another class than their label
-EXPO = 0.75
-POPULARITY_SPREAD = 1.25  # standard deviation of the logarithm of a node's appetite
-POPULARITY_WEIGHT = 0.5  # how much of that is its sales rank (the rest is luck)
-MEMBERSHIPS = 4.2  # mean number of baskets per node
-STAY = 3  # so many memberships are in the home community for sure ...
-TRAVEL = 0.5  # ... of the others, this share goes to another community,
-ABROAD = 0.08  # of which this share to any class
-COMMUNITY_SIZE = 250  # mean number of nodes in a community
-BASKET_MIN, BASKET_MAX, BASKET_MEAN = 3, 40, 12
-BASKET_FILL = 0.85  # share of the pairs in a basket that become edges
-NOISE_SHARE = 0.06  # share of edges that join a random node to a node drawn by appetite
-CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.25, 0.2  # standard deviation per feature of the centres; the noise has 1.0
+# These were turned until the measurements in data/README.md came out. None of them is a fact about Amazon.
+SPREAD = 1.25  # standard deviation of the logarithm of a node's appetite for baskets
+RANK_SHARE = 0.5  # correlation of that logarithm with the sales rank; the rest is luck
+MEMBERSHIPS = 4.9  # mean number of baskets per node, before rounding up to 1
+MOST_MEMBERSHIPS = 1300  # and at most n / 100: nobody is bought with everybody
+MISPLACED = 0.27  # probability that a node of one basket lives in another class; falls with memberships ** -0.75
+COMMUNITY_SIZE, COMMUNITY_SPREAD = 250, 0.8  # mean number of nodes; standard deviation of the logarithm
+STAY, TRAVEL, ABROAD = 3, 0.5, 0.04  # from the 4th basket on, half are in another community, 4 % of these in any class
+BASKET_MIN, BASKET_MEAN, BASKET_MAX = 3, 12, 40
+BASKET_FILL = 0.75  # share of the pairs of a basket that become edges
+NOISE = 0.055  # edges from a random node to a node drawn by appetite, as a share of all
+CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.238, 0.2  # standard deviation of the centres, per feature; that of the noise is 1
 CHUNK = 1 << 22
 
 
 @dataclass
 class Nodes:
-    """Attributes of N nodes, in the order of their final ids.
+    """Attributes of N nodes in C classes, in the order of their ids.
 
     Attributes:
-        split: uint8 (N,), TRAIN, VALID or TEST.
-        label: uint8 (N,), the class.
+        split: int64 (N,), 0 train, 1 valid, 2 test.
+        label: int64 (N,), the class.
+        memberships: int64 (N,), number of baskets, at least 1.
         community: int32 (N,), the home community.
-        first: int64 (C + 1,), communities ``first[c]`` to ``first[c + 1] - 1`` belong to class c.
-        memberships: int32 (N,), number of baskets of the node, at least 1.
+        first_community: int64 (C + 1,); class c has communities ``first_community[c]`` up to the next one's first.
     """
 
     split: np.ndarray
     label: np.ndarray
-    community: np.ndarray
-    first: np.ndarray
     memberships: np.ndarray
+    community: np.ndarray
+    first_community: np.ndarray
 
 
 def scaled_counts(counts: np.ndarray, total: int) -> np.ndarray:
-    """Scale whole numbers to another sum by largest remainders; int64, same shape, ties to the lower index."""
-    flat = np.asarray(counts, dtype=np.int64).ravel()
-    whole, rest = np.divmod(flat * total, int(flat.sum()))
-    whole[np.argsort(-rest, kind="stable")[: total - int(whole.sum())]] += 1
-    return whole.reshape(np.shape(counts))
+    """Scale a list of counts to another sum by largest remainders; int64 (K,); of equal remainders the first wins."""
+    whole, remainder = np.divmod(counts * total, int(counts.sum()))
+    whole[np.argsort(-remainder, kind="stable")[: total - int(whole.sum())]] += 1
+    return whole
 
 
-def draw_nodes(rng: np.random.Generator, split_class_counts: np.ndarray) -> Nodes:
-    """Draw the nodes for exact counts per split and class, int64 of shape (3, C).
+def draw_nodes(rng: np.random.Generator, counts: np.ndarray) -> Nodes:
+    """Draw nodes with exactly ``counts[s, c]`` nodes of class c in split s; int64 (3, C).
 
-    Nodes are drawn from the best seller down, so the first rows are the training set, as in the sales-rank split of
+    Nodes are drawn from the best seller down, so the training set comes first, as in the sales-rank split of
     ogbn-products; one permutation then hides rank, class and community from the ids.
     """
-    n, num_classes = int(split_class_counts.sum()), split_class_counts.shape[1]
-    per_split = split_class_counts.sum(axis=1)
-    split = np.repeat(np.arange(3, dtype=np.uint8), per_split)
-    classes = np.arange(num_classes, dtype=np.uint8)
-    label = np.concatenate([rng.permutation(np.repeat(classes, counts)) for counts in split_class_counts])
-    memberships = _draw_memberships(rng, n)
+    classes = np.arange(counts.shape[1])
+    split = np.repeat(np.arange(3), counts.sum(axis=1))
+    label = np.concatenate([rng.permutation(np.repeat(classes, row)) for row in counts])
+    memberships = _draw_memberships(rng, len(label))
     home = _draw_home_class(rng, label, memberships)
-    first, community = _draw_communities(rng, home, num_classes)
-    order = rng.permutation(n)
-    return Nodes(split[order], label[order], community[order], first, memberships[order])
+    first, community = _draw_communities(rng, home, counts.shape[1])
+    order = rng.permutation(len(label))
+    return Nodes(split[order], label[order], memberships[order], community[order], first)
+
+
+def _draw_memberships(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Baskets per node from the best seller down: log-normal, correlated with the rank; int64 (n,)."""
+    rank = -np.sort(-rng.standard_normal(n))
+    luck = rng.standard_normal(n)
+    appetite = np.exp(SPREAD * (RANK_SHARE * rank + (1 - RANK_SHARE**2) ** 0.5 * luck))
+    rounded = np.floor(appetite * (MEMBERSHIPS / appetite.mean()) - 0.5 + rng.random(n))
+    return np.clip(rounded, 1, max(1, min(MOST_MEMBERSHIPS, n // 100))).astype(np.int64)
 
 
 def _draw_home_class(rng: np.random.Generator, label: np.ndarray, memberships: np.ndarray) -> np.ndarray:
-    """The class of the community a node lives in: its label, or for the misplaced the label of a random node.
-
-    The fewer baskets a node is in, the more often it is misplaced: this makes the long tail harder than the best sellers.
-    """
-    misplaced = rng.random(len(label)) < MISPLACED * memberships.astype(float)**-EXPO
+    """The class a node lives in: its label, or for the misplaced the label of a random node; int64 (n,)."""
+    misplaced = np.flatnonzero(rng.random(len(label)) < MISPLACED * memberships**-0.75)
     home = label.copy()
-    home[misplaced] = label[rng.integers(0, len(label), int(misplaced.sum()))]
+    home[misplaced] = label[rng.integers(0, len(label), len(misplaced))]
     return home
 
 
 def _draw_communities(rng: np.random.Generator, home: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut each class into communities of very different sizes; (first, community of each node)."""
-    per_class = np.bincount(home, minlength=num_classes)
-    number = np.maximum(1, np.rint(per_class / COMMUNITY_SIZE).astype(np.int64))
-    first = np.concatenate([[0], np.cumsum(number)])
-    size = rng.lognormal(0.0, 0.8, int(first[-1]))
-    upper = np.cumsum(size)
-    lower = np.concatenate([[0.0], upper])[first]  # where each class begins on the line of cumulated sizes
-    point = lower[home] + rng.random(len(home)) * (lower[home.astype(np.int64) + 1] - lower[home])
-    community = np.searchsorted(upper, point, side="right")
-    return first, np.clip(community, first[home], first[home.astype(np.int64) + 1] - 1).astype(np.int32)
+    """Cut each class into communities of very different sizes: (first of each class, community of each node)."""
+    number = np.rint(np.bincount(home, minlength=num_classes) / COMMUNITY_SIZE).astype(np.int64)
+    first = np.concatenate([[0], np.cumsum(np.maximum(1, number))])
+    ends = np.cumsum(rng.lognormal(0.0, COMMUNITY_SPREAD, int(first[-1])))
+    class_ends = np.concatenate([[0.0], ends])[first]  # all communities lie on one line; a class is a stretch of it
+    point = class_ends[home] + rng.random(len(home)) * (class_ends[home + 1] - class_ends[home])
+    community = np.searchsorted(ends, point, side="right")
+    return first, np.clip(community, first[home], first[home + 1] - 1).astype(np.int32)
 
 
-def _draw_memberships(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Baskets per node in the order of popularity: log-normal, partly given by the rank; int32 (n,)."""
-    rank_part = -np.sort(-rng.standard_normal(n))
-    luck = rng.standard_normal(n)
-    appetite = np.exp(POPULARITY_SPREAD * (POPULARITY_WEIGHT * rank_part + (1 - POPULARITY_WEIGHT**2) ** 0.5 * luck))
-    wanted = appetite * ((MEMBERSHIPS - 0.5) / appetite.mean())
-    return np.maximum(1, np.floor(wanted + rng.random(n))).astype(np.int32)
-
-
-def draw_edges(rng: np.random.Generator, nodes: Nodes, wanted: int, progress: Progress) -> tuple[np.ndarray, np.ndarray]:
-    """About ``wanted`` undirected edges without self loops or duplicates: (u, v), both int32 (E,), u < v, sorted."""
+def draw_edges(
+    rng: np.random.Generator, nodes: Nodes, wanted: int, progress: Progress
+) -> tuple[np.ndarray, np.ndarray]:
+    """About ``wanted`` undirected edges, no self loop, none twice: int32 (E,) ``low`` < ``high``, sorted."""
     n = len(nodes.label)
-    progress("drawing baskets")
-    slots = _basket_slots(rng, nodes)
-    keys = np.empty(int(wanted * 1.6), dtype=np.int64)
-    used = _basket_pairs(rng, slots, n, keys)
-    progress("drawing noise edges")
-    noise = int(wanted * 1.12 * NOISE_SHARE)
-    one, other = rng.integers(0, n, noise), slots[rng.integers(0, len(slots), noise)]
-    used = _append_pairs(keys, used, one, other, n)
-    del slots
-    progress("removing duplicates")
-    keys[:used].sort()
-    keep = np.empty(used, dtype=bool)
+    keys = _unique(_draw_pairs(rng, nodes, 1.0, int(wanted * NOISE), progress), progress)
+    while len(keys) < wanted:  # in a small graph the same nodes meet again and again: fill some more baskets
+        share = min(1.0, 1.5 * (wanted / len(keys) - 1) + 0.01)
+        keys = _unique(np.concatenate([keys, _draw_pairs(rng, nodes, share, 0, progress)]), progress)
+    keep = np.empty(len(keys), dtype=bool)
+    for at in range(0, len(keys), CHUNK):
+        keep[at : at + CHUNK] = rng.random(len(keep[at : at + CHUNK])) < wanted / len(keys)
+    keys = keys[keep]
+    low, high = np.empty(len(keys), dtype=np.int32), np.empty(len(keys), dtype=np.int32)
+    for at in range(0, len(keys), CHUNK):
+        low[at : at + CHUNK], high[at : at + CHUNK] = np.divmod(keys[at : at + CHUNK], n)
+    return low, high
+
+
+def _unique(keys: np.ndarray, progress: Progress) -> np.ndarray:
+    """The different keys, sorted. Sorts in place: np.unique would hold several copies, each 0.5 GB at full size."""
+    progress("sorting edges and removing duplicates")
+    keys.sort()
+    keep = np.empty(len(keys), dtype=bool)
     keep[0] = True
-    np.not_equal(keys[1:used], keys[: used - 1], out=keep[1:])
-    unique = int(keep.sum())
-    keep &= rng.random(used, dtype=np.float32) < np.float32(wanted / unique)
-    keys = keys[:used][keep]
-    if __debug__:
-        progress(f"wanted {wanted} unique {unique} ratio {unique/wanted:.3f} raw {used/wanted:.3f}")
-    return (keys // n).astype(np.int32), (keys % n).astype(np.int32)
+    np.not_equal(keys[1:], keys[:-1], out=keep[1:])
+    return keys[keep]
 
 
 def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
-    """One entry per membership, int32, ordered by community and shuffled inside it: cut anywhere, a run is a basket."""
+    """One entry per membership, int32: ordered by community, shuffled inside it. Any run of entries is a basket."""
     counts = nodes.memberships
-    slot_node = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    begin = np.cumsum(counts, dtype=np.int64) - counts
-    number = np.arange(len(slot_node), dtype=np.int64) - np.repeat(begin, counts)  # 0, 1, ... within each node
-    travelling = np.flatnonzero((number >= STAY) & (rng.random(len(slot_node)) < TRAVEL))
-    del number
-    slot_community = nodes.community[slot_node]
-    home = np.searchsorted(nodes.first, slot_community[travelling], side="right") - 1
-    low, high = nodes.first[home], nodes.first[home + 1]
+    node = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    number = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... within each node
+    community = nodes.community[node]
+    travelling = np.flatnonzero((number >= STAY) & (rng.random(len(node)) < TRAVEL))
+    home = np.searchsorted(nodes.first_community, community[travelling], side="right") - 1
+    low, high = nodes.first_community[home], nodes.first_community[home + 1]
     abroad = rng.random(len(travelling)) < ABROAD
-    low[abroad], high[abroad] = 0, nodes.first[-1]
-    slot_community[travelling] = rng.integers(low, high)
-    shuffle = rng.permutation(len(slot_node))
-    order = shuffle[np.argsort(slot_community[shuffle], kind="stable")]
-    return slot_node[order]
+    low[abroad], high[abroad] = 0, nodes.first_community[-1]
+    community[travelling] = rng.integers(low, high)
+    shuffle = rng.permutation(len(node))
+    return node[shuffle[np.argsort(community[shuffle], kind="stable")]]
 
 
-def _basket_pairs(rng: np.random.Generator, slots: np.ndarray, n: int, keys: np.ndarray) -> int:
-    """Cut the slots into baskets and write most pairs of each basket into ``keys``; returns how many were written."""
-    mean_extra = BASKET_MEAN - BASKET_MIN
-    size = BASKET_MIN + rng.geometric(1.0 / (mean_extra + 1), int(len(slots) / BASKET_MEAN * 1.2) + 50) - 1
-    size = np.minimum(size, BASKET_MAX)
-    end = np.cumsum(size)
-    size, end = size[end <= len(slots)], end[end <= len(slots)]
+def _draw_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: int, progress: Progress) -> np.ndarray:
+    """Pairs of a ``share`` of all baskets and ``noise`` more: int64 keys ``low * n + high``, unsorted, some twice."""
+    progress("filling baskets")
+    n, slots = len(nodes.label), _basket_slots(rng, nodes)
+    size = _basket_sizes(rng, len(slots))
+    begin = np.cumsum(size) - size
+    if share < 1:
+        chosen = rng.random(len(size)) < share
+        size, begin = size[chosen], begin[chosen]
+    keys = np.empty(int((size * (size - 1) // 2).sum()) + noise, dtype=np.int64)
+    progress("drawing edges")
     used = 0
     for members in range(BASKET_MIN, BASKET_MAX + 1):
-        start = (end - size)[size == members]
         left, right = np.triu_indices(members, 1)
-        step = max(1, CHUNK // len(left))
-        for at in range(0, len(start), step):
-            baskets = slots[start[at : at + step, None] + np.arange(members)]
-            taken = rng.random((len(baskets), len(left)), dtype=np.float32) < BASKET_FILL
-            used = _append_pairs(keys, used, baskets[:, left][taken], baskets[:, right][taken], n)
-    return used
+        same_size = begin[size == members]
+        for at in range(0, len(same_size), step := CHUNK // len(left)):
+            basket = slots[same_size[at : at + step, None] + np.arange(members)]
+            bought = rng.random((len(basket), len(left)), dtype=np.float32) < BASKET_FILL
+            used = _append(keys, used, basket[:, left][bought], basket[:, right][bought], n)
+    for at in range(0, noise, CHUNK):
+        count = min(CHUNK, noise - at)
+        used = _append(keys, used, rng.integers(0, n, count), slots[rng.integers(0, len(slots), count)], n)
+    return keys[:used]
 
 
-def _append_pairs(keys: np.ndarray, used: int, one: np.ndarray, other: np.ndarray, n: int) -> int:
-    """Write ``smaller * n + larger`` for every pair of different nodes behind the first ``used`` keys."""
+def _basket_sizes(rng: np.random.Generator, slots: int) -> np.ndarray:
+    """Basket sizes that together use all slots but a last few; int64."""
+    count = int(1.2 * slots / BASKET_MEAN) + 100
+    size = np.minimum(BASKET_MAX, BASKET_MIN - 1 + rng.geometric(1 / (BASKET_MEAN - BASKET_MIN + 1), count))
+    return size[np.cumsum(size) <= slots]
+
+
+def _append(keys: np.ndarray, used: int, one: np.ndarray, other: np.ndarray, n: int) -> int:
+    """Write the keys of all pairs of different nodes behind the first ``used`` keys; the new number in use."""
     different = one != other
     one, other = one[different].astype(np.int64), other[different].astype(np.int64)
-    pairs = np.minimum(one, other) * n + np.maximum(one, other)
-    room = keys[used : used + len(pairs)]
-    room[:] = pairs[: len(room)]
-    return used + len(room)
+    keys[used : used + len(one)] = np.minimum(one, other) * n + np.maximum(one, other)
+    return used + len(one)
 
 
-def draw_features(rng: np.random.Generator, nodes: Nodes, num_classes: int) -> np.ndarray:
-    """Class centre + community centre + noise, float32 (N, 100)."""
-    n = len(nodes.label)
-    class_centre = rng.standard_normal((num_classes, FEATURES), dtype=np.float32) * np.float32(CLASS_SIGNAL)
-    shape = (int(nodes.first[-1]), FEATURES)
-    community_centre = rng.standard_normal(shape, dtype=np.float32) * np.float32(COMMUNITY_SIGNAL)
-    feat = np.empty((n, FEATURES), dtype=np.float32)
-    step = CHUNK // FEATURES
-    for at in range(0, n, step):
+def draw_features(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
+    """Centre of the label + centre of the home community + noise: float32 (N, 100).
+
+    The centres are weak against the noise, so a node alone says little and the mean over its neighbours much.
+    """
+    num_classes, communities = len(nodes.first_community) - 1, int(nodes.first_community[-1])
+    by_class = rng.standard_normal((num_classes, FEATURES), dtype=np.float32) * np.float32(CLASS_SIGNAL)
+    by_community = rng.standard_normal((communities, FEATURES), dtype=np.float32) * np.float32(COMMUNITY_SIGNAL)
+    feat = np.empty((len(nodes.label), FEATURES), dtype=np.float32)
+    for at in range(0, len(feat), step := CHUNK // FEATURES):
         rows = feat[at : at + step]
         rng.standard_normal(out=rows, dtype=np.float32)
-        rows += class_centre[nodes.label[at : at + step]]
-        rows += community_centre[nodes.community[at : at + step]]
+        rows += by_class[nodes.label[at : at + step]]
+        rows += by_community[nodes.community[at : at + step]]
     return feat

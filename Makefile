@@ -1,0 +1,45 @@
+# Each target makes .venv first if it is missing or stale, and reuses it afterwards.
+.PHONY: help run test lint lab finale doctor venv lock clean
+.DEFAULT_GOAL := help
+
+PY := .venv/bin/python
+
+help:
+	@echo "make run      set up, then train on two emulated machines (about 3 minutes once installed)"
+	@echo "make test     set up, then run all tests"
+	@echo "make lab      set up, then open the notebooks in JupyterLab"
+	@echo "make finale   set up, then the scripted multi-machine run"
+	@echo "make doctor   set up, then check this computer and say what to change"
+	@echo "make lint     ruff over code and notebooks"
+	@echo "make lock     resolve requirements.lock again from pyproject.toml (needs uv), and environment.yml from it"
+	@echo "make clean    remove .venv, caches and generated data; runs/ is kept"
+
+venv:
+	@sh scripts/make_venv.sh
+
+run: venv
+	$(PY) -m tutorial_lib train --dataset synthetic-products --emulate 2
+
+test: venv lint
+	$(PY) -m pytest
+
+lint: venv
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+lab: venv
+	$(PY) -m jupyter lab --notebook-dir=notebooks
+
+finale: venv
+	$(PY) -m tutorial_lib finale
+
+doctor: venv
+	$(PY) -m tutorial_lib doctor --emulate 2
+
+lock: venv
+	uv pip compile --universal --fork-strategy fewest --python-version 3.10 --generate-hashes \
+	  --no-emit-index-url --no-header --extra dev --upgrade pyproject.toml -o requirements.lock
+	$(PY) scripts/make_environment_yml.py
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache data/cache data/partitions

@@ -1,0 +1,56 @@
+#!/bin/sh
+# Make .venv from requirements.lock, or do nothing when it is up to date. Called by every make target.
+set -eu
+cd "$(dirname "$0")/.."
+
+# What .venv depends on. The folder's own path is part of it: a moved or copied .venv does not work.
+wanted=$( (pwd; cat requirements.lock pyproject.toml scripts/make_venv.sh) | cksum)
+if [ -x .venv/bin/python ] && [ "$(cat .venv/made-from 2>/dev/null)" = "$wanted" ] && .venv/bin/python -c ''; then
+    exit 0
+fi
+
+say() { printf '%s\n' "$*" >&2; }
+
+if [ "$(uname -s)" != Linux ] || [ "$(uname -m)" != x86_64 ]; then
+    say "error: this is $(uname -s) on $(uname -m); DGL 2.1.0 with torch 2.2.1 is installed on Linux x86-64 only"
+    say "what to do: on Windows use WSL2; on macOS use a Linux x86-64 machine or virtual machine (README, Requirements)"
+    exit 2
+fi
+
+# A python3.12 may be found and still not run (a pyenv shim without that version): try it.
+suits() {
+    "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' >/dev/null 2>&1
+}
+
+python=
+for candidate in ${PYTHON:-} python3.12 python3.11 python3.10 python3; do
+    if suits "$candidate"; then
+        python=$candidate
+        break
+    fi
+done
+
+rm -rf .venv
+if [ -n "$python" ]; then
+    say "Making .venv with $("$python" --version) ($(command -v "$python"))"
+    "$python" -m venv .venv
+    set -- .venv/bin/python -m pip install --progress-bar on --disable-pip-version-check --no-input
+elif command -v uv >/dev/null 2>&1; then
+    say "No suitable Python found; uv makes .venv with Python 3.11"
+    uv venv --python 3.11 .venv
+    set -- uv pip install --python .venv/bin/python
+else
+    say "error: found no Python 3.10, 3.11 or 3.12 with the venv module (DGL 2.1.0 has no build for newer ones)"
+    say "what to do: install one, then run make again:"
+    say "  Debian, Ubuntu:  sudo apt install python3 python3-venv     (or python3.11 python3.11-venv)"
+    say "  Fedora:          sudo dnf install python3.12"
+    say "  without root:    install uv (https://docs.astral.sh/uv), which brings its own Python"
+    say "  or name one:     make run PYTHON=/path/to/python3.11"
+    exit 2
+fi
+
+say "Installing $(grep -c '==' requirements.lock) packages, about 2.5 GB to download and 6 GB on disk (torch brings CUDA libraries)"
+"$@" --require-hashes --no-deps -r requirements.lock
+"$@" --no-deps --no-build-isolation -e .
+.venv/bin/python -W ignore -c 'import dgl, torch; print("Installed: torch", torch.__version__, "dgl", dgl.__version__)'
+printf '%s\n' "$wanted" > .venv/made-from

@@ -1,0 +1,5 @@
+"""``python -m tutorial_lib``."""
+
+from tutorial_lib.cli import main
+
+main()

@@ -1,0 +1,226 @@
+"""``python -m tutorial_lib``: every command. Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tutorial_lib.datasets import DEFAULT_SCALE, NAMES, Dataset, default_root, load_dataset
+from tutorial_lib.display import RunDisplay, print_failure, summary_table
+from tutorial_lib.errors import InputError, TutorialError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Distributed GNN training with DGL: on emulated machines on this computer, or on real ones.",
+)
+
+DatasetOption = Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")]
+ScaleOption = Annotated[float, typer.Option(help="Size of synthetic-products, 0.002 to 1.0 (1.0: 2.4M nodes).")]
+RootOption = Annotated[Path | None, typer.Option(help="Folder of downloads and caches. (default: data/)")]
+SeedOption = Annotated[int, typer.Option(help="Seed of data, partition and training.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def parse_fanouts(text: str) -> tuple[int, ...]:
+    """``"15,10,5"`` to numbers; outermost hop first."""
+    try:
+        fanouts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        fanouts = ()
+    if not fanouts or any(f == 0 or f < -1 for f in fanouts):
+        raise InputError(
+            f"--fanouts {text!r} is not a list of neighbour counts", "Example: 15,10,5 (-1 takes all neighbours)."
+        )
+    return fanouts
+
+
+@app.command()
+def doctor(
+    emulate: Annotated[int | None, typer.Option(help="Also try to start this many emulated machines.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check this computer for everything a job needs; each problem comes with its remedy."""
+    from tutorial_lib.doctor import examine
+
+    findings = examine(emulate=emulate)
+    if as_json:
+        print(json.dumps([finding.to_dict() for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            print(finding)
+    if any(finding.status == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def data(
+    dataset: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")],
+    scale: ScaleOption = DEFAULT_SCALE,
+    seed: SeedOption = 0,
+    root: RootOption = None,
+    graph_only: Annotated[bool, typer.Option("--graph-only", help="Load without node features.")] = False,
+    download: Annotated[bool, typer.Option("--download", help="Allow a download.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Load (or generate, or download) a data set, check it, and print what it holds."""
+    loaded = load_dataset(dataset, scale=scale, seed=seed, root=root, features=not graph_only, download=download)
+    description = describe(loaded)
+    if as_json:
+        print(json.dumps(description, indent=2))
+    else:
+        for key, value in description.items():
+            print(f"{key:15} {value}")
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """Counts of a data set, for people and programs."""
+    return {
+        "dataset": dataset.name,
+        "nodes": dataset.graph.num_nodes(),
+        "directed_edges": dataset.graph.num_edges(),
+        "features": dataset.num_features,
+        "classes": dataset.num_classes,
+        **{name.replace("_mask", "_nodes"): count for name, count in dataset.split_counts().items()},
+        **dataset.info,
+    }
+
+
+@app.command()
+def partition(
+    dataset: DatasetOption,
+    parts: Annotated[int, typer.Option(help="Number of parts, one per machine.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; reused when it holds the same partition.")],
+    method: Annotated[str, typer.Option(help="metis or random.")] = "metis",
+    scale: ScaleOption = DEFAULT_SCALE,
+    seed: SeedOption = 0,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cut a data set into parts that DGL's servers load, and report the counted cut."""
+    from dataclasses import asdict
+
+    from tutorial_lib.partition import partition_dataset
+
+    loaded = load_dataset(dataset, scale=scale, seed=seed, root=root)
+    done = partition_dataset(loaded, parts, out, method=method, seed=seed, progress=_note)
+    report = asdict(done.report)
+    if as_json:
+        print(json.dumps({**report, "part_config": str(done.config), "reused": done.reused}, indent=2))
+        return
+    for key, value in report.items():
+        print(f"{key:15} {value:.4f}" if isinstance(value, float) else f"{key:15} {value}")
+    print(f"{'part_config':15} {done.config}")
+
+
+@app.command()
+def train(
+    dataset: DatasetOption = "synthetic-products",
+    emulate: Annotated[int | None, typer.Option(help="Number of emulated machines.")] = None,
+    machines: Annotated[int | None, typer.Option(help="1: this machine, without namespaces.")] = None,
+    single_process: Annotated[
+        bool, typer.Option("--single-process", help="No servers, no ranks: the plain loop, to compare with.")
+    ] = False,
+    trainers: Annotated[int, typer.Option(help="Trainers per machine.")] = 1,
+    samplers: Annotated[int, typer.Option(help="Sampler processes per trainer.")] = 0,
+    servers: Annotated[int, typer.Option(help="DGL servers per machine.")] = 1,
+    wire: Annotated[str | None, typer.Option(help="Rate of the emulated wire: 1gbit, 200mbit.")] = None,
+    epochs: Annotated[int, typer.Option(min=1)] = 10,
+    fanouts: Annotated[str, typer.Option(help="Neighbours per hop, outermost first.")] = "15,10,5",
+    batch_size: Annotated[int, typer.Option(min=1, help="Seed nodes per trainer and step.")] = 1000,
+    hidden_size: Annotated[int, typer.Option(min=1)] = 256,
+    learning_rate: Annotated[float, typer.Option()] = 0.003,
+    scale: ScaleOption = DEFAULT_SCALE,
+    seed: SeedOption = 0,
+    root: RootOption = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; must not exist yet. (default: runs/TIME-NAME)")] = None,
+) -> None:
+    """Train GraphSAGE and report one global accuracy."""
+    from tutorial_lib.result import default_run_folder, check_run_folder
+    from tutorial_lib.runs import DataSource, Layout, run_distributed, run_single
+    from tutorial_lib.training import TrainConfig
+
+    if sum([emulate is not None, machines is not None, single_process]) > 1:
+        raise InputError("choose one of --emulate N, --machines 1 and --single-process")
+    if machines not in (None, 1):
+        raise InputError(f"--machines {machines}: only 1 is possible without namespaces", f"Use --emulate {machines}.")
+    if wire is not None and (machines or single_process):
+        raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
+    config = TrainConfig(
+        epochs=epochs,
+        fanouts=parse_fanouts(fanouts),
+        batch_size=batch_size,
+        hidden_size=hidden_size,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    if not single_process and machines is None and emulate is None:
+        emulate = 2
+    source = DataSource(dataset, scale=scale, seed=seed, root=root)
+    folder = check_run_folder(out or default_run_folder(dataset))
+    with RunDisplay(epochs) as display:
+        if single_process:
+            result = run_single(source, config, folder, display)
+        else:
+            layout = Layout(emulate=emulate, wire=wire, trainers=trainers, samplers=samplers, servers=servers)
+            result = run_distributed(source, layout, config, folder, display)
+    display.console.print(summary_table(result, folder))
+
+
+@app.command()
+def finale(
+    dataset: Annotated[str | None, typer.Option(help="(default: ogbn-products if present, else synthetic-products)")] = None,
+    emulate: Annotated[int, typer.Option(help="Number of emulated machines.")] = 2,
+    scale: ScaleOption = 0.1,
+    epochs: Annotated[int, typer.Option(min=1)] = 10,
+    root: RootOption = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. (default: runs/TIME-NAME)")] = None,
+) -> None:
+    """The scripted multi-machine run: data, partition, training, evaluation, report beside published figures."""
+    from tutorial_lib.datasets.ogb import is_present
+    from tutorial_lib.display import comparison_table
+    from tutorial_lib.result import default_run_folder, check_run_folder
+    from tutorial_lib.runs import DataSource, Layout, run_distributed
+    from tutorial_lib.training import TrainConfig
+
+    root = root or default_root()
+    dataset = dataset or ("ogbn-products" if is_present("ogbn-products", root) else "synthetic-products")
+    folder = check_run_folder(out or default_run_folder(dataset))
+    with RunDisplay(epochs) as display:
+        source = DataSource(dataset, scale=scale, seed=0, root=root)
+        layout = Layout(emulate=emulate, wire="1gbit")
+        result = run_distributed(source, layout, TrainConfig(epochs=epochs), folder, display)
+    display.console.print(summary_table(result, folder))
+    display.console.print(comparison_table(result))
+
+
+def main() -> None:
+    """Run a command; every failure ends in a sentence and an exit code."""
+    signal.signal(signal.SIGTERM, _end_on_sigterm)
+    try:
+        app()
+    except TutorialError as error:
+        print_failure(error)
+        sys.exit(error.exit_code)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            print("interrupted; everything that was started has been stopped", file=sys.stderr)
+        raise
+
+
+def _end_on_sigterm(*_args: object) -> None:
+    """Unwind like Ctrl-C, so that every machine is stopped; a second signal ends at once."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(143)

@@ -1,0 +1,129 @@
+"""What a person sees in the terminal while a job runs, and the table at its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tutorial_lib.cluster.launch import JobFailed
+from tutorial_lib.errors import TutorialError
+
+STAGES = {
+    "servers": "DGL servers are loading their parts",
+    "trainers": "trainers are starting and connecting",
+    "leaving": "servers are leaving",
+}
+
+
+class RunDisplay:
+    """Prints one line per thing worth knowing; on a terminal also says what is being waited for."""
+
+    def __init__(self, epochs: int, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=False, highlight=False)
+        self.epochs = epochs
+        self.start = time.monotonic()
+        self.status = self.console.status("starting")
+
+    def __enter__(self) -> RunDisplay:
+        if self.console.is_terminal:
+            self.status.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.status.stop()
+
+    def say(self, text: str) -> None:
+        """One line, with the seconds since the start."""
+        self.console.print(f"{time.monotonic() - self.start:7.1f} s  {text}", soft_wrap=True)
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take an event of a job, see ``cluster.launch`` and ``events``."""
+        kind = event["kind"]
+        if kind == "stage":
+            self._waiting(STAGES[event["stage"]])
+            if event["stage"] != "leaving":
+                self.say(STAGES[event["stage"]])
+        elif kind == "joined":
+            self.say(f"rank {event['rank']} joined on {event['machine']}")
+            self._waiting("training")
+        elif kind == "epoch":
+            self.epoch(event)
+        elif kind == "evaluating":
+            self.say("evaluating every node over all its neighbours")
+            self._waiting("evaluating")
+
+    def epoch(self, epoch: dict[str, Any]) -> None:
+        """One finished epoch."""
+        number = f"{epoch['epoch'] + 1:{len(str(self.epochs))}d}/{self.epochs}"
+        self.say(
+            f"epoch {number}  loss {epoch['loss']:.4f}  valid {epoch['val_accuracy']:.4f}  {epoch['seconds']:.2f} s"
+        )
+        self._waiting(f"epoch {min(epoch['epoch'] + 2, self.epochs)} of {self.epochs}")
+
+    def _waiting(self, text: str) -> None:
+        self.status.update(text)
+
+
+def human_bytes(count: float) -> str:
+    """``1234567`` to ``1.2 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def summary_table(result: dict[str, Any], out: Path | None) -> Table:
+    """The end of a run: what ran, how well, how long, what went over the wire."""
+    table = Table(show_header=False, title=f"{result['dataset']}: global result", title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    epochs = result["epochs"]
+    machines = f"{result['machines']} x {result['trainers_per_machine']} trainer(s), {result['world_size']} ranks"
+    table.add_row("machines", machines)
+    table.add_row("epochs", f"{len(epochs)}, {sum(e['seconds'] for e in epochs) / max(1, len(epochs)):.2f} s each")
+    if epochs:
+        table.add_row("loss", f"{epochs[-1]['loss']:.4f}")
+    table.add_row("valid accuracy", f"{result['val_accuracy']:.4f}")
+    table.add_row("test accuracy", f"{result['test_accuracy']:.4f}")
+    table.add_row("seconds", f"{result['seconds']:.1f}")
+    if result["bytes_sent"]:
+        sent = ", ".join(f"{name} {human_bytes(count)}" for name, count in result["bytes_sent"].items())
+        table.add_row("sent on the wire", sent)
+    if out is not None:
+        table.add_row("run folder", str(out))
+        table.add_row("next", "make lab   opens the notebooks")
+    return table
+
+
+# Hu et al. 2020 and the OGB leaderboard, GraphSAGE with neighbour sampling on the real ogbn-products.
+PUBLISHED = {"valid accuracy": (0.9170, 0.0009), "test accuracy": (0.7870, 0.0036)}
+
+
+def comparison_table(result: dict[str, Any]) -> Table:
+    """This run beside the published GraphSAGE figures, saying which data set it was."""
+    real = result["dataset"] == "ogbn-products"
+    name = "ogbn-products" if real else f"{result['dataset']} (not ogbn-products)"
+    table = Table(title="Beside the published figures", title_justify="left")
+    for heading in ("", f"this run, {name}", "published, ogbn-products"):
+        table.add_column(heading)
+    for label, (mean, deviation) in PUBLISHED.items():
+        ours = result["val_accuracy" if label.startswith("valid") else "test_accuracy"]
+        table.add_row(label, f"{ours:.4f}", f"{mean:.4f} +/- {deviation:.4f}")
+    return table
+
+
+def print_failure(error: TutorialError) -> None:
+    """On standard error: one line of cause, then what to do, then the log of the process that failed."""
+    print(f"error: {error.message}", file=sys.stderr)
+    for number, line in enumerate(error.remedy.splitlines()):
+        print(f"{'what to do: ' if number == 0 else '            '}{line}", file=sys.stderr)
+    if isinstance(error, JobFailed):
+        print(f"log: {error.log}", file=sys.stderr)
+        for line in error.tail:
+            print(f"  | {line}", file=sys.stderr)

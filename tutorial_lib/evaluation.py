@@ -1,0 +1,61 @@
+"""Exact evaluation: layer by layer over all neighbours, on one graph or on a distributed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tutorial_lib.loaders import FULL, BatchLoader
+from tutorial_lib.models import GraphSAGE
+
+
+def layerwise_inference(
+    model: GraphSAGE,
+    graph: Any,
+    features: Any,
+    nodes: Tensor,
+    batch_size: int,
+    new_store: Callable[[int, int], Any],
+    wait_for_all: Callable[[], None] = lambda: None,
+) -> Any:
+    """Logits of all nodes, computed for all nodes one layer at a time, so that nothing is computed twice.
+
+    Sampling hop by hop would compute the hidden vector of a popular node once for each batch that it is in.
+
+    Args:
+        graph: ``DGLGraph`` or ``DistGraph``.
+        features: float32 (N, in_size), a tensor or a ``DistTensor``.
+        nodes: int64 ids this process computes; those of all processes together must be all N.
+        new_store: ``new_store(depth, width)`` makes the float32 (N, width) store of a layer's output.
+        wait_for_all: barrier between layers; the next layer reads what others wrote.
+
+    Returns:
+        The store of the last layer, (N, number of classes).
+    """
+    model.eval()
+    x = features
+    with torch.no_grad():
+        for depth in range(len(model.layers)):
+            y = new_store(depth, model.sizes[depth + 1])
+            for batch in BatchLoader(graph, nodes, [FULL], batch_size):
+                y[batch.seeds] = model.layer(depth, batch.blocks[0], x[batch.input_nodes])
+            wait_for_all()
+            x = y
+    return x
+
+
+def sum_over_ranks(values: list[float]) -> list[float]:
+    """Sum each number over all ranks, in double precision; without a process group, the numbers themselves."""
+    total = torch.tensor(values, dtype=torch.float64)
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(total)
+    return total.tolist()
+
+
+def accuracy(correct: float, count: float) -> float:
+    """Share of correct answers."""
+    return correct / count if count else float("nan")

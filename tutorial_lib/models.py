@@ -1,0 +1,54 @@
+"""The models of the course. Importing this module does not import DGL; building a model does."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class GraphSAGE(nn.Module):
+    """GraphSAGE with mean aggregation (Hamilton, Ying and Leskovec, 2017).
+
+    Args:
+        in_size: width of the input features.
+        hidden_size: width of every hidden layer.
+        out_size: number of classes.
+        num_layers: number of layers, the same as the number of sampled hops.
+        dropout: share of hidden values set to 0 while training.
+    """
+
+    def __init__(
+        self, in_size: int, hidden_size: int, out_size: int, num_layers: int = 3, dropout: float = 0.5
+    ) -> None:
+        super().__init__()
+        from dgl.nn import SAGEConv
+
+        sizes = [in_size, *[hidden_size] * (num_layers - 1), out_size]
+        self.layers = nn.ModuleList(SAGEConv(a, b, "mean") for a, b in pairwise(sizes))
+        self.sizes = sizes
+        self.dropout = dropout
+
+    def forward(self, blocks: list[Any], x: Tensor) -> Tensor:
+        """Logits of the seed nodes.
+
+        Args:
+            blocks: message-flow graphs, outermost hop first.
+            x: float32 (number of input nodes of ``blocks[0]``, in_size).
+
+        Returns:
+            float32 (number of seed nodes, out_size).
+        """
+        for depth, block in enumerate(blocks):
+            x = self.layer(depth, block, x)
+            if depth < len(self.layers) - 1:
+                x = F.dropout(x, self.dropout, self.training)
+        return x
+
+    def layer(self, depth: int, block: Any, x: Tensor) -> Tensor:
+        """One layer with its activation and without dropout; what layer-wise inference calls."""
+        x = self.layers[depth](block, x)
+        return torch.relu(x) if depth < len(self.layers) - 1 else x

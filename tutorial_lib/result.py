@@ -1,0 +1,135 @@
+"""What a run leaves behind, and how it tells how far it is.
+
+The run folder::
+
+    result.json      settings, epochs, accuracies, seconds, bytes on the wire, memory, versions
+    events.jsonl     everything the trainers told, in the order it arrived
+    predictions.npy  int64 (N,): predicted class of each node, in the data set's original order
+    checkpoint/      trained weights and configuration
+    logs/            one folder a machine: server, trainer, torchrun and agent logs
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.launch import Event, JobFailed, MachineUse
+from tutorial_lib.errors import InputError
+from tutorial_lib.partition import Partition, graph_name_of
+from tutorial_lib.training import TrainConfig
+
+
+class Reporter(Protocol):
+    """Where a run tells how far it is; ``display.RunDisplay`` is one."""
+
+    def say(self, text: str) -> None: ...
+
+    def on_event(self, event: Event) -> None: ...
+
+
+class Silent:
+    """A reporter that says nothing."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def on_event(self, event: Event) -> None:
+        """Nothing."""
+
+
+def default_run_folder(dataset_name: str) -> Path:
+    """``runs/TIME-NAME`` in the working directory."""
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{graph_name_of(dataset_name)}"
+
+
+def check_run_folder(out: Path) -> Path:
+    """The absolute path of a run folder to be; one that holds anything is refused: no earlier result gets lost."""
+    out = out.absolute()
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file, not a folder")
+    if out.exists() and any(out.iterdir()):
+        raise InputError(f"--out {out} is not empty", "Choose another folder, or remove this one yourself.")
+    return out
+
+
+class EventLog:
+    """``events.jsonl`` of a run folder, also shown to the reporter."""
+
+    def __init__(self, out: Path, reporter: Reporter) -> None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            self.file = (out / "events.jsonl").open("w")
+        except OSError as error:
+            raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
+        self.reporter = reporter
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def write(self, event: Event) -> None:
+        """Append one event."""
+        self.file.write(json.dumps({"time": time.time(), **event}) + "\n")
+        self.file.flush()
+        self.reporter.on_event(event)
+
+    def __exit__(self, *_exc: object) -> None:
+        self.file.close()
+
+
+def distributed_result(
+    partition: Partition,
+    plan: JobPlan,
+    config: TrainConfig,
+    events: list[Event],
+    use: dict[str, MachineUse],
+    seconds: float,
+) -> dict[str, Any]:
+    evaluation = [event for event in events if event["kind"] == "evaluation"]
+    if not evaluation:
+        machine = plan.machines[0].name
+        log = plan.log_folder(0) / "trainer-0.log"
+        raise JobFailed(
+            f"trainer 0 (rank 0) on {machine}: ended without reporting an accuracy",
+            machine=machine,
+            role="trainer",
+            index=0,
+            rank=0,
+            log=log,
+            tail=[],
+        )
+    epochs = [
+        {key: event[key] for key in ("epoch", "loss", "seconds", "val_accuracy")}
+        for event in events
+        if event["kind"] == "epoch"
+    ]
+    return {
+        "dataset": partition.manifest["dataset"]["name"],
+        "dataset_info": partition.manifest["dataset"],
+        "machines": len(plan.machines),
+        "trainers_per_machine": plan.trainers,
+        "servers_per_machine": plan.servers,
+        "samplers_per_trainer": plan.samplers,
+        "world_size": plan.world_size,
+        "config": config.to_dict(),
+        "partition": asdict(partition.report),
+        "epochs": epochs,
+        "val_accuracy": evaluation[-1]["val_accuracy"],
+        "test_accuracy": evaluation[-1]["test_accuracy"],
+        "seconds": seconds,
+        "bytes_sent": {name: used.bytes_sent for name, used in use.items()},
+        "peak_rss": {name: used.peak_rss for name, used in use.items()},
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides a result."""
+    packages = ("tutorial_lib", "torch", "dgl", "torchdata", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}

@@ -1,0 +1,186 @@
+"""A training run from data set to ``result.json``: what ``python -m tutorial_lib train`` does."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.launch import Coordinator, Limits
+from tutorial_lib.cluster.local import LocalCluster, free_ports
+from tutorial_lib.cluster.spec import Cluster, Machine, write_ip_config
+from tutorial_lib.datasets import DEFAULT_SCALE, Dataset, default_root, load_dataset
+from tutorial_lib.errors import InputError
+from tutorial_lib.files import write_json
+from tutorial_lib.partition import Partition, dataset_description, graph_name_of, partition_dataset
+from tutorial_lib.result import EventLog, Reporter, Silent, distributed_result, versions
+from tutorial_lib.trainer import save_checkpoint
+from tutorial_lib.training import TrainConfig, train_single
+
+MASTER_PORT = 29500
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Which data set to load, and where its cache and its partitions are kept."""
+
+    name: str
+    scale: float = DEFAULT_SCALE
+    seed: int = 0
+    root: Path | None = None
+
+    def load(self) -> Dataset:
+        """The data set, checked."""
+        return load_dataset(self.name, scale=self.scale, seed=self.seed, root=self.root)
+
+    def partition(self, dataset: Dataset, parts: int, say: Callable[[str], None]) -> Partition:
+        """The partition folder under ``root/partitions``, written or reused."""
+        key = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-metis"
+        folder = (self.root or default_root()) / "partitions" / key
+        return partition_dataset(dataset, parts, folder, seed=self.seed, progress=say)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Machines and processes of a run; ``emulate`` None is this machine alone, without namespaces."""
+
+    emulate: int | None = 2
+    wire: str | None = None
+    trainers: int = 1
+    samplers: int = 0
+    servers: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value, least in [
+            ("--trainers", self.trainers, 1),
+            ("--samplers", self.samplers, 0),
+            ("--servers", self.servers, 1),
+        ]:
+            if value < least:
+                raise InputError(f"{name} must be at least {least}, got {value}")
+
+    def cluster(self) -> Cluster:
+        """The machines, not yet started."""
+        if self.emulate is None:
+            return LocalCluster(self.servers)
+        return EmulatedCluster(self.emulate, wire=self.wire)
+
+
+def run_distributed(
+    source: DataSource, layout: Layout, config: TrainConfig, out: Path, reporter: Reporter | None = None
+) -> dict[str, Any]:
+    """Load, partition, train on the machines of ``layout``; returns the content of ``result.json``.
+
+    Raises:
+        InputError: found before anything was started. JobFailed: with the first cause.
+    """
+    reporter = reporter or Silent()
+    cluster = layout.cluster()
+    dataset = _load(source, reporter)
+    partition = source.partition(dataset, len(cluster.machines), reporter.say)
+    report = partition.report
+    reporter.say(
+        f"{report.parts} parts, {report.edge_cut_share:.1%} of the edges cut, train nodes {report.train_nodes}"
+    )
+    del dataset  # the servers load their own parts; a large graph must not be in memory twice
+    return train_on_cluster(partition, cluster, layout, config, out, reporter=reporter)
+
+
+def _load(source: DataSource, reporter: Reporter) -> Dataset:
+    reporter.say(f"loading {source.name}")
+    dataset = source.load()
+    graph = dataset.graph
+    reporter.say(f"{graph.num_nodes():,} nodes, {graph.num_edges():,} directed edges, {dataset.num_features} features")
+    return dataset
+
+
+def run_single(source: DataSource, config: TrainConfig, out: Path, reporter: Reporter | None = None) -> dict[str, Any]:
+    """The plain loop in this process, with the same outputs: what a distributed run must agree with."""
+    reporter = reporter or Silent()
+    start = time.time()
+    dataset = _load(source, reporter)
+    with EventLog(out, reporter) as log:
+        trained = train_single(dataset, config, lambda epoch: log.write({"kind": "epoch", **asdict(epoch)}))
+    np.save(out / "predictions.npy", trained.predictions.numpy())
+    save_checkpoint(trained.model, config, out / "checkpoint")
+    result = {
+        "dataset": dataset.name,
+        "dataset_info": dataset_description(dataset),
+        "machines": 1,
+        "trainers_per_machine": 1,
+        "servers_per_machine": 0,
+        "samplers_per_trainer": 0,
+        "world_size": 1,
+        "config": config.to_dict(),
+        "epochs": [asdict(epoch) for epoch in trained.epochs],
+        "val_accuracy": trained.val_accuracy,
+        "test_accuracy": trained.test_accuracy,
+        "seconds": time.time() - start,
+        "bytes_sent": {},
+        "peak_rss": {platform.node(): {"trainer": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}},
+        "versions": versions(),
+    }
+    write_json(out / "result.json", result)
+    return result
+
+
+def train_on_cluster(
+    partition: Partition,
+    cluster: Cluster,
+    layout: Layout,
+    config: TrainConfig,
+    out: Path,
+    *,
+    limits: Limits | None = None,
+    reporter: Reporter | None = None,
+) -> dict[str, Any]:
+    """Run one distributed training job and return the content of its ``result.json``.
+
+    Args:
+        partition: with as many parts as the cluster has machines.
+        cluster: not yet entered; it is entered here and gone when this returns.
+        out: run folder, from ``prepare_run_folder``.
+    """
+    machines, parts = len(cluster.machines), partition.report.parts
+    if parts != machines:
+        raise InputError(
+            f"{partition.folder} has {parts} parts for {machines} machines; each machine serves one part",
+            f"Partition again with --parts {machines}.",
+        )
+    start = time.time()
+    with cluster, EventLog(out, reporter or Silent()) as log:
+        plan = _plan(partition, cluster.machines, layout, config, out)
+        coordinator = Coordinator(cluster, plan, log.write, limits)
+        use = coordinator.run()
+    result = distributed_result(partition, plan, config, coordinator.events, use, time.time() - start)
+    write_json(out / "result.json", result)
+    return result
+
+
+def _plan(partition: Partition, machines: list[Machine], layout: Layout, config: TrainConfig, out: Path) -> JobPlan:
+    ip_config, job = out / "ip_config.txt", out / "job.json"
+    write_ip_config(ip_config, machines)
+    write_json(job, {"train": config.to_dict(), "partition": str(partition.folder), "out": str(out)})
+    local = machines[0].interface == "lo"
+    return JobPlan(
+        machines=machines,
+        command=[sys.executable, "-m", "tutorial_lib.trainer", str(job)],
+        part_config=str(partition.config),
+        ip_config=str(ip_config),
+        log_dir=str(out / "logs"),
+        cwd=str(Path(__file__).resolve().parents[1]),
+        master_port=free_ports(1) if local else MASTER_PORT,
+        trainers=layout.trainers,
+        samplers=layout.samplers,
+        servers=layout.servers,
+        env={"TUTORIAL_SEED": str(config.seed)},
+    )

@@ -1,0 +1,130 @@
+"""Inside a trainer: join DGL and the process group, open the graph, and leave so that the servers can end.
+
+dgl.distributed.initialize   connects to every server      (must come first)
+init_process_group           connects the trainers         (gloo)
+DistGraph                    opens the partitioned graph
+...
+leave                        barrier, then client 0 tells the servers to end
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tutorial_lib.events import EventWriter
+
+COLLECTIVE_LIMIT = timedelta(minutes=10)
+
+
+@dataclass
+class Session:
+    """What a trainer knows once it has joined.
+
+    Attributes:
+        graph: the opened ``DistGraph``.
+        rank, world_size: of this trainer among all trainers.
+        machine: name of the machine it runs on.
+        events: writer of this trainer's events.
+    """
+
+    graph: Any
+    rank: int
+    world_size: int
+    machine: str
+    events: EventWriter
+
+    def split(self, mask: Tensor | Any) -> Tensor:
+        """This trainer's share of the nodes that a mask selects.
+
+        Args:
+            mask: (N,) ``DistTensor`` of the graph, or a bool tensor; every trainer must pass the same.
+
+        Returns:
+            int64 ids in the partitioned numbering. Shares are disjoint, cover the mask, and differ by
+            at most a few nodes, so numbers of batches may differ: train under ``Join``.
+        """
+        import dgl
+
+        book = self.graph.get_partition_book()
+        return dgl.distributed.node_split(mask, book, force_even=True).long()
+
+    def barrier(self) -> None:
+        """Wait for all trainers (time limit: 10 minutes)."""
+        dist.barrier()
+
+
+def serve_if_server(ip_config: str | None = None) -> None:
+    """In a process that was started as a DGL server: serve until the job ends, then exit. Else return.
+
+    Functions that a server must call (initialisers of a DistTensor, say) must be defined by now.
+    """
+    if os.environ.get("DGL_ROLE") == "server":
+        import dgl
+
+        dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
+        dgl.distributed.initialize(ip_config or os.environ["DGL_IP_CONFIG"])
+        sys.exit(0)
+
+
+@contextlib.contextmanager
+def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
+    """Join the job that this process was started in (by ``train`` or ``launch``), and leave it at the end.
+
+    An exception in the body is written down as an event and in the log, and ends the process at once: DGL's own
+    exit would wait for all other trainers, which wait for this one.
+
+    Args:
+        graph_name: name the graph was partitioned under.
+        seed: equal on all ranks; each rank draws its own numbers from it.
+    """
+    events = EventWriter()
+    try:
+        import dgl
+
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
+        dist.init_process_group("gloo", timeout=COLLECTIVE_LIMIT)
+        rank = dist.get_rank()
+        torch.manual_seed(seed * 1000 + rank)
+        dgl.seed(seed * 1000 + rank)
+        graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
+        session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
+        events.emit("joined", machine=session.machine)
+        yield session
+        _leave(events)
+    except Exception as error:
+        _fail(events, error)
+
+
+def _leave(events: EventWriter) -> None:
+    import dgl
+
+    dist.barrier()
+    dist.destroy_process_group()
+    events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    dgl.distributed.exit_client()
+
+
+def _fail(events: EventWriter, error: Exception) -> None:
+    traceback.print_exc()
+    events.emit(
+        "failure",
+        exception=type(error).__name__,
+        message=str(error).strip().split("\n")[0],
+        traceback=traceback.format_exc().splitlines()[-20:],
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,118 @@
+"""What every server and trainer of ``python -m tutorial_lib train`` runs: ``python -m tutorial_lib.trainer CONFIG``.
+
+CONFIG is a JSON file with ``train`` (a TrainConfig), ``partition`` (its folder) and ``out`` (the run folder).
+Rank 0 writes ``predictions.npy`` and ``checkpoint/`` there and sends the global results as events.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from tutorial_lib.evaluation import accuracy, layerwise_inference, sum_over_ranks
+from tutorial_lib.models import GraphSAGE
+from tutorial_lib.partition import load_partition_folder
+from tutorial_lib.session import Session, join, serve_if_server
+from tutorial_lib.training import EpochResult, TrainConfig, TrainData, fit
+
+
+def run(session: Session, config: TrainConfig, partition_folder: Path, out: Path) -> None:
+    """Train on this job's graph, evaluate exactly, and report."""
+    partition = load_partition_folder(partition_folder, checksums=False)
+    ndata = session.graph.ndata
+    data = TrainData(
+        session.graph,
+        ndata["feat"],
+        ndata["label"],
+        session.split(ndata["train_mask"]),
+        session.split(ndata["val_mask"]),
+    )
+    model = config.model(data.features.shape[1], partition.manifest["dataset"]["num_classes"])
+    session.events.emit("split", train_nodes=len(data.train), val_nodes=len(data.val))
+
+    def report(result: EpochResult) -> None:
+        if session.rank == 0:
+            session.events.emit("epoch", **asdict(result))
+
+    fit(DistributedDataParallel(model), data, config, report)
+    if session.rank == 0:
+        save_checkpoint(model, config, out / "checkpoint")
+        session.events.emit("evaluating")
+    evaluate(session, model, data, config, partition.node_map, out)
+
+
+def evaluate(
+    session: Session, model: GraphSAGE, data: TrainData, config: TrainConfig, node_map: np.ndarray, out: Path
+) -> None:
+    """Predict every node over all its neighbours; each trainer does an equal share."""
+    import dgl
+
+    graph = session.graph
+    n = graph.num_nodes()
+    nodes = session.split(torch.ones(n, dtype=torch.bool))
+
+    def new_store(depth: int, width: int) -> dgl.distributed.DistTensor:
+        return dgl.distributed.DistTensor((n, width), torch.float32, name=f"inference-{depth}")
+
+    logits = layerwise_inference(model, graph, data.features, nodes, config.eval_batch_size, new_store, session.barrier)
+    predictions = torch.cat([logits[part].argmax(1) for part in nodes.split(100_000)])
+    right = predictions == data.labels[nodes]
+    counts: list[float] = []
+    for name in ("val_mask", "test_mask"):
+        chosen = graph.ndata[name][nodes].bool()  # DGL returns masks as uint8, which would index instead of select
+        counts += [float((right & chosen).sum()), float(chosen.sum())]
+    val_right, val_count, test_right, test_count = sum_over_ranks(counts)
+    gathered = gather_predictions(session, nodes, predictions)
+    if session.rank == 0:
+        original = np.empty(n, dtype=np.int64)
+        for ids, values in gathered:
+            original[node_map[ids.numpy()]] = values.numpy()
+        np.save(out / "predictions.npy", original)
+        session.events.emit(
+            "evaluation",
+            val_accuracy=accuracy(val_right, val_count),
+            test_accuracy=accuracy(test_right, test_count),
+        )
+    session.barrier()
+
+
+def gather_predictions(session: Session, nodes: Tensor, predictions: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """On rank 0: (ids, predicted classes) of every rank. On the others: an empty list."""
+    gathered: list = [None] * session.world_size if session.rank == 0 else []
+    dist.gather_object((nodes, predictions), gathered if session.rank == 0 else None, dst=0)
+    return gathered
+
+
+def save_checkpoint(model: GraphSAGE, config: TrainConfig, folder: Path) -> None:
+    """The trained weights (safetensors: loading runs no code) and the configuration."""
+    from safetensors.torch import save_file
+
+    from tutorial_lib.files import write_json
+
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / ".model.safetensors"
+    save_file(model.state_dict(), temporary)
+    temporary.replace(folder / "model.safetensors")
+    write_json(folder / "config.json", config.to_dict())
+
+
+def main() -> None:
+    """Serve or train, as the environment says."""
+    serve_if_server()
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    config = TrainConfig.from_dict(plan["train"])
+    graph_name = json.loads((Path(plan["partition"]) / "manifest.json").read_text())["graph_name"]
+    with join(graph_name, seed=config.seed) as session:
+        run(session, config, Path(plan["partition"]), Path(plan["out"]))
+
+
+if __name__ == "__main__":
+    main()
