@@ -1,0 +1,83 @@
+"""Fixtures for tests that start real processes: small data, its partitions, and a look at what is left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
+from tutorial_lib.datasets import Dataset, load_dataset
+from tutorial_lib.partition import Partition, partition_dataset
+
+OURS = ("tutorial_lib", "_enter.py", "_rank.py", "torch.distributed.run")
+GONE_SECONDS = 5.0
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):  # noqa: ARG001
+    """With TUTORIAL_NO_SKIP (in CI), a test that would skip fails: there, everything it needs must be there."""
+    report = (yield).get_result()
+    if report.skipped and os.environ.get("TUTORIAL_NO_SKIP") and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped although TUTORIAL_NO_SKIP is set: {report.longrepr[2]}"
+
+
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of caches and partitions, shared by the session."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="session")
+def small_dataset(data_root: Path) -> Dataset:
+    """``synthetic-products`` with about 12,000 nodes."""
+    return load_dataset("synthetic-products", scale=0.005, root=data_root)
+
+
+@pytest.fixture(scope="session")
+def partition_of(small_dataset: Dataset, data_root: Path) -> Callable[[int], Partition]:
+    """``partition_of(k)``: the small data set in k parts."""
+    return lambda parts: partition_dataset(small_dataset, parts, data_root / f"{parts}-parts")
+
+
+@pytest.fixture(scope="session")
+def emulation() -> None:
+    """Skips where the host does not allow emulated machines, with the reason that it gives."""
+    try:
+        with EmulatedCluster(1):
+            pass
+    except EmulationUnavailable as error:
+        pytest.skip(error.message)
+
+
+def our_processes() -> set[int]:
+    """Processes of this project on this host, other than the test's own."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        if process.pid != os.getpid() and any(mark in word for word in words[1:4] for mark in OURS):
+            found.add(process.pid)
+    return found
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Fails the test when a process, a file in /dev/shm or a network interface is left a few seconds after it."""
+    before = (our_processes(), set(os.listdir("/dev/shm")), set(psutil.net_if_addrs()))
+    yield
+    deadline = time.monotonic() + GONE_SECONDS
+    while True:
+        now = (our_processes(), set(os.listdir("/dev/shm")), set(psutil.net_if_addrs()))
+        left = [sorted(new - old) for new, old in zip(now, before, strict=True)]
+        if not any(left):
+            return
+        assert time.monotonic() < deadline, f"left behind (processes, /dev/shm, interfaces): {left}"
+        time.sleep(0.1)

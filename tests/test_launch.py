@@ -1,0 +1,178 @@
+"""The agent and the coordinator with real jobs that go wrong: the cause is named and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.launch import Coordinator, JobFailed, Limits
+from tutorial_lib.cluster.local import LOCK, LocalCluster, dgl_segments
+from tutorial_lib.cluster.spec import write_ip_config
+from tutorial_lib.errors import InputError
+from tutorial_lib.partition import Partition
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
+FAULTY = Path(__file__).with_name("faulty_trainer.py")
+CLEAN_EXIT_SECONDS = 15
+
+
+def plan_of(cluster, partition: Partition, tmp_path: Path, *arguments: str, **fields) -> JobPlan:
+    write_ip_config(tmp_path / "ip_config.txt", cluster.machines)
+    defaults = {
+        "machines": cluster.machines,
+        "command": [sys.executable, str(FAULTY), partition.graph_name, *arguments],
+        "part_config": str(partition.config),
+        "ip_config": str(tmp_path / "ip_config.txt"),
+        "log_dir": str(tmp_path / "logs"),
+        "cwd": str(tmp_path),
+        "master_port": 29500,
+    }
+    return JobPlan(**{**defaults, **fields})
+
+
+@pytest.fixture
+def two_machines(emulation, partition_of: Callable[[int], Partition]):
+    return EmulatedCluster(2), partition_of(2)
+
+
+def run_and_fail(cluster, plan: JobPlan, limits: Limits | None = None) -> tuple[JobFailed, float]:
+    """Run a job that must fail; returns the failure and the seconds from the fault to the end."""
+    with pytest.raises(JobFailed) as caught, cluster:
+        try:
+            Coordinator(cluster, plan, limits=limits).run()
+        finally:
+            stamp = Path(plan.cwd) / "fault-at"
+            seconds = time.time() - float(stamp.read_text()) if stamp.exists() else float("nan")
+    return caught.value, seconds
+
+
+def test_an_exception_in_one_trainer_ends_the_job_and_is_named(two_machines, tmp_path):
+    cluster, partition = two_machines
+    failure, seconds = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, "raise", "1"))
+    assert str(failure) == "trainer 0 (rank 1) on machine-1: ValueError: a mistake in the training loop"
+    assert (failure.machine, failure.role, failure.rank) == ("machine-1", "trainer", 1)
+    assert any("raise ValueError" in line for line in failure.tail)
+    assert "ValueError: a mistake in the training loop" in failure.log.read_text()
+    assert seconds < CLEAN_EXIT_SECONDS
+
+
+def test_a_killed_trainer_is_named(two_machines, tmp_path):
+    cluster, partition = two_machines
+    failure, seconds = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, "kill", "0"))
+    assert str(failure) == "trainer 0 (rank 0) on machine-0: killed by signal 9"
+    assert seconds < CLEAN_EXIT_SECONDS
+
+
+def test_a_server_that_cannot_start_is_named(two_machines, tmp_path):
+    cluster, partition = two_machines
+    failure, _ = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, "none", "0", part_config="/no/such.json"))
+    assert failure.role == "server"
+    assert "No such file or directory: '/no/such.json'" in str(failure)
+
+
+def test_a_job_over_its_time_limit_is_ended(two_machines, tmp_path):
+    cluster, partition = two_machines
+    plan = plan_of(cluster, partition, tmp_path, "hang", "1")
+    failure, _ = run_and_fail(cluster, plan, Limits(job=20))
+    assert "waited 20 s for the trainers to finish on machine-0, machine-1" in str(failure)
+
+
+def test_an_agent_that_dies_is_noticed(two_machines, tmp_path):
+    """An agent killed from outside: its machine's processes end with it, the others are stopped."""
+    cluster, partition = two_machines
+    plan = plan_of(cluster, partition, tmp_path, "hang", "1")
+
+    def kill_second_agent(event: dict) -> None:
+        if event["kind"] == "joined" and event["rank"] == 1:
+            coordinator._agents[1].kill()
+
+    with pytest.raises(JobFailed, match="agent 0 on machine-1: the agent ended unexpectedly"), cluster:
+        coordinator = Coordinator(cluster, plan, kill_second_agent)
+        coordinator.run()
+
+
+def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, tmp_path):
+    cluster = LocalCluster(servers=2)
+    with cluster:
+        plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
+        coordinator = Coordinator(cluster, plan)
+        use = coordinator.run()
+    counts = [event["seeds"] for event in coordinator.events if event["kind"] == "counted"]
+    assert sorted(counts) == [98, 98]  # half of the 196 first nodes each
+    assert use["machine-0"].bytes_sent == 0
+    assert use["machine-0"].peak_rss["server"] > 1e8
+    logs = {path.name for path in (tmp_path / "logs" / "machine-0").glob("*.log")}
+    assert logs == {"agent.log", "server-0.log", "server-1.log", "torchrun.log", "trainer-0.log", "trainer-1.log"}
+    assert not LOCK.exists()
+
+
+def test_two_jobs_on_one_shm_are_refused(partition_of):
+    with LocalCluster(), pytest.raises(InputError, match="another job with --machines 1 is running"):
+        LocalCluster().__enter__()
+
+
+def test_a_foreign_segment_is_refused_and_kept():
+    path = Path("/dev/shm/node~_N~feat-kvdata-")
+    path.write_bytes(b"x")
+    try:
+        assert dgl_segments() == [path.name]
+        with pytest.raises(InputError, match="1 shared-memory files of another DGL job"):
+            LocalCluster().__enter__()
+        assert path.exists()
+    finally:
+        path.unlink()
+
+
+@pytest.mark.parametrize("machines", [["--emulate", "2"], ["--machines", "1"]])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_signals_to_the_command_end_everything(machines, sent, code, emulation, data_root, tmp_path):
+    arguments = ["train", *machines, "--scale", "0.005", "--epochs", "10000", "--root", str(data_root)]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "tutorial_lib", *arguments, "--out", str(tmp_path / "run")],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    wait_for_event(tmp_path / "run", "epoch", command)
+    start = time.monotonic()
+    command.send_signal(sent)
+    errors = command.communicate(timeout=60)[1]
+    assert command.returncode == code
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
+    if sent == signal.SIGINT:
+        assert errors.endswith("interrupted; everything that was started has been stopped\n")
+
+
+def wait_for_event(run: Path, kind: str, command: subprocess.Popen, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert command.poll() is None, command.communicate()[1]
+        events = (run / "events.jsonl").read_text() if (run / "events.jsonl").exists() else ""
+        if any(json.loads(line)["kind"] == kind for line in events.splitlines()):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"no {kind} event within {seconds} s")
+
+
+def test_stray_environment_does_not_reach_the_job(monkeypatch):
+    """A variable of an earlier job in the user's shell must not change this one."""
+    from tutorial_lib.cluster.job import trainer_env
+    from tutorial_lib.cluster.spec import Machine
+
+    monkeypatch.setitem(os.environ, "DGL_NUM_CLIENT", "99")
+    monkeypatch.setitem(os.environ, "DGL_ROLE", "server")
+    plan = JobPlan([Machine("a", "10.0.0.1")] * 2, ["x"], "p", "i", "l", ".", 1, trainers=2, samplers=3)
+    environment = trainer_env(plan, 0, "eth0", cpus=8)
+    assert environment["DGL_NUM_CLIENT"] == str(2 * 2 * (1 + 3))
+    assert environment["DGL_ROLE"] == "client"
+    assert environment["OMP_NUM_THREADS"] == "4"
