@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,12 +16,12 @@ from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
 from tutorial_lib.datasets import Dataset, load_dataset
 from tutorial_lib.partition import Partition, partition_dataset
 
-OURS = ("tutorial_lib", "_enter.py", "_rank.py", "torch.distributed.run")
+MARK = "TUTORIAL_TEST_SESSION"
 GONE_SECONDS = 5.0
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item):  # noqa: ARG001
+def pytest_runtest_makereport(item: pytest.Item):
     """With TUTORIAL_NO_SKIP (in CI), a test that would skip fails: there, everything it needs must be there."""
     report = (yield).get_result()
     if report.skipped and os.environ.get("TUTORIAL_NO_SKIP") and not hasattr(report, "wasxfail"):
@@ -55,27 +57,26 @@ def emulation() -> None:
         pytest.skip(error.message)
 
 
-def our_processes() -> set[int]:
-    """Processes of this project on this host, other than the test's own."""
+def marked_processes(mark: str) -> set[str]:
+    """Processes on this host, also in other namespaces, that inherited a mark from the test; not the test's own."""
     found = set()
     for process in psutil.process_iter():
-        try:
-            words = process.cmdline()
-        except psutil.Error:
-            continue
-        if process.pid != os.getpid() and any(mark in word for word in words[1:4] for mark in OURS):
-            found.add(process.pid)
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+                found.add(f"{process.pid} {' '.join(process.cmdline())[:80]}")
     return found
 
 
 @pytest.fixture
-def nothing_left() -> Iterator[None]:
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails the test when a process, a file in /dev/shm or a network interface is left a few seconds after it."""
-    before = (our_processes(), set(os.listdir("/dev/shm")), set(psutil.net_if_addrs()))
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    before = (set(), set(os.listdir("/dev/shm")), set(psutil.net_if_addrs()))
     yield
     deadline = time.monotonic() + GONE_SECONDS
     while True:
-        now = (our_processes(), set(os.listdir("/dev/shm")), set(psutil.net_if_addrs()))
+        now = (marked_processes(mark), set(os.listdir("/dev/shm")), set(psutil.net_if_addrs()))
         left = [sorted(new - old) for new, old in zip(now, before, strict=True)]
         if not any(left):
             return

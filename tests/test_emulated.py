@@ -155,7 +155,8 @@ def test_works_for_an_unprivileged_user(emulation, nothing_left):
             "assert os.geteuid() == 65534",
             "with EmulatedCluster(2, wire='1gbit') as cluster:",
             "    for machine in cluster.machines:",
-            "        print(cluster.popen(machine, ['hostname', '-I'], stdout=subprocess.PIPE, text=True).communicate()[0])",
+            "        hostname = cluster.popen(machine, ['hostname', '-I'], stdout=subprocess.PIPE, text=True)",
+            "        print(hostname.communicate()[0])",
         ]
     )
     done = subprocess.run(

@@ -137,18 +137,18 @@ def train(
     samplers: Annotated[int, typer.Option(help="Sampler processes per trainer.")] = 0,
     servers: Annotated[int, typer.Option(help="DGL servers per machine.")] = 1,
     wire: Annotated[str | None, typer.Option(help="Rate of the emulated wire: 1gbit, 200mbit.")] = None,
-    epochs: Annotated[int, typer.Option(min=1)] = 10,
+    epochs: Annotated[int, typer.Option(min=1)] = 20,
     fanouts: Annotated[str, typer.Option(help="Neighbours per hop, outermost first.")] = "15,10,5",
     batch_size: Annotated[int, typer.Option(min=1, help="Seed nodes per trainer and step.")] = 1000,
     hidden_size: Annotated[int, typer.Option(min=1)] = 256,
-    learning_rate: Annotated[float, typer.Option()] = 0.003,
+    learning_rate: Annotated[float, typer.Option(min=0)] = 0.006,
     scale: ScaleOption = DEFAULT_SCALE,
     seed: SeedOption = 0,
     root: RootOption = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; must not exist yet. (default: runs/TIME-NAME)")] = None,
 ) -> None:
     """Train GraphSAGE and report one global accuracy."""
-    from tutorial_lib.result import default_run_folder, check_run_folder
+    from tutorial_lib.result import check_run_folder, default_run_folder
     from tutorial_lib.runs import DataSource, Layout, run_distributed, run_single
     from tutorial_lib.training import TrainConfig
 
@@ -181,7 +181,9 @@ def train(
 
 @app.command()
 def finale(
-    dataset: Annotated[str | None, typer.Option(help="(default: ogbn-products if present, else synthetic-products)")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="(default: ogbn-products if present, else synthetic-products)")
+    ] = None,
     emulate: Annotated[int, typer.Option(help="Number of emulated machines.")] = 2,
     scale: ScaleOption = 0.1,
     epochs: Annotated[int, typer.Option(min=1)] = 10,
@@ -191,7 +193,7 @@ def finale(
     """The scripted multi-machine run: data, partition, training, evaluation, report beside published figures."""
     from tutorial_lib.datasets.ogb import is_present
     from tutorial_lib.display import comparison_table
-    from tutorial_lib.result import default_run_folder, check_run_folder
+    from tutorial_lib.result import check_run_folder, default_run_folder
     from tutorial_lib.runs import DataSource, Layout, run_distributed
     from tutorial_lib.training import TrainConfig
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
-from tutorial_lib.cluster.local import dgl_segments
+from tutorial_lib.cluster.shm import dgl_segments
 
 OPEN_FILES = 4096
 FREE_SHM = 1 << 30

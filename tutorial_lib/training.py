@@ -34,12 +34,12 @@ class TrainConfig:
         eval_batch_size: nodes per batch of the exact evaluation.
     """
 
-    epochs: int = 10
+    epochs: int = 20
     fanouts: tuple[int, ...] = (15, 10, 5)
     batch_size: int = 1000
     hidden_size: int = 256
     dropout: float = 0.5
-    learning_rate: float = 0.003
+    learning_rate: float = 0.006
     eval_batch_size: int = 5000
     seed: int = 0
 

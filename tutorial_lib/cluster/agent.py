@@ -31,6 +31,7 @@ import psutil
 
 from tutorial_lib.cluster.job import JobPlan, server_env, torchrun_command, trainer_env
 from tutorial_lib.cluster.namespaces import die_with_parent
+from tutorial_lib.cluster.shm import SHM, remove_segments
 
 PR_SET_CHILD_SUBREAPER = 36
 POLL_SECONDS = 0.05
@@ -78,6 +79,7 @@ class Agent:
         self.logs = self.plan.log_folder(self.index)
         self.logs.mkdir(parents=True, exist_ok=True)
         self.sent_before = bytes_sent(self.interface)
+        self.shm_before = set(os.listdir(SHM))
 
     def run(self) -> None:
         """Do the job; returns when everything this machine started is gone."""
@@ -91,6 +93,7 @@ class Agent:
                 self._announce()
         finally:
             self._stop_everything()
+            remove_segments(self.shm_before, self.plan.part_config)
             self._forward_events()
             send(
                 {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -28,12 +29,21 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that each stage may take; ``job`` is for all the training, None for no limit."""
+    """Seconds that each stage may take.
+
+    Attributes:
+        serving: until all servers have loaded their parts and listen.
+        job: for all of the training; None for no limit.
+        leaving: for the servers to end by themselves after the trainers have.
+        stopping: for the agents to end everything when told to.
+        cause: to wait for the cause of a lost connection.
+    """
 
     serving: float = 300.0
     job: float | None = None
     leaving: float = 20.0
     stopping: float = 15.0
+    cause: float = 5.0
 
 
 @dataclass
@@ -59,6 +69,11 @@ class JobFailed(JobError):
     ):
         super().__init__(cause)
         self.machine, self.role, self.index, self.rank, self.log, self.tail = machine, role, index, rank, log, tail
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether this only says that a peer is gone."""
+        return bool(re.search(r"reset by peer|closed by peer|refused|Broken pipe", self.message))
 
 
 class Coordinator:
@@ -100,9 +115,23 @@ class Coordinator:
             self._wait_for("trainers_done", self.limits.job, "the trainers to finish")
             self._stage("leaving")
             self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False)
+        except JobFailed as failure:
+            raise self._first_cause(failure) from None
         finally:
             self._stop_all()
         return self.use
+
+    def _first_cause(self, failure: JobFailed) -> JobFailed:
+        """A lost connection is what others see of a death; wait a little for the one who died to be reported."""
+        deadline = time.monotonic() + self.limits.cause
+        while failure.is_consequence and time.monotonic() < deadline:
+            try:
+                self._take(*self._inbox.get(timeout=0.1))
+            except queue.Empty:
+                continue
+            except JobFailed as other:
+                failure = failure if other.is_consequence else other
+        return failure
 
     def _stage(self, name: str) -> None:
         self.on_event({"kind": "stage", "stage": name, "time": time.time()})

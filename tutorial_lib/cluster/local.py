@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 import socket
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from tutorial_lib.cluster.shm import dgl_segments
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
 
-LOCK = Path("/dev/shm/tutorial_lib.lock")
+LOCK = "\0tutorial_lib.shm"  # abstract socket name: no file, and the kernel frees it with its holder
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> int:
@@ -51,15 +49,15 @@ class LocalCluster:
     def __init__(self, servers: int = 1) -> None:
         port = free_ports(servers)
         self.machines = [Machine(name="machine-0", address="127.0.0.1", port=port, interface="lo")]
-        self._lock: IO | None = None
+        self._lock: socket.socket | None = None
 
     def __enter__(self) -> LocalCluster:
-        self._lock = open(LOCK, "a")
+        self._lock = socket.socket(socket.AF_UNIX)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock.bind(LOCK)
         except OSError as error:
             self._lock.close()
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
+            if error.errno != errno.EADDRINUSE:
                 raise
             raise InputError(
                 "another job with --machines 1 is running on this host; both would share /dev/shm",
@@ -82,13 +80,5 @@ class LocalCluster:
 
     def __exit__(self, *_exc: object) -> None:
         if self._lock is not None:
-            LOCK.unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
-
-
-def dgl_segments() -> list[str]:
-    """Names of files in /dev/shm that look like those of a DGL server: graph structure or features."""
-    marks = ("kvdata", "_part", "_dist_graph", "meta_")
-    names = sorted(os.listdir("/dev/shm"))
-    return [name for name in names if any(mark in name for mark in marks)]

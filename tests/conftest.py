@@ -1,0 +1,3 @@
+"""What every test needs; plugins are modules of this folder."""
+
+pytest_plugins = ["nbval_support", "pytester"]

@@ -1,0 +1,67 @@
+"""Makes nbval 0.11 (the pytest plugin that runs our notebooks) fit for lessons that start processes.
+
+- A cell whose kernel has died fails within about a second. nbval itself waits for an answer until
+  --nbval-cell-timeout, 2000 s by default.
+- Kernels do not inherit PYTEST_CURRENT_TEST. ipykernel takes it as "pytest captures" and then leaves file descriptors
+  1 and 2 alone; nbval sends those to nowhere, and what child processes print would be missing from the outputs.
+- Kernels get DGLBACKEND=pytorch. Without it, and without ~/.dgl/config.json, the first `import dgl` in a home folder
+  prints which backend it chose: an output that no second run has.
+- --nbval-sanitize-with is taken relative to the repository, wherever pytest was started.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from queue import Empty
+from typing import Any
+
+import nbval.kernel
+import pytest
+
+CHECK_EVERY = 1.0  # seconds between two looks at the kernel process
+
+_await_reply = nbval.kernel.RunningKernel.await_reply
+_start_new_kernel = nbval.kernel.start_new_kernel
+
+
+def await_reply(self: nbval.kernel.RunningKernel, msg_id: str, timeout: float | None = None) -> None:
+    """As in nbval, but gives up as soon as the kernel process is gone.
+
+    Raises:
+        RuntimeError: the kernel died.
+        queue.Empty: no answer within ``timeout`` seconds.
+    """
+    end = float("inf") if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            return _await_reply(self, msg_id, timeout=max(0.0, min(CHECK_EVERY, end - time.monotonic())))
+        except Empty:
+            if not self.is_alive():
+                raise RuntimeError(f"the kernel died in this cell{_exit_status(self)}") from None
+            if time.monotonic() >= end:
+                raise
+
+
+def _exit_status(kernel: nbval.kernel.RunningKernel) -> str:
+    process = getattr(kernel.km.provisioner, "process", None)
+    status = getattr(process, "returncode", None)
+    return "" if status is None else f" (exit status {status}; a negative one is the number of a signal)"
+
+
+def start_new_kernel(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """As in nbval, with the environment described above."""
+    environment = {**os.environ, "DGLBACKEND": "pytorch"}
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    return _start_new_kernel(*args, **{"env": environment, **kwargs})
+
+
+nbval.kernel.RunningKernel.await_reply = await_reply
+nbval.kernel.start_new_kernel = start_new_kernel
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Find the sanitize file from any working directory."""
+    given = config.option.nbval_sanitize_with
+    if given is not None and not os.path.exists(given):
+        config.option.nbval_sanitize_with = str(config.rootpath / given)
