@@ -6,11 +6,14 @@
   1 and 2 alone; nbval sends those to nowhere, and what child processes print would be missing from the outputs.
 - Kernels get DGLBACKEND=pytorch. Without it, and without ~/.dgl/config.json, the first `import dgl` in a home folder
   prints which backend it chose: an output that no second run has.
+- matplotlib's font cache is made before the first kernel starts. Otherwise the first picture in a home folder prints,
+  on a slow machine, that it is being made.
 - --nbval-sanitize-with is taken relative to the repository, wherever pytest was started.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from queue import Empty
@@ -61,7 +64,9 @@ nbval.kernel.start_new_kernel = start_new_kernel
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find the sanitize file from any working directory."""
+    """Find the sanitize file from any working directory; make the font cache."""
+    if config.option.nbval or config.option.nbval_lax:
+        importlib.import_module("matplotlib.font_manager")
     given = config.option.nbval_sanitize_with
     if given is not None and not os.path.exists(given):
         config.option.nbval_sanitize_with = str(config.rootpath / given)

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from tutorial_lib.datasets import DEFAULT_SCALE, NAMES, Dataset, default_root, load_dataset
-from tutorial_lib.display import RunDisplay, print_failure, summary_table
+from tutorial_lib.display import RunDisplay, human_bytes, print_failure, summary_table
 from tutorial_lib.errors import InputError, TutorialError
+from tutorial_lib.result import check_run_folder, default_run_folder
 
 INTERRUPTED = 130
 
@@ -148,7 +149,6 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Run folder; must not exist yet. (default: runs/TIME-NAME)")] = None,
 ) -> None:
     """Train GraphSAGE and report one global accuracy."""
-    from tutorial_lib.result import check_run_folder, default_run_folder
     from tutorial_lib.runs import DataSource, Layout, run_distributed, run_single
     from tutorial_lib.training import TrainConfig
 
@@ -179,6 +179,48 @@ def train(
     display.console.print(summary_table(result, folder))
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def launch(
+    command: Annotated[list[str], typer.Argument(help='The script and its arguments: "python3 train.py --lr 0.01".')],
+    part_config: Annotated[Path, typer.Option("--part_config", help="DGL's partition description (JSON).")],
+    emulate: Annotated[int, typer.Option(help="Number of emulated machines, one per part.")],
+    ip_config: Annotated[
+        Path, typer.Option("--ip_config", help="Address file that the script reads; written if it does not exist.")
+    ] = Path("ip_config.txt"),
+    workspace: Annotated[Path, typer.Option(help="Working directory of every process.")] = Path(),
+    num_trainers: Annotated[int, typer.Option("--num_trainers", help="Trainers per machine.")] = 1,
+    num_samplers: Annotated[int, typer.Option("--num_samplers", help="Sampler processes per trainer.")] = 0,
+    num_servers: Annotated[int, typer.Option("--num_servers", help="DGL servers per machine.")] = 1,
+    graph_format: Annotated[str, typer.Option("--graph_format", help="Formats the servers build.")] = "csc",
+    wire: Annotated[str | None, typer.Option(help="Rate of the emulated wire: 1gbit, 200mbit.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds the trainers may take.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the logs (default: runs/TIME-launch)")] = None,
+) -> None:
+    """Run any DistDGL script, unchanged, on emulated machines. Trainer output is in the log folder."""
+    from tutorial_lib.launching import LaunchRequest, default_log_folder
+    from tutorial_lib.launching import launch as run_launch
+
+    out = check_run_folder(out or default_log_folder())
+    request = LaunchRequest(
+        command=command,
+        workspace=workspace,
+        part_config=part_config,
+        ip_config=ip_config,
+        emulate=emulate,
+        out=out,
+        num_trainers=num_trainers,
+        num_samplers=num_samplers,
+        num_servers=num_servers,
+        graph_format=graph_format,
+        wire=wire,
+        timeout=timeout,
+    )
+    with RunDisplay() as display:
+        use = run_launch(request, display.on_event)
+    for machine, used in use.items():
+        display.console.print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {out / machine}")
+
+
 @app.command()
 def finale(
     dataset: Annotated[
@@ -193,7 +235,6 @@ def finale(
     """The scripted multi-machine run: data, partition, training, evaluation, report beside published figures."""
     from tutorial_lib.datasets.ogb import is_present
     from tutorial_lib.display import comparison_table
-    from tutorial_lib.result import check_run_folder, default_run_folder
     from tutorial_lib.runs import DataSource, Layout, run_distributed
     from tutorial_lib.training import TrainConfig
 

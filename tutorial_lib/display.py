@@ -23,7 +23,7 @@ STAGES = {
 class RunDisplay:
     """Prints one line per thing worth knowing; on a terminal also says what is being waited for."""
 
-    def __init__(self, epochs: int, console: Console | None = None) -> None:
+    def __init__(self, epochs: int = 0, console: Console | None = None) -> None:
         self.console = console or Console(stderr=False, highlight=False)
         self.epochs = epochs
         self.start = time.monotonic()

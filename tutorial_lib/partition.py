@@ -245,13 +245,13 @@ def fixed_fresh_memory() -> Iterator[None]:
     """Give equal content to memory that C code allocates and reads before it writes.
 
     The METIS inside DGL 2.1.0 behaves as if it did that: its random seed is always 4321, its input the same,
-    and still two runs cut differently, also on one thread. With glibc filling fresh memory with a fixed byte
-    they cut the same.
+    and still two runs cut differently, also on one thread. With glibc filling fresh memory with zeros they
+    cut the same.
     """
-    m_perturb, byte = -6, 0xA5
+    m_perturb, zeros = -6, 0xFF  # glibc fills with the complement
     libc = ctypes.CDLL(None)
     set_option = getattr(libc, "mallopt", lambda _option, _value: None)  # glibc only
-    set_option(m_perturb, byte)
+    set_option(m_perturb, zeros)
     try:
         yield
     finally:

@@ -85,6 +85,7 @@ def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
         "OMP_NUM_THREADS": str(threads),
+        "DGLBACKEND": os.environ.get("DGLBACKEND", "pytorch"),
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(p for p in [plan.cwd, os.environ.get("PYTHONPATH", "")] if p),
         "TUTORIAL_MACHINE": plan.machines[index].name,

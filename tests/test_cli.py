@@ -1,0 +1,121 @@
+"""Command line: a user's mistake is one line and exit code 2, found before anything is written or started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+
+def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "tutorial_lib", *arguments], capture_output=True, text=True, timeout=120, cwd=cwd
+    )
+
+
+@pytest.mark.parametrize("command", ["doctor", "data", "partition", "train", "launch", "finale"])
+def test_help(command):
+    done = run(command, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "--dataset", "cora"], "unknown data set 'cora'"),
+        (["train", "--scale", "3"], "scale"),
+        (["train", "--scale", "nan"], "scale"),
+        (["train", "--wire", "fast"], "--wire 'fast' is not a rate"),
+        (["train", "--wire", "1gbit", "--machines", "1"], "it needs --emulate N"),
+        (["train", "--machines", "2"], "--machines 2: only 1 is possible"),
+        (["train", "--emulate", "2", "--single-process"], "choose one of"),
+        (["train", "--emulate", "0"], "cannot emulate 0 machines"),
+        (["train", "--trainers", "0"], "--trainers must be at least 1"),
+        (["train", "--servers", "0"], "--servers must be at least 1"),
+        (["train", "--samplers", "-1"], "--samplers must be at least 0"),
+        (["train", "--fanouts", "a,b"], "--fanouts 'a,b' is not a list"),
+        (["train", "--fanouts", "10,0"], "--fanouts '10,0' is not a list"),
+        (["data", "no-such-file.npz"], "no-such-file.npz"),
+        (["data", "ogbn-products"], "ogbn-products"),
+        (["partition", "--dataset", "synthetic-products", "--parts", "0", "--out", "p"], "into 0 parts"),
+        (["partition", "--dataset", "synthetic-products", "--parts", "2", "--out", "p", "--method", "x"], "method 'x'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path):
+    done = run(*arguments, "--root", str(tmp_path / "data"), cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert words in errors[0]
+    assert "Traceback" not in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} <= {"data"}
+
+
+@pytest.mark.parametrize("arguments", [["train", "--epochs", "0"], ["train", "--epochs", "x"], ["train", "--no-such"]])
+def test_wrong_options(arguments):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_an_earlier_run_is_not_overwritten(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").write_text("{}")
+    done = run("train", "--out", str(tmp_path / "run"), "--root", str(tmp_path / "data"))
+    assert done.returncode == 2
+    assert "is not empty" in done.stderr
+    assert (tmp_path / "run" / "result.json").read_text() == "{}"
+
+
+def test_data_as_json(data_root):
+    done = run("data", "synthetic-products", "--scale", "0.005", "--root", str(data_root), "--json")
+    described = json.loads(done.stdout)
+    assert described["nodes"] == round(2_449_029 * 0.005)
+    assert described["classes"] == 47
+    assert described["train_nodes"] + described["val_nodes"] + described["test_nodes"] == described["nodes"]
+
+
+def test_partition_as_json(data_root, tmp_path):
+    arguments = ["--dataset", "synthetic-products", "--scale", "0.005", "--parts", "2", "--out", str(tmp_path / "p")]
+    first = json.loads(run("partition", *arguments, "--root", str(data_root), "--json").stdout)
+    second = json.loads(run("partition", *arguments, "--root", str(data_root), "--json").stdout)
+    assert (first["reused"], second["reused"]) == (False, True)
+    assert first["edge_cut"] == second["edge_cut"] > 0
+
+
+def test_a_corrupt_file_ends_a_training_before_it_starts(tmp_path):
+    np.savez(tmp_path / "bad.npz", labels=np.arange(3))
+    done = run("train", "--dataset", str(tmp_path / "bad.npz"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert os.listdir(tmp_path) == ["bad.npz"]
+
+
+def test_doctor_finds_this_environment_in_order(emulation):
+    done = run("doctor", "--emulate", "2", "--json")
+    findings = {finding["check"]: finding for finding in json.loads(done.stdout)}
+    assert findings["emulated machines"]["status"] == "ok"
+    assert findings["graphbolt"]["status"] == "ok"
+    assert all(finding["remedy"] for finding in findings.values() if finding["status"] == "fail")
+
+
+def test_doctor_fails_with_a_remedy(tmp_path):
+    """A foreign torch in the way, as after a plain `pip install torch`: seen before dgl is imported."""
+    (tmp_path / "torch-2.9.0.dist-info").mkdir()
+    (tmp_path / "torch-2.9.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tutorial_lib", "doctor"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "[fail] torch: 2.9.0" in done.stdout
+    assert "[fail] graphbolt: library for torch 2.9.0 is missing" in done.stdout
+    assert "pip install -r requirements.lock" in done.stdout

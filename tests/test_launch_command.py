@@ -1,0 +1,80 @@
+"""``launch``: a script of somebody else's runs unchanged; what is wrong is said before anything starts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("guide_script.py")
+
+
+def launch(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "tutorial_lib", "launch", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=cwd,
+    )
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("samplers", ["0", "1"])
+def test_the_guide_s_script_runs_unchanged(samplers, emulation, nothing_left, partition_of, tmp_path):
+    workspace = tmp_path / "a work space"
+    workspace.mkdir()
+    shutil.copytree(partition_of(2).folder, workspace / "parts")
+    shutil.copy(SCRIPT, workspace / "train dist.py")
+    part_config = f"parts/{partition_of(2).graph_name}.json"
+    words = [sys.executable, "train dist.py", "--ip_config", "ip_config.txt", "--part_config", part_config]
+    words += ["--graph_name", partition_of(2).graph_name, "--num_epochs", "2", "--title", 'it\'s "quoted"']
+    done = launch(
+        *("--emulate", "2", "--workspace", str(workspace), "--part_config", part_config),
+        *("--num_trainers", "1", "--num_servers", "1", "--num_samplers", samplers),
+        *("--out", str(tmp_path / "logs"), shlex.join(words)),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (workspace / "ip_config.txt").read_text() == "10.77.0.1 30050\n10.77.0.2 30050\n"
+    for rank in range(2):
+        log = (tmp_path / "logs" / f"machine-{rank}" / "trainer-0.log").read_text()
+        assert f'it\'s "quoted": rank {rank} epoch 1 loss' in log
+    assert "machine-1: sent" in done.stdout
+
+
+@pytest.fixture
+def good(partition_of) -> dict[str, str]:
+    return {"--emulate": "2", "--part_config": str(partition_of(2).config), "--ip_config": "ip.txt"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"--emulate": "3"}, "has 2 parts for 3 machines"),
+        ({"--part_config": "no.json"}, "No such file"),
+        ({"--workspace": "no-folder"}, "is not a folder"),
+        ({"--num_trainers": "0"}, "--num_trainers must be at least 1"),
+        ({"--graph_format": "csc,abc"}, "unknown 'abc'"),
+        ({"--wire": "fast"}, "'fast' is not a rate"),
+    ],
+)
+def test_mistakes_are_found_first(good, changes, words, tmp_path):
+    options = [word for pair in {**good, **changes}.items() for word in pair]
+    done = launch(*options, "python3 x.py", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr.splitlines()[0]
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_address_file_of_another_cluster_is_kept(good, tmp_path):
+    (tmp_path / "ip.txt").write_text("192.168.1.1 30050\n192.168.1.2 30050\n")
+    done = launch(*[word for pair in good.items() for word in pair], "python3 x.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "lists other machines than the emulated ones" in done.stderr
+    assert (tmp_path / "ip.txt").read_text().startswith("192.168.1.1")

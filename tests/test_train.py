@@ -1,0 +1,149 @@
+"""Whole runs through the command line: complete results, and agreement with one process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shared_data import shared_data
+
+from tutorial_lib.datasets import Dataset, load_dataset
+
+RESULT_KEYS = {
+    "dataset",
+    "machines",
+    "trainers_per_machine",
+    "world_size",
+    "epochs",
+    "val_accuracy",
+    "test_accuracy",
+    "seconds",
+    "bytes_sent",
+    "peak_rss",
+    "versions",
+}
+
+
+def command(*arguments: str, code: int = 0, timeout: float = 600) -> subprocess.CompletedProcess:
+    done = subprocess.run(
+        [sys.executable, "-m", "tutorial_lib", *arguments], capture_output=True, text=True, timeout=timeout
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def train(out: Path, root: Path, *arguments: str) -> dict:
+    command("train", *arguments, "--out", str(out), "--root", str(root))
+    return json.loads((out / "result.json").read_text())
+
+
+def check_predictions(out: Path, result: dict, dataset: Dataset) -> None:
+    """Scored against the labels in the data set's own order, the predictions give the reported accuracies exactly."""
+    predictions = np.load(out / "predictions.npy")
+    labels = dataset.graph.ndata["label"].numpy()
+    assert predictions.shape == labels.shape
+    assert predictions.dtype == np.int64
+    for name in ("val", "test"):
+        mask = dataset.graph.ndata[f"{name}_mask"].numpy()
+        assert (predictions[mask] == labels[mask]).mean() == pytest.approx(result[f"{name}_accuracy"], abs=1e-12)
+
+
+@pytest.mark.cluster
+def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, small_dataset, tmp_path):
+    out = tmp_path / "run"
+    done = command(
+        *("train", "--emulate", "2", "--wire", "1gbit", "--scale", "0.005", "--epochs", "3"),
+        *("--out", str(out), "--root", str(data_root)),
+    )
+    result = json.loads((out / "result.json").read_text())
+    assert set(result) >= RESULT_KEYS
+    assert (result["machines"], result["trainers_per_machine"], result["world_size"]) == (2, 1, 2)
+    assert [epoch["epoch"] for epoch in result["epochs"]] == [0, 1, 2]
+    assert all(set(epoch) == {"epoch", "loss", "seconds", "val_accuracy"} for epoch in result["epochs"])
+    assert result["epochs"][2]["loss"] < result["epochs"][0]["loss"]
+    # Each machine sent at least the gradients of 3 steps; the loopback interface is not counted.
+    assert set(result["bytes_sent"]) == {"machine-0", "machine-1"}
+    assert min(result["bytes_sent"].values()) > 1e6
+    for used in result["peak_rss"].values():
+        assert used["server"] > 1e8
+        assert used["trainer"] > 1e8
+    assert result["versions"]["dgl"] == "2.1.0"
+    check_predictions(out, result, small_dataset)
+
+    kinds = [json.loads(line)["kind"] for line in (out / "events.jsonl").read_text().splitlines()]
+    assert kinds.count("joined") == kinds.count("left") == 2
+    assert kinds.count("epoch") == 3
+    for machine in ("machine-0", "machine-1"):
+        assert "Server is exiting" in (out / "logs" / machine / "server-0.log").read_text()
+        assert (out / "logs" / machine / "trainer-0.log").exists()
+    assert (out / "checkpoint" / "model.safetensors").stat().st_size > 1e5
+    for words in ("epoch 3/3", "test accuracy", "sent on the wire", "run folder", "make lab"):
+        assert words in done.stdout
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("layout", [["--emulate", "4"], ["--emulate", "2", "--trainers", "2", "--samplers", "1"]])
+def test_other_layouts(layout, emulation, nothing_left, data_root, small_dataset, tmp_path):
+    result = train(tmp_path / "run", data_root, *layout, "--scale", "0.005", "--epochs", "2", "--batch-size", "100")
+    assert result["world_size"] == 4
+    check_predictions(tmp_path / "run", result, small_dataset)
+
+
+@pytest.mark.cluster
+def test_one_machine_without_namespaces(nothing_left, data_root, small_dataset, tmp_path):
+    out = tmp_path / "run"
+    result = train(out, data_root, "--machines", "1", "--trainers", "2", "--scale", "0.005", "--epochs", "2")
+    assert (result["machines"], result["world_size"], result["bytes_sent"]) == (1, 2, {"machine-0": 0})
+    check_predictions(out, result, small_dataset)
+
+
+def test_single_process(data_root, small_dataset, tmp_path):
+    out = tmp_path / "run"
+    result = train(out, data_root, "--single-process", "--scale", "0.005", "--epochs", "2")
+    assert set(result) >= RESULT_KEYS
+    assert result["world_size"] == 1
+    check_predictions(out, result, small_dataset)
+
+
+@pytest.mark.cluster
+def test_the_same_command_gives_the_same_numbers(emulation, data_root, tmp_path):
+    runs = [
+        train(
+            tmp_path / str(k), data_root, "--emulate", "2", "--scale", "0.005", "--epochs", "2", "--batch-size", "200"
+        )
+        for k in range(2)
+    ]
+    losses = [[epoch["loss"] for epoch in run["epochs"]] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_amazon_computers_on_two_machines(emulation, nothing_left, data_root, tmp_path):
+    """Real data: at least 0.88 on two machines, and within 0.015 of one process with as many seeds per step."""
+    path = str(shared_data("amazon_computers", "amazon_co_buy_computer.npz"))
+    common = ["--dataset", path, "--epochs", "30"]
+    two = train(tmp_path / "two", data_root, *common, "--emulate", "2")
+    one = train(tmp_path / "one", data_root, *common, "--single-process", "--batch-size", "2000")
+    assert two["test_accuracy"] >= 0.88
+    assert abs(two["test_accuracy"] - one["test_accuracy"]) <= 0.015
+    check_predictions(tmp_path / "two", two, load_dataset(path))
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_machines_agree_with_the_plain_loop(emulation, data_root, tmp_path):
+    """Default data set, three seeds: the mean valid accuracies differ by less than 0.01, and so does each pair."""
+    differences = []
+    for seed in range(3):
+        common = ["--scale", "0.04", "--seed", str(seed)]
+        two = train(tmp_path / f"two-{seed}", data_root, *common, "--emulate", "2")
+        one = train(tmp_path / f"one-{seed}", data_root, *common, "--single-process", "--batch-size", "2000")
+        differences.append(two["val_accuracy"] - one["val_accuracy"])
+    assert np.abs(differences).max() < 0.01, differences
