@@ -8,5 +8,5 @@ __version__ = "0.1.0"
 # `import dgl` imports ogb, which uses the package `outdated` to ask the web for newer versions of itself, in
 # threads that hold up the end of every process by seconds. Without `outdated`, ogb skips that.
 sys.modules.setdefault("outdated", None)  # type: ignore[arg-type]
-# Without it, the first `import dgl` of a user prints that it chose this backend, and writes a file into the home folder.
+# Without it, the first `import dgl` of a user prints which backend it chose, and writes a file into the home folder.
 os.environ.setdefault("DGLBACKEND", "pytorch")
