@@ -122,6 +122,18 @@ def test_the_same_command_gives_the_same_numbers(emulation, data_root, tmp_path)
 
 
 @pytest.mark.cluster
+def test_finale(emulation, nothing_left, data_root, tmp_path):
+    """The scripted run says which data set it was, beside the published figures."""
+    out = tmp_path / "run"
+    done = command(
+        *("finale", "--scale", "0.005", "--epochs", "1", "--root", str(data_root), "--out", str(out)),
+    )
+    assert json.loads((out / "result.json").read_text())["dataset"] == "synthetic-products"
+    for words in ("not ogbn-products", "0.7870 +/- 0.0036", "0.9170 +/- 0.0009"):
+        assert words in done.stdout
+
+
+@pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_amazon_computers_on_two_machines(emulation, nothing_left, data_root, tmp_path):

@@ -12,13 +12,11 @@ The folder::
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +28,7 @@ import torch
 from tutorial_lib.datasets.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import output_to, sha256_of, write_json
+from tutorial_lib.reproducible import fixed_fresh_memory
 
 FORMAT_VERSION = 1
 METHODS = ("metis", "random")
@@ -238,24 +237,6 @@ def _run_dgl(dataset: Dataset, name: str, wanted: dict, folder: Path) -> tuple[t
             return_mapping=True,
             use_graphbolt=True,
         )
-
-
-@contextlib.contextmanager
-def fixed_fresh_memory() -> Iterator[None]:
-    """Give equal content to memory that C code allocates and reads before it writes.
-
-    The METIS inside DGL 2.1.0 behaves as if it did that: its random seed is always 4321, its input the same,
-    and still two runs cut differently, also on one thread. With glibc filling fresh memory with zeros they
-    cut the same.
-    """
-    m_perturb, zeros = -6, 0xFF  # glibc fills with the complement
-    libc = ctypes.CDLL(None)
-    set_option = getattr(libc, "mallopt", lambda _option, _value: None)  # glibc only
-    set_option(m_perturb, zeros)
-    try:
-        yield
-    finally:
-        set_option(m_perturb, 0)
 
 
 def _part_of_original(config: Path, node_map: torch.Tensor) -> torch.Tensor:

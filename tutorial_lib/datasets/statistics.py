@@ -15,6 +15,7 @@ import torch
 
 from tutorial_lib.datasets.base import MASKS, Dataset
 from tutorial_lib.errors import InputError, TutorialError
+from tutorial_lib.reproducible import fixed_fresh_memory
 
 if TYPE_CHECKING:
     import dgl
@@ -94,7 +95,7 @@ def metis_cut(graph: dgl.DGLGraph, parts: int) -> float:
         raise InputError(f"cannot cut {graph.num_nodes()} nodes into {parts} parts")
     if parts == 1:
         return 0.0
-    with contextlib.redirect_stdout(io.StringIO()):  # DGL prints timings
+    with contextlib.redirect_stdout(io.StringIO()), fixed_fresh_memory():  # DGL prints timings
         part = dgl.metis_partition_assignment(graph, parts)
     if part is None:
         raise TutorialError(f"METIS could not cut the graph into {parts} parts")

@@ -1,0 +1,124 @@
+"""scripts/make_venv.sh: which Python it takes, what it says when there is none, and when it does nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = ("sh", "dirname", "pwd", "cat", "cksum", "uname", "grep", "rm", "printf", "mkdir")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A repository with what the script reads, and a PATH folder with no Python in it."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "bin").mkdir()
+    shutil.copy(ROOT / "scripts" / "make_venv.sh", tmp_path / "scripts")
+    for name in ("requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    for tool in TOOLS:
+        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool))
+    return tmp_path
+
+
+def program(path: Path, script: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def make_venv(clone: Path) -> subprocess.CompletedProcess:
+    environment = {"PATH": str(clone / "bin")}
+    return subprocess.run(
+        ["sh", "scripts/make_venv.sh"], cwd=clone, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+# A python that answers the question for its version with yes, makes a .venv whose python only notes its arguments.
+GOOD = """case "$*" in
+  --version) echo Python 3.11.9 ;;
+  "-m venv .venv") mkdir -p .venv/bin; cp venv-python .venv/bin/python ;;
+esac"""
+
+
+def good_python(clone: Path, name: str) -> None:
+    program(clone / "bin" / name, GOOD)
+    program(clone / "venv-python", 'echo "$*" >> calls')
+    (clone / "bin" / "cp").symlink_to(shutil.which("cp"))
+
+
+def test_without_python_it_says_what_to_install(clone):
+    program(clone / "bin" / "python3.12", "echo 'pyenv: python3.12: command not found' >&2; exit 127")
+    program(clone / "bin" / "python3", "exit 1")  # too old, say
+    done = make_venv(clone)
+    assert done.returncode == 2
+    assert "error: found no Python 3.10, 3.11 or 3.12" in done.stderr
+    assert "sudo apt install python3 python3-venv" in done.stderr
+    assert not (clone / ".venv").exists()
+
+
+def test_a_shim_that_does_not_run_is_passed_over(clone):
+    program(clone / "bin" / "python3.12", "exit 127")
+    good_python(clone, "python3.11")
+    done = make_venv(clone)
+    assert done.returncode == 0, done.stderr
+    assert "Making .venv with Python 3.11.9" in done.stderr
+    calls = (clone / "calls").read_text()
+    assert "-m pip install" in calls
+    assert "--require-hashes --no-deps -r requirements.lock" in calls
+    assert (clone / ".venv" / "made-from").exists()
+
+
+def test_it_is_reused_until_the_lock_changes(clone):
+    good_python(clone, "python3.11")
+    make_venv(clone)
+    first = (clone / "calls").read_text().count("pip install")
+    assert make_venv(clone).returncode == 0
+    assert (clone / "calls").read_text().count("pip install") == first
+    with (clone / "requirements.lock").open("a") as lock:
+        lock.write("# changed\n")
+    make_venv(clone)
+    assert (clone / "calls").read_text().count("pip install") == 2 * first
+
+
+def test_a_moved_clone_makes_its_venv_again(clone, tmp_path_factory):
+    """A .venv holds its own path: a copy in another folder does not work."""
+    good_python(clone, "python3.11")
+    make_venv(clone)
+    moved = tmp_path_factory.mktemp("moved") / "clone"
+    shutil.copytree(clone, moved, symlinks=True)
+    (moved / "calls").unlink()
+    assert make_venv(moved).returncode == 0
+    assert "pip install" in (moved / "calls").read_text()
+
+
+def test_a_failed_install_is_not_taken_for_done(clone):
+    good_python(clone, "python3.11")
+    program(clone / "venv-python", 'case "$*" in *requirements.lock*) exit 1 ;; esac')
+    assert make_venv(clone).returncode == 1
+    assert not (clone / ".venv" / "made-from").exists()
+
+
+def test_uv_is_used_when_there_is_no_python(clone):
+    program(clone / "bin" / "uv", 'echo "uv $*" >> calls; mkdir -p .venv/bin; cp venv-python .venv/bin/python')
+    program(clone / "venv-python", "")
+    (clone / "bin" / "cp").symlink_to(shutil.which("cp"))
+    done = make_venv(clone)
+    assert done.returncode == 0, done.stderr
+    calls = (clone / "calls").read_text().splitlines()
+    assert calls[0] == "uv venv --python 3.11 .venv"
+    assert calls[1] == "uv pip install --python .venv/bin/python --require-hashes --no-deps -r requirements.lock"
+
+
+def test_another_system_is_refused_with_a_way_out(clone):
+    os.unlink(clone / "bin" / "uname")
+    program(clone / "bin" / "uname", 'test "$1" = -s && echo Darwin || echo arm64')
+    done = make_venv(clone)
+    assert done.returncode == 2
+    assert "this is Darwin on arm64" in done.stderr
+    assert "virtual machine" in done.stderr
