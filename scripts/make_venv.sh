@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 # What .venv depends on. The folder's own path is part of it: a moved or copied .venv does not work.
-wanted=$( (pwd; cat requirements.lock pyproject.toml scripts/make_venv.sh) | cksum)
+wanted=$( (pwd -P; cat requirements.lock scripts/make_venv.sh) | cksum)
 if [ -x .venv/bin/python ] && [ "$(cat .venv/made-from 2>/dev/null)" = "$wanted" ] && .venv/bin/python -c ''; then
     exit 0
 fi
@@ -23,7 +23,7 @@ suits() {
 }
 
 python=
-for candidate in ${PYTHON:-} python3.12 python3.11 python3.10 python3; do
+for candidate in "${PYTHON:-python3.12}" python3.12 python3.11 python3.10 python3; do
     if suits "$candidate"; then
         python=$candidate
         break

@@ -24,6 +24,8 @@ def main(graph_name: str, fault: str, rank: str) -> None:
             Path("fault-at").write_text(str(time.time()))
             if fault == "raise":
                 raise ValueError("a mistake in the training loop")
+            if fault == "exit":
+                sys.exit(3)
             if fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(1000)

@@ -1,6 +1,7 @@
 """A plain DistDGL script after chapter 7 of DGL's user guide: it knows nothing of tutorial_lib."""
 
 import argparse
+import os
 
 import dgl
 import torch as th
@@ -38,7 +39,8 @@ def main(args):
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-        print(f"{args.title}: rank {th.distributed.get_rank()} epoch {epoch} loss {loss.item():.3f}", flush=True)
+        where = f"{args.title} {os.environ.get('GUIDE_TITLE')}: rank {th.distributed.get_rank()}"
+        print(f"{where} epoch {epoch} loss {loss.item():.3f}", flush=True)
 
 
 if __name__ == "__main__":

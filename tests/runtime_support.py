@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -67,18 +68,24 @@ def marked_processes(mark: str) -> set[str]:
     return found
 
 
+def files_and_interfaces() -> tuple[set[str], set[str]]:
+    """What a job could leave on this host: shared memory, torchrun's folders; network interfaces."""
+    folders = {path.name for path in Path(tempfile.gettempdir()).glob("torchelastic_*")}
+    return set(os.listdir("/dev/shm")) | folders, set(psutil.net_if_addrs())
+
+
 @pytest.fixture
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails the test when a process, a file in /dev/shm or a network interface is left a few seconds after it."""
+    """Fails the test when a process, a file or a network interface is left a few seconds after it."""
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
-    before = (set(), set(os.listdir("/dev/shm")), set(psutil.net_if_addrs()))
+    before = (set(), *files_and_interfaces())
     yield
     deadline = time.monotonic() + GONE_SECONDS
     while True:
-        now = (marked_processes(mark), set(os.listdir("/dev/shm")), set(psutil.net_if_addrs()))
+        now = (marked_processes(mark), *files_and_interfaces())
         left = [sorted(new - old) for new, old in zip(now, before, strict=True)]
         if not any(left):
             return
-        assert time.monotonic() < deadline, f"left behind (processes, /dev/shm, interfaces): {left}"
+        assert time.monotonic() < deadline, f"left behind (processes, files, interfaces): {left}"
         time.sleep(0.1)

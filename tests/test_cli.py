@@ -17,6 +17,9 @@ def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
     )
 
 
+TOO_MANY_PARTS = ["--parts", "4000", "--out", "p"]
+
+
 @pytest.mark.parametrize("command", ["doctor", "data", "partition", "train", "launch", "finale"])
 def test_help(command):
     done = run(command, "--help")
@@ -38,6 +41,12 @@ def test_help(command):
         (["train", "--trainers", "0"], "--trainers must be at least 1"),
         (["train", "--servers", "0"], "--servers must be at least 1"),
         (["train", "--samplers", "-1"], "--samplers must be at least 0"),
+        (["train", "--single-process", "--trainers", "4"], "--single-process has no --trainers"),
+        (["partition", "--dataset", "synthetic-products", "--parts", "2", "--out", "/dev/null"], "is a file"),
+        (
+            ["partition", "--dataset", "synthetic-products", "--scale", "0.002", "--parts", "4000", "--out", "p"],
+            "cut 4898",
+        ),
         (["train", "--fanouts", "a,b"], "--fanouts 'a,b' is not a list"),
         (["train", "--fanouts", "10,0"], "--fanouts '10,0' is not a list"),
         (["data", "no-such-file.npz"], "no-such-file.npz"),
@@ -102,6 +111,30 @@ def test_doctor_finds_this_environment_in_order(emulation):
     assert findings["emulated machines"]["status"] == "ok"
     assert findings["graphbolt"]["status"] == "ok"
     assert all(finding["remedy"] for finding in findings.values() if finding["status"] == "fail")
+
+
+def test_doctor_works_without_torch():
+    """It must be able to say that torch is missing."""
+    code = (
+        "import sys, runpy\n"
+        "sys.modules['torch'] = None\n"
+        "sys.argv[1:] = ['doctor']\n"
+        "runpy.run_module('tutorial_lib', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "[ok]   python" in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_date_is_a_good_seed(tmp_path):
+    """Seeds are combined with the rank; DGL takes 32 bits."""
+    import dgl
+
+    with pytest.raises(dgl.DGLError):
+        dgl.seed(20251120 * 1000)
+    arguments = ["--machines", "1", "--scale", "0.002", "--epochs", "1", "--seed", "20251120"]
+    done = run("train", *arguments, "--root", str(tmp_path / "data"), "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
 
 
 def test_doctor_fails_with_a_remedy(tmp_path):

@@ -12,15 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from runtime_support import MARK, marked_processes
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.job import JobPlan
-from tutorial_lib.cluster.launch import Coordinator, JobFailed, Limits
+from tutorial_lib.cluster.launch import Coordinator, JobFailed, Limits, how_it_ended
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.shm import dgl_segments
 from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import Partition
+from tutorial_lib.runs import Layout, train_on_cluster
+from tutorial_lib.training import TrainConfig
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 FAULTY = Path(__file__).with_name("faulty_trainer.py")
@@ -70,8 +73,25 @@ def test_an_exception_in_one_trainer_ends_the_job_and_is_named(two_machines, tmp
 def test_a_killed_trainer_is_named(two_machines, tmp_path):
     cluster, partition = two_machines
     failure, seconds = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, "kill", "0"))
-    assert str(failure) == "trainer 0 (rank 0) on machine-0: killed by signal 9"
+    assert str(failure) == "trainer 0 (rank 0) on machine-0: killed by signal 9 (SIGKILL)"
     assert seconds < CLEAN_EXIT_SECONDS
+
+
+def test_sys_exit_in_one_trainer_ends_the_job(two_machines, tmp_path):
+    """Python's exit would run DGL's, which waits for the other trainers, which wait for this one."""
+    cluster, partition = two_machines
+    failure, seconds = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, "exit", "1"))
+    assert str(failure) == "trainer 0 (rank 1) on machine-1: SystemExit: 3"
+    assert seconds < CLEAN_EXIT_SECONDS
+
+
+def test_a_command_that_never_serves_is_named_at_once(two_machines, tmp_path):
+    cluster, partition = two_machines
+    start = time.monotonic()
+    failure, _ = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, command=["true"]))
+    assert "ended before the trainers; did the command reach dgl.distributed.initialize?" in str(failure)
+    assert failure.role == "server"
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
 
 
 def test_a_server_that_cannot_start_is_named(two_machines, tmp_path):
@@ -97,9 +117,14 @@ def test_an_agent_that_dies_is_noticed(two_machines, tmp_path):
         if event["kind"] == "joined" and event["rank"] == 1:
             coordinator._agents[1].kill()
 
-    with pytest.raises(JobFailed, match="agent 0 on machine-1: the agent ended unexpectedly"), cluster:
+    with cluster:
         coordinator = Coordinator(cluster, plan, kill_second_agent)
-        coordinator.run()
+        with pytest.raises(JobFailed, match="agent 0 on machine-1: the agent ended unexpectedly"):
+            coordinator.run()
+        time.sleep(0.5)
+        # The machines are still on, and nothing of the job runs on them.
+        left = marked_processes(os.environ[MARK])
+        assert not [name for name in left if "_switch" not in name], left
 
 
 def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, tmp_path):
@@ -119,6 +144,33 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
 def test_two_jobs_on_one_shm_are_refused(partition_of):
     with LocalCluster(), pytest.raises(InputError, match="another job with --machines 1 is running"):
         LocalCluster().__enter__()
+
+
+def test_a_shm_that_is_too_small_is_found_first(partition_of, tmp_path, monkeypatch):
+    """In a container /dev/shm has 64 MB by default; a server that fills it is killed by SIGBUS."""
+    real = os.statvfs
+    small = type("Small", (), {"f_bavail": 1000, "f_frsize": 4096})
+    monkeypatch.setattr(os, "statvfs", lambda path: small if str(path) == "/dev/shm" else real(path))
+    with pytest.raises(InputError, match="/dev/shm has 4 MB free; the server would put about"):
+        train_on_cluster(partition_of(1), LocalCluster(), Layout(emulate=None), TrainConfig(), tmp_path / "run")
+
+
+def test_a_used_run_folder_is_refused(partition_of, tmp_path):
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(InputError, match="is not empty"):
+        train_on_cluster(partition_of(1), LocalCluster(), Layout(emulate=None), TrainConfig(), tmp_path)
+
+
+def test_parts_and_machines_must_agree(partition_of, tmp_path):
+    with pytest.raises(InputError, match="has 1 parts for 2 machines"):
+        train_on_cluster(partition_of(1), EmulatedCluster(2), Layout(), TrainConfig(), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(1, "exit code 1"), (-9, "killed by signal 9 (SIGKILL)"), (-7, "/dev/shm was full")]
+)
+def test_how_it_ended(code, words):
+    assert words in how_it_ended(code)
 
 
 def test_a_foreign_segment_is_refused_and_kept():
@@ -142,10 +194,14 @@ def test_signals_to_the_command_end_everything(machines, sent, code, emulation, 
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
+        start_new_session=True,
     )
     wait_for_event(tmp_path / "run", "epoch", command)
     start = time.monotonic()
-    command.send_signal(sent)
+    if sent == signal.SIGINT:
+        os.killpg(command.pid, sent)  # as a terminal does: every process of the foreground group gets it
+    else:
+        command.send_signal(sent)
     errors = command.communicate(timeout=60)[1]
     assert command.returncode == code
     assert time.monotonic() - start < CLEAN_EXIT_SECONDS

@@ -81,7 +81,7 @@ def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, 
         assert "Server is exiting" in (out / "logs" / machine / "server-0.log").read_text()
         assert (out / "logs" / machine / "trainer-0.log").exists()
     assert (out / "checkpoint" / "model.safetensors").stat().st_size > 1e5
-    for words in ("epoch 3/3", "test accuracy", "sent on the wire", "run folder", "make lab"):
+    for words in ("epoch 3/3", "test accuracy", "sent on the wire", f"run folder: {out}\n", "make lab"):
         assert words in done.stdout
 
 

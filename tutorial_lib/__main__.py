@@ -1,5 +1,11 @@
 """``python -m tutorial_lib``."""
 
-from tutorial_lib.cli import main
+import sys
 
-main()
+try:
+    from tutorial_lib.cli import main
+except KeyboardInterrupt:  # Ctrl-C during the imports
+    sys.exit(130)
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tutorial_lib.datasets import DEFAULT_SCALE, NAMES, Dataset, default_root, load_dataset
-from tutorial_lib.display import RunDisplay, human_bytes, print_failure, summary_table
+from tutorial_lib.display import RunDisplay, human_bytes, print_failure
 from tutorial_lib.errors import InputError, TutorialError
 from tutorial_lib.result import check_run_folder, default_run_folder
 
@@ -21,13 +21,13 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Distributed GNN training with DGL: on emulated machines on this computer, or on real ones.",
+    help="Distributed GNN training with DGL: on emulated machines on this computer.",
 )
 
 DatasetOption = Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")]
 ScaleOption = Annotated[float, typer.Option(help="Size of synthetic-products, 0.002 to 1.0 (1.0: 2.4M nodes).")]
 RootOption = Annotated[Path | None, typer.Option(help="Folder of downloads and caches. (default: data/)")]
-SeedOption = Annotated[int, typer.Option(help="Seed of data, partition and training.")]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of data, partition and training.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
@@ -156,6 +156,8 @@ def train(
         raise InputError("choose one of --emulate N, --machines 1 and --single-process")
     if machines not in (None, 1):
         raise InputError(f"--machines {machines}: only 1 is possible without namespaces", f"Use --emulate {machines}.")
+    if single_process and (trainers, samplers, servers) != (1, 0, 1):
+        raise InputError("--single-process has no --trainers, --samplers and --servers")
     if wire is not None and (machines or single_process):
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     config = TrainConfig(
@@ -176,7 +178,7 @@ def train(
         else:
             layout = Layout(emulate=emulate, wire=wire, trainers=trainers, samplers=samplers, servers=servers)
             result = run_distributed(source, layout, config, folder, display)
-    display.console.print(summary_table(result, folder))
+    display.summary(result, folder)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -191,16 +193,25 @@ def launch(
     num_trainers: Annotated[int, typer.Option("--num_trainers", help="Trainers per machine.")] = 1,
     num_samplers: Annotated[int, typer.Option("--num_samplers", help="Sampler processes per trainer.")] = 0,
     num_servers: Annotated[int, typer.Option("--num_servers", help="DGL servers per machine.")] = 1,
+    num_server_threads: Annotated[
+        int, typer.Option("--num_server_threads", min=1, help="OpenMP threads of a server.")
+    ] = 1,
+    num_omp_threads: Annotated[
+        int | None, typer.Option("--num_omp_threads", min=1, help="OpenMP threads of a trainer (default: CPUs divided)")
+    ] = None,
     graph_format: Annotated[str, typer.Option("--graph_format", help="Formats the servers build.")] = "csc",
+    extra_envs: Annotated[
+        list[str] | None, typer.Option("--extra_envs", help="NAME=VALUE for every process; may be repeated.")
+    ] = None,
     wire: Annotated[str | None, typer.Option(help="Rate of the emulated wire: 1gbit, 200mbit.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds the trainers may take.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the logs (default: runs/TIME-launch)")] = None,
 ) -> None:
     """Run any DistDGL script, unchanged, on emulated machines. Trainer output is in the log folder."""
-    from tutorial_lib.launching import LaunchRequest, default_log_folder
+    from tutorial_lib.launching import LaunchRequest
     from tutorial_lib.launching import launch as run_launch
 
-    out = check_run_folder(out or default_log_folder())
+    out = check_run_folder(out or default_run_folder("launch"))
     request = LaunchRequest(
         command=command,
         workspace=workspace,
@@ -211,14 +222,17 @@ def launch(
         num_trainers=num_trainers,
         num_samplers=num_samplers,
         num_servers=num_servers,
+        num_server_threads=num_server_threads,
+        num_omp_threads=num_omp_threads,
         graph_format=graph_format,
+        extra_envs=extra_envs or (),
         wire=wire,
         timeout=timeout,
     )
     with RunDisplay() as display:
         use = run_launch(request, display.on_event)
     for machine, used in use.items():
-        display.console.print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {out / machine}")
+        print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {out / machine}")
 
 
 @app.command()
@@ -245,7 +259,7 @@ def finale(
         source = DataSource(dataset, scale=scale, seed=0, root=root)
         layout = Layout(emulate=emulate, wire="1gbit")
         result = run_distributed(source, layout, TrainConfig(epochs=epochs), folder, display)
-    display.console.print(summary_table(result, folder))
+    display.summary(result, folder)
     display.console.print(comparison_table(result))
 
 
@@ -257,6 +271,9 @@ def main() -> None:
     except TutorialError as error:
         print_failure(error)
         sys.exit(error.exit_code)
+    except OSError as error:
+        print_failure(TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}"))
+        sys.exit(1)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             print("interrupted; everything that was started has been stopped", file=sys.stderr)

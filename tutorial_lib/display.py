@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -24,7 +25,7 @@ class RunDisplay:
     """Prints one line per thing worth knowing; on a terminal also says what is being waited for."""
 
     def __init__(self, epochs: int = 0, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=False, highlight=False)
+        self.console = console or own_console()
         self.epochs = epochs
         self.start = time.monotonic()
         self.status = self.console.status("starting")
@@ -40,6 +41,11 @@ class RunDisplay:
     def say(self, text: str) -> None:
         """One line, with the seconds since the start."""
         self.console.print(f"{time.monotonic() - self.start:7.1f} s  {text}", soft_wrap=True)
+
+    def summary(self, result: dict[str, Any], out: Path) -> None:
+        """The table at the end; paths stand below it, on lines of their own, so that they are never folded."""
+        self.console.print(summary_table(result))
+        self.console.print(f"run folder: {out}\nnotebooks:  make lab", soft_wrap=True)
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Take an event of a job, see ``cluster.launch`` and ``events``."""
@@ -78,7 +84,13 @@ def human_bytes(count: float) -> str:
     raise AssertionError
 
 
-def summary_table(result: dict[str, Any], out: Path | None) -> Table:
+def own_console() -> Console:
+    """A console that ignores markup in paths and, on a terminal, keeps writing there while output is redirected."""
+    terminal = os.fdopen(os.dup(sys.stdout.fileno()), "w") if sys.stdout.isatty() else None
+    return Console(file=terminal, markup=False, emoji=False, highlight=False)
+
+
+def summary_table(result: dict[str, Any]) -> Table:
     """The end of a run: what ran, how well, how long, what went over the wire."""
     table = Table(show_header=False, title=f"{result['dataset']}: global result", title_justify="left")
     table.add_column(style="bold")
@@ -95,9 +107,6 @@ def summary_table(result: dict[str, Any], out: Path | None) -> Table:
     if result["bytes_sent"]:
         sent = ", ".join(f"{name} {human_bytes(count)}" for name, count in result["bytes_sent"].items())
         table.add_row("sent on the wire", sent)
-    if out is not None:
-        table.add_row("run folder", str(out))
-        table.add_row("next", "make lab   opens the notebooks")
     return table
 
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,3 +51,8 @@ def output_to(path: Path) -> Iterator[None]:
             os.dup2(copy, number)
             os.close(copy)
         os.close(log)
+
+
+def graph_name_of(dataset_name: str) -> str:
+    """A name that is fit for files and for DGL: ``../x/amazon_photo.npz`` gives ``amazon_photo``."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(dataset_name).name.removesuffix(".npz")) or "graph"

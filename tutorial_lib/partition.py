@@ -13,7 +13,6 @@ The folder::
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -27,7 +26,7 @@ import torch
 
 from tutorial_lib.datasets.base import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import output_to, sha256_of, write_json
+from tutorial_lib.files import graph_name_of, output_to, sha256_of, write_json
 from tutorial_lib.reproducible import fixed_fresh_memory
 
 FORMAT_VERSION = 1
@@ -129,11 +128,6 @@ def _inverse(permutation: np.ndarray) -> np.ndarray:
     return inverse
 
 
-def graph_name_of(dataset_name: str) -> str:
-    """A name that is fit for files and for DGL: ``../x/amazon_photo.npz`` gives ``amazon_photo``."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(dataset_name).name.removesuffix(".npz")) or "graph"
-
-
 def dataset_description(dataset: Dataset) -> dict[str, Any]:
     """What a partition and a result say about their data set."""
     return {
@@ -178,15 +172,21 @@ def partition_dataset(
         "balance_train": balance_train,
         "seed": seed if method == "random" else None,
     }
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file, not a folder", "Choose another --out.")
     if out.exists() and any(out.iterdir()):
-        found = load_partition_folder(out)
-        if all(found.manifest.get(key) == value for key, value in wanted.items()):
-            progress(f"reusing {out}")
-            return Partition(out, found.manifest, reused=True)
+        return _reuse(out, wanted, progress)
+    return _write_partition(dataset, wanted, out, progress)
+
+
+def _reuse(out: Path, wanted: dict, progress: Callable[[str], None]) -> Partition:
+    found = load_partition_folder(out)
+    if any(found.manifest.get(key) != value for key, value in wanted.items()):
         raise InputError(
             f"{out} holds a partition of other data or with other options", "Remove it, or choose another --out."
         )
-    return _write_partition(dataset, wanted, out, progress)
+    progress(f"reusing {out}")
+    return Partition(out, found.manifest, reused=True)
 
 
 def _write_partition(dataset: Dataset, wanted: dict, out: Path, progress: Callable[[str], None]) -> Partition:
@@ -196,7 +196,7 @@ def _write_partition(dataset: Dataset, wanted: dict, out: Path, progress: Callab
     try:
         temporary.chmod(0o755)
         name = graph_name_of(dataset.name)
-        progress(f"cutting {dataset.graph.num_edges():,} edges into {wanted['parts']} parts ({wanted['method']})")
+        progress(f"cutting {dataset.graph.num_edges():,} edges into {wanted['parts']} part(s) ({wanted['method']})")
         node_map, edge_map = _run_dgl(dataset, name, wanted, temporary)
         np.save(temporary / "node_map.npy", node_map.numpy())
         np.save(temporary / "edge_map.npy", edge_map.numpy())
@@ -211,12 +211,14 @@ def _write_partition(dataset: Dataset, wanted: dict, out: Path, progress: Callab
             "files": _checksums(temporary),
         }
         write_json(temporary / "manifest.json", manifest)
-        if out.exists():  # empty, see above
-            out.rmdir()
-        temporary.rename(out)
-    except BaseException:
+        try:
+            temporary.rename(out)  # takes the place of an empty folder
+        except OSError:
+            if not (out / "manifest.json").exists():
+                raise
+            return _reuse(out, wanted, progress)  # another process was quicker
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return Partition(out, manifest)
 
 
@@ -227,16 +229,23 @@ def _run_dgl(dataset: Dataset, name: str, wanted: dict, folder: Path) -> tuple[t
         dgl.seed(wanted["seed"])
     balance = dataset.graph.ndata["train_mask"] if wanted["balance_train"] and wanted["method"] == "metis" else None
     with output_to(folder / "partition.log"), fixed_fresh_memory():
-        return dgl.distributed.partition_graph(
-            dataset.graph,
-            name,
-            wanted["parts"],
-            str(folder),
-            part_method=wanted["method"],
-            balance_ntypes=balance,
-            return_mapping=True,
-            use_graphbolt=True,
-        )
+        try:
+            return dgl.distributed.partition_graph(
+                dataset.graph,
+                name,
+                wanted["parts"],
+                str(folder),
+                part_method=wanted["method"],
+                balance_ntypes=balance,
+                return_mapping=True,
+                use_graphbolt=True,
+            )
+        except dgl.DGLError as error:
+            raise InputError(
+                f"{wanted['method']} could not cut {dataset.graph.num_nodes()} nodes into {wanted['parts']} parts: "
+                f"{str(error).strip().splitlines()[-1]}",
+                "Try fewer parts, or --method random.",
+            ) from error
 
 
 def _part_of_original(config: Path, node_map: torch.Tensor) -> torch.Tensor:

@@ -12,18 +12,23 @@ The run folder::
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import tutorial_lib
 from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.launch import Event, JobFailed, MachineUse
 from tutorial_lib.errors import InputError
-from tutorial_lib.partition import Partition, graph_name_of
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.files import graph_name_of
+
+if TYPE_CHECKING:  # the command line needs this module without torch, for the doctor
+    from tutorial_lib.partition import Partition
+    from tutorial_lib.training import TrainConfig
 
 
 class Reporter(Protocol):
@@ -56,6 +61,9 @@ def check_run_folder(out: Path) -> Path:
         raise InputError(f"--out {out} is a file, not a folder")
     if out.exists() and any(out.iterdir()):
         raise InputError(f"--out {out} is not empty", "Choose another folder, or remove this one yourself.")
+    parent = next(folder for folder in [out, *out.parents] if folder.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: no right to write in {parent}")
     return out
 
 
@@ -131,5 +139,5 @@ def distributed_result(
 
 def versions() -> dict[str, str]:
     """Versions of what decides a result."""
-    packages = ("tutorial_lib", "torch", "dgl", "torchdata", "numpy")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    packages = {name: version(name) for name in ("torch", "dgl", "torchdata", "numpy")}
+    return {"python": platform.python_version(), "tutorial_lib": tutorial_lib.__version__, **packages}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import sys
@@ -14,19 +15,18 @@ from typing import Any
 import numpy as np
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.job import JobPlan, check_counts, check_parts
 from tutorial_lib.cluster.launch import Coordinator, Limits
-from tutorial_lib.cluster.local import LocalCluster, free_ports
-from tutorial_lib.cluster.spec import Cluster, Machine, write_ip_config
+from tutorial_lib.cluster.local import LocalCluster
+from tutorial_lib.cluster.shm import SHM
+from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.datasets import DEFAULT_SCALE, Dataset, default_root, load_dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import write_json
-from tutorial_lib.partition import Partition, dataset_description, graph_name_of, partition_dataset
-from tutorial_lib.result import EventLog, Reporter, Silent, distributed_result, versions
+from tutorial_lib.files import graph_name_of, write_json
+from tutorial_lib.partition import FORMAT_VERSION, Partition, dataset_description, partition_dataset
+from tutorial_lib.result import EventLog, Reporter, Silent, check_run_folder, distributed_result, versions
 from tutorial_lib.trainer import save_checkpoint
 from tutorial_lib.training import TrainConfig, train_single
-
-MASTER_PORT = 29500
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class DataSource:
 
     def partition(self, dataset: Dataset, parts: int, say: Callable[[str], None]) -> Partition:
         """The partition folder under ``root/partitions``, written or reused."""
-        key = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-metis"
+        key = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-metis-v{FORMAT_VERSION}"
         folder = (self.root or default_root()) / "partitions" / key
         return partition_dataset(dataset, parts, folder, seed=self.seed, progress=say)
 
@@ -60,13 +60,7 @@ class Layout:
     servers: int = 1
 
     def __post_init__(self) -> None:
-        for name, value, least in [
-            ("--trainers", self.trainers, 1),
-            ("--samplers", self.samplers, 0),
-            ("--servers", self.servers, 1),
-        ]:
-            if value < least:
-                raise InputError(f"{name} must be at least {least}, got {value}")
+        check_counts(self.trainers, self.samplers, self.servers)
 
     def cluster(self) -> Cluster:
         """The machines, not yet started."""
@@ -89,7 +83,7 @@ def run_distributed(
     partition = source.partition(dataset, len(cluster.machines), reporter.say)
     report = partition.report
     reporter.say(
-        f"{report.parts} parts, {report.edge_cut_share:.1%} of the edges cut, train nodes {report.train_nodes}"
+        f"{report.parts} part(s), {report.edge_cut_share:.1%} of the edges cut, train nodes {report.train_nodes}"
     )
     del dataset  # the servers load their own parts; a large graph must not be in memory twice
     return train_on_cluster(partition, cluster, layout, config, out, reporter=reporter)
@@ -106,8 +100,9 @@ def _load(source: DataSource, reporter: Reporter) -> Dataset:
 def run_single(source: DataSource, config: TrainConfig, out: Path, reporter: Reporter | None = None) -> dict[str, Any]:
     """The plain loop in this process, with the same outputs: what a distributed run must agree with."""
     reporter = reporter or Silent()
-    start = time.time()
     dataset = _load(source, reporter)
+    start = time.time()  # like a distributed run: from the data in memory to the result
+    out = check_run_folder(out)
     with EventLog(out, reporter) as log:
         trained = train_single(dataset, config, lambda epoch: log.write({"kind": "epoch", **asdict(epoch)}))
     np.save(out / "predictions.npy", trained.predictions.numpy())
@@ -148,17 +143,15 @@ def train_on_cluster(
     Args:
         partition: with as many parts as the cluster has machines.
         cluster: not yet entered; it is entered here and gone when this returns.
-        out: run folder, from ``prepare_run_folder``.
+        out: run folder; must be empty or not exist yet.
     """
-    machines, parts = len(cluster.machines), partition.report.parts
-    if parts != machines:
-        raise InputError(
-            f"{partition.folder} has {parts} parts for {machines} machines; each machine serves one part",
-            f"Partition again with --parts {machines}.",
-        )
+    check_parts(partition.report.parts, len(cluster.machines), partition.folder)
+    out = check_run_folder(out)
+    if isinstance(cluster, LocalCluster):
+        _check_shm(partition, config)
     start = time.time()
     with cluster, EventLog(out, reporter or Silent()) as log:
-        plan = _plan(partition, cluster.machines, layout, config, out)
+        plan = _plan(partition, cluster, layout, config, out)
         coordinator = Coordinator(cluster, plan, log.write, limits)
         use = coordinator.run()
     result = distributed_result(partition, plan, config, coordinator.events, use, time.time() - start)
@@ -166,19 +159,34 @@ def train_on_cluster(
     return result
 
 
-def _plan(partition: Partition, machines: list[Machine], layout: Layout, config: TrainConfig, out: Path) -> JobPlan:
+def _check_shm(partition: Partition, config: TrainConfig) -> None:
+    """Raise an InputError when the host's /dev/shm (64 MB in a container) cannot hold what one server puts there."""
+    report = partition.report
+    widths = [partition.manifest["dataset"]["num_features"], *[config.hidden_size] * (len(config.fanouts) - 1)]
+    floats = sum(report.nodes) * (sum(widths) + partition.manifest["dataset"]["num_classes"])
+    needed = 4 * floats + 32 * sum(report.edges)  # features and one store per layer; ids and structure
+    usage = os.statvfs(SHM)
+    free = usage.f_bavail * usage.f_frsize
+    if free < needed:
+        raise InputError(
+            f"/dev/shm has {free / 1e6:.0f} MB free; the server would put about {needed / 1e6:.0f} MB there",
+            f"Make it larger (docker run --shm-size={needed // 10**9 + 1}g ...), take a smaller --scale, or use "
+            "--emulate 1: an emulated machine has its own.",
+        )
+
+
+def _plan(partition: Partition, cluster: Cluster, layout: Layout, config: TrainConfig, out: Path) -> JobPlan:
     ip_config, job = out / "ip_config.txt", out / "job.json"
-    write_ip_config(ip_config, machines)
+    write_ip_config(ip_config, cluster.machines)
     write_json(job, {"train": config.to_dict(), "partition": str(partition.folder), "out": str(out)})
-    local = machines[0].interface == "lo"
     return JobPlan(
-        machines=machines,
+        machines=cluster.machines,
         command=[sys.executable, "-m", "tutorial_lib.trainer", str(job)],
         part_config=str(partition.config),
         ip_config=str(ip_config),
         log_dir=str(out / "logs"),
         cwd=str(Path(__file__).resolve().parents[1]),
-        master_port=free_ports(1) if local else MASTER_PORT,
+        master_port=cluster.master_port,
         trainers=layout.trainers,
         samplers=layout.samplers,
         servers=layout.servers,

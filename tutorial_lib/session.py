@@ -82,8 +82,8 @@ def serve_if_server(ip_config: str | None = None) -> None:
 def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     """Join the job that this process was started in (by ``train`` or ``launch``), and leave it at the end.
 
-    An exception in the body is written down as an event and in the log, and ends the process at once: DGL's own
-    exit would wait for all other trainers, which wait for this one.
+    An exception in the body (also ``sys.exit`` with a code other than 0) is written down as an event and in the log,
+    and ends the process at once: DGL's own exit would wait for all other trainers, which wait for this one.
 
     Args:
         graph_name: name the graph was partitioned under.
@@ -97,14 +97,19 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
         dist.init_process_group("gloo", timeout=COLLECTIVE_LIMIT)
         rank = dist.get_rank()
-        torch.manual_seed(seed * 1000 + rank)
-        dgl.seed(seed * 1000 + rank)
+        own_seed = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
+        torch.manual_seed(own_seed)
+        dgl.seed(own_seed)
         graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
         session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
         events.emit("joined", machine=session.machine)
-        yield session
+        try:
+            yield session
+        except SystemExit as end:
+            if end.code not in (0, None):
+                raise
         _leave(events)
-    except Exception as error:
+    except BaseException as error:
         _fail(events, error)
 
 
@@ -117,7 +122,7 @@ def _leave(events: EventWriter) -> None:
     dgl.distributed.exit_client()
 
 
-def _fail(events: EventWriter, error: Exception) -> None:
+def _fail(events: EventWriter, error: BaseException) -> None:
     traceback.print_exc()
     events.emit(
         "failure",

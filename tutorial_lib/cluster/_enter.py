@@ -42,7 +42,8 @@ def main() -> None:
     status = os.waitpid(pid, 0)[1]
     code = os.waitstatus_to_exitcode(status)
     if code < 0:  # end by the same signal, so that the caller sees what happened
-        signal.signal(-code, signal.SIG_DFL)
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):  # these have no handler to reset
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from typing import Any
 
 import psutil
 
-from tutorial_lib.cluster.job import JobPlan, server_env, torchrun_command, trainer_env
+from tutorial_lib.cluster.job import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_command, trainer_env
 from tutorial_lib.cluster.namespaces import die_with_parent
 from tutorial_lib.cluster.shm import SHM, remove_segments
 
@@ -37,6 +38,7 @@ PR_SET_CHILD_SUBREAPER = 36
 POLL_SECONDS = 0.05
 TERM_SECONDS = 3.0
 TAIL_LINES = 20
+SERVER_LEAD_SECONDS = 120.0  # how long before torchrun a server may end; a script may work on without DGL
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Process:
     log: Path
     code: int | None = None
     peak_rss: int = 0
+    ended: float = 0.0
 
 
 @dataclass
@@ -66,7 +69,6 @@ class Agent:
     plan: JobPlan
     index: int
     processes: list[Process] = field(default_factory=list)
-    commands: list[str] = field(default_factory=list)
     stopping: bool = False
     announced_serving: bool = False
     announced_trainers: bool = False
@@ -89,11 +91,13 @@ class Agent:
             while not self._finished():
                 self._read_commands()
                 self._reap()
+                self._check_servers()
                 self._forward_events()
                 self._announce()
         finally:
             self._stop_everything()
             remove_segments(self.shm_before, self.plan.part_config)
+            shutil.rmtree(self.logs / TORCHRUN_FOLDER, ignore_errors=True)
             self._forward_events()
             send(
                 {
@@ -157,9 +161,11 @@ class Agent:
                 if process.popen.pid == pid:
                     process.code = process.popen.returncode = os.waitstatus_to_exitcode(status)
                     process.peak_rss = usage.ru_maxrss * 1024
+                    process.ended = time.monotonic()
                     self._report_exit(process)
 
     def _report_exit(self, process: Process) -> None:
+        self._forward_events()  # what a trainer said of its end is better than what we can see of it
         send({"type": "exited", "role": process.role, "index": process.index, "code": process.code})
         if process.code == 0 or self.stopping:
             return
@@ -176,6 +182,28 @@ class Agent:
             if log.exists():
                 return "trainer", int(match[2]), int(match[1]), log
         return "torchrun", 0, torchrun.code, torchrun.log
+
+    def _check_servers(self) -> None:
+        """Servers end well when the trainers have; one that ends well before them leaves them waiting for ever."""
+        torchrun = [p for p in self.processes if p.role == "torchrun"]
+        if torchrun and torchrun[0].code is not None:
+            return
+        for p in self.processes:
+            too_early = not torchrun or time.monotonic() - p.ended > SERVER_LEAD_SECONDS
+            if p.role == "server" and p.code == 0 and too_early and not self.stopping:
+                note = "ended before the trainers; did the command reach dgl.distributed.initialize?"
+                send(
+                    {
+                        "type": "failed",
+                        "role": "server",
+                        "index": p.index,
+                        "code": 0,
+                        "log": p.log.name,
+                        "tail": tail(p.log),
+                        "note": note,
+                    }
+                )
+                self.stopping = True
 
     def _announce(self) -> None:
         if not self.announced_serving:
@@ -198,20 +226,22 @@ class Agent:
             file.offset += end
             for line in data[:end].splitlines():
                 with contextlib.suppress(ValueError):
-                    send({"type": "event", "event": json.loads(line)})
+                    event = json.loads(line)
+                    if isinstance(event, dict) and isinstance(event.get("kind"), str):
+                        send({"type": "event", "event": event})
 
     def _stop_everything(self) -> None:
         """Terminate, wait, kill: all descendants, also those whose parent is gone."""
         self.stopping = True
-        deadline = time.monotonic() + TERM_SECONDS
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.send_signal(number)
-            while psutil.Process().children(recursive=True) and time.monotonic() < deadline:
-                self._reap()
-                time.sleep(POLL_SECONDS)
             deadline = time.monotonic() + TERM_SECONDS
+            # Listed anew each time: a process may be forked after the others were told to end.
+            while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
+                for process in left:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.send_signal(number)
+                time.sleep(POLL_SECONDS)
+                self._reap()
         self._reap()
 
     def _peak_rss(self) -> dict[str, int]:

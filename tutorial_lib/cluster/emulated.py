@@ -26,6 +26,8 @@ from tutorial_lib.errors import InputError
 SUBNET = "10.77.0"
 MAX_MACHINES = 64
 START_SECONDS = 30
+SLOWEST_WIRE, FASTEST_WIRE = 125_000, 1_250_000_000  # bytes per second
+MASTER_PORT = 29500  # torchrun's own choice; a machine of its own has it free
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
@@ -38,9 +40,10 @@ def parse_wire(text: str | None) -> int | None:
     if text is None or text == "unshaped":
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text.strip().lower())
-    if not match or float(match[1]) <= 0:
-        raise InputError(f"--wire {text!r} is not a rate", "Examples: 1gbit, 200mbit, unshaped.")
-    return int(float(match[1]) * _UNITS[match[2]] / 8)
+    rate = int(float(match[1]) * _UNITS[match[2]] / 8) if match else 0
+    if not SLOWEST_WIRE <= rate <= FASTEST_WIRE:
+        raise InputError(f"--wire {text!r} is not a rate from 1mbit to 10gbit", "Examples: 1gbit, 200mbit, unshaped.")
+    return rate
 
 
 def divide_cpus(count: int) -> list[tuple[int, ...]]:
@@ -67,6 +70,7 @@ class EmulatedCluster:
         if not 1 <= count <= MAX_MACHINES:
             raise InputError(f"cannot emulate {count} machines; possible are 1 to {MAX_MACHINES}")
         self.bytes_per_second = parse_wire(wire)
+        self.master_port = MASTER_PORT
         self.shm_bytes = shm_bytes
         self.machines = [
             Machine(name=f"machine-{k}", address=f"{SUBNET}.{k + 1}", interface="eth0", cpus=cpus)
@@ -149,6 +153,7 @@ class EmulatedCluster:
         }
         enter = Path(__file__).with_name("_enter.py")
         command = [sys.executable, "-I", "-S", str(enter), json.dumps(plan)]
+        kwargs.setdefault("start_new_session", True)  # Ctrl-C in the terminal is for the coordinator to handle
         return subprocess.Popen(command, pass_fds=[*fds, *kwargs.pop("pass_fds", ())], **kwargs)
 
     def __exit__(self, *_exc: object) -> None:

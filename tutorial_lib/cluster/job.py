@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.errors import InputError
 
+TORCHRUN_FOLDER = ".torchrun"
 CONNECT_TRIES = 20  # a client waits 3 s between tries: one minute, not the 51 of DGL's default
 
 
@@ -28,6 +30,8 @@ class JobPlan:
         master_port: port on machine 0 where the trainers' process group meets.
         trainers, samplers, servers: per machine; samplers are per trainer.
         graph_format: formats a server builds; ``csc`` is what neighbour sampling reads.
+        server_threads: OpenMP threads of a server.
+        omp_threads: OpenMP threads of a trainer; None divides the machine's CPUs among its trainers.
         env: extra variables for every process.
     """
 
@@ -42,6 +46,8 @@ class JobPlan:
     samplers: int = 0
     servers: int = 1
     graph_format: str = "csc"
+    server_threads: int = 1
+    omp_threads: int | None = None
     env: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -70,9 +76,27 @@ class JobPlan:
         return Path(self.log_dir) / self.machines[index].name
 
 
+def check_counts(trainers: int, samplers: int, servers: int, prefix: str = "--") -> None:
+    """Raise an InputError for a number of processes that cannot be; ``prefix`` is that of the user's options."""
+    for name, value, least in [("trainers", trainers, 1), ("samplers", samplers, 0), ("servers", servers, 1)]:
+        if value < least:
+            raise InputError(f"{prefix}{name} must be at least {least}, got {value}")
+
+
+def check_parts(parts: int, machines: int, where: Path) -> None:
+    """Raise an InputError unless there is one part for each machine."""
+    if parts != machines:
+        raise InputError(
+            f"{where} has {parts} parts for {machines} machines; each machine serves one part",
+            f"Use --emulate {parts}, or partition again with --parts {machines}.",
+        )
+
+
 def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict[str, str]:
     return {
         **os.environ,
+        # `python3` in a user's command is then the interpreter that has DGL, also without `activate`.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "DGL_DIST_MODE": "distributed",
         "DGL_IP_CONFIG": plan.ip_config,
         "DGL_CONF_PATH": plan.part_config,
@@ -97,7 +121,7 @@ def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict
 def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[str, str]:
     """Environment of DGL server ``server`` on machine ``index``; server 0 is the main one, others back it up."""
     return {
-        **_common_env(plan, index, interface, threads=1),
+        **_common_env(plan, index, interface, plan.server_threads),
         "DGL_ROLE": "server",
         "DGL_SERVER_ID": str(index * plan.servers + server),
     }
@@ -105,7 +129,7 @@ def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[s
 
 def trainer_env(plan: JobPlan, index: int, interface: str, cpus: int) -> dict[str, str]:
     """Environment of torchrun and the trainers on machine ``index``; its CPUs are divided among the trainers."""
-    threads = max(1, cpus // plan.trainers)
+    threads = plan.omp_threads or max(1, cpus // plan.trainers)
     return {**_common_env(plan, index, interface, threads), "DGL_ROLE": "client"}
 
 
@@ -119,6 +143,7 @@ def torchrun_command(plan: JobPlan, index: int) -> list[str]:
         f"--nproc-per-node={plan.trainers}",
         f"--master-addr={plan.machines[0].address}",
         f"--master-port={plan.master_port}",
+        f"--log-dir={plan.log_folder(index) / TORCHRUN_FOLDER}",  # else one more folder stays in /tmp for each job
         "--max-restarts=0",
         "--monitor-interval=0.2",
         "--no-python",

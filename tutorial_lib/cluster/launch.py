@@ -11,6 +11,7 @@ import contextlib
 import json
 import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -157,9 +158,12 @@ class Coordinator:
 
     def _listen(self, index: int, agent: subprocess.Popen) -> None:
         assert agent.stdout is not None
-        for line in agent.stdout:
-            self._inbox.put((index, json.loads(line)))
-        self._inbox.put((index, None))
+        try:
+            for line in agent.stdout:
+                with contextlib.suppress(ValueError):  # an agent that is killed may leave half a line
+                    self._inbox.put((index, json.loads(line)))
+        finally:
+            self._inbox.put((index, None))
 
     def _tell(self, index: int, text: str) -> None:
         stdin = self._agents[index].stdin
@@ -222,8 +226,7 @@ class Coordinator:
             raise self._failure(index, "trainer", event["local_rank"], cause, rank=rank, tail=event["traceback"])
 
     def _exit_failure(self, index: int, message: dict[str, Any]) -> JobFailed:
-        code = message["code"]
-        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        how = message.get("note") or how_it_ended(message["code"])
         role, k = message["role"], message["index"]
         rank = index * self.plan.trainers + k if role == "trainer" else None
         cause = how
@@ -277,6 +280,18 @@ class Coordinator:
                 agent.wait()
         for errors in self._errors:
             errors.close()
+
+
+def how_it_ended(code: int) -> str:
+    """``1`` to "exit code 1", ``-9`` to "killed by signal 9 (SIGKILL)", with a likely reason where there is one."""
+    if code >= 0:
+        return f"exit code {code}"
+    reasons = {signal.SIGBUS: "; /dev/shm was full, or another job wrote to the same files in it"}
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "unknown"
+    return f"killed by signal {-code} ({name}{reasons.get(-code, '')})"
 
 
 def _without_type(message: dict[str, Any]) -> dict[str, Any]:

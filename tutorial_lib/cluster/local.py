@@ -6,6 +6,7 @@ import errno
 import socket
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tutorial_lib.cluster.shm import dgl_segments
@@ -47,8 +48,9 @@ class LocalCluster:
     """
 
     def __init__(self, servers: int = 1) -> None:
-        port = free_ports(servers)
-        self.machines = [Machine(name="machine-0", address="127.0.0.1", port=port, interface="lo")]
+        self.servers = servers
+        self.machines = [Machine(name="machine-0", address="127.0.0.1", interface="lo")]
+        self.master_port = 0  # ports are chosen on entering, when they are about to be used
         self._lock: socket.socket | None = None
 
     def __enter__(self) -> LocalCluster:
@@ -71,6 +73,9 @@ class LocalCluster:
                 "If no DGL job is running any more, remove them: rm "
                 + " ".join(f"'/dev/shm/{name}'" for name in left[:20]),
             )
+        first = free_ports(self.servers + 1)
+        self.machines = [replace(self.machines[0], port=first)]
+        self.master_port = first + self.servers
         return self
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:

@@ -30,7 +30,10 @@ def remove_segments(before: set[str], part_config: str) -> None:
         graph_name = json.loads(Path(part_config).read_text())["graph_name"]
     except (OSError, ValueError, KeyError):
         graph_name = None
-    for name in {*dgl_segments(), graph_name} - before - {None}:
+    for name in set(os.listdir(SHM)) - before:
+        structure = graph_name and (name == graph_name or name.startswith((f"{graph_name}_", graph_name * 2)))
+        if not structure and not name.endswith("-kvdata-"):
+            continue
         with contextlib.suppress(OSError):
             if (SHM / name).stat().st_uid == os.geteuid():
                 (SHM / name).unlink()

@@ -40,6 +40,7 @@ class Cluster(Protocol):
     """
 
     machines: list[Machine]
+    master_port: int  # where the trainers' process group meets, on the first machine
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on a machine; the arguments are those of ``subprocess.Popen``."""

@@ -6,12 +6,11 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:
     import dgl
+    import torch
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -72,6 +71,8 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
 
 
 def _check_features(name: str, feat: torch.Tensor | None, n: int) -> None:
+    import torch
+
     if feat is None:
         raise InputError(
             f"{name}: has no node features ('feat')",
@@ -93,6 +94,8 @@ def _check_features(name: str, feat: torch.Tensor | None, n: int) -> None:
 
 
 def _check_labels(name: str, label: torch.Tensor | None, n: int, num_classes: int) -> None:
+    import torch
+
     if label is None:
         raise InputError(f"{name}: has no labels ('label')")
     if label.shape != (n,) or label.dtype != torch.int64:
@@ -105,6 +108,8 @@ def _check_labels(name: str, label: torch.Tensor | None, n: int, num_classes: in
 
 
 def _check_masks(name: str, masks: list[torch.Tensor | None], n: int) -> None:
+    import torch
+
     covered = torch.zeros(n, dtype=torch.int8)
     for key, mask in zip(MASKS, masks, strict=True):
         if mask is None:
