@@ -52,5 +52,5 @@ fi
 say "Installing $(grep -c '==' requirements.lock) packages, about 2.5 GB to download and 6 GB on disk (torch brings CUDA libraries)"
 "$@" --require-hashes --no-deps -r requirements.lock
 "$@" --no-deps --no-build-isolation -e .
-.venv/bin/python -W ignore -c 'import dgl, torch; print("Installed: torch", torch.__version__, "dgl", dgl.__version__)'
+.venv/bin/python -c 'import tutorial_lib, dgl, torch; print("Installed: torch", torch.__version__, "dgl", dgl.__version__)'
 printf '%s\n' "$wanted" > .venv/made-from

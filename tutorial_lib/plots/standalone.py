@@ -7,7 +7,7 @@ what a colour says is also said by a word or a shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -145,5 +145,29 @@ def loss_curve(losses: Sequence[float], steps_per_epoch: int, title: str = "") -
         ax.text(step + 0.8, 0.98, f"epoch {epoch}", transform=ax.get_xaxis_transform(), va="top", fontsize=9)
     ax.set(xlabel="step (one mini-batch)", ylabel="loss", ylim=(0, max(losses) * 1.15), xlim=(0.5, len(losses) + 0.5))
     ax.set_title(title, fontsize=11.5)
+    ax.spines[["top", "right"]].set_visible(False)
+    return fig
+
+
+def neighbour_shares(shares: Mapping[str, Sequence[float]], expected: float, deviation: float) -> Figure:
+    """How often each neighbour of one node was drawn, on two graphs, in a band of four standard deviations (lesson 1).
+
+    Args:
+        shares: per graph, for each neighbour the share of the draws that it was in.
+        expected: the share that chance gives each neighbour.
+        deviation: standard deviation of a share.
+    """
+    fig = Figure(figsize=(10.5, 3.4), layout="constrained")
+    ax = fig.subplots()
+    ax.axhspan(expected - 4 * deviation, expected + 4 * deviation, color=LIGHT, zorder=0, label="4 standard deviations")
+    ax.axhline(expected, color=INK, lw=1, label=f"expected: {expected:.1%}", zorder=1)
+    for (name, values), color, marker in zip(shares.items(), (BLUE, ORANGE), ("o", "^"), strict=True):
+        ax.scatter(range(len(values)), values, 22, color, marker, label=name, zorder=2)
+    ax.yaxis.set_major_formatter(lambda value, _at: f"{value:.0%}")
+    ax.set(xlabel="neighbours of the node, one per column", ylabel="share of the draws")
+    ax.set(
+        ylim=(expected - 6 * deviation, expected + 6 * deviation), xlim=(-1.5, len(next(iter(shares.values()))) + 0.5)
+    )
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=4, frameon=False, fontsize=9.5)
     ax.spines[["top", "right"]].set_visible(False)
     return fig
