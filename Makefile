@@ -28,7 +28,7 @@ lint: venv
 	$(PY) -m ruff format --check .
 
 lab: venv
-	$(PY) -m jupyter lab --notebook-dir=notebooks
+	$(PY) -m jupyter lab --notebook-dir=notebooks $(shell test "$$(id -u)" -ne 0 || echo --allow-root)
 
 finale: venv
 	$(PY) -m tutorial_lib finale
