@@ -5,7 +5,7 @@
 PY := .venv/bin/python
 
 help:
-	@echo "make run      set up, then train on two emulated machines (about 3 minutes once installed)"
+	@echo "make run      set up, then train on two emulated machines (about a minute once installed)"
 	@echo "make test     set up, then run all tests"
 	@echo "make lab      set up, then open the notebooks in JupyterLab"
 	@echo "make finale   set up, then the scripted multi-machine run"

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 
 import dgl
 import torch as th
@@ -32,6 +33,10 @@ def main(args):
     model = SAGE(g.ndata["feat"].shape[1], 32, 47)
     model = th.nn.parallel.DistributedDataParallel(model)
     optimizer = th.optim.Adam(model.parameters(), lr=0.01)
+    if args.fault == f"raise on {th.distributed.get_rank()}":
+        raise ValueError("a mistake in somebody's script")
+    if args.fault == f"exit on {th.distributed.get_rank()}":
+        sys.exit("no such option")
     for epoch in range(args.num_epochs):
         with model.join():
             for input_nodes, seeds, blocks in dataloader:
@@ -50,4 +55,5 @@ if __name__ == "__main__":
     parser.add_argument("--graph_name")
     parser.add_argument("--num_epochs", type=int)
     parser.add_argument("--title")
+    parser.add_argument("--fault")  # for the test of scripts that fail
     main(parser.parse_args())

@@ -48,7 +48,7 @@ def examine(*, emulate: int | None = None) -> list[Finding]:
     emulation = _emulation(emulate)
     for finding in [*_shared_memory(), *_segments()]:
         if finding.status == "fail" and emulation.status == "ok":
-            detail = f"{finding.detail}; matters for --machines 1 only, emulated machines have their own"
+            detail = f"{finding.detail}; matters for lesson 02 and --machines 1, emulated machines have their own"
             finding = Finding(finding.check, "skip", detail)
         findings.append(finding)
     return [*findings, emulation]

@@ -29,7 +29,8 @@ def layerwise_inference(
     Args:
         graph: ``DGLGraph`` or ``DistGraph``.
         features: float32 (N, in_size), a tensor or a ``DistTensor``.
-        nodes: int64 ids this process computes; those of all processes together must be all N.
+        nodes: int64 ids this process computes; those of all processes together must be all N. Rows of a ``DistTensor``
+            must lie on this machine: a write to another one returns before it has arrived.
         new_store: ``new_store(depth, width)`` makes the float32 (N, width) store of a layer's output.
         wait_for_all: barrier between layers; the next layer reads what others wrote.
 

@@ -45,20 +45,22 @@ class Session:
     machine: str
     events: EventWriter
 
-    def split(self, mask: Tensor | Any) -> Tensor:
-        """This trainer's share of the nodes that a mask selects.
+    def split(self, mask: Tensor | Any, *, even: bool = True) -> Tensor:
+        """This trainer's share of the nodes that a mask selects. Shares are disjoint and cover the mask.
 
         Args:
             mask: (N,) ``DistTensor`` of the graph, or a bool tensor; every trainer must pass the same.
+            even: shares of nearly equal size, for training; some nodes may belong to another machine's part.
+                False: only nodes of this machine's part, for writing rows of a ``DistTensor``.
 
         Returns:
-            int64 ids in the partitioned numbering. Shares are disjoint, cover the mask, and differ by
-            at most a few nodes, so numbers of batches may differ: train under ``Join``.
+            int64 ids in the partitioned numbering. Even shares still differ by a few nodes, so numbers of
+            batches may differ: train under ``Join``.
         """
         import dgl
 
         book = self.graph.get_partition_book()
-        return dgl.distributed.node_split(mask, book, force_even=True).long()
+        return dgl.distributed.node_split(mask, book, force_even=even).long()
 
     def barrier(self) -> None:
         """Wait for all trainers (time limit: 10 minutes)."""

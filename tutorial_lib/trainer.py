@@ -52,12 +52,16 @@ def run(session: Session, config: TrainConfig, partition_folder: Path, out: Path
 def evaluate(
     session: Session, model: GraphSAGE, data: TrainData, config: TrainConfig, node_map: np.ndarray, out: Path
 ) -> None:
-    """Predict every node over all its neighbours; each trainer does an equal share."""
+    """Predict every node over all its neighbours; each trainer does a share of its own machine's part.
+
+    A row is written to the store by a trainer of the machine that holds it. Such a write has happened when the call
+    returns; one to another machine has not, and no barrier tells when: a reader could still see zeros.
+    """
     import dgl
 
     graph = session.graph
     n = graph.num_nodes()
-    nodes = session.split(torch.ones(n, dtype=torch.bool))
+    nodes = session.split(torch.ones(n, dtype=torch.bool), even=False)
 
     def new_store(depth: int, width: int) -> dgl.distributed.DistTensor:
         return dgl.distributed.DistTensor((n, width), torch.float32, name=f"inference-{depth}")

@@ -130,7 +130,13 @@ def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[s
 def trainer_env(plan: JobPlan, index: int, interface: str, cpus: int) -> dict[str, str]:
     """Environment of torchrun and the trainers on machine ``index``; its CPUs are divided among the trainers."""
     threads = plan.omp_threads or max(1, cpus // plan.trainers)
-    return {**_common_env(plan, index, interface, threads), "DGL_ROLE": "client"}
+    environment = _common_env(plan, index, interface, threads)
+    hook = str(Path(__file__).with_name("hook"))
+    return {
+        **environment,
+        "DGL_ROLE": "client",
+        "PYTHONPATH": os.pathsep.join(p for p in [hook, environment["PYTHONPATH"]] if p),
+    }
 
 
 def torchrun_command(plan: JobPlan, index: int) -> list[str]:
