@@ -104,8 +104,8 @@ def test_a_server_that_cannot_start_is_named(two_machines, tmp_path):
 def test_a_job_over_its_time_limit_is_ended(two_machines, tmp_path):
     cluster, partition = two_machines
     plan = plan_of(cluster, partition, tmp_path, "hang", "1")
-    failure, _ = run_and_fail(cluster, plan, Limits(job=20))
-    assert "waited 20 s for the trainers to finish on machine-0, machine-1" in str(failure)
+    failure, _ = run_and_fail(cluster, plan, Limits(job=5))
+    assert "waited 5 s for the trainers to finish on machine-0, machine-1" in str(failure)
 
 
 def test_an_agent_that_dies_is_noticed(two_machines, tmp_path):
