@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,28 @@ def test_sys_exit_in_one_trainer_ends_the_job(two_machines, tmp_path):
     failure, seconds = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, "exit", "1"))
     assert str(failure) == "trainer 0 (rank 1) on machine-1: SystemExit: 3"
     assert seconds < CLEAN_EXIT_SECONDS
+
+
+def test_a_command_that_does_not_exist_is_named_at_once(two_machines, tmp_path):
+    cluster, partition = two_machines
+    start = time.monotonic()
+    failure, _ = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, command=["no-such-program", "x"]))
+    assert str(failure).endswith("cannot start 'no-such-program': No such file or directory")
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
+
+
+def test_an_agent_that_cannot_work_is_named_at_once(two_machines, tmp_path):
+    """Its network card does not exist: the agent ends with a traceback of its own."""
+    cluster, partition = two_machines
+    plan = plan_of(cluster, partition, tmp_path)
+    wrong = [
+        machine if k == 0 else replace(machine, interface="no-such-card") for k, machine in enumerate(plan.machines)
+    ]
+    start = time.monotonic()
+    failure, _ = run_and_fail(cluster, replace(plan, machines=wrong))
+    assert (failure.machine, failure.role) == ("machine-1", "agent")
+    assert any("no-such-card" in line for line in failure.tail)
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
 
 
 def test_a_command_that_never_serves_is_named_at_once(two_machines, tmp_path):

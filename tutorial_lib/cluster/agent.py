@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,20 +108,29 @@ class Agent:
                 }
             )
 
-    def _start(self, role: str, k: int, argv: list[str] | Any, env: dict[str, str]) -> None:
+    def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str]) -> None:
         log = self.logs / (f"{role}.log" if role == "torchrun" else f"{role}-{k}.log")
-        with log.open("ab") as file:
-            popen = subprocess.Popen(
-                list(argv),
-                cwd=self.plan.cwd,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=die_with_parent,  # the agent has one thread, so this is safe
-            )
-        self.processes.append(Process(role, k, popen, log))
+        try:
+            with log.open("ab") as file:
+                popen = subprocess.Popen(
+                    list(argv),
+                    cwd=self.plan.cwd,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,  # the agent has one thread, so this is safe
+                )
+        except OSError as error:
+            self._fail(role, k, f"cannot start {argv[0]!r}: {error.strerror}", log)
+        else:
+            self.processes.append(Process(role, k, popen, log))
+
+    def _fail(self, role: str, k: int, note: str, log: Path) -> None:
+        """Report something that no exit code tells, and end this machine's share of the job."""
+        send({"type": "failed", "role": role, "index": k, "code": 0, "log": log.name, "tail": tail(log), "note": note})
+        self.stopping = True
 
     def _finished(self) -> bool:
         """Told to stop, or trainers and servers have all ended well."""
@@ -192,18 +202,7 @@ class Agent:
             too_early = not torchrun or time.monotonic() - p.ended > SERVER_LEAD_SECONDS
             if p.role == "server" and p.code == 0 and too_early and not self.stopping:
                 note = "ended before the trainers; did the command reach dgl.distributed.initialize?"
-                send(
-                    {
-                        "type": "failed",
-                        "role": "server",
-                        "index": p.index,
-                        "code": 0,
-                        "log": p.log.name,
-                        "tail": tail(p.log),
-                        "note": note,
-                    }
-                )
-                self.stopping = True
+                self._fail("server", p.index, note, p.log)
 
     def _announce(self) -> None:
         if not self.announced_serving:

@@ -194,6 +194,8 @@ class Coordinator:
                 names = ", ".join(self.plan.machines[k].name for k in sorted(missing))
                 raise self._failure(min(missing), "agent", 0, f"waited {seconds:g} s for {what} on {names}") from None
             self._take(index, message)
+            if index not in self._open and index not in self._said.get(kind, set()):
+                raise self._failure(index, "agent", 0, f"the agent ended; waited for {what}")
 
     def _take(self, index: int, message: dict[str, Any] | None) -> None:
         if message is None:
