@@ -117,22 +117,55 @@ def distributed_result(
         for event in events
         if event["kind"] == "epoch"
     ]
+    return result_of(
+        partition.manifest["dataset"],
+        config,
+        processes=(len(plan.machines), plan.trainers, plan.servers, plan.samplers),
+        epochs=epochs,
+        accuracies=(evaluation[-1]["val_accuracy"], evaluation[-1]["test_accuracy"]),
+        seconds=seconds,
+        bytes_sent={name: used.bytes_sent for name, used in use.items()},
+        peak_rss={name: used.peak_rss for name, used in use.items()},
+        partition=asdict(partition.report),
+    )
+
+
+def result_of(
+    dataset: dict[str, Any],
+    config: TrainConfig,
+    *,
+    processes: tuple[int, int, int, int],
+    epochs: list[dict[str, Any]],
+    accuracies: tuple[float, float],
+    seconds: float,
+    bytes_sent: dict[str, int],
+    peak_rss: dict[str, dict[str, int]],
+    **more: Any,
+) -> dict[str, Any]:
+    """The content of ``result.json``, the same keys for every kind of run.
+
+    Args:
+        processes: machines, trainers and servers per machine, samplers per trainer.
+        accuracies: valid and test, exact and over all ranks.
+        bytes_sent, peak_rss: by machine.
+    """
+    machines, trainers, servers, samplers = processes
     return {
-        "dataset": partition.manifest["dataset"]["name"],
-        "dataset_info": partition.manifest["dataset"],
-        "machines": len(plan.machines),
-        "trainers_per_machine": plan.trainers,
-        "servers_per_machine": plan.servers,
-        "samplers_per_trainer": plan.samplers,
-        "world_size": plan.world_size,
+        "dataset": dataset["name"],
+        "dataset_info": dataset,
+        "machines": machines,
+        "trainers_per_machine": trainers,
+        "servers_per_machine": servers,
+        "samplers_per_trainer": samplers,
+        "world_size": machines * trainers,
         "config": config.to_dict(),
-        "partition": asdict(partition.report),
+        **more,
         "epochs": epochs,
-        "val_accuracy": evaluation[-1]["val_accuracy"],
-        "test_accuracy": evaluation[-1]["test_accuracy"],
+        "val_accuracy": accuracies[0],
+        "test_accuracy": accuracies[1],
         "seconds": seconds,
-        "bytes_sent": {name: used.bytes_sent for name, used in use.items()},
-        "peak_rss": {name: used.peak_rss for name, used in use.items()},
+        "bytes_sent": bytes_sent,
+        "peak_rss": peak_rss,
         "versions": versions(),
     }
 

@@ -24,7 +24,7 @@ from tutorial_lib.datasets import DEFAULT_SCALE, Dataset, default_root, load_dat
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of, write_json
 from tutorial_lib.partition import FORMAT_VERSION, Partition, dataset_description, partition_dataset
-from tutorial_lib.result import EventLog, Reporter, Silent, check_run_folder, distributed_result, versions
+from tutorial_lib.result import EventLog, Reporter, Silent, check_run_folder, distributed_result, result_of
 from tutorial_lib.trainer import save_checkpoint
 from tutorial_lib.training import TrainConfig, train_single
 
@@ -107,23 +107,16 @@ def run_single(source: DataSource, config: TrainConfig, out: Path, reporter: Rep
         trained = train_single(dataset, config, lambda epoch: log.write({"kind": "epoch", **asdict(epoch)}))
     np.save(out / "predictions.npy", trained.predictions.numpy())
     save_checkpoint(trained.model, config, out / "checkpoint")
-    result = {
-        "dataset": dataset.name,
-        "dataset_info": dataset_description(dataset),
-        "machines": 1,
-        "trainers_per_machine": 1,
-        "servers_per_machine": 0,
-        "samplers_per_trainer": 0,
-        "world_size": 1,
-        "config": config.to_dict(),
-        "epochs": [asdict(epoch) for epoch in trained.epochs],
-        "val_accuracy": trained.val_accuracy,
-        "test_accuracy": trained.test_accuracy,
-        "seconds": time.time() - start,
-        "bytes_sent": {},
-        "peak_rss": {platform.node(): {"trainer": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}},
-        "versions": versions(),
-    }
+    result = result_of(
+        dataset_description(dataset),
+        config,
+        processes=(1, 1, 0, 0),
+        epochs=[asdict(epoch) for epoch in trained.epochs],
+        accuracies=(trained.val_accuracy, trained.test_accuracy),
+        seconds=time.time() - start,
+        bytes_sent={},
+        peak_rss={platform.node(): {"trainer": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}},
+    )
     write_json(out / "result.json", result)
     return result
 
