@@ -142,7 +142,7 @@ def test_an_agent_that_dies_is_noticed(two_machines, tmp_path):
 
     with cluster:
         coordinator = Coordinator(cluster, plan, kill_second_agent)
-        with pytest.raises(JobFailed, match="agent 0 on machine-1: the agent ended unexpectedly"):
+        with pytest.raises(JobFailed, match="agent on machine-1: the agent ended unexpectedly"):
             coordinator.run()
         time.sleep(0.5)
         # The machines are still on, and nothing of the job runs on them.

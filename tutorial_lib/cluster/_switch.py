@@ -174,8 +174,19 @@ def _switch_main(line: socket.socket, plan: dict[str, Any]) -> None:
         socket.send_fds(line, [b"m"], user + fds)
         for fd in fds:
             os.close(fd)
-    while line.recv(1):  # ends when the coordinator closes its end or dies
-        pass
+    while order := line.recv(4096):  # ends when the coordinator closes its end or dies
+        _obey(json.loads(order))
+        line.sendall(b"k")
+
+
+def _obey(order: dict[str, int]) -> None:
+    """``{"cut": k}`` unplugs machine k at the bridge, ``{"mend": k}`` plugs it in again.
+
+    The machine's own card stays up: like a cut somewhere on the way, nobody is told.
+    """
+    with IPRoute() as ip:
+        for verb, index in order.items():
+            ip.link("set", index=_link(ip, f"port{index}"), master=_link(ip, "br0") if verb == "mend" else 0)
 
 
 def main() -> None:

@@ -6,9 +6,11 @@
 The agent lives as long as its connection: when standard input ends, for whatever reason, it stops everything
 that it started. It imports nothing heavy, so that it is there at once.
 
-Coordinator to agent: the plan first, then ``{"do": "trainers"}`` and ``{"do": "stop"}``.
-Agent to coordinator: ``serving`` (all servers listen), ``event`` (a line some trainer wrote), ``exited``
-(a process ended), ``trainers_done``, ``failed``, and last ``done`` with what the machine used.
+Coordinator to agent: the plan first, then ``{"do": ...}`` with ``trainers``, ``stacks`` (tell where every process
+stands), ``stop``, and over ssh now and then ``ping``.
+Agent to coordinator: ``serving`` (all servers listen), ``event`` (a line some trainer wrote), ``alive`` (every two
+seconds), ``exited`` (a process ended), ``stacks``, ``trainers_done``, ``failed``, and last ``done`` with what the
+machine used.
 """
 
 from __future__ import annotations
@@ -33,10 +35,15 @@ import psutil
 
 from tutorial_lib.cluster.job import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_command, trainer_env
 from tutorial_lib.cluster.namespaces import die_with_parent
+from tutorial_lib.cluster.network import bytes_sent, interface_of, listening_ports
 from tutorial_lib.cluster.shm import SHM, remove_segments
+from tutorial_lib.cluster.stacks import FOLDER as PROCESSES_FOLDER
+from tutorial_lib.cluster.stacks import collect
+from tutorial_lib.cluster.watch import Watch
 
 PR_SET_CHILD_SUBREAPER = 36
 POLL_SECONDS = 0.05
+ALIVE_SECONDS = 2.0
 TERM_SECONDS = 3.0
 TAIL_LINES = 20
 SERVER_LEAD_SECONDS = 120.0  # how long before torchrun a server may end; a script may work on without DGL
@@ -81,8 +88,10 @@ class Agent:
         self.interface = self.machine.interface or interface_of(self.machine.address)
         self.logs = self.plan.log_folder(self.index)
         self.logs.mkdir(parents=True, exist_ok=True)
-        self.sent_before = bytes_sent(self.interface)
+        self.sent_before = self.sent_last = bytes_sent(self.interface)
         self.shm_before = set(os.listdir(SHM))
+        self.watch = Watch(self.logs, [m.address for m in self.plan.machines if m != self.machine])
+        self.next_look = self.last_word = time.monotonic()
 
     def run(self) -> None:
         """Do the job; returns when everything this machine started is gone."""
@@ -90,15 +99,18 @@ class Agent:
             for k in range(self.plan.servers):
                 self._start("server", k, self.plan.command, server_env(self.plan, self.index, k, self.interface))
             while not self._finished():
+                outbox.flush()
                 self._read_commands()
                 self._reap()
                 self._check_servers()
                 self._forward_events()
                 self._announce()
+                self._look_around()
         finally:
             self._stop_everything()
             remove_segments(self.shm_before, self.plan.part_config)
-            shutil.rmtree(self.logs / TORCHRUN_FOLDER, ignore_errors=True)
+            for name in (TORCHRUN_FOLDER, PROCESSES_FOLDER):
+                shutil.rmtree(self.logs / name, ignore_errors=True)
             self._forward_events()
             send(
                 {
@@ -107,6 +119,7 @@ class Agent:
                     "peak_rss": self._peak_rss(),
                 }
             )
+            outbox.flush(seconds=TERM_SECONDS)
 
     def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str]) -> None:
         log = self.logs / (f"{role}.log" if role == "torchrun" else f"{role}-{k}.log")
@@ -129,8 +142,13 @@ class Agent:
 
     def _fail(self, role: str, k: int, note: str, log: Path) -> None:
         """Report something that no exit code tells, and end this machine's share of the job."""
-        send({"type": "failed", "role": role, "index": k, "code": 0, "log": log.name, "tail": tail(log), "note": note})
+        self._report_failure(role, k, 0, log, note)
         self.stopping = True
+
+    def _report_failure(self, role: str, k: int, code: int | None, log: Path, note: str = "") -> None:
+        oom = code == -signal.SIGKILL and self.watch.out_of_memory()
+        message = {"type": "failed", "role": role, "index": k, "code": code, "log": log.name, "tail": tail(log)}
+        send({**message, "note": note, "out_of_memory": oom})
 
     def _finished(self) -> bool:
         """Told to stop, or trainers and servers have all ended well."""
@@ -146,6 +164,7 @@ class Agent:
         if not chunk:  # the coordinator is gone
             self.stopping = True
         self._inbox += chunk
+        self.last_word = time.monotonic()
         *lines, self._inbox = self._inbox.split(b"\n")
         for line in lines:
             self._obey(json.loads(line)["do"])
@@ -157,6 +176,27 @@ class Agent:
             cpus = len(os.sched_getaffinity(0))
             argv = torchrun_command(self.plan, self.index)
             self._start("torchrun", 0, argv, trainer_env(self.plan, self.index, self.interface, cpus))
+        elif command == "stacks":
+            send({"type": "stacks", "stacks": [stack.to_dict() for stack in collect(self.logs)]})
+
+    def _look_around(self) -> None:
+        """Every two seconds: tell that we are here, and what no exit code tells."""
+        now = time.monotonic()
+        if self.plan.silence is not None and now - self.last_word > self.plan.silence:
+            note = f"heard nothing from the coordinator for {self.plan.silence:g} s"
+            self._fail("agent", 0, note, self.logs / "agent.log")
+        if now < self.next_look:
+            return
+        self.next_look = now + ALIVE_SECONDS
+        sent = bytes_sent(self.interface)
+        send({"type": "alive", **self.watch.signs_of_life(), "sent": sent - self.sent_last})
+        self.sent_last = sent
+        for member, code in self.watch.dead_workers():
+            self._report_failure(member.role, member.index, code, self.logs / f"trainer-{member.index}.log")
+        for address, seconds in self.watch.lost_peers().items():
+            name = next(m.name for m in self.plan.machines if m.address == address)
+            note = f"no answer from {name} ({address}) for {seconds:.0f} s: it is down, or the network between them is"
+            self._fail("agent", 0, note, self.logs / "agent.log")
 
     def _reap(self) -> None:
         """Note who ended; wait4 tells the peak memory of a process and of the children it waited for."""
@@ -182,7 +222,7 @@ class Agent:
         role, k, code, log = process.role, process.index, process.code, process.log
         if role == "torchrun":
             role, k, code, log = self._who_failed(process)
-        send({"type": "failed", "role": role, "index": k, "code": code, "log": log.name, "tail": tail(log)})
+        self._report_failure(role, k, code, log)
 
     def _who_failed(self, torchrun: Process) -> tuple[str, int, int | None, Path]:
         """The trainer that torchrun names as its first failure, else torchrun itself."""
@@ -252,11 +292,34 @@ class Agent:
         return peaks
 
 
-def send(message: dict[str, Any]) -> None:
-    """One message to the coordinator; a broken connection is noticed on standard input."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(json.dumps(message) + "\n")
-        sys.stdout.flush()
+class Outbox:
+    """Standard output to the coordinator, without ever waiting for it: a cut cable must not hold up the agent."""
+
+    def __init__(self) -> None:
+        self._waiting = b""
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Queue one message and write what can be written now; a broken connection is noticed on standard input."""
+        os.set_blocking(1, False)
+        self._waiting += json.dumps(message).encode() + b"\n"
+        self.flush()
+
+    def flush(self, seconds: float = 0.0) -> None:
+        """Write what waits, for at most so many seconds."""
+        deadline = time.monotonic() + seconds
+        while self._waiting:
+            try:
+                self._waiting = self._waiting[os.write(1, self._waiting) :]
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(POLL_SECONDS)
+            except OSError:
+                self._waiting = b""
+
+
+outbox = Outbox()
+send = outbox.put
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
@@ -265,34 +328,6 @@ def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
         return path.read_text(errors="replace").splitlines()[-lines:]
     except OSError:
         return []
-
-
-def interface_of(address: str) -> str:
-    """Name of the network interface of this machine that has an IPv4 address."""
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address == address for entry in entries):
-            return name
-    known = sorted(e.address for entries in psutil.net_if_addrs().values() for e in entries if e.family == 2)
-    raise SystemExit(f"address {address} of ip_config.txt does not belong to this machine; it has {', '.join(known)}")
-
-
-def bytes_sent(interface: str) -> int:
-    """Bytes that left through a network interface since it came up; on loopback nothing leaves the machine."""
-    if interface == "lo":
-        return 0
-    return psutil.net_io_counters(pernic=True)[interface].bytes_sent
-
-
-def listening_ports() -> set[int]:
-    """TCP ports in state LISTEN. Asked of the kernel: a trial connection would count as a DGL client."""
-    ports = set()
-    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(name) as file:
-            for line in file.readlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A":
-                    ports.add(int(fields[1].rsplit(":", 1)[1], 16))
-    return ports
 
 
 def main() -> None:

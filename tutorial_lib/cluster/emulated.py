@@ -156,6 +156,21 @@ class EmulatedCluster:
         kwargs.setdefault("start_new_session", True)  # Ctrl-C in the terminal is for the coordinator to handle
         return subprocess.Popen(command, pass_fds=[*fds, *kwargs.pop("pass_fds", ())], **kwargs)
 
+    def cut(self, machine: Machine) -> None:
+        """Cut the machine's cable: packets vanish without a word, as with a broken switch on the way."""
+        self._order("cut", machine)
+
+    def mend(self, machine: Machine) -> None:
+        """Undo ``cut``."""
+        self._order("mend", machine)
+
+    def _order(self, verb: str, machine: Machine) -> None:
+        if self._line is None:
+            raise RuntimeError("the emulated machines are switched off")
+        self._line.sendall(json.dumps({verb: self.machines.index(machine)}).encode())
+        if self._line.recv(1) != b"k":
+            raise OSError(errno.ECHILD, "the process that holds the cables has ended")
+
     def __exit__(self, *_exc: object) -> None:
         """Switch the machines off: everything that runs on them is killed by the kernel."""
         for fds in self._fds.values():

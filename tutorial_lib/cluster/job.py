@@ -33,6 +33,9 @@ class JobPlan:
         server_threads: OpenMP threads of a server.
         omp_threads: OpenMP threads of a trainer; None divides the machine's CPUs among its trainers.
         env: extra variables for every process.
+        shell: the command is ``/bin/sh -c TEXT``: the trainer is a child of what torchrun starts.
+        silence: seconds without a word from the coordinator after which an agent ends its share; None where the
+            connection is a pipe on this computer, which tells at once.
     """
 
     machines: Sequence[Machine]
@@ -49,6 +52,8 @@ class JobPlan:
     server_threads: int = 1
     omp_threads: int | None = None
     env: dict[str, str] = field(default_factory=dict)
+    shell: bool = False
+    silence: float | None = None
 
     @property
     def world_size(self) -> int:
@@ -93,6 +98,8 @@ def check_parts(parts: int, machines: int, where: Path) -> None:
 
 
 def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict[str, str]:
+    hook = str(Path(__file__).with_name("hook"))
+    python_path = plan.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return {
         **os.environ,
         # `python3` in a user's command is then the interpreter that has DGL, also without `activate`.
@@ -111,10 +118,12 @@ def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict
         "OMP_NUM_THREADS": str(threads),
         "DGLBACKEND": os.environ.get("DGLBACKEND", "pytorch"),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in [plan.cwd, os.environ.get("PYTHONPATH", "")] if p),
         "TUTORIAL_MACHINE": plan.machines[index].name,
         "TUTORIAL_LOG_DIR": str(plan.log_folder(index)),
+        **({"TUTORIAL_SHELL": "1"} if plan.shell else {}),
         **plan.env,
+        # The hook makes failures end at once, see hook/sitecustomize.py.
+        "PYTHONPATH": os.pathsep.join(p for p in [hook, plan.cwd, python_path] if p),
     }
 
 
@@ -124,19 +133,14 @@ def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[s
         **_common_env(plan, index, interface, plan.server_threads),
         "DGL_ROLE": "server",
         "DGL_SERVER_ID": str(index * plan.servers + server),
+        "TUTORIAL_INDEX": str(server),
     }
 
 
 def trainer_env(plan: JobPlan, index: int, interface: str, cpus: int) -> dict[str, str]:
     """Environment of torchrun and the trainers on machine ``index``; its CPUs are divided among the trainers."""
     threads = plan.omp_threads or max(1, cpus // plan.trainers)
-    environment = _common_env(plan, index, interface, threads)
-    hook = str(Path(__file__).with_name("hook"))
-    return {
-        **environment,
-        "DGL_ROLE": "client",
-        "PYTHONPATH": os.pathsep.join(p for p in [hook, environment["PYTHONPATH"]] if p),
-    }
+    return {**_common_env(plan, index, interface, threads), "DGL_ROLE": "client"}
 
 
 def torchrun_command(plan: JobPlan, index: int) -> list[str]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import re
-import signal
 import subprocess
 import sys
 import threading
@@ -21,9 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, how_it_ended, stall_failure
 from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.progress import Progress
 from tutorial_lib.cluster.spec import Cluster
-from tutorial_lib.errors import JobError
+from tutorial_lib.cluster.stacks import Stack, report
+
+__all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse", "how_it_ended"]
 
 Event = dict[str, Any]
 
@@ -38,6 +40,8 @@ class Limits:
         leaving: for the servers to end by themselves after the trainers have.
         stopping: for the agents to end everything when told to.
         cause: to wait for the cause of a lost connection.
+        stall: without any sign of progress anywhere; None waits for ever.
+        silence: without a word from an agent, which sends one every 2 s.
     """
 
     serving: float = 300.0
@@ -45,6 +49,12 @@ class Limits:
     leaving: float = 20.0
     stopping: float = 15.0
     cause: float = 5.0
+    stall: float | None = 120.0
+    silence: float = 30.0
+
+
+PING_SECONDS = 5.0
+STACKS_SECONDS = 8.0
 
 
 @dataclass
@@ -53,28 +63,6 @@ class MachineUse:
 
     bytes_sent: int = 0
     peak_rss: dict[str, int] = field(default_factory=dict)
-
-
-class JobFailed(JobError):
-    """The job was started and failed.
-
-    Attributes:
-        machine, role, index: where it failed; ``index`` is the number of that role on its machine.
-        rank: global rank, when a trainer failed.
-        log: the log file of the process that failed.
-        tail: the last lines of that log.
-    """
-
-    def __init__(
-        self, cause: str, *, machine: str, role: str, index: int, rank: int | None, log: Path, tail: list[str]
-    ):
-        super().__init__(cause)
-        self.machine, self.role, self.index, self.rank, self.log, self.tail = machine, role, index, rank, log, tail
-
-    @property
-    def is_consequence(self) -> bool:
-        """Whether this only says that a peer is gone."""
-        return bool(re.search(r"reset by peer|closed by peer|refused|Broken pipe", self.message))
 
 
 class Coordinator:
@@ -100,6 +88,9 @@ class Coordinator:
         self._said: dict[str, set[int]] = {}
         self.use = {machine.name: MachineUse() for machine in plan.machines}
         self.events: list[Event] = []
+        self._progress = Progress()
+        self._last_ping = 0.0
+        self._stacks: dict[int, list[Stack]] = {}
 
     def run(self) -> dict[str, MachineUse]:
         """Run the job to its end and return what each machine used.
@@ -115,24 +106,26 @@ class Coordinator:
             self._tell_all("trainers")
             self._wait_for("trainers_done", self.limits.job, "the trainers to finish")
             self._stage("leaving")
-            self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False)
+            if not self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False):
+                text = f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped"
+                self.on_event({"kind": "warning", "text": text, "time": time.time()})
         except JobFailed as failure:
             raise self._first_cause(failure) from None
         finally:
             self._stop_all()
         return self.use
 
-    def _first_cause(self, failure: JobFailed) -> JobFailed:
+    def _first_cause(self, first: JobFailed) -> JobFailed:
         """A lost connection is what others see of a death; wait a little for the one who died to be reported."""
         deadline = time.monotonic() + self.limits.cause
-        while failure.is_consequence and time.monotonic() < deadline:
+        while first.is_consequence and time.monotonic() < deadline:
             try:
                 self._take(*self._inbox.get(timeout=0.1))
             except queue.Empty:
                 continue
             except JobFailed as other:
-                failure = failure if other.is_consequence else other
-        return failure
+                first = first if other.is_consequence else other
+        return first
 
     def _stage(self, name: str) -> None:
         self.on_event({"kind": "stage", "stage": name, "time": time.time()})
@@ -176,44 +169,81 @@ class Coordinator:
         for index in range(len(self._agents)):
             self._tell(index, json.dumps({"do": command}))
 
-    def _wait_for(self, kind: str, seconds: float | None, what: str, *, fatal: bool = True) -> None:
+    def _wait_for(self, kind: str, seconds: float | None, what: str, *, fatal: bool = True) -> bool:
         """Take messages until every machine has sent ``kind``; some may have done so during an earlier wait."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while missing := set(range(len(self.plan.machines))) - self._said.get(kind, set()):
-            left = None if deadline is None else deadline - time.monotonic()
-            try:
-                if left is not None and left <= 0:
-                    raise queue.Empty
-                # A wait without a limit would not notice Ctrl-C on some platforms.
-                index, message = self._inbox.get(timeout=min(left if left is not None else 1.0, 1.0))
-            except queue.Empty:
-                if left is None or left > 0:
-                    continue
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
                 if not fatal:
-                    return
+                    return False
                 names = ", ".join(self.plan.machines[k].name for k in sorted(missing))
-                raise self._failure(min(missing), "agent", 0, f"waited {seconds:g} s for {what} on {names}") from None
+                raise failure(self.plan, min(missing), "agent", 0, f"waited {seconds:g} s for {what} on {names}")
+            self._look_for_a_stall()
+            try:
+                # A wait without a limit would not notice Ctrl-C on some platforms.
+                index, message = self._inbox.get(timeout=min(left, 1.0))
+            except queue.Empty:
+                continue
             self._take(index, message)
             if index not in self._open and index not in self._said.get(kind, set()):
-                raise self._failure(index, "agent", 0, f"the agent ended; waited for {what}")
+                raise failure(self.plan, index, "agent", 0, f"the agent ended; waited for {what}")
+        return True
+
+    def _look_for_a_stall(self) -> None:
+        now = time.monotonic()
+        if self.plan.silence is not None and now - self._last_ping > PING_SECONDS:
+            self._last_ping = now
+            self._tell_all("ping")
+        silent = self._progress.silent_agent(self.limits.silence)
+        if silent is not None and silent in self._open:
+            cause = f"no word from it for {self.limits.silence:g} s: the machine, or the way to it, is down or frozen"
+            raise failure(self.plan, silent, "agent", 0, cause)
+        if self.limits.stall is not None and self._progress.still_for() > self.limits.stall:
+            raise self._stalled(self.limits.stall)
+
+    def _stalled(self, seconds: float) -> JobFailed:
+        """Ask all machines where their processes stand, and write it down."""
+        self._stacks.clear()
+        self._tell_all("stacks")
+        deadline = time.monotonic() + STACKS_SECONDS
+        while set(self._stacks) < self._open and time.monotonic() < deadline:
+            try:
+                index, message = self._inbox.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            with contextlib.suppress(JobFailed):
+                self._take(index, message)
+        found = [(index, stack) for index in sorted(self._stacks) for stack in self._stacks[index]]
+        path = Path(self.plan.log_dir) / "stacks.txt"
+        path.write_text(report([(self.plan.machines[index].name, stack) for index, stack in found]))
+        return stall_failure(self.plan, seconds, found, path)
 
     def _take(self, index: int, message: dict[str, Any] | None) -> None:
         if message is None:
             expected = index not in self._open
             self._open.discard(index)
             if not expected:
-                raise self._failure(index, "agent", 0, "the agent ended unexpectedly")
+                raise failure(self.plan, index, "agent", 0, self._how_the_agent_ended(index))
             return
+        self._progress.note(index, message)
         self._said.setdefault(message["type"], set()).add(index)
         if message["type"] == "event":
             self._take_event(index, message["event"])
         elif message["type"] == "exited":
             self._record({"kind": "exited", "time": time.time(), **_without_type(message)}, index)
         elif message["type"] == "failed":
-            raise self._exit_failure(index, message)
+            raise exit_failure(self.plan, index, message)
+        elif message["type"] == "stacks":
+            self._stacks[index] = [Stack(**fields) for fields in message["stacks"]]
         elif message["type"] == "done":
             self._open.discard(index)
             self.use[self.plan.machines[index].name] = MachineUse(message["bytes_sent"], message["peak_rss"])
+
+    def _how_the_agent_ended(self, index: int) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return f"the agent ended unexpectedly ({how_it_ended(self._agents[index].wait(timeout=2))})"
+        return "the agent ended unexpectedly"
 
     def _record(self, event: Event, index: int) -> None:
         event = {"machine": self.plan.machines[index].name, **event}
@@ -225,40 +255,7 @@ class Coordinator:
         if event["kind"] == "failure":
             rank = event["rank"]
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
-            raise self._failure(index, "trainer", event["local_rank"], cause, rank=rank, tail=event["traceback"])
-
-    def _exit_failure(self, index: int, message: dict[str, Any]) -> JobFailed:
-        how = message.get("note") or how_it_ended(message["code"])
-        role, k = message["role"], message["index"]
-        rank = index * self.plan.trainers + k if role == "trainer" else None
-        cause = how
-        # The last line of a Python traceback says more than the exit code.
-        for line in reversed(message["tail"]):
-            name = line.split(":")[0].strip()
-            if name.endswith(("Error", "Exception", "Interrupt")) and " " not in name:
-                cause = f"{line.strip()} ({how})"
-                break
-        return self._failure(index, role, k, cause, rank=rank, tail=message["tail"], log=message["log"])
-
-    def _failure(
-        self,
-        index: int,
-        role: str,
-        k: int,
-        cause: str,
-        *,
-        rank: int | None = None,
-        tail: list[str] | None = None,
-        log: str | None = None,
-    ) -> JobFailed:
-        machine = self.plan.machines[index].name
-        path = self.plan.log_folder(index) / (log or ("agent.log" if role == "agent" else f"{role}-{k}.log"))
-        if tail is None:
-            tail = path.read_text(errors="replace").splitlines()[-20:] if path.exists() else []
-        who = f"{role} {k}" if rank is None else f"trainer {k} (rank {rank})"
-        return JobFailed(
-            f"{who} on {machine}: {cause}", machine=machine, role=role, index=k, rank=rank, log=path, tail=tail
-        )
+            raise failure(self.plan, index, "trainer", event["local_rank"], cause, rank=rank, tail=event["traceback"])
 
     def _stop_all(self) -> None:
         """Ask every agent to stop, collect what they report, and end those that do not answer."""
@@ -282,18 +279,6 @@ class Coordinator:
                 agent.wait()
         for errors in self._errors:
             errors.close()
-
-
-def how_it_ended(code: int) -> str:
-    """``1`` to "exit code 1", ``-9`` to "killed by signal 9 (SIGKILL)", with a likely reason where there is one."""
-    if code >= 0:
-        return f"exit code {code}"
-    reasons = {signal.SIGBUS: "; /dev/shm was full, or another job wrote to the same files in it"}
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = "unknown"
-    return f"killed by signal {-code} ({name}{reasons.get(-code, '')})"
 
 
 def _without_type(message: dict[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,27 @@
-"""The files that DGL's servers keep in /dev/shm: finding them, and removing those of a job that has ended.
+"""The files that DGL's servers keep in /dev/shm: whose they are, and removing those of a job that has ended.
 
 Seen with DGL 2.1.0 for a graph named G: ``G``, ``G_node_*``, ``G_edge_*``, ``GG_0_csc_*`` and, for each feature F,
 ``node~_N~F-kvdata-``. The last carry no name of graph or job: two jobs on one /dev/shm overwrite each other's.
+
+So an agent leaves a **marker** beside them, ``tutorial_lib-job-PID-*.json``, and keeps it locked (``flock``) while
+it lives. The kernel drops the lock when the agent ends, however it ends. Thus a marker without a lock means a dead
+job, also when its process number is in use again, or counts in the process list of another container.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 SHM = Path("/dev/shm")
+MARKER = "tutorial_lib-job-"
 _SEGMENT = re.compile(r"kvdata|_(node|edge)_|_(csc|csr|coo)_")
 
 
@@ -21,19 +30,174 @@ def dgl_segments() -> list[str]:
     return sorted(name for name in os.listdir(SHM) if _SEGMENT.search(name))
 
 
+def graph_name_in(part_config: str | Path) -> str | None:
+    """``graph_name`` of a partition description; None where there is no such file or it does not say."""
+    try:
+        name = json.loads(Path(part_config).read_text())["graph_name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return name if isinstance(name, str) and name else None
+
+
+def _belongs(name: str, graph_name: str | None) -> bool:
+    """Whether a server of a job on this graph would write a file of this name."""
+    structure = graph_name and (name == graph_name or name.startswith((f"{graph_name}_", graph_name * 2)))
+    return bool(structure) or name.endswith("-kvdata-")
+
+
 def remove_segments(before: set[str], part_config: str) -> None:
     """Remove what the servers of a job left: files that were not there before it and belong to this user.
 
     Servers unlink their files when they end well; killed ones do not.
     """
-    try:
-        graph_name = json.loads(Path(part_config).read_text())["graph_name"]
-    except (OSError, ValueError, KeyError):
-        graph_name = None
-    for name in set(os.listdir(SHM)) - before:
-        structure = graph_name and (name == graph_name or name.startswith((f"{graph_name}_", graph_name * 2)))
-        if not structure and not name.endswith("-kvdata-"):
-            continue
+    graph_name = graph_name_in(part_config)
+    _unlink_own(name for name in set(os.listdir(SHM)) - before if _belongs(name, graph_name))
+
+
+def _unlink_own(names: Iterable[str]) -> list[str]:
+    """Unlink those files of /dev/shm that belong to this user; returns their names."""
+    removed = []
+    for name in names:
         with contextlib.suppress(OSError):
             if (SHM / name).stat().st_uid == os.geteuid():
                 (SHM / name).unlink()
+                removed.append(name)
+    return sorted(removed)
+
+
+@contextlib.contextmanager
+def job_marker(graph_name: str | None, before: set[str]) -> Iterator[Path]:
+    """While the block runs, /dev/shm says that this process has a job there; the marker is removed after it.
+
+    Args:
+        graph_name: as in the partition description; see ``graph_name_in``.
+        before: names of the files that were in /dev/shm before the job; they are never taken for the job's.
+
+    Raises:
+        OSError: /dev/shm is full.
+    """
+    content = {"pid": os.getpid(), "graph_name": graph_name, "before": sorted(before)}
+    # Locked before it gets its name: nobody must ever see a marker of a living job that is not locked.
+    number, temporary = tempfile.mkstemp(prefix=f".{MARKER}", dir=SHM)
+    path = SHM / f"{MARKER}{os.getpid()}-{temporary.rsplit('-', 1)[1]}.json"
+    with open(number, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            json.dump(content, file)
+            file.flush()
+            os.fchmod(number, 0o644)  # other users may look, too
+            os.rename(temporary, path)
+            yield path
+        finally:
+            for name in (temporary, path):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name)
+
+
+@dataclass(frozen=True)
+class MarkedJob:
+    """A job with a marker: its process, its user, and the files in /dev/shm that are its own now."""
+
+    marker: str
+    pid: int
+    uid: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What lies in /dev/shm.
+
+    Attributes:
+        dead: jobs of this user that have ended and left files.
+        live: jobs that run.
+        foreign: files that look like a DGL server's and belong to neither.
+        users: for those of them that a process has in use, the number of that process.
+    """
+
+    dead: list[MarkedJob] = field(default_factory=list)
+    live: list[MarkedJob] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    users: dict[str, int] = field(default_factory=dict)
+
+
+def leftovers() -> Leftovers:
+    """Tell apart the files of dead jobs of ours, of jobs that run, and those nobody here knows.
+
+    A file that some process has mapped is never a dead job's, whatever its name: a later job that left no
+    marker (DGL's own launch tool) may have made it.
+    """
+    names = set(os.listdir(SHM))
+    live, dead = [], []
+    for name in sorted(names):
+        if name.startswith(MARKER) and (read := _read_marker(name)) is not None:
+            job, running = read
+            files = {n for n in names - set(job["before"]) if _belongs(n, job["graph_name"])}
+            if running:
+                live.append(MarkedJob(name, job["pid"], job["uid"], tuple(sorted(files))))
+            elif job["uid"] == os.geteuid():
+                dead.append(MarkedJob(name, job["pid"], job["uid"], tuple(sorted(files))))
+    taken = {name for job in live for name in job.files}
+    suspects = ({name for name in names if _SEGMENT.search(name)} | {n for job in dead for n in job.files}) - taken
+    users = processes_using(suspects)
+    dead = [
+        MarkedJob(job.marker, job.pid, job.uid, tuple(n for n in job.files if n not in taken and n not in users))
+        for job in dead
+    ]
+    foreign = suspects - {name for job in dead for name in job.files}
+    return Leftovers(dead, live, sorted(foreign), {n: pid for n, pid in users.items() if n in foreign})
+
+
+def _read_marker(name: str) -> tuple[dict, bool] | None:
+    """Content of a marker and whether its process lives; None for one that just went or that is none of ours."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), (SHM / name).open() as file:
+        content = json.load(file)
+        job = {
+            "pid": int(content["pid"]),
+            "uid": os.fstat(file.fileno()).st_uid,  # what the kernel says, not what the file says
+            "graph_name": content["graph_name"],
+            "before": list(content["before"]),
+        }
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return job, True
+        return job, False
+    return None
+
+
+def processes_using(names: Iterable[str]) -> dict[str, int]:
+    """Which of these files of /dev/shm a process has mapped, and its number; only processes that we may look at.
+
+    Compared by device and inode: another machine's /dev/shm has files of the same name.
+    """
+    wanted = {}
+    for name in names:
+        with contextlib.suppress(OSError):
+            stat = (SHM / name).stat()
+            wanted[f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x} {stat.st_ino}"] = name
+    found: dict[str, int] = {}
+    if not wanted:
+        return found
+    for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
+            for line in maps:
+                if "/dev/shm/" in line:
+                    fields = line.split(maxsplit=5)
+                    name = wanted.get(f"{fields[3]} {fields[4]}")
+                    if name is not None:
+                        found.setdefault(name, pid)
+    return found
+
+
+def clean_leftovers() -> list[str]:
+    """Remove what dead jobs of this user left in /dev/shm, and their markers; returns the names of the files."""
+    removed: list[str] = []
+    for job in leftovers().dead:
+        with contextlib.suppress(OSError), (SHM / job.marker).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another process may have cleaned up, and started a job, since we looked: then the marker is gone.
+            if os.fstat(file.fileno()).st_nlink:
+                removed += _unlink_own(job.files)
+                _unlink_own([job.marker])
+    return sorted(removed)

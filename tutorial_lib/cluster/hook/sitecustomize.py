@@ -1,10 +1,14 @@
-"""Loaded by Python at the start of every trainer: makes a trainer that fails end at once, and say why.
+"""Loaded by Python at the start of every server, trainer and sampler of a job. Scripts need no change: this folder is
+on PYTHONPATH.
 
-DGL's client registers an exit handler that waits for all other clients. A script that raises would print its
-traceback and then wait there for ever, with the others waiting for it. So a trainer of ours ends by ``os._exit``
-after its traceback, and leaves a ``failure`` event. Scripts need no change: this folder is on PYTHONPATH.
+It makes a trainer that fails end at once, and say why. DGL's client registers an exit handler that waits for all other
+clients: a script that raises would print its traceback and then wait there for ever, with the others waiting for it.
+So a trainer of ours ends by ``os._exit`` after its traceback, and leaves a ``failure`` event.
 
-Only the process that torchrun started is meant, not its samplers and not programs that a script starts.
+It lets the machine's agent ask any of these processes for its Python stack (`cluster/stacks.py`), which works also
+while the process waits inside C++ code. And it ends a sampler whose trainer is gone.
+
+Programs that a script starts are left alone.
 """
 
 import importlib.util
@@ -22,6 +26,52 @@ def load_next_sitecustomize():
             spec = importlib.util.spec_from_file_location("sitecustomize_of_the_user", path)
             spec.loader.exec_module(importlib.util.module_from_spec(spec))
             return
+
+
+def role_of_this_process():
+    """(role, index) within the machine, or None for a process that is none of the job's.
+
+    With a command that needs a shell, the shell is what the agent or torchrun started, and we are its child.
+    """
+    if "--multiprocessing-fork" in sys.orig_argv:  # spawned by a trainer: the command says so
+        sampler = os.environ.get("DGL_NUM_SAMPLER", "0") != "0"
+        return ("sampler" if sampler else "worker"), int(os.environ.get("LOCAL_RANK", 0))
+    own = {os.getpid()} | ({os.getppid()} if os.environ.get("TUTORIAL_SHELL") else set())
+    if int(os.environ.get("TUTORIAL_TRAINER_PID", -1)) in own:
+        return "trainer", int(os.environ["LOCAL_RANK"])
+    if os.environ.get("DGL_ROLE") == "server" and os.getsid(0) in own:
+        return "server", int(os.environ["TUTORIAL_INDEX"])
+    return None
+
+
+def register(role, index):
+    """Write down who we are, and dump all Python stacks to a file of our own on a signal that nobody else uses."""
+    import faulthandler
+    import json
+    import signal
+
+    folder = os.path.join(os.environ["TUTORIAL_LOG_DIR"], ".processes")
+    os.makedirs(folder, exist_ok=True)
+    stacks = open(os.path.join(folder, f"{os.getpid()}.stacks"), "w")  # noqa: SIM115 - stays open
+    faulthandler.register(signal.SIGRTMAX - 1, file=stacks, all_threads=True)
+    path = os.path.join(folder, f"{os.getpid()}.json")
+    with open(path + ".new", "w") as file:
+        json.dump({"pid": os.getpid(), "parent": os.getppid(), "role": role, "index": index}, file)
+    os.rename(path + ".new", path)
+
+
+def end_with_parent():
+    """A sampler waits for work for ever. The kernel could end it with its parent, but means the parent's thread."""
+    import time
+
+    parent = os.getppid()
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def write_event(kind, message, lines):
@@ -72,9 +122,20 @@ def watch_sys_exit():
     threading._register_atexit(before_exit_handlers)  # these run before those of `atexit`
 
 
-if os.environ.get("TUTORIAL_TRAINER_PID") == str(os.getpid()):
-    sys.excepthook = end_on_exception
-    watch_sys_exit()
+def main():
+    found = role_of_this_process()
+    if found is None:
+        return
+    register(*found)
+    if found[0] == "trainer":
+        sys.excepthook = end_on_exception
+        watch_sys_exit()
+    elif found[0] in ("sampler", "worker"):
+        end_with_parent()
+
+
+if "TUTORIAL_LOG_DIR" in os.environ:
+    main()
 
 try:
     load_next_sitecustomize()
