@@ -8,33 +8,15 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
 from tutorial_lib.cluster.shm import dgl_segments
+from tutorial_lib.findings import Finding
 
 OPEN_FILES, OPEN_FILES_LEAST = 4096, 1024
 FREE_SHM = 1 << 30
 REMAKE = "Remove .venv and run make again, or: pip install -r requirements.lock && pip install --no-deps -e ."
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One checked thing. ``status`` is ok, fail or skip; ``remedy`` says what to do about a fail."""
-
-    check: str
-    status: str
-    detail: str
-    remedy: str = ""
-
-    def __str__(self) -> str:
-        line = f"[{self.status}]".ljust(7) + f"{self.check}: {self.detail}"
-        return line + "".join(f"\n       -> {text}" for text in self.remedy.splitlines())
-
-    def to_dict(self) -> dict[str, str]:
-        """JSON types only."""
-        return asdict(self)
 
 
 def examine(*, emulate: int | None = None) -> list[Finding]:
