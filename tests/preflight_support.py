@@ -1,0 +1,49 @@
+"""What the tests of the preflight share: a plan that asks for nothing, and copies of a partition to damage."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.findings import Finding
+from tutorial_lib.partition import Partition
+
+HERE = Machine("machine-0", "127.0.0.1", interface="lo")
+ELSEWHERE = Machine("machine-1", "192.0.2.7")
+EMPTY = JobPlan([HERE], [], "", "", "", "", 0)
+
+
+def failed(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.status == "fail"]
+
+
+def the_fail(findings: Iterable[Finding]) -> Finding:
+    (finding,) = failed(findings)
+    assert finding.remedy
+    return finding
+
+
+@pytest.fixture
+def damaged(partition_of: Callable[[int], Partition], tmp_path: Path) -> Callable[..., JobPlan]:
+    """``damaged(name, change)``: a plan for a copy of a partition in which ``change(path)`` was done to one file."""
+
+    def make(name: str = "", change: Callable[[Path], object] = lambda _path: None) -> JobPlan:
+        folder = tmp_path / "p"
+        shutil.copytree(partition_of(2).folder, folder)
+        change(folder / name)
+        config = folder / f"{partition_of(2).graph_name}.json"
+        return replace(EMPTY, machines=[HERE, ELSEWHERE], part_config=str(config))
+
+    return make
+
+
+def flip_last_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
