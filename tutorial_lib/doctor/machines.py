@@ -1,0 +1,63 @@
+"""The preflight of a job, without a job: on emulated machines, or over ssh on those of an ``ip_config.txt``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
+from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.spec import Cluster, read_ip_config
+from tutorial_lib.errors import InputError
+from tutorial_lib.findings import FAIL, OK, SKIP, Finding
+
+NEEDS_A_JOB = {"command", "log folder", "ip_config"}  # without one, each machine would say three times: skipped
+SSH_SECONDS = 60.0
+
+
+def examine_emulated(count: int, part_config: str | Path | None = None) -> list[Finding]:
+    """Start so many machines, let each look at itself, and stop them."""
+    try:
+        with EmulatedCluster(count) as cluster:
+            found = preflight_of(cluster, part_config)
+    except EmulationUnavailable as error:
+        return [Finding("emulated machines", FAIL, error.message, error.remedy)]
+    return [Finding("emulated machines", OK, f"{count} started and stopped"), *found]
+
+
+def examine_ip_config(
+    path: Path,
+    part_config: str | Path | None = None,
+    *,
+    port: int | None = None,
+    username: str | None = None,
+    allow_public: bool = False,
+) -> list[Finding]:
+    """Look at the machines of an address file over ssh; a public address is not contacted unless allowed.
+
+    Raises:
+        InputError: the file cannot be read as one.
+    """
+    from tutorial_lib.cluster.preflight import address_findings
+    from tutorial_lib.cluster.ssh import SshCluster
+
+    machines = read_ip_config(path)
+    findings = address_findings(machines, allow_public=allow_public)
+    if any(finding.status == FAIL for finding in findings):
+        return [*findings, Finding("machines", SKIP, "not contacted, as an address is not private")]
+    try:
+        with SshCluster(machines, port=port, username=username) as cluster:
+            reached = Finding("ssh login", OK, f"{', '.join(machine.name for machine in cluster.machines)} answered")
+            return [*findings, reached, *preflight_of(cluster, part_config, SSH_SECONDS)]
+    except InputError as error:
+        return [*findings, Finding("ssh login", FAIL, error.message, error.remedy)]
+
+
+def preflight_of(cluster: Cluster, part_config: str | Path | None, timeout: float = 30.0) -> Sequence[Finding]:
+    """What the machines of an entered cluster say to a plan that starts nothing."""
+    from tutorial_lib.cluster.preflight import examine_cluster
+
+    config = str(Path(part_config).absolute()) if part_config is not None else ""
+    plan = JobPlan(cluster.machines, [], config, ip_config="", log_dir="", cwd="", master_port=cluster.master_port)
+    findings = examine_cluster(cluster, plan, timeout=timeout)
+    return [f for f in findings if not (f.check in NEEDS_A_JOB and f.status == SKIP)]
