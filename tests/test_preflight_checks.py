@@ -17,7 +17,7 @@ from preflight_support import ELSEWHERE, EMPTY, HERE, failed, the_fail
 from tutorial_lib.cluster import preflight_checks, preflight_parts
 from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.local import free_ports
-from tutorial_lib.cluster.shm import SHM, Leftovers, MarkedJob, job_marker
+from tutorial_lib.cluster.shm import SHM, Leftovers, MarkedJob, job_marker, leftovers
 from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.findings import Finding
 
@@ -154,6 +154,23 @@ def test_what_a_killed_job_left_is_removed():
     assert (finding.status, finding.detail) == ("ok", "removed 1 files that a killed job left in /dev/shm")
     (finding,) = preflight_checks.segment_findings()
     assert finding.detail == "no files of another job in /dev/shm"
+
+
+def test_processes_of_a_killed_job_that_are_about_to_end():
+    """A server is killed a moment after its agent; until then its files are in use."""
+    code = (
+        "import mmap, os, signal, subprocess, sys; from tutorial_lib.cluster.shm import SHM, job_marker\n"
+        "code = 'import mmap, sys, time; f = open(sys.argv[1], \"r+b\"); m = mmap.mmap(f.fileno(), 0);'\n"
+        "code += 'print(flush=True); time.sleep(1)'\n"
+        "with job_marker('g', set()):\n"
+        "    path = SHM / 'node~_N~preflight-kvdata-'; path.write_bytes(b'x' * 4096)\n"
+        "    server = subprocess.Popen([sys.executable, '-c', code, str(path)], stdout=subprocess.PIPE)\n"
+        "    server.stdout.readline(); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=60)
+    assert [len(job.in_use) for job in leftovers().dead] == [1]
+    (finding,) = preflight_checks.segment_findings()
+    assert (finding.status, finding.detail) == ("ok", "removed 1 files that a killed job left in /dev/shm")
 
 
 @pytest.mark.parametrize(

@@ -157,10 +157,13 @@ def test_a_file_in_use_is_never_a_dead_jobs(start_job):
         assert processes_using([FEATURE, OWN[1]]) == {FEATURE: user.pid}
         assert leftovers().users == {FEATURE: user.pid}
         assert clean_leftovers() == list(OWN[1:])
-        assert (SHM / FEATURE).exists()
+        assert [j.in_use for j in leftovers().dead] == [(FEATURE,)]
+        assert leftovers().foreign == [FEATURE]
     finally:
         user.kill()
         user.communicate()
+    assert clean_leftovers() == [FEATURE]
+    assert leftovers().dead == []
 
 
 def test_a_marker_goes_with_its_block():

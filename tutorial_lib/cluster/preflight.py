@@ -203,7 +203,11 @@ def clock_finding(name: str, answer: Answer) -> Finding:
     started, finished = float(answer.document["started"]), float(answer.document["time"])
     skew = ((started - answer.sent) + (finished - answer.received)) / 2
     error = ((answer.received - answer.sent) - (finished - started)) / 2
-    detail = f"{abs(skew):.2f} s {'ahead of' if skew > 0 else 'behind'} the coordinator's (give or take {error:.2f} s)"
+    if abs(skew) <= error:
+        detail = f"agrees with the coordinator's, as far as can be told: to {error:.2f} s"
+    else:
+        way = "ahead of" if skew > 0 else "behind"
+        detail = f"{abs(skew):.2f} s {way} the coordinator's (give or take {error:.2f} s)"
     remedy = "Logs and events could not be put in order. Synchronise: sudo timedatectl set-ntp true"
     return verdict(abs(skew) - error <= CLOCK_SECONDS, "clock", detail, remedy, name)
 

@@ -17,6 +17,7 @@ import shutil
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from tutorial_lib.findings import FAIL, OK, SKIP, Finding, verdict
 
 SIOCGIFADDR = 0x8915
 LEAST_OPEN_FILES = 1024
+DYING_SECONDS = 3.0
 FILES_AT_REST, FILES_PER_PEER = 256, 8  # seen: 20 and 5; samplers hand over tensors as open files, too
 
 
@@ -195,6 +197,10 @@ def open_files(plan: JobPlan) -> Finding:
 def segment_findings() -> Iterator[Finding]:
     """DGL's files in /dev/shm from before: those of a dead job of ours are removed, others refused."""
     removed = clean_leftovers()
+    deadline = time.monotonic() + DYING_SECONDS
+    while any(job.in_use for job in leftovers().dead) and time.monotonic() < deadline:
+        time.sleep(0.1)  # processes of a job that was killed a moment ago
+        removed += clean_leftovers()
     if removed:
         yield Finding("leftovers", OK, f"removed {len(removed)} files that a killed job left in /dev/shm")
     found = leftovers()

@@ -16,8 +16,9 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 SHM = Path("/dev/shm")
@@ -96,12 +97,18 @@ def job_marker(graph_name: str | None, before: set[str]) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class MarkedJob:
-    """A job with a marker: its process, its user, and the files in /dev/shm that are its own now."""
+    """A job with a marker: its process, its user, and the files in /dev/shm that are its own now.
+
+    Attributes:
+        in_use: of a dead job, files with names as its own that some process has mapped: one that is about to end,
+            or one of a later job that left no marker.
+    """
 
     marker: str
     pid: int
     uid: int
     files: tuple[str, ...]
+    in_use: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,11 @@ def leftovers() -> Leftovers:
     suspects = ({name for name in names if _SEGMENT.search(name)} | {n for job in dead for n in job.files}) - taken
     users = processes_using(suspects)
     dead = [
-        MarkedJob(job.marker, job.pid, job.uid, tuple(n for n in job.files if n not in taken and n not in users))
+        replace(
+            job,
+            files=tuple(n for n in job.files if n not in taken and n not in users),
+            in_use=tuple(n for n in job.files if n in users),
+        )
         for job in dead
     ]
     foreign = suspects - {name for job in dead for name in job.files}
@@ -191,7 +202,10 @@ def processes_using(names: Iterable[str]) -> dict[str, int]:
 
 
 def clean_leftovers() -> list[str]:
-    """Remove what dead jobs of this user left in /dev/shm, and their markers; returns the names of the files."""
+    """Remove what dead jobs of this user left in /dev/shm; returns the names of the files.
+
+    A marker goes with the last file; while a process uses one, both are kept for the next time.
+    """
     removed: list[str] = []
     for job in leftovers().dead:
         with contextlib.suppress(OSError), (SHM / job.marker).open() as file:
@@ -199,5 +213,19 @@ def clean_leftovers() -> list[str]:
             # Another process may have cleaned up, and started a job, since we looked: then the marker is gone.
             if os.fstat(file.fileno()).st_nlink:
                 removed += _unlink_own(job.files)
-                _unlink_own([job.marker])
+                if not job.in_use:
+                    _unlink_own([job.marker])
     return sorted(removed)
+
+
+def main() -> None:
+    """``python -m tutorial_lib.cluster.shm``: clean up after an agent that could not; waits for its processes to go."""
+    for _ in range(20):
+        clean_leftovers()
+        if not leftovers().users:
+            return
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.doctor import host, software
 from tutorial_lib.doctor.machines import examine_emulated, examine_ip_config
 from tutorial_lib.errors import InputError
@@ -57,6 +58,8 @@ def examine(
     """
     if emulate is not None and ip_config is not None:
         raise InputError("choose one of --emulate N and --ip_config FILE")
+    if ip_config is not None:
+        read_ip_config(Path(ip_config))  # a wrong argument is told at once
     findings = Findings()
     for check in SOFTWARE:
         findings += _made(check)
