@@ -56,8 +56,9 @@ def start_job() -> Iterator[Callable[..., subprocess.Popen]]:
         process.kill()
         process.wait()
         process.stdout.close()
-    for path in [*(SHM / name for name in OWN), *SHM.glob(f"{MARKER}*")]:
-        path.unlink(missing_ok=True)
+    clean_leftovers()
+    for name in OWN:
+        (SHM / name).unlink(missing_ok=True)
 
 
 @pytest.fixture
