@@ -1,4 +1,7 @@
-"""A trainer for tests: ``faulty_trainer.py GRAPH FAULT RANK`` joins a job, then does FAULT on RANK."""
+"""A trainer for tests: ``faulty_trainer.py GRAPH FAULT RANK`` joins a job, then does FAULT on RANK.
+
+With FAULT ``loop:N`` it draws and trains on N batches (a gradient's all-reduce in each), for faults from outside.
+"""
 
 import os
 import signal
@@ -13,6 +16,31 @@ from tutorial_lib.loaders import BatchLoader
 from tutorial_lib.session import join, serve_if_server
 
 
+def loop(session, steps: int) -> None:
+    """Batches from sampler processes if there are any, features over the wire, a collective in every step."""
+    seeds = session.split(torch.arange(session.graph.num_nodes()) < 2000)
+    step = 0
+    while step < steps:
+        for batch in BatchLoader(session.graph, seeds, [5, 5], 50, shuffle=True):
+            total = session.graph.ndata["feat"][batch.input_nodes].sum()
+            dist.all_reduce(total)
+            session.events.emit("beat", step=step)
+            time.sleep(0.02)
+            step += 1
+            if step == steps:
+                return
+
+
+def use_memory_up() -> None:
+    """In a group of our own with 400 MB: the kernel ends us when we pass that."""
+    group = Path("/sys/fs/cgroup/memory") / f"tutorial-test-{os.environ['OOM_GROUP']}"
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    hoard = []
+    while True:
+        hoard.append(torch.ones(10_000_000))
+        time.sleep(0.01)
+
+
 def main(graph_name: str, fault: str, rank: str) -> None:
     serve_if_server()
     with join(graph_name) as session:
@@ -20,15 +48,26 @@ def main(graph_name: str, fault: str, rank: str) -> None:
             seeds = session.split(torch.arange(session.graph.num_nodes()) < 196)
             counted = sum(len(batch.seeds) for batch in BatchLoader(session.graph, seeds, [5, 5], 10, shuffle=True))
             session.events.emit("counted", seeds=counted)
+        elif fault.startswith("loop:"):
+            loop(session, int(fault.split(":")[1]))
         elif session.rank == int(rank):
             Path("fault-at").write_text(str(time.time()))
             if fault == "raise":
                 raise ValueError("a mistake in the training loop")
             if fault == "exit":
                 sys.exit(3)
+            if fault == "os._exit":
+                os._exit(3)
             if fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if fault == "memory":
+                use_memory_up()
+            if fault == "skip":
+                return  # leaves without the barrier that the others are in: waits in `leave`
             time.sleep(1000)
+        elif fault == "skip":
+            dist.all_reduce(torch.zeros(1))  # the one that the other rank skips
+            dist.all_reduce(torch.zeros(1))
         else:
             dist.barrier()  # waits for the rank that never comes
 

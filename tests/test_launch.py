@@ -50,11 +50,13 @@ def two_machines(emulation, partition_of: Callable[[int], Partition]):
     return EmulatedCluster(2), partition_of(2)
 
 
-def run_and_fail(cluster, plan: JobPlan, limits: Limits | None = None) -> tuple[JobFailed, float]:
+def run_and_fail(
+    cluster, plan: JobPlan, limits: Limits | None = None, preflight: bool = True
+) -> tuple[JobFailed, float]:
     """Run a job that must fail; returns the failure and the seconds from the fault to the end."""
     with pytest.raises(JobFailed) as caught, cluster:
         try:
-            Coordinator(cluster, plan, limits=limits).run()
+            Coordinator(cluster, plan, limits=limits, preflight=preflight).run()
         finally:
             stamp = Path(plan.cwd) / "fault-at"
             seconds = time.time() - float(stamp.read_text()) if stamp.exists() else float("nan")
@@ -89,7 +91,9 @@ def test_sys_exit_in_one_trainer_ends_the_job(two_machines, tmp_path):
 def test_a_command_that_does_not_exist_is_named_at_once(two_machines, tmp_path):
     cluster, partition = two_machines
     start = time.monotonic()
-    failure, _ = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, command=["no-such-program", "x"]))
+    failure, _ = run_and_fail(
+        cluster, plan_of(cluster, partition, tmp_path, command=["no-such-program", "x"]), preflight=False
+    )
     assert str(failure).endswith("cannot start 'no-such-program': No such file or directory")
     assert time.monotonic() - start < CLEAN_EXIT_SECONDS
 
@@ -102,7 +106,7 @@ def test_an_agent_that_cannot_work_is_named_at_once(two_machines, tmp_path):
         machine if k == 0 else replace(machine, interface="no-such-card") for k, machine in enumerate(plan.machines)
     ]
     start = time.monotonic()
-    failure, _ = run_and_fail(cluster, replace(plan, machines=wrong))
+    failure, _ = run_and_fail(cluster, replace(plan, machines=wrong), preflight=False)
     assert (failure.machine, failure.role) == ("machine-1", "agent")
     assert any("no-such-card" in line for line in failure.tail)
     assert time.monotonic() - start < CLEAN_EXIT_SECONDS
@@ -119,7 +123,8 @@ def test_a_command_that_never_serves_is_named_at_once(two_machines, tmp_path):
 
 def test_a_server_that_cannot_start_is_named(two_machines, tmp_path):
     cluster, partition = two_machines
-    failure, _ = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, "none", "0", part_config="/no/such.json"))
+    plan = plan_of(cluster, partition, tmp_path, "none", "0", part_config="/no/such.json")
+    failure, _ = run_and_fail(cluster, plan, preflight=False)
     assert failure.role == "server"
     assert "No such file or directory: '/no/such.json'" in str(failure)
 
@@ -201,7 +206,7 @@ def test_a_foreign_segment_is_refused_and_kept():
     path.write_bytes(b"x")
     try:
         assert dgl_segments() == [path.name]
-        with pytest.raises(InputError, match="1 shared-memory files of another DGL job"):
+        with pytest.raises(InputError, match="holds 1 files of another DGL job"):
             LocalCluster().__enter__()
         assert path.exists()
     finally:

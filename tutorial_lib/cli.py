@@ -13,7 +13,7 @@ import typer
 from tutorial_lib.datasets import DEFAULT_SCALE, NAMES, Dataset, default_root, load_dataset
 from tutorial_lib.display import RunDisplay, human_bytes, print_failure
 from tutorial_lib.errors import InputError, TutorialError
-from tutorial_lib.result import check_run_folder, default_run_folder
+from tutorial_lib.result import check_resume_folder, check_run_folder, default_run_folder
 
 INTERRUPTED = 130
 
@@ -28,6 +28,18 @@ DatasetOption = Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}, or
 ScaleOption = Annotated[float, typer.Option(help="Size of synthetic-products, 0.002 to 1.0 (1.0: 2.4M nodes).")]
 RootOption = Annotated[Path | None, typer.Option(help="Folder of downloads and caches. (default: data/)")]
 SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of data, partition and training.")]
+SshPortOption = Annotated[
+    int | None, typer.Option("--ssh_port", min=1, max=65535, help="(default: your ssh configuration's)")
+]
+SshUserOption = Annotated[str | None, typer.Option("--ssh_username", help="(default: your ssh configuration's)")]
+PublicOption = Annotated[
+    bool,
+    typer.Option("--allow_public_addresses", help="DGL runs code that arrives on its ports: only behind a firewall."),
+]
+StallOption = Annotated[
+    float,
+    typer.Option("--stall-timeout", min=0, help="Seconds without progress until the job is ended; 0: never."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
@@ -50,19 +62,34 @@ def parse_fanouts(text: str) -> tuple[int, ...]:
 
 @app.command()
 def doctor(
-    emulate: Annotated[int | None, typer.Option(help="Also try to start this many emulated machines.")] = None,
+    emulate: Annotated[int | None, typer.Option(help="Also start this many emulated machines and check them.")] = None,
+    ip_config: Annotated[
+        Path | None, typer.Option("--ip_config", help="Also check the machines of this file, over ssh.")
+    ] = None,
+    part_config: Annotated[
+        Path | None, typer.Option("--part_config", help="DGL's partition description: each machine checks its part.")
+    ] = None,
+    ssh_port: SshPortOption = None,
+    ssh_username: SshUserOption = None,
+    allow_public: PublicOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check this computer for everything a job needs; each problem comes with its remedy."""
-    from tutorial_lib.doctor import examine
+    """Check this computer, and machines, for everything a job needs; each problem comes with its remedy."""
+    from tutorial_lib.doctor import examine, report
 
-    findings = examine(emulate=emulate)
+    findings = examine(
+        emulate=emulate,
+        ip_config=ip_config,
+        part_config=part_config,
+        ssh_port=ssh_port,
+        ssh_username=ssh_username,
+        allow_public=allow_public,
+    )
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=2))
     else:
-        for finding in findings:
-            print(finding)
-    if any(finding.status == "fail" for finding in findings):
+        report(findings)
+    if findings.failed:
         raise typer.Exit(1)
 
 
@@ -146,9 +173,16 @@ def train(
     scale: ScaleOption = DEFAULT_SCALE,
     seed: SeedOption = 0,
     root: RootOption = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; must not exist yet. (default: runs/TIME-NAME)")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; must not exist yet, but for --resume. (default: runs/TIME-NAME)")
+    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out from its last complete checkpoint.")
+    ] = False,
 ) -> None:
     """Train GraphSAGE and report one global accuracy."""
+    from tutorial_lib.continuation import Continuation
     from tutorial_lib.runs import DataSource, Layout, run_distributed, run_single
     from tutorial_lib.training import TrainConfig
 
@@ -160,6 +194,8 @@ def train(
         raise InputError("--single-process has no --trainers, --samplers and --servers")
     if wire is not None and (machines or single_process):
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
+    if resume and out is None:
+        raise InputError("--resume needs --out, the folder of the run to continue")
     config = TrainConfig(
         epochs=epochs,
         fanouts=parse_fanouts(fanouts),
@@ -171,13 +207,14 @@ def train(
     if not single_process and machines is None and emulate is None:
         emulate = 2
     source = DataSource(dataset, scale=scale, seed=seed, root=root)
-    folder = check_run_folder(out or default_run_folder(dataset))
+    folder = check_resume_folder(out) if resume and out else check_run_folder(out or default_run_folder(dataset))
+    keep = Continuation(resume, checkpoint_every)
     with RunDisplay(epochs) as display:
         if single_process:
-            result = run_single(source, config, folder, display)
+            result = run_single(source, config, folder, display, keep)
         else:
             layout = Layout(emulate=emulate, wire=wire, trainers=trainers, samplers=samplers, servers=servers)
-            result = run_distributed(source, layout, config, folder, display)
+            result = run_distributed(source, layout, config, folder, display, keep)
     display.summary(result, folder)
 
 
@@ -185,9 +222,15 @@ def train(
 def launch(
     command: Annotated[list[str], typer.Argument(help='The script and its arguments: "python3 train.py --lr 0.01".')],
     part_config: Annotated[Path, typer.Option("--part_config", help="DGL's partition description (JSON).")],
-    emulate: Annotated[int, typer.Option(help="Number of emulated machines, one per part.")],
+    emulate: Annotated[int | None, typer.Option(help="Number of emulated machines, one per part.")] = None,
+    machines: Annotated[int | None, typer.Option(help="1: this machine, without namespaces.")] = None,
     ip_config: Annotated[
-        Path, typer.Option("--ip_config", help="Address file that the script reads; written if it does not exist.")
+        Path,
+        typer.Option(
+            "--ip_config",
+            help="Address file that the script reads: its machines are reached over ssh. With --emulate it is written "
+            "if it does not exist.",
+        ),
     ] = Path("ip_config.txt"),
     workspace: Annotated[Path, typer.Option(help="Working directory of every process.")] = Path(),
     num_trainers: Annotated[int, typer.Option("--num_trainers", help="Trainers per machine.")] = 1,
@@ -201,24 +244,37 @@ def launch(
     ] = None,
     graph_format: Annotated[str, typer.Option("--graph_format", help="Formats the servers build.")] = "csc",
     extra_envs: Annotated[
-        list[str] | None, typer.Option("--extra_envs", help="NAME=VALUE for every process; may be repeated.")
+        list[str] | None, typer.Option("--extra_envs", help="NAME=VALUE ... for every process.")
     ] = None,
+    ssh_port: SshPortOption = None,
+    ssh_username: SshUserOption = None,
+    remote_python: Annotated[
+        str, typer.Option("--remote_python", help="Python on the machines, with tutorial_lib. (default: as here)")
+    ] = sys.executable,
+    copy_to: Annotated[
+        str | None, typer.Option("--copy_to", help="Folder on the machines that gets the workspace. (default: shared)")
+    ] = None,
+    allow_public: PublicOption = False,
     wire: Annotated[str | None, typer.Option(help="Rate of the emulated wire: 1gbit, 200mbit.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds the trainers may take.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=1, help="Seconds the trainers may take.")] = None,
+    stall_timeout: StallOption = 120.0,
     out: Annotated[Path | None, typer.Option(help="Folder of the logs (default: runs/TIME-launch)")] = None,
 ) -> None:
-    """Run any DistDGL script, unchanged, on emulated machines. Trainer output is in the log folder."""
+    """Run any DistDGL script, unchanged, on emulated or real machines. Trainer output is in the log folder."""
     from tutorial_lib.launching import LaunchRequest
     from tutorial_lib.launching import launch as run_launch
 
+    if machines not in (None, 1):
+        raise InputError(f"--machines {machines}: only 1 is possible without namespaces", f"Use --emulate {machines}.")
     out = check_run_folder(out or default_run_folder("launch"))
     request = LaunchRequest(
         command=command,
         workspace=workspace,
         part_config=part_config,
         ip_config=ip_config,
-        emulate=emulate,
         out=out,
+        emulate=emulate,
+        local=machines == 1,
         num_trainers=num_trainers,
         num_samplers=num_samplers,
         num_servers=num_servers,
@@ -228,6 +284,12 @@ def launch(
         extra_envs=extra_envs or (),
         wire=wire,
         timeout=timeout,
+        stall_timeout=stall_timeout or None,
+        ssh_port=ssh_port,
+        ssh_username=ssh_username,
+        remote_python=remote_python,
+        copy_to=copy_to,
+        allow_public_addresses=allow_public,
     )
     with RunDisplay() as display:
         use = run_launch(request, display.on_event)
@@ -266,8 +328,13 @@ def finale(
 def main() -> None:
     """Run a command; every failure ends in a sentence and an exit code."""
     signal.signal(signal.SIGTERM, _end_on_sigterm)
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["launch"]:
+        from tutorial_lib.launching import spread_extra_envs
+
+        arguments = spread_extra_envs(arguments)
     try:
-        app()
+        app(arguments)
     except TutorialError as error:
         print_failure(error)
         sys.exit(error.exit_code)

@@ -15,6 +15,7 @@ from tutorial_lib.cluster.launch import JobFailed
 from tutorial_lib.errors import TutorialError
 
 STAGES = {
+    "checks": "checking the machines",
     "servers": "DGL servers are loading their parts",
     "trainers": "trainers are starting and connecting",
     "leaving": "servers are leaving",
@@ -53,8 +54,10 @@ class RunDisplay:
         kind = event["kind"]
         if kind == "stage":
             self._waiting(STAGES[event["stage"]])
-            if event["stage"] != "leaving":
+            if event["stage"] not in ("checks", "leaving"):
                 self.say(STAGES[event["stage"]])
+        elif kind in ("copied", "warning"):
+            self.say(event["text"])
         elif kind == "joined":
             self.say(f"rank {event['rank']} joined on {event['machine']}")
             self._waiting("training")

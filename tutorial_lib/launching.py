@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tutorial_lib.cluster.delivery import Delivery, deliver_files, fetch_results
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.job import JobPlan, check_counts, check_parts
 from tutorial_lib.cluster.launch import Coordinator, Event, Limits, MachineUse
-from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
+from tutorial_lib.cluster.local import LocalCluster
+from tutorial_lib.cluster.spec import Cluster, Machine, read_ip_config, write_ip_config
+from tutorial_lib.cluster.ssh import SshCluster
 from tutorial_lib.errors import InputError
 
 FORMATS = {"coo", "csr", "csc"}
+_SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=")
 
 
 @dataclass(frozen=True)
@@ -23,20 +28,25 @@ class LaunchRequest:
     """What to run and where.
 
     Attributes:
-        command: the user's command; one string is split as a shell would.
+        command: the user's command; one string may use the shell's language.
         workspace: working directory of every process; relative paths below start here.
         part_config: DGL's partition description.
-        ip_config: address file that the script passes to ``initialize``. It is written when it does not exist.
+        ip_config: address file that the script passes to ``initialize``. Without ``emulate`` and ``machines`` it names
+            the machines, which are reached over ssh; with them it is written when it does not exist.
         emulate: number of emulated machines.
+        local: this computer alone, without namespaces.
         out: folder of the logs; inside it one folder a machine.
+        copy_to: folder on the machines that gets a copy of the workspace; None: they share the workspace.
+        stall_timeout: seconds without any progress after which the job is ended; None for no limit.
     """
 
     command: Sequence[str]
     workspace: Path
     part_config: Path
     ip_config: Path
-    emulate: int
     out: Path
+    emulate: int | None = None
+    local: bool = False
     num_trainers: int = 1
     num_samplers: int = 0
     num_servers: int = 1
@@ -46,25 +56,49 @@ class LaunchRequest:
     extra_envs: Sequence[str] = ()
     wire: str | None = None
     timeout: float | None = None
+    stall_timeout: float | None = 120.0
+    ssh_port: int | None = None
+    ssh_username: str | None = None
+    remote_python: str = sys.executable
+    copy_to: str | None = None
+    allow_public_addresses: bool = False
+
+    def limits(self) -> Limits:
+        """Time limits of the stages."""
+        return Limits(job=self.timeout, stall=self.stall_timeout)
 
 
-def check(request: LaunchRequest) -> tuple[list[str], Path, Path]:
-    """Find what is wrong before anything is started; returns command, part config and ip config, made absolute."""
+def words_of(command: Sequence[str]) -> tuple[list[str], bool]:
+    """What to execute, and whether that is a shell: ``["cd x && python3 a.py"]`` needs one, as in DGL's tool."""
+    if len(command) > 1:
+        return list(command), False
+    text = command[0] if command else ""
     try:
-        command = shlex.split(request.command[0]) if len(request.command) == 1 else list(request.command)
+        words = shlex.split(text)
     except ValueError as error:
-        raise InputError(f"cannot read the command {request.command[0]!r}: {error}") from None
-    if not command:
+        raise InputError(f"cannot read the command {text!r}: {error}") from None
+    if not words:
         raise InputError("nothing to run", 'Put the command last: launch ... "python3 train.py --epochs 3"')
+    return (["/bin/sh", "-c", text], True) if _SHELL_SYNTAX.search(text) else (words, False)
+
+
+def _check(request: LaunchRequest) -> Path:
+    """Find what is wrong before anything is started; returns the part config's path, made absolute."""
+    words_of(request.command)
     if not request.workspace.is_dir():
         raise InputError(f"--workspace {request.workspace} is not a folder")
     check_counts(request.num_trainers, request.num_samplers, request.num_servers, prefix="--num_")
     unknown = set(request.graph_format.split(",")) - FORMATS
     if unknown:
         raise InputError(f"--graph_format: unknown {sorted(unknown)[0]!r}", "Known: coo, csr, csc, joined by commas.")
-    part_config = (request.workspace / request.part_config).resolve()
-    check_parts(_parts_in(part_config), request.emulate, part_config)
-    return command, part_config, (request.workspace / request.ip_config).resolve()
+    over_ssh = request.emulate is None and not request.local
+    if request.emulate is not None and request.local:
+        raise InputError("choose one of --emulate N and --machines 1")
+    if request.copy_to is not None and not over_ssh:
+        raise InputError("--copy_to is for machines reached over ssh; these share this computer's files")
+    if request.wire is not None and request.emulate is None:
+        raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
+    return (request.workspace / request.part_config).resolve()
 
 
 def _parts_in(part_config: Path) -> int:
@@ -74,6 +108,24 @@ def _parts_in(part_config: Path) -> int:
         raise InputError(f"--part_config {part_config}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise InputError(f"--part_config {part_config} is not a partition description of DGL") from None
+
+
+def _cluster_of(request: LaunchRequest, ip_config: Path) -> Cluster:
+    if request.local:
+        return LocalCluster(request.num_servers)
+    if request.emulate is not None:
+        return EmulatedCluster(request.emulate, wire=request.wire)
+    if not ip_config.exists():
+        raise InputError(
+            f"--ip_config {ip_config} does not exist",
+            "Write one line 'address [port]' for each machine, or use --emulate N to have machines made.",
+        )
+    return SshCluster(
+        read_ip_config(ip_config),
+        port=request.ssh_port,
+        username=request.ssh_username,
+        python=request.remote_python,
+    )
 
 
 def _provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
@@ -91,9 +143,22 @@ def _provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
         )
 
 
+def spread_extra_envs(arguments: Sequence[str]) -> list[str]:
+    """``--extra_envs A=1 B=2`` to ``--extra_envs A=1 --extra_envs B=2``, for the sake of DGL's tool, which takes it."""
+    spread: list[str] = []
+    inside = False
+    for k, word in enumerate(arguments):
+        is_pair = re.fullmatch(r"[A-Za-z_]\w*=\S*", word) is not None
+        if inside and is_pair and spread[-1] != "--extra_envs" and k < len(arguments) - 1:
+            spread.append("--extra_envs")
+        inside = word == "--extra_envs" or (inside and is_pair)
+        spread.append(word)
+    return spread
+
+
 def environment_of(pairs: Sequence[str]) -> dict[str, str]:
-    """``["A=1", "B=2 C=3"]`` to variables, as DGL's launch tool takes them in ``--extra_envs``."""
-    words = [word for pair in pairs for word in pair.split()]
+    """``["A=1", "B=2 C='x y'"]`` to variables, as DGL's launch tool takes them in ``--extra_envs``."""
+    words = [word for pair in pairs for word in shlex.split(pair)]
     for word in words:
         if not re.match(r"[A-Za-z_]\w*=", word):
             raise InputError(f"--extra_envs: {word!r} is not NAME=VALUE")
@@ -101,30 +166,52 @@ def environment_of(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def launch(request: LaunchRequest, on_event: Callable[[Event], None] = lambda _event: None) -> dict[str, MachineUse]:
-    """Run the command on emulated machines and return what each machine used.
+    """Run the command on the machines and return what each machine used.
 
     Raises:
         InputError: found before anything was started. JobFailed: with the first cause.
     """
-    command, part_config, ip_config = check(request)
-    cluster = EmulatedCluster(request.emulate, wire=request.wire)
+    part_config = _check(request)
+    ip_config = (request.workspace / request.ip_config).resolve()
+    cluster = _cluster_of(request, ip_config)
+    check_parts(_parts_in(part_config), len(cluster.machines), part_config)
     environment = environment_of(request.extra_envs)
-    _provide_ip_config(ip_config, cluster.machines)
+    if request.emulate is not None:
+        _provide_ip_config(ip_config, cluster.machines)
     with cluster:
-        plan = JobPlan(
-            machines=cluster.machines,
-            command=command,
-            part_config=str(part_config),
-            ip_config=str(ip_config),
-            log_dir=str(request.out.resolve()),
-            cwd=str(request.workspace.resolve()),
-            master_port=cluster.master_port,
-            trainers=request.num_trainers,
-            samplers=request.num_samplers,
-            servers=request.num_servers,
-            graph_format=request.graph_format,
-            server_threads=request.num_server_threads,
-            omp_threads=request.num_omp_threads,
-            env=environment,
-        )
-        return Coordinator(cluster, plan, on_event, Limits(job=request.timeout)).run()
+        if request.local:  # its ports are chosen on entering
+            write_ip_config(ip_config, cluster.machines)
+        plan = _plan(request, cluster, part_config, ip_config, environment)
+        options = {"limits": request.limits(), "allow_public": request.allow_public_addresses}
+        if request.copy_to is None:
+            return Coordinator(cluster, plan, on_event, **options).run()
+        delivery = Delivery.of_workspace(request.workspace, plan, request.copy_to, name=request.out.name)
+        deliver_files(cluster, delivery, on_event)
+        try:
+            return Coordinator(cluster, plan, on_event, remote=delivery.plan, **options).run()
+        finally:
+            fetch_results(cluster, delivery, request.out, on_event)
+
+
+def _plan(
+    request: LaunchRequest, cluster: Cluster, part_config: Path, ip_config: Path, environment: dict[str, str]
+) -> JobPlan:
+    command, shell = words_of(request.command)
+    return JobPlan(
+        machines=cluster.machines,
+        command=command,
+        part_config=str(part_config),
+        ip_config=str(ip_config),
+        log_dir=str(request.out.resolve()),
+        cwd=str(request.workspace.resolve()),
+        master_port=cluster.master_port,
+        trainers=request.num_trainers,
+        samplers=request.num_samplers,
+        servers=request.num_servers,
+        graph_format=request.graph_format,
+        server_threads=request.num_server_threads,
+        omp_threads=request.num_omp_threads,
+        env=environment,
+        shell=shell,
+        silence=getattr(cluster, "silence", None),
+    )

@@ -36,7 +36,7 @@ import psutil
 from tutorial_lib.cluster.job import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_command, trainer_env
 from tutorial_lib.cluster.namespaces import die_with_parent
 from tutorial_lib.cluster.network import bytes_sent, interface_of, listening_ports
-from tutorial_lib.cluster.shm import SHM, remove_segments
+from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments
 from tutorial_lib.cluster.stacks import FOLDER as PROCESSES_FOLDER
 from tutorial_lib.cluster.stacks import collect
 from tutorial_lib.cluster.watch import Watch
@@ -341,7 +341,9 @@ def main() -> None:
         if not byte:
             return
         first += byte
-    Agent(JobPlan.from_json(first.decode()), int(sys.argv[1])).run()
+    agent = Agent(JobPlan.from_json(first.decode()), int(sys.argv[1]))
+    with job_marker(graph_name_in(agent.plan.part_config), agent.shm_before):
+        agent.run()
 
 
 if __name__ == "__main__":

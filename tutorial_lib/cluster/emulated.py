@@ -66,6 +66,8 @@ class EmulatedCluster:
         InputError: bad arguments. EmulationUnavailable: the host forbids it.
     """
 
+    private_shm = True
+
     def __init__(self, count: int, *, wire: str | None = None, shm_bytes: int | None = None) -> None:
         if not 1 <= count <= MAX_MACHINES:
             raise InputError(f"cannot emulate {count} machines; possible are 1 to {MAX_MACHINES}")

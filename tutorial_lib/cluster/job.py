@@ -121,7 +121,7 @@ def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict
         "TUTORIAL_MACHINE": plan.machines[index].name,
         "TUTORIAL_LOG_DIR": str(plan.log_folder(index)),
         **({"TUTORIAL_SHELL": "1"} if plan.shell else {}),
-        **plan.env,
+        **{name: os.path.expandvars(value) for name, value in plan.env.items()},  # $LD_LIBRARY_PATH of that machine
         # The hook makes failures end at once, see hook/sitecustomize.py.
         "PYTHONPATH": os.pathsep.join(p for p in [hook, plan.cwd, python_path] if p),
     }

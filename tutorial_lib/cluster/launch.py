@@ -1,6 +1,7 @@
 """The coordinator: one agent per machine, their messages, the first failure, and a clean end.
 
-    plan -> agents start -> every machine serves -> trainers start -> trainers done -> servers leave -> done
+    every machine is checked -> agents start -> every machine serves
+        -> trainers start -> trainers done -> servers leave -> done
 
 Each arrow is a wait with a limit. The first failure anywhere ends the wait and stops every machine.
 """
@@ -21,8 +22,9 @@ from typing import IO, Any
 
 from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, how_it_ended, stall_failure
 from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.progress import Progress
-from tutorial_lib.cluster.spec import Cluster
+from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
 from tutorial_lib.cluster.stacks import Stack, report
 
 __all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse", "how_it_ended"]
@@ -55,6 +57,7 @@ class Limits:
 
 PING_SECONDS = 5.0
 STACKS_SECONDS = 8.0
+CLEAN_SECONDS = 5.0
 
 
 @dataclass
@@ -71,6 +74,9 @@ class Coordinator:
     Args:
         on_event: called in this thread for each event of a trainer and each stage of the job.
         limits: time limits.
+        remote: the plan with the paths of the machines, where they are not those of this computer.
+        preflight: have every machine checked before anything is started.
+        allow_public: accept addresses that anybody may reach.
     """
 
     def __init__(
@@ -79,8 +85,12 @@ class Coordinator:
         plan: JobPlan,
         on_event: Callable[[Event], None] = lambda _event: None,
         limits: Limits | None = None,
+        remote: JobPlan | None = None,
+        preflight: bool = True,
+        allow_public: bool = False,
     ) -> None:
         self.cluster, self.plan, self.on_event, self.limits = cluster, plan, on_event, limits or Limits()
+        self._remote, self._preflight, self._allow_public = remote or plan, preflight, allow_public
         self._inbox: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._agents: list[subprocess.Popen] = []
         self._errors: list[IO] = []
@@ -88,7 +98,6 @@ class Coordinator:
         self._said: dict[str, set[int]] = {}
         self.use = {machine.name: MachineUse() for machine in plan.machines}
         self.events: list[Event] = []
-        self._progress = Progress()
         self._last_ping = 0.0
         self._stacks: dict[int, list[Stack]] = {}
 
@@ -96,8 +105,13 @@ class Coordinator:
         """Run the job to its end and return what each machine used.
 
         Raises:
+            PreflightFailed: what would have made the job fail; nothing has been started.
             JobFailed: with the first cause. KeyboardInterrupt: after everything has been stopped.
         """
+        if self._preflight:
+            self._stage("checks")
+            require(self.cluster, self._remote, allow_public=self._allow_public)
+        self._progress = Progress()
         try:
             self._start_agents()
             self._stage("servers")
@@ -139,7 +153,7 @@ class Coordinator:
             agent = self.cluster.popen(
                 machine,
                 [sys.executable, "-m", "tutorial_lib.cluster.agent", str(index)],
-                cwd=self.plan.cwd,
+                cwd=self._remote.cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -147,7 +161,7 @@ class Coordinator:
             self._agents.append(agent)
             self._open.add(index)
             threading.Thread(target=self._listen, args=(index, agent), daemon=True).start()
-            self._tell(index, self.plan.to_json())
+            self._tell(index, self._remote.to_json())
 
     def _listen(self, index: int, agent: subprocess.Popen) -> None:
         assert agent.stdout is not None
@@ -241,9 +255,13 @@ class Coordinator:
             self.use[self.plan.machines[index].name] = MachineUse(message["bytes_sent"], message["peak_rss"])
 
     def _how_the_agent_ended(self, index: int) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return f"the agent ended unexpectedly ({how_it_ended(self._agents[index].wait(timeout=2))})"
-        return "the agent ended unexpectedly"
+        try:
+            code = self._agents[index].wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            return "the agent ended unexpectedly"
+        if code == SSH_FAILED and self.plan.silence is not None:
+            return "the ssh connection is lost; its agent ends what it started there"
+        return f"the agent ended unexpectedly ({how_it_ended(code)})"
 
     def _record(self, event: Event, index: int) -> None:
         event = {"machine": self.plan.machines[index].name, **event}
@@ -279,6 +297,21 @@ class Coordinator:
                 agent.wait()
         for errors in self._errors:
             errors.close()
+        self._clean_up_after_dead_agents()
+
+    def _clean_up_after_dead_agents(self) -> None:
+        """What an agent would have removed, had it lived: the shared memory of its servers.
+
+        The kernel has ended its processes with it, see `namespaces.die_with_parent`; files it does not remove.
+        """
+        died = [m for k, m in enumerate(self.plan.machines) if k not in self._said.get("done", set())]
+        if getattr(self.cluster, "private_shm", False):  # goes away with the machine
+            return
+        for machine in died if self._agents else []:
+            with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+                command = [sys.executable, "-m", "tutorial_lib.cluster.shm"]
+                null = subprocess.DEVNULL
+                self.cluster.popen(machine, command, stdin=null, stdout=null, stderr=null).wait(timeout=CLEAN_SECONDS)
 
 
 def _without_type(message: dict[str, Any]) -> dict[str, Any]:

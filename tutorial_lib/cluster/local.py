@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tutorial_lib.cluster.shm import dgl_segments
+from tutorial_lib.cluster.preflight_checks import leftover_problems
+from tutorial_lib.cluster.shm import clean_leftovers, leftovers
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
 
@@ -65,14 +66,11 @@ class LocalCluster:
                 "another job with --machines 1 is running on this host; both would share /dev/shm",
                 "Wait for it to end, or use --emulate N: each emulated machine has its own /dev/shm.",
             ) from None
-        left = dgl_segments()
-        if left:
+        clean_leftovers()
+        problem = next(leftover_problems(leftovers()), None)
+        if problem is not None:
             self.__exit__()
-            raise InputError(
-                f"/dev/shm holds {len(left)} shared-memory files of another DGL job, for example {left[0]}",
-                "If no DGL job is running any more, remove them: rm "
-                + " ".join(f"'/dev/shm/{name}'" for name in left[:20]),
-            )
+            raise InputError(problem.detail, problem.remedy)
         first = free_ports(self.servers + 1)
         self.machines = [replace(self.machines[0], port=first)]
         self.master_port = first + self.servers

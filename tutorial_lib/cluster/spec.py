@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from tutorial_lib.errors import InputError
 
+SSH_FAILED = 255  # exit code of the ssh client for its own failures
 DEFAULT_PORT = 30050  # the port that DGL's own launch tool uses for server 0
 
 

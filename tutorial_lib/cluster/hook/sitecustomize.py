@@ -61,7 +61,10 @@ def register(role, index):
 
 
 def end_with_parent():
-    """A sampler waits for work for ever. The kernel could end it with its parent, but means the parent's thread."""
+    """A sampler waits for work for ever. The kernel could end it with its parent, but means the parent's thread.
+
+    What the agent and torchrun start directly ends with them by the kernel's help, see `_rank.py`.
+    """
     import time
 
     parent = os.getppid()
@@ -130,7 +133,8 @@ def main():
     if found[0] == "trainer":
         sys.excepthook = end_on_exception
         watch_sys_exit()
-    elif found[0] in ("sampler", "worker"):
+    started_directly = os.getpid() in (os.getsid(0), int(os.environ.get("TUTORIAL_TRAINER_PID", -1)))
+    if not started_directly:  # a sampler, or the child of a shell
         end_with_parent()
 
 

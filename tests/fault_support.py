@@ -1,0 +1,130 @@
+"""For tests of faults: a job that runs while the test does something to it, and the table of what was seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.launch import Coordinator, Limits
+from tutorial_lib.cluster.spec import Cluster, Machine, write_ip_config
+from tutorial_lib.partition import Partition
+
+FAULTY = Path(__file__).with_name("faulty_trainer.py")
+CLEAN_EXIT_SECONDS = 15
+SILENT_NETWORK_SECONDS = 60
+MARK = "<!-- written by make test-faults -->\n"
+_rows: list[tuple[str, str, str]] = []
+
+
+def plan_of(cluster: Cluster, partition: Partition, folder: Path, *arguments: str, **fields: Any) -> JobPlan:
+    """A job of ``faulty_trainer.py`` with its logs in ``folder/logs``."""
+    write_ip_config(folder / "ip_config.txt", cluster.machines)
+    defaults = {
+        "machines": cluster.machines,
+        "command": [sys.executable, str(FAULTY), partition.graph_name, *arguments],
+        "part_config": str(partition.config),
+        "ip_config": str(folder / "ip_config.txt"),
+        "log_dir": str(folder / "logs"),
+        "cwd": str(folder),
+        "master_port": cluster.master_port,
+    }
+    return JobPlan(**{**defaults, **fields})
+
+
+class RunningJob:
+    """A coordinator in a thread of its own.
+
+    ``with cluster: job = RunningJob(cluster, plan); job.wait_for("beat", 4); job.signal(...); job.end()``
+    """
+
+    def __init__(self, cluster: Cluster, plan: JobPlan, limits: Limits | None = None) -> None:
+        self.cluster, self.plan = cluster, plan
+        self.events: list[dict] = []
+        self.coordinator = Coordinator(cluster, plan, self.events.append, limits)
+        self.error: BaseException | None = None
+        self.fault_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.coordinator.run()
+        except BaseException as error:
+            self.error = error
+        self.ended_at = time.monotonic()
+
+    def wait_for(self, kind: str, count: int, seconds: float = 60) -> None:
+        """Until so many events of a kind have come."""
+        deadline = time.monotonic() + seconds
+        while sum(event["kind"] == kind for event in list(self.events)) < count:
+            assert self._thread.is_alive(), f"the job ended early: {self.error!r}"
+            assert time.monotonic() < deadline, f"only {len(self.events)} events: {self.events[-3:]}"
+            time.sleep(0.05)
+
+    def pid(self, machine: Machine, role: str, index: int = 0) -> int:
+        """Process number, as counted on that machine, of a process that has told who it is; or of torchrun."""
+        if role == "torchrun":
+            trainer = self._member(machine, "trainer", 0)
+            return trainer["parent"]
+        return self._member(machine, role, index)["pid"]
+
+    def _member(self, machine: Machine, role: str, index: int) -> dict:
+        folder = Path(self.plan.log_dir) / machine.name / ".processes"
+        found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+        return next(member for member in found if (member["role"], member["index"]) == (role, index))
+
+    def signal(self, machine: Machine, role: str, number: signal.Signals, index: int = 0) -> None:
+        """Send a signal to one process; the clock of the fault starts now."""
+        command = ["kill", f"-{int(number)}", str(self.pid(machine, role, index))]
+        self.fault_now()
+        assert self.cluster.popen(machine, command).wait(timeout=10) == 0
+
+    def fault_now(self) -> None:
+        """The fault happens at this moment."""
+        self.fault_at = time.monotonic()
+
+    def end(self, seconds: float = 120) -> tuple[BaseException | None, float]:
+        """Wait for the end; returns the failure (None: the job succeeded) and the seconds since the fault."""
+        self._thread.join(timeout=seconds)
+        assert not self._thread.is_alive(), f"still running {seconds} s later"
+        return self.error, self.ended_at - self.fault_at
+
+
+@pytest.fixture
+def saw() -> Callable[[str, object, float | None], None]:
+    """``saw(fault, what the user sees, seconds)``: a row of the table in docs/faults.md."""
+
+    def note(fault: str, message: object, seconds: float | None) -> None:
+        first = str(message).splitlines()[0]
+        _rows.append((fault, first, "before the start" if seconds is None else f"{seconds:.1f} s"))
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The faults of this run, with the seconds from fault to exit; ``FAULT_TABLE`` names a file that gets them."""
+    if not _rows:
+        return
+    terminalreporter.section("faults")
+    for fault, message, seconds in _rows:
+        terminalreporter.write_line(f"{seconds:>16}  {fault}: {message}")
+    if path := os.environ.get("FAULT_TABLE"):
+        head = Path(path).read_text().split(MARK)[0]
+        rows = "".join(f"| {f} | `{m.replace('|', '/')}` | {s} |\n" for f, m, s in _rows)
+        Path(path).write_text(f"{head}{MARK}\n| fault | first line of the report | seconds to exit |\n|---|---|---|\n{rows}")
+
+
+def run_to_end(command: list[str], seconds: float = 200, **kwargs: Any) -> subprocess.CompletedProcess:
+    """A command of ours with its output."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, **kwargs)

@@ -1,0 +1,147 @@
+"""A small cluster to log in to: emulated machines that run real ssh servers, and one more to log in from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.spec import Machine, write_ip_config
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+PORT = 2222
+LEFT = """
+import json, os, psutil
+own = {os.getpid(), 1}
+names = [" ".join(p.cmdline())[:90] for p in psutil.process_iter() if p.pid not in own]
+ports = sorted({c.laddr.port for c in psutil.net_connections("tcp") if c.status == "LISTEN"})
+print(json.dumps([[n for n in names if n and "sshd" not in n], sorted(os.listdir("/dev/shm")), ports]))
+"""
+
+
+class SshLab:
+    """``machines`` run an ssh server each; commands are given on ``head``, as on the login node of a cluster.
+
+    Args:
+        folder: for keys, configuration and the address file ``ip_config.txt``.
+    """
+
+    def __init__(self, folder: Path, count: int = 2) -> None:
+        self.folder = folder
+        self.cluster = EmulatedCluster(count + 1)
+        self.machines, self.head = self.cluster.machines[:count], self.cluster.machines[count]
+        self.ip_config = folder / "ip_config.txt"
+        self.env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+        self._daemons: list[subprocess.Popen] = []
+
+    def __enter__(self) -> SshLab:
+        self.folder.mkdir(exist_ok=True)
+        write_ip_config(self.ip_config, self.machines)
+        self._make_keys()
+        self.cluster.__enter__()
+        for machine in self.machines:
+            self.start_server(machine)
+        return self
+
+    def _make_keys(self) -> None:
+        for name in ("host_key", "user_key"):
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+        host_key = (self.folder / "host_key.pub").read_text().strip()
+        known = "".join(f"[{m.address}]:{PORT} {host_key}\n" for m in self.machines)
+        (self.folder / "known_hosts").write_text(known)
+        (self.folder / "authorized_keys").write_text((self.folder / "user_key.pub").read_text())
+        (self.folder / "config").write_text(
+            f"Port {PORT}\nIdentityFile {self.folder}/user_key\nIdentitiesOnly yes\n"
+            f"UserKnownHostsFile {self.folder}/known_hosts\nStrictHostKeyChecking yes\n"
+        )
+        wrapper = self.folder / "bin" / "ssh"
+        wrapper.parent.mkdir(exist_ok=True)
+        # The client finds the user's configuration by the password file, not by $HOME.
+        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.folder}/config "$@"\n')
+        wrapper.chmod(0o755)
+
+    def start_server(self, machine: Machine) -> None:
+        """Start the machine's ssh server, in the foreground of a process of ours."""
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)
+        options = {
+            "Port": PORT,
+            "HostKey": f"{self.folder}/host_key",
+            "AuthorizedKeysFile": f"{self.folder}/authorized_keys",
+            "PidFile": "none",
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "PermitRootLogin": "yes",
+            "PrintMotd": "no",
+        }
+        words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        log = (self.folder / f"sshd-{machine.name}.log").open("ab")
+        self._daemons.append(
+            self.cluster.popen(machine, [SSHD, "-D", "-e", "-f", "/dev/null", *words], stdout=log, stderr=log)
+        )
+        log.close()
+        deadline = time.monotonic() + 10
+        while PORT not in self.left_on(machine)[2]:
+            assert time.monotonic() < deadline, "the ssh server did not come up"
+            time.sleep(0.1)
+
+    def start(self, *argv: str, **kwargs: Any) -> subprocess.Popen:
+        """A command on the login node."""
+        kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.env, **kwargs}
+        return self.cluster.popen(self.head, list(argv), **kwargs)
+
+    def run(self, *argv: str, seconds: float = 200, **kwargs: Any) -> subprocess.CompletedProcess:
+        """A command on the login node, to its end."""
+        process = self.start(*argv, **kwargs)
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise AssertionError(f"no end within {seconds} s\n{out}\n{err}") from None
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+    def tutorial(self, *arguments: str, **kwargs: Any) -> subprocess.CompletedProcess:
+        """``python -m tutorial_lib ...`` on the login node."""
+        return self.run(sys.executable, "-m", "tutorial_lib", *arguments, **kwargs)
+
+    def left_on(self, machine: Machine) -> tuple[list[str], list[str], list[int]]:
+        """Processes (but the ssh server's), files in /dev/shm and listening ports of a machine."""
+        process = self.cluster.popen(machine, [sys.executable, "-c", LEFT], stdout=subprocess.PIPE, text=True)
+        return tuple(json.loads(process.communicate(timeout=30)[0]))
+
+    def assert_nothing_left(self, seconds: float = 5.0) -> None:
+        """On no machine: no process, no segment, no port but the ssh server's."""
+        deadline = time.monotonic() + seconds
+        while True:
+            left = {machine.name: self.left_on(machine) for machine in [*self.machines, self.head]}
+            if all(not names and not files and not set(ports) - {PORT} for names, files, ports in left.values()):
+                return
+            assert time.monotonic() < deadline, f"left behind (processes, /dev/shm, ports): {left}"
+            time.sleep(0.2)
+
+    def __exit__(self, *_exc: object) -> None:
+        self.cluster.__exit__()
+        for daemon in self._daemons:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                daemon.wait(timeout=5)
+
+
+@pytest.fixture
+def ssh_lab(emulation: None, nothing_left: None, tmp_path: Path) -> Iterator[SshLab]:
+    """Two machines with ssh servers and a login node; skips where there is no sshd."""
+    if SSHD is None:
+        pytest.skip("no ssh server on this computer (apt install openssh-server)")
+    with SshLab(tmp_path / "ssh") as lab:
+        yield lab

@@ -1,0 +1,150 @@
+"""Real ssh connections into emulated machines that run real ssh servers."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+SCRIPT = Path(__file__).with_name("guide_script.py")
+
+
+def guide_arguments(part_config: str, graph_name: str, epochs: int, **options: str) -> list[str]:
+    words = ["--ip_config", "ip_config.txt", "--part_config", part_config, "--graph_name", graph_name]
+    more = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return [*words, "--num_epochs", str(epochs), *more]
+
+
+@pytest.fixture
+def workspace(ssh_lab, partition_of, tmp_path) -> Path:
+    """A folder as a user would have it: script, parts and address file."""
+    folder = tmp_path / "work space"
+    shutil.copytree(partition_of(2).folder, folder / "parts")
+    shutil.copy(SCRIPT, folder / "train.py")
+    shutil.copy(ssh_lab.ip_config, folder)
+    return folder
+
+
+def launch(lab, workspace: Path, out: Path, *options: str, epochs: int = 2, **script) -> list[str]:
+    config = f"parts/{next(p.stem for p in (workspace / 'parts').glob('synthetic*.json'))}.json"
+    words = ["python3", "train.py", *guide_arguments(config, "synthetic-products", epochs, **script)]
+    base = ["launch", "--workspace", str(workspace), "--part_config", config, "--ip_config", "ip_config.txt"]
+    return [*base, "--num_trainers", "1", "--num_servers", "1", *options, "--out", str(out), shlex.join(words)]
+
+
+def test_the_guide_s_script_runs_over_ssh(ssh_lab, workspace, tmp_path):
+    """One option of each kind of DGL's tool; the user's ssh configuration has port and key."""
+    options = ["--num_samplers", "1", "--extra_envs", "GUIDE_TITLE=over-ssh", "UNUSED=1", "--graph_format", "csc"]
+    done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", *options))
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        log = (tmp_path / "out" / f"machine-{rank}" / "trainer-0.log").read_text()
+        assert f"over-ssh: rank {rank} epoch 1 loss" in log
+    ssh_lab.assert_nothing_left()
+
+
+def test_a_workspace_that_is_not_shared_is_copied(ssh_lab, workspace, tmp_path):
+    """Each machine gets a folder of its own at the same path, as separate disks would be."""
+    target = tmp_path / "copy"
+    target.mkdir()
+    for machine in ssh_lab.machines:
+        command = ["mount", "-t", "tmpfs", "none", str(target)]
+        assert ssh_lab.cluster.popen(machine, command).wait(timeout=10) == 0
+    options = ["--copy_to", str(target)]
+    done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", *options))
+    assert done.returncode == 0, done.stderr
+    assert "epoch 1 loss" in (tmp_path / "out" / "machine-1" / "trainer-0.log").read_text()
+    for machine, other in zip(ssh_lab.machines, reversed(range(2)), strict=True):
+        listing = ["ls", str(target / "parts"), str(target)]
+        there = ssh_lab.cluster.popen(machine, listing, stdout=subprocess.PIPE, text=True).communicate()[0].split()
+        assert "train.py" in there
+        assert f"part{other}" not in there  # nobody gets another machine's part
+    assert os.listdir(target) == []  # here, nothing was written
+    ssh_lab.assert_nothing_left()
+    # Once more, with one part damaged on its machine: only that file is sent again.
+    damage = f"printf x >> {shlex.quote(str(target))}/parts/part1/node_feat.dgl"
+    assert ssh_lab.cluster.popen(ssh_lab.machines[1], ["sh", "-c", damage]).wait(timeout=10) == 0
+    done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out2", *options))
+    assert done.returncode == 0, done.stderr
+    assert "machine-0: 0 of" in done.stdout
+    assert "machine-1: 1 of" in done.stdout
+
+
+def test_a_trainer_that_raises_ends_all_machines(ssh_lab, workspace, tmp_path):
+    start = time.monotonic()
+    done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", fault="raise on 1"))
+    assert done.returncode == 1, done.stderr
+    assert "error: trainer 0 (rank 1) on machine-1: ValueError: a mistake in somebody's script" in done.stderr
+    assert time.monotonic() - start < 60
+    ssh_lab.assert_nothing_left()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_signals_to_the_coordinator_end_all_machines(sent, ssh_lab, workspace, tmp_path):
+    command = ssh_lab.start(
+        sys.executable, "-m", "tutorial_lib", *launch(ssh_lab, workspace, tmp_path / "out", epochs=10000)
+    )
+    wait_for_epoch(tmp_path / "out", command)
+    os.kill(only_child(command.pid), sent)  # the process itself; `command` is what entered the machine
+    start = time.monotonic()
+    command.communicate(timeout=60)
+    assert time.monotonic() - start < 15
+    ssh_lab.assert_nothing_left(seconds=10)
+
+
+def test_a_network_that_goes_silent_ends_both_sides(ssh_lab, workspace, tmp_path):
+    """Nobody is told; the one side notices by its keep-alives, the other by the kernel's repetitions and the pings."""
+    command = ssh_lab.start(
+        sys.executable, "-m", "tutorial_lib", *launch(ssh_lab, workspace, tmp_path / "out", epochs=10000)
+    )
+    wait_for_epoch(tmp_path / "out", command)
+    ssh_lab.cluster.cut(ssh_lab.machines[1])
+    start = time.monotonic()
+    errors = command.communicate(timeout=90)[1]
+    seconds = time.monotonic() - start
+    assert command.returncode == 1, errors
+    assert "machine-1" in errors.splitlines()[0]
+    assert seconds < 60
+    ssh_lab.assert_nothing_left(seconds=45)  # also on the machine that nobody can reach
+
+
+def wait_for_epoch(out: Path, command: subprocess.Popen, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    log = out / "machine-1" / "trainer-0.log"
+    while not (log.exists() and "epoch 1 " in log.read_text()):
+        assert command.poll() is None, command.communicate()[1]
+        assert time.monotonic() < deadline, "no epoch"
+        time.sleep(0.2)
+
+
+def only_child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "remedy"),
+    [
+        ("no key", "Permission denied", "ssh-copy-id"),
+        ("unknown host", "Host key verification failed", "Compare the machine's key"),
+        ("no server", "Connection refused", "--ssh_port"),
+    ],
+)
+def test_ssh_that_does_not_work_is_explained(change, words, remedy, ssh_lab, workspace, tmp_path):
+    if change == "no key":
+        (ssh_lab.folder / "authorized_keys").write_text("")
+    elif change == "unknown host":
+        (ssh_lab.folder / "known_hosts").write_text("")
+    port = ["--ssh_port", "2223"] if change == "no server" else []
+    done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", *port))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ssh to 10.77.0.")
+    assert words in done.stderr.splitlines()[0]
+    assert remedy in done.stderr

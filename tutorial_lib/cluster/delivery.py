@@ -1,0 +1,107 @@
+"""A job whose machines share no folder with this one: which files each of them gets, and what comes back."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.spec import Cluster
+from tutorial_lib.cluster.transfer import deliver, fetch, files_in
+from tutorial_lib.errors import InputError, TutorialError
+
+COPY_SECONDS = 60.0  # for a machine to end after the last file; a dead connection is noticed by the transport
+RESULTS = ".tutorial_lib"  # folder below the copy that gets the logs
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What goes where.
+
+    Attributes:
+        plan: the job as the machines see it, with their paths.
+        folder: on the machines.
+        files: for each machine, name below ``folder`` -> local path.
+        results: folder on the machines that holds logs and results.
+    """
+
+    plan: JobPlan
+    folder: str
+    files: list[dict[str, Path]]
+    results: str
+
+    @classmethod
+    def of_workspace(cls, workspace: Path, plan: JobPlan, folder: str, name: str) -> Delivery:
+        """The user's workspace; each machine gets its own part only.
+
+        Raises:
+            InputError: a path of the job lies outside of the workspace, so that it would not be there.
+        """
+        workspace = workspace.resolve()
+        for option, path in [("--part_config", plan.part_config), ("--ip_config", plan.ip_config)]:
+            if not Path(path).is_relative_to(workspace):
+                raise InputError(
+                    f"{option} {path} is not inside the --workspace {workspace}, which is what --copy_to copies",
+                    "Move it there, choose a larger --workspace, or leave out --copy_to with a shared folder.",
+                )
+        out = Path(plan.log_dir)
+        everything = files_in(workspace, skip=lambda path: path.is_relative_to(out))
+        results = f"{folder}/{RESULTS}/{name}"
+        remote = replace(
+            plan,
+            cwd=folder,
+            part_config=f"{folder}/{Path(plan.part_config).relative_to(workspace)}",
+            ip_config=f"{folder}/{Path(plan.ip_config).relative_to(workspace)}",
+            log_dir=results,
+        )
+        parts = part_files(Path(plan.part_config), len(plan.machines))
+        files = [
+            {n: p for n, p in everything.items() if not any(p in part for j, part in enumerate(parts) if j != k)}
+            for k in range(len(plan.machines))
+        ]
+        return cls(remote, folder, files, results)
+
+
+def part_files(part_config: Path, parts: int) -> list[set[Path]]:
+    """For each part, the files that belong to it alone, as the partition description names them."""
+    description: Mapping[str, Any] = json.loads(part_config.read_text())
+    found = []
+    for k in range(parts):
+        named = [part_config.parent / str(name) for name in description.get(f"part-{k}", {}).values()]
+        found.append({path.resolve() for first in named for path in first.parent.rglob("*")} if named else set())
+    shared = set.intersection(*found) if len(found) > 1 else set()
+    return [part - shared for part in found]
+
+
+def deliver_files(cluster: Cluster, delivery: Delivery, on_event: OnEvent) -> None:
+    """Copy to all machines at once; raises a JobError that names the machine."""
+
+    def copy(k: int) -> int:
+        return deliver(cluster, cluster.machines[k], delivery.files[k], delivery.folder, COPY_SECONDS)
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        for k, count in enumerate(pool.map(copy, range(len(cluster.machines)))):
+            text = f"{cluster.machines[k].name}: {count} of {len(delivery.files[k])} files copied, checksums verified"
+            on_event({"kind": "copied", "text": text, "time": time.time()})
+
+
+def fetch_results(cluster: Cluster, delivery: Delivery, out: Path, on_event: OnEvent) -> None:
+    """Bring logs and results home; a machine that cannot be reached any more only gets a warning."""
+
+    def bring(k: int) -> str:
+        try:
+            fetch(cluster, cluster.machines[k], delivery.results, out, COPY_SECONDS)
+        except TutorialError as error:
+            return f"{error}; its logs are still there in {delivery.results}"
+        return ""
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        for text in filter(None, pool.map(bring, range(len(cluster.machines)))):
+            on_event({"kind": "warning", "text": text, "time": time.time()})

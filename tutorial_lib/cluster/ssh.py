@@ -1,0 +1,153 @@
+"""Real machines: one ssh connection each, through the user's own ssh client and configuration.
+
+The agent on the other side lives as long as the connection: its standard input ends when the connection does. A way
+that is cut without a word is noticed by both ends: by the client's keep-alives here, by the missing pings there.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import getpass
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.errors import InputError
+
+CONNECT_SECONDS = 10
+ALIVE_SECONDS, ALIVE_TRIES = 5, 4  # the client gives up a silent connection after 20 s
+AGENT_SILENCE = 30.0  # the agent's own limit; pings come every 5 s
+MASTER_PORT = 29500
+
+# Nothing may ask a question, and an unknown host key is refused: the user decides whom to trust, once, by hand.
+OPTIONS = {
+    "BatchMode": "yes",
+    "ConnectTimeout": str(CONNECT_SECONDS),
+    "ServerAliveInterval": str(ALIVE_SECONDS),
+    "ServerAliveCountMax": str(ALIVE_TRIES),
+    "LogLevel": "ERROR",
+    "ClearAllForwardings": "yes",
+}
+
+
+class SshCluster:
+    """Machines reached over ssh. ``with SshCluster(read_ip_config(path)) as cluster: cluster.popen(...)``.
+
+    On entering, every machine is asked for its host name, all at once: a machine that cannot be reached, a missing
+    key or an unknown host key is found before anything is started.
+
+    Args:
+        machines: in the order of ip_config.txt.
+        port, username: None leaves both to the user's ssh configuration.
+        python: interpreter on the machines; it must have tutorial_lib.
+
+    Raises:
+        InputError: what ssh said, and what to do about it.
+    """
+
+    silence = AGENT_SILENCE
+
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        *,
+        port: int | None = None,
+        username: str | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        self.machines = list(machines)
+        self.port, self.username, self.python = port, username, python
+        self.master_port = MASTER_PORT
+        self._started: list[subprocess.Popen] = []
+
+    def __enter__(self) -> SshCluster:
+        if shutil.which("ssh") is None:
+            raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
+        with concurrent.futures.ThreadPoolExecutor(max_workers=16) as pool:
+            names = list(pool.map(self._host_name, self.machines))
+        # Logs are named after the machine; two machines may have the same host name.
+        unique = len(set(names)) == len(names)
+        self.machines = [
+            replace(m, name=name if unique else f"{name}-{k}")
+            for k, (m, name) in enumerate(zip(self.machines, names, strict=True))
+        ]
+        return self
+
+    def _host_name(self, machine: Machine) -> str:
+        try:
+            done = subprocess.run(
+                self._command(machine, "hostname"),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=3 * CONNECT_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise InputError(f"ssh to {machine.address}: no answer within {3 * CONNECT_SECONDS} s") from None
+        if done.returncode != 0:
+            said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise InputError(f"ssh to {machine.address}: {said}", self.remedy(machine, done.stderr))
+        return done.stdout.strip() or machine.name
+
+    def target(self, machine: Machine) -> str:
+        """``user@address``, as ssh takes it."""
+        return f"{self.username}@{machine.address}" if self.username else machine.address
+
+    def remedy(self, machine: Machine, said: str) -> str:
+        """What to do, from what ssh said."""
+        port = f" -p {self.port}" if self.port else ""
+        target = self.target(machine)
+        if "Host key verification failed" in said or "known_hosts" in said:
+            return f"Compare the machine's key and accept it once, by hand: ssh{port} {target}"
+        if "Permission denied" in said:
+            user = self.username or getpass.getuser()
+            return (
+                f"Let {user} log in there without a password: ssh-keygen -t ed25519 (once), then "
+                f"ssh-copy-id{port} {target}. A key with a passphrase needs a running ssh-agent."
+            )
+        if "refused" in said:
+            where = self.port or 22
+            return f"No ssh server listens on port {where} there: install openssh-server, or give its --ssh_port."
+        if "timed out" in said or "No route" in said:
+            return f"Is {machine.address} right, switched on, and not behind a firewall?"
+        return f"Try it by hand: ssh{port} {target} hostname"
+
+    def _command(self, machine: Machine, remote: str) -> list[str]:
+        options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
+        port = ["-p", str(self.port)] if self.port else []
+        return ["ssh", *options, *port, "-T", self.target(machine), remote]
+
+    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
+        """Start a command on a machine; the arguments are those of ``subprocess.Popen``, of ``env`` only additions.
+
+        The command is not started in the working directory if that does not exist there; it says so and ends.
+        """
+        words = [self.python if str(word) == sys.executable else str(word) for word in argv]
+        cwd, env = kwargs.pop("cwd", None), kwargs.pop("env", None) or {}
+        changes = [f"{name}={value}" for name, value in env.items() if os.environ.get(name) != value]
+        remote = f"exec {shlex.join(['env', *changes, *words] if changes else words)}"
+        if cwd is not None:
+            remote = f"cd {shlex.quote(str(cwd))} && {remote}"
+        kwargs.setdefault("stdin", subprocess.DEVNULL)  # the client would read the user's terminal
+        # Ctrl-C in the terminal is for the coordinator to handle; it must not take the connections away.
+        process = subprocess.Popen(self._command(machine, remote), start_new_session=True, **kwargs)
+        self._started.append(process)
+        return process
+
+    def __exit__(self, *_exc: object) -> None:
+        """End what still runs here; the other side notices that its connection is gone and ends by itself."""
+        for process in self._started:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(timeout=5)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        self._started = []
