@@ -1,0 +1,167 @@
+"""What ranks do in the tests of ``tutorial_lib.processes``: a spawned process can import these."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tutorial_lib.processes import fix_openmp, fork_safety
+
+
+class OwnError(Exception):
+    """Survives pickling."""
+
+    def __init__(self, code: int, where: str) -> None:
+        super().__init__(code, where)
+        self.code = code
+
+
+class StubbornError(Exception):
+    """Pickles, but cannot be rebuilt: its constructor wants what ``args`` does not hold."""
+
+    def __init__(self, code: int, where: str) -> None:
+        super().__init__(f"{code} in {where}")
+
+
+def identity(rank: int, world_size: int, *args: Any) -> tuple[Any, ...]:
+    time.sleep(0.1 * (world_size - rank))  # the last rank is through first
+    return (rank, world_size, *args)
+
+
+def all_reduced(rank: int, world_size: int) -> list[float]:
+    tensor = torch.arange(3.0) + rank
+    dist.all_reduce(tensor)
+    return tensor.tolist()
+
+
+def own_group(rank: int, world_size: int) -> float:
+    """Makes its process group itself, with no address."""
+    dist.init_process_group("gloo")
+    return all_reduced(rank, world_size)[0]
+
+
+def add_one(rank: int, world_size: int, tensor: torch.Tensor) -> None:
+    if rank == 1:
+        tensor += 1
+
+
+def fail(rank: int, world_size: int, how: str) -> Any:
+    """Rank 1 fails; the others wait for it in a collective if there is a process group."""
+    if rank == 1:
+        print("last words")
+        return _fail(how)
+    if dist.is_initialized():
+        dist.barrier()
+    else:
+        time.sleep(60)
+    return None
+
+
+def _fail(how: str) -> Any:
+    if how == "ValueError":
+        raise ValueError("rank 1 cannot go on")
+    if how == "OwnError":
+        raise OwnError(7, "here")
+    if how == "StubbornError":
+        raise StubbornError(7, "here")
+    if how == "_exit":
+        os._exit(3)
+    if how == "SIGKILL":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "KeyboardInterrupt":
+        raise KeyboardInterrupt
+    if how == "unpicklable":
+        return lambda: None
+    if how.startswith("exit "):
+        sys.exit(int(how[5:]))
+    raise AssertionError(how)
+
+
+def leave_early(rank: int, world_size: int) -> int:
+    sys.exit(0)
+
+
+def sleeps_on(rank: int, world_size: int) -> int:
+    """Rank 1 never comes."""
+    if rank == 1:
+        time.sleep(60)
+    dist.barrier()
+    return rank
+
+
+def speak(rank: int, world_size: int) -> None:
+    """Python, standard error, C's printf and another program, in this order."""
+    time.sleep(0.1 * (world_size - rank))
+    print(f"python {rank}")
+    print(f"error {rank}", file=sys.stderr)
+    libc = ctypes.CDLL(None)
+    libc.printf(b"printf %d\n", rank)
+    libc.fflush(None)
+    subprocess.run(["echo", f"program {rank}"], check=True)
+
+
+def parallel_region(rank: int, world_size: int) -> float:
+    """Long enough for torch to divide it over threads."""
+    return float((torch.ones(2_000_000) + 1).sum())
+
+
+fixed_region = fix_openmp(parallel_region)
+
+
+@fix_openmp
+def fixed(rank: int, world_size: int, how: str = "return") -> Any:
+    if how == "main thread":
+        return threading.current_thread() is threading.main_thread()
+    return (rank, parallel_region(rank, world_size)) if how == "return" else _fail(how)
+
+
+def nested_threads(rank: int, world_size: int) -> list[float]:
+    """Two Python threads, each with a parallel region of its own."""
+    found: list[float] = []
+    threads = [threading.Thread(target=lambda: found.append(parallel_region(0, 1))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+fixed_nested = fix_openmp(nested_threads)
+
+
+def with_child(rank: int, world_size: int, folder: str) -> None:
+    """Writes down its process id and that of a program it started, then sleeps."""
+    program = subprocess.Popen(["sleep", "60"])
+    partial = Path(folder) / f".{rank}"
+    partial.write_text(f"{os.getpid()} {program.pid}")
+    partial.rename(Path(folder) / f"{rank}.pid")
+    time.sleep(60)
+
+
+def thread_count(rank: int, world_size: int) -> int:
+    return torch.get_num_threads()
+
+
+def environment(rank: int, world_size: int) -> dict[str, str]:
+    return {key: os.environ[key] for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")}
+
+
+def safety_in_rank(rank: int, world_size: int) -> bool:
+    return fork_safety().fork
+
+
+def uneven_accuracy(rank: int, world_size: int) -> float:
+    from tutorial_lib.multi_process import distributed_accuracy
+
+    predictions = torch.ones(1 if rank == 0 else 3)
+    return distributed_accuracy(predictions, torch.full_like(predictions, 1 - rank))

@@ -1,0 +1,38 @@
+"""One machine, many processes: start ranks, bring home what they return, print or raise, and leave nothing behind.
+
+Needs torch and the standard library only, on Linux.
+
+spawn / fork            start the ranks, collect, stop                    (runner.py, in the parent)
+  └─ start_spawned      checks what must be pickled, a fresh interpreter   (starting.py)
+  └─ start_forked       a copy of this process                             (starting.py)
+       └─ run_rank      output, life line, process group, fn(rank, ...)    (child.py, in the rank)
+  └─ wait, failure_of   what the ranks report; the first failure         (collecting.py, in the parent)
+fix_openmp, prepare_mp  what to do before a fork                           (openmp.py)
+fork_safety             may this process fork now, and why                 (safety.py)
+device_plan             which device and how many threads for each rank    (devices.py)
+pss_of                  what a process really adds to the used memory      (memory.py)
+"""
+
+from tutorial_lib.processes.devices import DevicePlan, device_plan
+from tutorial_lib.processes.failures import RankFailed, RanksTimedOut, RemoteTraceback
+from tutorial_lib.processes.memory import memory_of_ranks, pss_of
+from tutorial_lib.processes.openmp import fix_openmp, prepare_mp
+from tutorial_lib.processes.runner import fork, spawn
+from tutorial_lib.processes.safety import ForkSafety, OpenMPRuntime, fork_safety
+
+__all__ = [
+    "DevicePlan",
+    "ForkSafety",
+    "OpenMPRuntime",
+    "RankFailed",
+    "RanksTimedOut",
+    "RemoteTraceback",
+    "device_plan",
+    "fix_openmp",
+    "fork",
+    "fork_safety",
+    "memory_of_ranks",
+    "prepare_mp",
+    "pss_of",
+    "spawn",
+]
