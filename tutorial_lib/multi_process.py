@@ -120,6 +120,11 @@ def load_best(path: str | Path, dataset: Dataset, config: TrainConfig) -> GraphS
     return model
 
 
+def hush_dgl() -> None:
+    """No advice on CPU affinity from each loader of each rank in each epoch."""
+    warnings.filterwarnings("ignore", message="Dataloader CPU affinity")
+
+
 def seed_rank(seed: int, rank: int) -> None:
     """Own random numbers for each rank: with the same ones, all would draw the same dropout and neighbours."""
     import dgl
@@ -152,7 +157,6 @@ def train_rank(
     """
     if isinstance(dataset, str):
         dataset = load_dataset(dataset)
-    warnings.filterwarnings("ignore", message="Dataloader CPU affinity")  # DGL's advice, once per loader and rank
     seed_rank(config.seed, rank)
     graph = dataset.graph
     train, val = (graph.ndata[f"{name}_mask"].nonzero().flatten() for name in ("train", "val"))
@@ -186,7 +190,9 @@ def run_epoch(
     val_loader: BatchLoader,
 ) -> EpochResult:
     """One training pass and its validation. That uses the plain model: DDP's forward would expect a backward."""
+    hush_dgl()
     start = time.perf_counter()
     loss = train_epoch(model, optimizer, data, loader)  # type: ignore[arg-type]
     seconds = time.perf_counter() - start
+    hush_dgl()  # again: the end of Join puts a filter of its own before all others
     return EpochResult(epoch, loss, seconds, sampled_accuracy(plain, data, val_loader))

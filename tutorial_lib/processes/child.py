@@ -247,8 +247,8 @@ def join_process_group(task: Task) -> None:
 def leave() -> NoReturn:
     """End with exit code 0 once all ranks have returned: the kernel closes the connections, and no peer needs them.
 
-    Not through ``destroy_process_group``: with torch 2.2.1 it hung in 2 of some 60 runs of DDP over four ranks (its
-    destructor holds the interpreter lock while it waits for a gloo thread that wants the lock).
+    Not through ``destroy_process_group``: with torch 2.2.1 it hung in 2 of about 50 runs of DDP over four ranks
+    (the main thread at its end, with another thread that has no Python frame: probably each waits for the other).
     """
     from multiprocessing import util
 
