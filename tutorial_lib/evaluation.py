@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tutorial_lib.loaders import FULL, BatchLoader
 from tutorial_lib.models import GraphSAGE
+from tutorial_lib.steps import OnBatch, no_pulse
 
 
 def layerwise_inference(
@@ -21,6 +22,7 @@ def layerwise_inference(
     batch_size: int,
     new_store: Callable[[int, int], Any],
     wait_for_all: Callable[[], None] = lambda: None,
+    on_batch: OnBatch = no_pulse,
 ) -> Any:
     """Logits of all nodes, computed for all nodes one layer at a time, so that nothing is computed twice.
 
@@ -33,6 +35,7 @@ def layerwise_inference(
             must lie on this machine: a write to another one returns before it has arrived.
         new_store: ``new_store(depth, width)`` makes the float32 (N, width) store of a layer's output.
         wait_for_all: barrier between layers; the next layer reads what others wrote.
+        on_batch: called after each batch with batches done and batches of the layer; ``layer=`` (from 0), ``layers=``.
 
     Returns:
         The store of the last layer, (N, number of classes).
@@ -42,8 +45,10 @@ def layerwise_inference(
     with torch.no_grad():
         for depth in range(len(model.layers)):
             y = new_store(depth, model.sizes[depth + 1])
-            for batch in BatchLoader(graph, nodes, [FULL], batch_size):
+            loader = BatchLoader(graph, nodes, [FULL], batch_size)
+            for number, batch in enumerate(loader, start=1):
                 y[batch.seeds] = model.layer(depth, batch.blocks[0], x[batch.input_nodes])
+                on_batch(number, len(loader), layer=depth, layers=len(model.layers))
             wait_for_all()
             x = y
     return x

@@ -1,7 +1,20 @@
 """What a trainer tells while it runs: JSON lines, one event each, picked up by the machine's agent.
 
-Each event has ``kind``, ``time`` (seconds since 1970) and ``rank``. Kinds: ``joined``, ``step``, ``epoch``,
-``evaluation``, ``failure``, ``left``; their other fields are written where they are emitted.
+Each event has ``kind``, ``time`` (seconds since 1970), ``rank`` and ``local_rank``. Kinds, with their fields:
+
+    joined      machine
+    split       train_nodes, val_nodes: this rank's share
+    step        epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote: see ``steps``
+    progress    what (validation, evaluation), batches, of, in an evaluation also layer, layers
+    epoch       epoch, loss, seconds, val_accuracy: of all ranks, from rank 0
+    checkpoint  epochs: so many are saved, from rank 0
+    resumed     epochs: so many came from the checkpoint, from rank 0
+    evaluating  from rank 0
+    evaluation  val_accuracy, test_accuracy: of all ranks, from rank 0
+    failure     exception, message, traceback
+    left        peak_rss (bytes)
+
+Epochs, steps and layers are counted from 0.
 """
 
 from __future__ import annotations
@@ -23,8 +36,15 @@ class EventWriter:
         self._path = Path(folder) / f"events-{self.local_rank}.jsonl" if folder else None
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Write one event; whole lines only, so that a reader never sees half of one for long."""
+        """Write one event; whole lines only, so that a reader never sees half of one for long.
+
+        Raises:
+            OSError: it cannot be written; the file is named.
+        """
         if self._path is not None:
             event = {"kind": kind, "time": time.time(), "rank": self.rank, "local_rank": self.local_rank, **fields}
-            with self._path.open("a") as file:
-                file.write(json.dumps(event) + "\n")
+            try:
+                with self._path.open("a") as file:
+                    file.write(json.dumps(event) + "\n")
+            except OSError as error:  # of a full disk, Python does not say which file
+                raise OSError(error.errno, error.strerror, str(self._path)) from None

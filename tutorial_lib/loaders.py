@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 FULL = -1  # fan-out that takes every neighbour
@@ -34,19 +36,34 @@ class BatchLoader:
         seeds: int64 ids of the nodes to draw batches from, in the graph's own numbering.
         fanouts: neighbours to sample per hop, outermost hop first; ``FULL`` takes them all.
         batch_size: seeds per batch; the last batch may be smaller.
-        shuffle: draw a new order in each epoch.
+        shuffle: draw a new order, from torch's generator, each time the loader is iterated.
+        threads: OpenMP threads that sample; None for as many as this process has. With more than one, DGL numbers the
+            nodes of a block in the order in which its threads find them, and no two runs are equal.
     """
 
     def __init__(
-        self, graph: Any, seeds: Tensor, fanouts: Sequence[int], batch_size: int, *, shuffle: bool = False
+        self,
+        graph: Any,
+        seeds: Tensor,
+        fanouts: Sequence[int],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        threads: int | None = None,
     ) -> None:
         import dgl
-        from dgl.dataloading import DataLoader, DistNodeDataLoader, MultiLayerNeighborSampler
+        from dgl.dataloading import DistNodeDataLoader, MultiLayerNeighborSampler
 
-        sampler = MultiLayerNeighborSampler(list(fanouts))
-        loader = DistNodeDataLoader if isinstance(graph, dgl.distributed.DistGraph) else DataLoader
-        self.batches = loader(graph, seeds, sampler, batch_size=batch_size, shuffle=shuffle, drop_last=False)
+        self.graph, self.seeds, self.batch_size, self.shuffle = graph, seeds, batch_size, shuffle
+        self.threads = threads
+        self.sampler = MultiLayerNeighborSampler(list(fanouts))
         self.count = -(-len(seeds) // batch_size)
+        # Made once: with sampler processes, each of them has to be told of a new loader.
+        self.distributed = (
+            DistNodeDataLoader(graph, seeds, self.sampler, batch_size=batch_size, shuffle=False, drop_last=False)
+            if isinstance(graph, dgl.distributed.DistGraph)
+            else None
+        )
 
     def __len__(self) -> int:
         return self.count
@@ -54,5 +71,38 @@ class BatchLoader:
     def __iter__(self) -> Iterator[Batch]:
         if self.count == 0:  # DGL's loader cannot draw from nothing
             return
-        for input_nodes, seeds, blocks in self.batches:
-            yield Batch(input_nodes, seeds, blocks)
+        batches = iter(self._batches())
+        while True:
+            with sampling_threads(self.threads):
+                drawn = next(batches, None)
+            if drawn is None:
+                return
+            yield Batch(*drawn)
+
+    def _batches(self) -> Any:
+        """DGL's loader with the order of this epoch.
+
+        DGL's own shuffling permutes the order of the epoch before, so that it would depend on all of them; and the
+        loader for plain graphs draws from numpy's generator. Ours depends on torch's generator at this moment alone.
+        """
+        from dgl.dataloading import DataLoader
+
+        order = torch.randperm(len(self.seeds)) if self.shuffle else torch.arange(len(self.seeds))
+        if self.distributed is not None:
+            self.distributed.data_idx = order
+            return self.distributed
+        return DataLoader(self.graph, self.seeds[order], self.sampler, batch_size=self.batch_size, drop_last=False)
+
+
+@contextlib.contextmanager
+def sampling_threads(count: int | None) -> Iterator[None]:
+    """Run the body with so many OpenMP threads (DGL and torch share the setting); None changes nothing."""
+    from dgl.utils import get_num_threads, set_num_threads
+
+    before = get_num_threads()
+    if count is not None:
+        set_num_threads(min(count, before))
+    try:
+        yield
+    finally:
+        set_num_threads(before)

@@ -5,16 +5,23 @@ The run folder::
     result.json      settings, epochs, accuracies, seconds, bytes on the wire, memory, versions
     events.jsonl     everything the trainers told, in the order it arrived
     predictions.npy  int64 (N,): predicted class of each node, in the data set's original order
-    checkpoint/      trained weights and configuration
-    logs/            one folder a machine: server, trainer, torchrun and agent logs
+    checkpoint/      trained weights and configuration, and what --resume continues from: see ``checkpoint``
+    logs/            one folder a machine: server, trainer, torchrun and agent logs; resume-K/ of the K-th continuation
+
+In ``result.json`` of a run that was continued with ``--resume``, ``epochs`` and ``phases`` are those of the whole run;
+``seconds``, ``bytes_sent`` and ``peak_rss`` are those of the last start, whose first ``resumed_epochs`` epochs came
+from the checkpoint. ``phases`` has for each rank the mean seconds per epoch in each phase of a step, and the mean bytes
+of features per epoch from its own machine and from others; ``steps.phases_of`` makes it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -61,30 +68,80 @@ def check_run_folder(out: Path) -> Path:
         raise InputError(f"--out {out} is a file, not a folder")
     if out.exists() and any(out.iterdir()):
         raise InputError(f"--out {out} is not empty", "Choose another folder, or remove this one yourself.")
-    parent = next(folder for folder in [out, *out.parents] if folder.exists())
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out}: no right to write in {parent}")
+    _check_right_to_write(out)
     return out
 
 
-class EventLog:
-    """``events.jsonl`` of a run folder, also shown to the reporter."""
+def check_resume_folder(out: Path) -> Path:
+    """The absolute path of a run folder to continue in; one without a checkpoint is refused."""
+    out = out.absolute()
+    if not out.is_dir():
+        raise InputError(f"--resume: there is no folder {out}")
+    if not (out / "checkpoint" / "manifest.json").exists():
+        raise InputError(
+            f"--resume: no checkpoint in {out / 'checkpoint'}",
+            "A run has one when its first epoch is finished. Start it again without --resume, in another folder.",
+        )
+    _check_right_to_write(out)
+    return out
 
-    def __init__(self, out: Path, reporter: Reporter) -> None:
+
+def _check_right_to_write(out: Path) -> None:
+    parent = next(folder for folder in [out, *out.parents] if folder.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: no right to write in {parent}")
+
+
+def log_folder(out: Path) -> Path:
+    """Where the logs of the next start in a run folder go; earlier ones are kept."""
+    logs = out / "logs"
+    return logs if not logs.exists() else logs / f"resume-{len(list(logs.glob('resume-*'))) + 1}"
+
+
+class EventLog:
+    """``events.jsonl`` of a run folder, also shown to the reporter.
+
+    Args:
+        resume: append to what is there, less a last line that a killed program may have left half written.
+
+    Raises:
+        InputError: the folder cannot be written, or another program is writing to it.
+    """
+
+    def __init__(self, out: Path, reporter: Reporter, *, resume: bool = False) -> None:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            self.file = (out / "events.jsonl").open("w")
+            # Unbuffered: what a full disk refuses must not be tried again on closing.
+            self.file = (out / "events.jsonl").open("r+b" if resume else "wb", buffering=0)
         except OSError as error:
             raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.file.close()
+            raise InputError(f"another program is running in {out}", "Wait for its end, or stop it.") from None
+        except OSError:  # a file system without locks
+            pass
+        self.earlier: list[Event] = self._keep_whole_lines() if resume else []
         self.reporter = reporter
+
+    def _keep_whole_lines(self) -> list[Event]:
+        content = self.file.read()
+        self.file.truncate(content.rfind(b"\n") + 1)
+        self.file.seek(0, os.SEEK_END)
+        return [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
 
     def __enter__(self) -> EventLog:
         return self
 
     def write(self, event: Event) -> None:
-        """Append one event."""
-        self.file.write(json.dumps({"time": time.time(), **event}) + "\n")
-        self.file.flush()
+        """Append one event. A full disk ends the file, not the job: what must be kept is in the checkpoint."""
+        if not self.file.closed:
+            try:
+                self.file.write(json.dumps({"time": time.time(), **event}).encode() + b"\n")
+            except OSError as error:
+                self.file.close()
+                self.reporter.say(f"events.jsonl ends here: {error.strerror}")
         self.reporter.on_event(event)
 
     def __exit__(self, *_exc: object) -> None:
@@ -98,7 +155,22 @@ def distributed_result(
     events: list[Event],
     use: dict[str, MachineUse],
     seconds: float,
+    *,
+    earlier: Sequence[Event] = (),
+    resumed: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
+    """The content of ``result.json``.
+
+    Args:
+        events, use, seconds: of this start of the job.
+        earlier: events of the starts before it.
+        resumed: epochs that came from the checkpoint.
+
+    Raises:
+        JobFailed: the trainers ended well and never reported an accuracy.
+    """
+    from tutorial_lib.steps import phases_of
+
     evaluation = [event for event in events if event["kind"] == "evaluation"]
     if not evaluation:
         machine = plan.machines[0].name
@@ -121,12 +193,14 @@ def distributed_result(
         partition.manifest["dataset"],
         config,
         processes=(len(plan.machines), plan.trainers, plan.servers, plan.samplers),
-        epochs=epochs,
+        epochs=[*resumed, *epochs],
         accuracies=(evaluation[-1]["val_accuracy"], evaluation[-1]["test_accuracy"]),
         seconds=seconds,
         bytes_sent={name: used.bytes_sent for name, used in use.items()},
         peak_rss={name: used.peak_rss for name, used in use.items()},
         partition=asdict(partition.report),
+        resumed_epochs=len(resumed),
+        phases=phases_of([*earlier, *events]),
     )
 
 
@@ -142,7 +216,7 @@ def result_of(
     peak_rss: dict[str, dict[str, int]],
     **more: Any,
 ) -> dict[str, Any]:
-    """The content of ``result.json``, the same keys for every kind of run.
+    """The content of ``result.json``, the same keys for every kind of run; ``more`` comes after ``config``.
 
     Args:
         processes: machines, trainers and servers per machine, samplers per trainer.

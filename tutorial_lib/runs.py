@@ -14,18 +14,27 @@ from typing import Any
 
 import numpy as np
 
+from tutorial_lib.checkpoint import Checkpoints, export_weights
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.job import JobPlan, check_counts, check_parts
-from tutorial_lib.cluster.launch import Coordinator, Limits
+from tutorial_lib.cluster.launch import Coordinator, Event, Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.shm import SHM
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
+from tutorial_lib.continuation import NEW_RUN, Continuation, describe
 from tutorial_lib.datasets import DEFAULT_SCALE, Dataset, default_root, load_dataset
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.files import graph_name_of, write_json
 from tutorial_lib.partition import FORMAT_VERSION, Partition, dataset_description, partition_dataset
-from tutorial_lib.result import EventLog, Reporter, Silent, check_run_folder, distributed_result, result_of
-from tutorial_lib.trainer import save_checkpoint
+from tutorial_lib.result import (
+    EventLog,
+    Reporter,
+    Silent,
+    distributed_result,
+    log_folder,
+    result_of,
+)
+from tutorial_lib.steps import phases_of
 from tutorial_lib.training import TrainConfig, train_single
 
 
@@ -70,7 +79,12 @@ class Layout:
 
 
 def run_distributed(
-    source: DataSource, layout: Layout, config: TrainConfig, out: Path, reporter: Reporter | None = None
+    source: DataSource,
+    layout: Layout,
+    config: TrainConfig,
+    out: Path,
+    reporter: Reporter | None = None,
+    keep: Continuation = NEW_RUN,
 ) -> dict[str, Any]:
     """Load, partition, train on the machines of ``layout``; returns the content of ``result.json``.
 
@@ -86,7 +100,7 @@ def run_distributed(
         f"{report.parts} part(s), {report.edge_cut_share:.1%} of the edges cut, train nodes {report.train_nodes}"
     )
     del dataset  # the servers load their own parts; a large graph must not be in memory twice
-    return train_on_cluster(partition, cluster, layout, config, out, reporter=reporter)
+    return train_on_cluster(partition, cluster, layout, config, out, reporter=reporter, keep=keep)
 
 
 def _load(source: DataSource, reporter: Reporter) -> Dataset:
@@ -97,16 +111,43 @@ def _load(source: DataSource, reporter: Reporter) -> Dataset:
     return dataset
 
 
-def run_single(source: DataSource, config: TrainConfig, out: Path, reporter: Reporter | None = None) -> dict[str, Any]:
-    """The plain loop in this process, with the same outputs: what a distributed run must agree with."""
+def run_single(
+    source: DataSource,
+    config: TrainConfig,
+    out: Path,
+    reporter: Reporter | None = None,
+    keep: Continuation = NEW_RUN,
+) -> dict[str, Any]:
+    """The plain loop in this process, with the same outputs: what a distributed run must agree with.
+
+    Raises:
+        InputError: found before training. JobError: the loss is not a finite number.
+    """
     reporter = reporter or Silent()
     dataset = _load(source, reporter)
     start = time.time()  # like a distributed run: from the data in memory to the result
-    out = check_run_folder(out)
-    with EventLog(out, reporter) as log:
-        trained = train_single(dataset, config, lambda epoch: log.write({"kind": "epoch", **asdict(epoch)}))
-    np.save(out / "predictions.npy", trained.predictions.numpy())
-    save_checkpoint(trained.model, config, out / "checkpoint")
+    out = out.absolute()
+    description = describe(
+        config, dataset.name, dataset.fingerprint(), machines=1, trainers=1, partition="single process"
+    )
+    resumed = keep.open(out, config, description)
+    with EventLog(out, reporter, resume=keep.resume) as log:
+        events: list[Event] = []
+
+        def emit(kind: str, **fields: Any) -> None:
+            events.append({"kind": kind, "time": time.time(), "rank": 0, "local_rank": 0, **fields})
+            log.write(events[-1])
+
+        write_json(out / "job.json", {"train": config.to_dict(), "out": str(out), "description": description})
+        saver = Checkpoints(out / "checkpoint", description, keep.every, keep.resume, emit)
+        try:
+            trained = train_single(
+                dataset, config, lambda epoch: emit("epoch", **asdict(epoch)), emit=emit, saver=saver
+            )
+        except FloatingPointError as error:
+            raise JobError(str(error)) from None
+        export_weights(trained.model, config.to_dict(), out / "checkpoint")
+        np.save(out / "predictions.npy", trained.predictions.numpy())
     result = result_of(
         dataset_description(dataset),
         config,
@@ -116,6 +157,8 @@ def run_single(source: DataSource, config: TrainConfig, out: Path, reporter: Rep
         seconds=time.time() - start,
         bytes_sent={},
         peak_rss={platform.node(): {"trainer": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}},
+        resumed_epochs=len(resumed),
+        phases=phases_of([*log.earlier, *events]),
     )
     write_json(out / "result.json", result)
     return result
@@ -130,24 +173,44 @@ def train_on_cluster(
     *,
     limits: Limits | None = None,
     reporter: Reporter | None = None,
+    keep: Continuation = NEW_RUN,
 ) -> dict[str, Any]:
     """Run one distributed training job and return the content of its ``result.json``.
 
     Args:
         partition: with as many parts as the cluster has machines.
         cluster: not yet entered; it is entered here and gone when this returns.
-        out: run folder; must be empty or not exist yet.
+        out: run folder; must be empty or not exist yet, unless ``keep`` continues the run in it.
     """
     check_parts(partition.report.parts, len(cluster.machines), partition.folder)
-    out = check_run_folder(out)
+    out = out.absolute()
+    description = describe(
+        config,
+        partition.manifest["dataset"]["name"],
+        partition.manifest["fingerprint"],
+        machines=len(cluster.machines),
+        trainers=layout.trainers,
+        partition=partition.manifest["files"]["node_map.npy"]["sha256"][:16],
+    )
+    resumed = keep.open(out, config, description)
     if isinstance(cluster, LocalCluster):
         _check_shm(partition, config)
     start = time.time()
-    with cluster, EventLog(out, reporter or Silent()) as log:
-        plan = _plan(partition, cluster, layout, config, out)
+    with cluster, EventLog(out, reporter or Silent(), resume=keep.resume) as log:
+        job = {"description": description, "checkpoint_every": keep.every, "resume": keep.resume}
+        plan = _plan(partition, cluster, layout, config, out, job)
         coordinator = Coordinator(cluster, plan, log.write, limits)
         use = coordinator.run()
-    result = distributed_result(partition, plan, config, coordinator.events, use, time.time() - start)
+    result = distributed_result(
+        partition,
+        plan,
+        config,
+        coordinator.events,
+        use,
+        time.time() - start,
+        earlier=log.earlier,
+        resumed=resumed,
+    )
     write_json(out / "result.json", result)
     return result
 
@@ -168,16 +231,19 @@ def _check_shm(partition: Partition, config: TrainConfig) -> None:
         )
 
 
-def _plan(partition: Partition, cluster: Cluster, layout: Layout, config: TrainConfig, out: Path) -> JobPlan:
+def _plan(
+    partition: Partition, cluster: Cluster, layout: Layout, config: TrainConfig, out: Path, more: dict[str, Any]
+) -> JobPlan:
+    """The plan of the job; ``more`` goes into the trainers' ``job.json``."""
     ip_config, job = out / "ip_config.txt", out / "job.json"
     write_ip_config(ip_config, cluster.machines)
-    write_json(job, {"train": config.to_dict(), "partition": str(partition.folder), "out": str(out)})
+    write_json(job, {"train": config.to_dict(), "partition": str(partition.folder), "out": str(out), **more})
     return JobPlan(
         machines=cluster.machines,
         command=[sys.executable, "-m", "tutorial_lib.trainer", str(job)],
         part_config=str(partition.config),
         ip_config=str(ip_config),
-        log_dir=str(out / "logs"),
+        log_dir=str(log_folder(out)),
         cwd=str(Path(__file__).resolve().parents[1]),
         master_port=cluster.master_port,
         trainers=layout.trainers,

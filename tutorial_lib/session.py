@@ -75,6 +75,8 @@ def serve_if_server(ip_config: str | None = None) -> None:
     if os.environ.get("DGL_ROLE") == "server":
         import dgl
 
+        import tutorial_lib.seeding  # noqa: F401  a server that knows its request can be seeded anew in each epoch
+
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
         dgl.distributed.initialize(ip_config or os.environ["DGL_IP_CONFIG"])
         sys.exit(0)
@@ -125,13 +127,16 @@ def _leave(events: EventWriter) -> None:
 
 
 def _fail(events: EventWriter, error: BaseException) -> None:
-    traceback.print_exc()
-    events.emit(
-        "failure",
-        exception=type(error).__name__,
-        message=str(error).strip().split("\n")[0],
-        traceback=traceback.format_exc().splitlines()[-20:],
-    )
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # Each of these fails when the disk is full, and the process must end all the same.
+    with contextlib.suppress(OSError):
+        events.emit(
+            "failure",
+            exception=type(error).__name__,
+            message=str(error).strip().split("\n")[0],
+            traceback=traceback.format_exc().splitlines()[-20:],
+        )
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(1)

@@ -1,6 +1,7 @@
 """What every server and trainer of ``python -m tutorial_lib train`` runs: ``python -m tutorial_lib.trainer CONFIG``.
 
-CONFIG is a JSON file with ``train`` (a TrainConfig), ``partition`` (its folder) and ``out`` (the run folder).
+CONFIG is a JSON file: ``train`` (a TrainConfig), ``partition`` (its folder), ``out`` (the run folder), and of the
+checkpoints: ``description``, ``checkpoint_every``, ``resume``, see ``checkpoint.Checkpoints``.
 Rank 0 writes ``predictions.npy`` and ``checkpoint/`` there and sends the global results as events.
 """
 
@@ -17,14 +18,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from tutorial_lib.checkpoint import Checkpoints, export_weights
 from tutorial_lib.evaluation import accuracy, layerwise_inference, sum_over_ranks
 from tutorial_lib.models import GraphSAGE
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.session import Session, join, serve_if_server
+from tutorial_lib.steps import Pulse
 from tutorial_lib.training import EpochResult, TrainConfig, TrainData, fit
 
 
-def run(session: Session, config: TrainConfig, partition_folder: Path, out: Path) -> None:
+def run(session: Session, config: TrainConfig, partition_folder: Path, out: Path, checkpoints: Checkpoints) -> None:
     """Train on this job's graph, evaluate exactly, and report."""
     partition = load_partition_folder(partition_folder, checksums=False)
     ndata = session.graph.ndata
@@ -42,9 +45,11 @@ def run(session: Session, config: TrainConfig, partition_folder: Path, out: Path
         if session.rank == 0:
             session.events.emit("epoch", **asdict(result))
 
-    fit(DistributedDataParallel(model), data, config, report)
     if session.rank == 0:
-        save_checkpoint(model, config, out / "checkpoint")
+        checkpoints.emit = session.events.emit
+    fit(DistributedDataParallel(model), data, config, report, emit=session.events.emit, saver=checkpoints)
+    if session.rank == 0:
+        export_weights(model, config.to_dict(), checkpoints.folder)
         session.events.emit("evaluating")
     evaluate(session, model, data, config, partition.node_map, out)
 
@@ -66,7 +71,10 @@ def evaluate(
     def new_store(depth: int, width: int) -> dgl.distributed.DistTensor:
         return dgl.distributed.DistTensor((n, width), torch.float32, name=f"inference-{depth}")
 
-    logits = layerwise_inference(model, graph, data.features, nodes, config.eval_batch_size, new_store, session.barrier)
+    pulse = Pulse(session.events.emit, "evaluation")
+    logits = layerwise_inference(
+        model, graph, data.features, nodes, config.eval_batch_size, new_store, session.barrier, pulse
+    )
     predictions = torch.cat([logits[part].argmax(1) for part in nodes.split(100_000)])
     right = predictions == data.labels[nodes]
     counts: list[float] = []
@@ -95,27 +103,16 @@ def gather_predictions(session: Session, nodes: Tensor, predictions: Tensor) -> 
     return gathered
 
 
-def save_checkpoint(model: GraphSAGE, config: TrainConfig, folder: Path) -> None:
-    """The trained weights (safetensors: loading runs no code) and the configuration."""
-    from safetensors.torch import save_file
-
-    from tutorial_lib.files import write_json
-
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / ".model.safetensors"
-    save_file(model.state_dict(), temporary)
-    temporary.replace(folder / "model.safetensors")
-    write_json(folder / "config.json", config.to_dict())
-
-
 def main() -> None:
     """Serve or train, as the environment says."""
     serve_if_server()
     plan = json.loads(Path(sys.argv[1]).read_text())
     config = TrainConfig.from_dict(plan["train"])
     graph_name = json.loads((Path(plan["partition"]) / "manifest.json").read_text())["graph_name"]
+    out = Path(plan["out"])
+    checkpoints = Checkpoints(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
     with join(graph_name, seed=config.seed) as session:
-        run(session, config, Path(plan["partition"]), Path(plan["out"]))
+        run(session, config, Path(plan["partition"]), out, checkpoints)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ train_single     the same on a plain DGLGraph in this process: what a distribute
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ from tutorial_lib.datasets.base import Dataset
 from tutorial_lib.evaluation import accuracy, layerwise_inference, sum_over_ranks
 from tutorial_lib.loaders import Batch, BatchLoader
 from tutorial_lib.models import GraphSAGE
+from tutorial_lib.steps import Emit, OnBatch, Pulse, StepLog, bytes_by_place, no_events, no_pulse
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class TrainConfig:
         fanouts: neighbours sampled per hop, outermost first; as many layers as hops.
         batch_size: seed nodes per trainer and step.
         eval_batch_size: nodes per batch of the exact evaluation.
+        sampling_threads: of each trainer; with one, equal seeds draw equal batches.
     """
 
     epochs: int = 20
@@ -42,6 +45,7 @@ class TrainConfig:
     learning_rate: float = 0.006
     eval_batch_size: int = 5000
     seed: int = 0
+    sampling_threads: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types only."""
@@ -96,43 +100,86 @@ class TrainResult:
     model: GraphSAGE = field(repr=False)
 
 
-def forward(model: nn.Module, data: TrainData, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Pull what a batch needs and compute its logits and labels."""
-    logits = model(batch.blocks, data.features[batch.input_nodes])
-    return logits, data.labels[batch.seeds].long()
+class Saver(Protocol):
+    """What ``fit`` asks of checkpoints; ``checkpoint.Checkpoints`` is one. Epochs are dicts of JSON types."""
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Sequence[dict[str, Any]]:
+        """Load the state to continue from and return its finished epochs; none when there is nothing to continue."""
+        ...
+
+    def save(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, epochs: Sequence[dict[str, Any]], *, last: bool
+    ) -> None:
+        """Called after each epoch, with all that are finished."""
+        ...
 
 
-def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, data: TrainData, loader: BatchLoader) -> float:
-    """One pass; returns the mean loss per seed node over all ranks.
+def pull(data: TrainData, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Features of a batch's input nodes and labels of its seeds; on a DistGraph, partly over the wire."""
+    return data.features[batch.input_nodes], data.labels[batch.seeds].long()
+
+
+def train_epoch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: TrainData,
+    loader: BatchLoader,
+    *,
+    epoch: int = 0,
+    emit: Emit = no_events,
+) -> float:
+    """One pass; returns the mean loss per seed node over all ranks. Each step is an event, see ``steps``.
 
     Under ``Join`` a rank that runs out of batches answers the all-reduces of the others until they are
     through; without it they would wait for it for ever.
+
+    Raises:
+        FloatingPointError: this rank's loss is not a finite number.
     """
     model.train()
-    loss_sum = torch.zeros((), dtype=torch.float64)
-    count = 0
+    loss_sum, count = 0.0, 0
+    log = StepLog(emit, epoch, len(loader))
     with Join([model]) if isinstance(model, Joinable) else contextlib.nullcontext():
         for batch in loader:
-            logits, labels = forward(model, data, batch)
-            loss = F.cross_entropy(logits, labels)
+            log.lap("sampling")
+            features, labels = pull(data, batch)
+            log.lap("pull")
+            loss = F.cross_entropy(model(batch.blocks, features), labels)
+            value = finite(loss.item(), epoch, log.step)
+            log.lap("forward")
             optimizer.zero_grad()
             loss.backward()
+            log.lap("backward")
             optimizer.step()
-            loss_sum += loss.detach() * len(labels)
+            log.lap("update")
+            loss_sum += value * len(labels)
             count += len(labels)
-    total, nodes = sum_over_ranks([loss_sum.item(), count])
+            log.done(value, *bytes_by_place(data.graph, batch.input_nodes, features))
+    total, nodes = sum_over_ranks([loss_sum, count])
+    log.close()
     return total / nodes
 
 
+def finite(loss: float, epoch: int, step: int) -> float:
+    """The loss; a FloatingPointError that says where and what to do if it is not a finite number."""
+    if not math.isfinite(loss):
+        raise FloatingPointError(
+            f"loss is {loss} in epoch {epoch + 1}, step {step + 1}; try a smaller --learning-rate, or check the "
+            "features for values that are not finite"
+        )
+    return loss
+
+
 @torch.no_grad()
-def sampled_accuracy(model: nn.Module, data: TrainData, loader: BatchLoader) -> float:
+def sampled_accuracy(model: nn.Module, data: TrainData, loader: BatchLoader, on_batch: OnBatch = no_pulse) -> float:
     """Accuracy over all ranks with sampled neighbours: quick, and a little below the exact one."""
     model.eval()
     correct = count = 0
-    for batch in loader:
-        logits, labels = forward(model, data, batch)
-        correct += int((logits.argmax(1) == labels).sum())
+    for number, batch in enumerate(loader, start=1):
+        features, labels = pull(data, batch)
+        correct += int((model(batch.blocks, features).argmax(1) == labels).sum())
         count += len(labels)
+        on_batch(number, len(loader))
     return accuracy(*sum_over_ranks([correct, count]))
 
 
@@ -141,20 +188,37 @@ def fit(
     data: TrainData,
     config: TrainConfig,
     on_epoch: Callable[[EpochResult], None] = lambda _result: None,
+    *,
+    emit: Emit = no_events,
+    saver: Saver | None = None,
 ) -> list[EpochResult]:
-    """Train for ``config.epochs`` epochs. ``model`` is a GraphSAGE, or one wrapped in DistributedDataParallel."""
+    """Train until ``config.epochs`` epochs are finished, those of a checkpoint included; returns all of them.
+
+    Args:
+        model: a GraphSAGE, or one wrapped in DistributedDataParallel.
+        on_epoch: called after each epoch that is trained here.
+        emit: takes the events of steps and of validation.
+        saver: keeps checkpoints, and may have one to continue from.
+    """
+    from tutorial_lib.seeding import start_epoch
+
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
-    train = BatchLoader(data.graph, data.train, config.fanouts, config.batch_size, shuffle=True)
-    val = BatchLoader(data.graph, data.val, config.fanouts, config.batch_size)
+    threads = config.sampling_threads
+    train = BatchLoader(data.graph, data.train, config.fanouts, config.batch_size, shuffle=True, threads=threads)
+    val = BatchLoader(data.graph, data.val, config.fanouts, config.batch_size, threads=threads)
     # Evaluation must not go through DDP: its forward would expect a backward on every rank.
     plain = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    results = []
-    for epoch in range(config.epochs):
+    results = [EpochResult(**epoch) for epoch in (saver.restore(plain, optimizer) if saver else [])]
+    for epoch in range(len(results), config.epochs):
+        start_epoch(config.seed, epoch)
         start = time.perf_counter()
-        loss = train_epoch(model, optimizer, data, train)
+        loss = train_epoch(model, optimizer, data, train, epoch=epoch, emit=emit)
         seconds = time.perf_counter() - start
-        results.append(EpochResult(epoch, loss, seconds, sampled_accuracy(plain, data, val)))
+        val_accuracy = sampled_accuracy(plain, data, val, Pulse(emit, "validation"))
+        results.append(EpochResult(epoch, loss, seconds, val_accuracy))
         on_epoch(results[-1])
+        if saver:
+            saver.save(plain, optimizer, [asdict(result) for result in results], last=epoch == config.epochs - 1)
     return results
 
 
@@ -162,17 +226,16 @@ def train_single(
     dataset: Dataset,
     config: TrainConfig,
     on_epoch: Callable[[EpochResult], None] = lambda _result: None,
+    *,
+    emit: Emit = no_events,
+    saver: Saver | None = None,
 ) -> TrainResult:
-    """Train and evaluate in this process on the whole graph."""
-    import dgl
-
-    torch.manual_seed(config.seed)
-    dgl.seed(config.seed)
+    """Train and evaluate in this process on the whole graph; the arguments are those of ``fit``."""
     graph = dataset.graph
     ids = {name: graph.ndata[f"{name}_mask"].nonzero().flatten() for name in ("train", "val", "test")}
     data = TrainData(graph, graph.ndata["feat"], graph.ndata["label"], ids["train"], ids["val"])
     model = config.model(dataset.num_features, dataset.num_classes)
-    epochs = fit(model, data, config, on_epoch)
+    epochs = fit(model, data, config, on_epoch, emit=emit, saver=saver)
     logits = layerwise_inference(
         model,
         graph,
@@ -180,6 +243,7 @@ def train_single(
         graph.nodes(),
         config.eval_batch_size,
         lambda _d, w: torch.empty(len(data.labels), w),
+        on_batch=Pulse(emit, "evaluation"),
     )
     predictions = logits.argmax(1)
     right = predictions == data.labels

@@ -1,0 +1,217 @@
+"""Runs that are ended in the middle and continued: the losses are those of a run that was left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from runtime_support import MARK, marked_processes
+
+EPOCHS = 3
+COMMON = ["--scale", "0.005", "--hidden-size", "32", "--batch-size", "20", "--fanouts", "5,5"]
+
+
+def tutorial(*arguments: str, code: int = 0) -> subprocess.CompletedProcess:
+    done = subprocess.run([sys.executable, "-m", "tutorial_lib", *arguments], capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def losses(out: Path) -> list[float]:
+    result = json.loads((out / "result.json").read_text())
+    assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(len(result["epochs"])))
+    return [epoch["loss"] for epoch in result["epochs"]]
+
+
+def events_of(out: Path) -> list[dict]:
+    path = out / "events.jsonl"
+    content = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
+
+
+def start_and_kill(arguments: list[str], out: Path, epoch: int, kill: Callable[[subprocess.Popen], None]) -> str:
+    """Start a run, call ``kill`` in the middle of an epoch, and wait for its end; returns what it printed."""
+    run = subprocess.Popen(
+        [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    while not any(
+        event["kind"] == "step" and (event["epoch"], event["step"]) >= (epoch, 5) for event in events_of(out)
+    ):
+        assert run.poll() is None, run.stdout.read()
+        time.sleep(0.02)
+    kill(run)
+    printed, _ = run.communicate(timeout=60)
+    assert run.returncode != 0
+    return printed
+
+
+def kill_trainer(rank: int) -> Callable[[subprocess.Popen], None]:
+    def kill(_run: subprocess.Popen) -> None:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                environment = process.environ()
+                ours = environment.get(MARK) == os.environ[MARK] and environment.get("RANK") == str(rank)
+                if ours and "tutorial_lib.trainer" in process.cmdline():
+                    process.kill()
+
+    return kill
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(
+    emulation, nothing_left, data_root, tmp_path
+):
+    common = [*COMMON, "--root", str(data_root), "--emulate", "2", "--epochs", str(EPOCHS)]
+    tutorial("train", *common, "--out", str(tmp_path / "whole"))
+    out = tmp_path / "killed"
+    printed = start_and_kill(common, out, 1, kill_trainer(1))
+    assert "trainer 0 (rank 1) on machine-1: killed by signal 9" in printed
+    assert (out / "checkpoint" / "epoch-0001").exists()
+    start_and_kill([*common, "--resume"], out, 2, lambda run: run.send_signal(signal.SIGKILL))
+    deadline = time.monotonic() + 20
+    while marked_processes(os.environ[MARK]):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    tutorial("train", *common, "--resume", "--out", str(out))
+
+    assert losses(out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+    results = [json.loads((folder / "result.json").read_text()) for folder in (tmp_path / "whole", out)]
+    for key in ("val_accuracy", "test_accuracy"):
+        assert results[0][key] == pytest.approx(results[1][key], abs=2e-3)
+    assert (results[0]["resumed_epochs"], results[1]["resumed_epochs"]) == (0, 2)
+    same = np.load(out / "predictions.npy") == np.load(tmp_path / "whole" / "predictions.npy")
+    assert same.mean() > 0.999
+    events = events_of(out)
+    assert [event["epochs"] for event in events if event["kind"] == "resumed"] == [1, 2]
+    assert [event["epochs"] for event in events if event["kind"] == "checkpoint"] == [1, 2, 3]
+    assert [phases["epochs"] for phases in results[1]["phases"]] == [EPOCHS, EPOCHS]
+    assert {path.name for path in (out / "logs").iterdir()} == {"machine-0", "machine-1", "resume-1", "resume-2"}
+    kept = {path.name for path in (out / "checkpoint").iterdir()}
+    assert kept == {"manifest.json", "epoch-0003", "model.safetensors", "config.json"}
+
+
+@pytest.fixture(scope="module")
+def whole(data_root, tmp_path_factory) -> tuple[Path, list[str]]:
+    """A finished run in one process, and its options without the number of epochs."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    common = [*COMMON, "--root", str(data_root), "--single-process"]
+    tutorial("train", *common, "--epochs", str(EPOCHS), "--out", str(out))
+    return out, common
+
+
+def test_one_process_goes_on_after_it_was_killed(whole, tmp_path):
+    out = tmp_path / "killed"
+    arguments = [*whole[1], "--epochs", str(EPOCHS)]
+    start_and_kill(arguments, out, 1, lambda run: run.send_signal(signal.SIGKILL))
+    (out / "checkpoint" / "epoch-0009").mkdir()  # what a save leaves that is killed in the middle
+    with (out / "events.jsonl").open("a") as file:
+        file.write('{"kind": "ste')
+    tutorial("train", *arguments, "--resume", "--out", str(out))
+    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
+    assert np.array_equal(np.load(out / "predictions.npy"), np.load(whole[0] / "predictions.npy"))
+    assert not (out / "checkpoint" / "epoch-0009").exists()
+    steps = {(e["epoch"], e["step"]) for e in events_of(out) if e["kind"] == "step"}
+    assert len(steps) == EPOCHS * events_of(whole[0])[0]["steps"]
+
+
+def test_more_epochs_than_before(whole, tmp_path):
+    """2 and then 3 epochs are the same as 3; a checkpoint only at the end of each start."""
+    out = tmp_path / "run"
+    tutorial("train", *whole[1], "--epochs", "2", "--checkpoint-every", "10", "--out", str(out))
+    tutorial("train", *whole[1], "--epochs", str(EPOCHS), "--resume", "--out", str(out))
+    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--epochs", "3"], "is finished: it has 3 of 3 epochs"),
+        (["--epochs", "2"], "--epochs 2, and the checkpoint in "),
+        (
+            ["--epochs", "4", "--learning-rate", "0.1", "--fanouts", "5,4"],
+            "fanouts 5,5 in the checkpoint, 5,4 now; learning_rate 0.006 in the checkpoint, 0.1 now",
+        ),
+    ],
+)
+def test_what_cannot_be_continued_is_refused_with_the_reason(whole, options, words):
+    before = {path: path.read_bytes() for path in whole[0].rglob("*") if path.is_file()}
+    done = tutorial("train", *whole[1], "--resume", "--out", str(whole[0]), *options, code=2)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert words in errors[0]
+    assert "Traceback" not in done.stderr
+    assert {path: path.read_bytes() for path in whole[0].rglob("*") if path.is_file()} == before
+
+
+def test_resume_without_a_checkpoint(tmp_path):
+    assert "--resume needs --out" in tutorial("train", "--resume", code=2).stderr
+    done = tutorial("train", "--resume", "--out", str(tmp_path / "nothing"), code=2)
+    assert "there is no folder" in done.stderr
+    done = tutorial("train", "--resume", "--out", str(tmp_path), code=2)
+    assert f"no checkpoint in {tmp_path / 'checkpoint'}" in done.stderr
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_file_named(whole, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(whole[0], out)
+    path = out / "checkpoint" / f"epoch-000{EPOCHS}" / "optimizer.safetensors"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    done = tutorial("train", *whole[1], "--epochs", "9", "--resume", "--out", str(out), code=2)
+    assert f"error: damaged checkpoint: {path} has other content" in done.stderr
+
+
+def test_a_loss_that_is_no_number_ends_the_run(whole, tmp_path):
+    done = tutorial("train", *whole[1], "--learning-rate", "1e30", "--out", str(tmp_path / "run"), code=1)
+    assert "error: loss is nan in epoch 1, step 2; try a smaller --learning-rate" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+FULL_DISK = """
+import subprocess, sys
+from pathlib import Path
+from tutorial_lib.cluster.namespaces import CLONE_NEWNS, become_namespace_root, mount, unshare
+folder = Path(sys.argv[1])
+become_namespace_root()
+unshare(CLONE_NEWNS, "mounts")
+mount("tmpfs", str(folder), "tmpfs", 0, "size=600k", "mount")
+(folder / "other").write_bytes(bytes(400_000))
+train = [sys.executable, "-m", "tutorial_lib", "train", *sys.argv[2:], "--out", str(folder / "run")]
+first = subprocess.run(train, capture_output=True, text=True)
+print(first.returncode, first.stderr.splitlines()[-1])
+assert (folder / "run" / "checkpoint" / "epoch-0001").exists()
+(folder / "other").unlink()
+second = subprocess.run([*train, "--resume"], capture_output=True, text=True)
+print(second.returncode, second.stderr)
+print((folder / "run" / "result.json").read_text())
+"""
+
+
+def test_a_full_disk_names_the_file_and_the_run_goes_on_when_there_is_space(whole, emulation, tmp_path):
+    """One checkpoint takes about 115 kB: the first fits, the second, beside it, does not."""
+    arguments = [*whole[1], "--epochs", str(EPOCHS)]
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path), *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second, *result = done.stdout.splitlines()
+    assert first.startswith("1 error: ")
+    assert "cannot write the checkpoint: No space left on device" in first
+    assert "/checkpoint/epoch-0002/" in first
+    assert second.startswith("0 ")
+    found = json.loads("\n".join(result[result.index("{") :]))
+    assert [epoch["loss"] for epoch in found["epochs"]] == pytest.approx(losses(whole[0]), rel=1e-6)

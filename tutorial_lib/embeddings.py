@@ -1,0 +1,66 @@
+"""The rows of ``DistEmbedding``s that this machine holds, with those of their sparse optimisers: read and written.
+
+A ``DistEmbedding`` is a ``DistTensor``, and DGL's sparse optimisers keep their state in ``DistTensor``s of the same
+partition (SparseAdagrad one per embedding, SparseAdam three), which their own ``local_state_dict`` reads, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROWS = 1_000_000  # read and written at a time
+
+
+def stores_of(embeddings: Mapping[str, Any], sparse_optimizers: Sequence[Any]) -> dict[str, Any]:
+    """Every ``DistTensor`` behind embeddings and their optimisers, under a name that is the same in each run."""
+    stores = {f"{name}/weight": embedding.weight for name, embedding in embeddings.items()}
+    for number, optimizer in enumerate(sparse_optimizers):
+        for state in optimizer._state.values():
+            for tensor in state if isinstance(state, tuple) else (state,):
+                stores[f"optimizer-{number}/{tensor.tensor_name}"] = tensor
+    return stores
+
+
+def sparse_settings(optimizer: Any) -> dict[str, Any]:
+    """Learning rate and the like, as they are now."""
+    return {name: getattr(optimizer, name) for name in optimizer._defaults if hasattr(optimizer, name)}
+
+
+def local_ids(store: Any) -> Tensor:
+    """int64 ids of the rows of a ``DistTensor`` that this machine holds."""
+    policy = store.part_policy
+    book = policy.partition_book
+    ids_of = book.partid2eids if policy.policy_str.startswith("edge") else book.partid2nids
+    return ids_of(policy.part_id, policy.type_name)
+
+
+def local_rows(stores: Mapping[str, Any]) -> dict[str, Tensor]:
+    """This machine's rows of each store; the memory of all of them together is needed once more."""
+    return {
+        name: torch.cat([store[ids] for ids in local_ids(store).split(ROWS)] or [torch.empty(0, *store.shape[1:])])
+        for name, store in stores.items()
+    }
+
+
+def write_local_rows(stores: Mapping[str, Any], path: Path) -> None:
+    """Write back what ``local_rows`` read.
+
+    Raises:
+        ValueError: the file holds other names or shapes.
+    """
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        if set(file.keys()) != set(stores):
+            raise ValueError(f"{path} holds {sorted(file.keys())}, expected {sorted(stores)}")
+        for name, store in stores.items():
+            ids, rows = local_ids(store), file.get_slice(name)
+            if rows.get_shape()[0] != len(ids):
+                raise ValueError(f"{path}: {name} has {rows.get_shape()[0]} rows, expected {len(ids)}")
+            for start in range(0, len(ids), ROWS):
+                store[ids[start : start + ROWS]] = rows[start : start + ROWS]
