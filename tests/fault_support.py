@@ -122,7 +122,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if path := os.environ.get("FAULT_TABLE"):
         head = Path(path).read_text().split(MARK)[0]
         rows = "".join(f"| {f} | `{m.replace('|', '/')}` | {s} |\n" for f, m, s in _rows)
-        Path(path).write_text(f"{head}{MARK}\n| fault | first line of the report | seconds to exit |\n|---|---|---|\n{rows}")
+        Path(path).write_text(
+            f"{head}{MARK}\n| fault | first line of the report | seconds to exit |\n|---|---|---|\n{rows}"
+        )
 
 
 def run_to_end(command: list[str], seconds: float = 200, **kwargs: Any) -> subprocess.CompletedProcess:

@@ -38,7 +38,7 @@ from tutorial_lib.cluster.namespaces import die_with_parent
 from tutorial_lib.cluster.network import bytes_sent, interface_of, listening_ports
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments
 from tutorial_lib.cluster.stacks import FOLDER as PROCESSES_FOLDER
-from tutorial_lib.cluster.stacks import collect
+from tutorial_lib.cluster.stacks import collect, members
 from tutorial_lib.cluster.watch import Watch
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -207,12 +207,22 @@ class Agent:
                 return
             if pid == 0:
                 return
+            code = os.waitstatus_to_exitcode(status)
+            self._report_orphan(pid, code)
             for process in self.processes:
                 if process.popen.pid == pid:
-                    process.code = process.popen.returncode = os.waitstatus_to_exitcode(status)
+                    process.code = process.popen.returncode = code
                     process.peak_rss = usage.ru_maxrss * 1024
                     process.ended = time.monotonic()
                     self._report_exit(process)
+
+    def _report_orphan(self, pid: int, code: int) -> None:
+        """A killed sampler may take its trainer along before anybody has looked; then it comes to us."""
+        if code >= 0 or code == -signal.SIGTERM or self.stopping:
+            return
+        for member in members(self.logs):
+            if member.pid == pid and member.role in ("sampler", "worker"):
+                self._report_failure(member.role, member.index, code, self.logs / f"trainer-{member.index}.log")
 
     def _report_exit(self, process: Process) -> None:
         self._forward_events()  # what a trainer said of its end is better than what we can see of it

@@ -57,8 +57,8 @@ def failure(
     if tail is None:
         tail = path.read_text(errors="replace").splitlines()[-20:] if path.exists() else []
     who = f"{role} {k}" if rank is None else f"trainer {k} (rank {rank})"
-    if role == "agent":
-        who = "agent"
+    if role in ("agent", "torchrun"):  # one a machine
+        who = role
     elif role in ("sampler", "worker"):
         who = f"{role} of trainer {k} (rank {index * plan.trainers + k})"
     return JobFailed(
@@ -75,7 +75,7 @@ def exit_failure(plan: JobPlan, index: int, message: dict[str, Any]) -> JobFaile
     rank = index * plan.trainers + k if role == "trainer" else None
     cause = how
     # The last line of a Python traceback says more than the exit code.
-    for line in reversed(message["tail"] if role != "sampler" else []):
+    for line in reversed(message["tail"] if role not in ("sampler", "worker") else []):
         name = line.split(":")[0].strip()
         if _EXCEPTION.search(name) and " " not in name:
             cause = f"{line.strip()} ({how})"
