@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 
 from tutorial_lib.cluster.launch import JobFailed
 from tutorial_lib.errors import TutorialError
+from tutorial_lib.watching import JobView
 
 STAGES = {
     "checks": "checking the machines",
@@ -23,21 +25,25 @@ STAGES = {
 
 
 class RunDisplay:
-    """Prints one line per thing worth knowing; on a terminal also says what is being waited for."""
+    """Prints one line per thing worth knowing; on a terminal, a line below shows the running epoch as it goes.
+
+    Where output is not a terminal, steps print nothing: the log of a job has one line for each epoch.
+    """
 
     def __init__(self, epochs: int = 0, console: Console | None = None) -> None:
         self.console = console or own_console()
         self.epochs = epochs
         self.start = time.monotonic()
-        self.status = self.console.status("starting")
+        self.view = JobView(epochs)
+        self.live = Live(self.view, console=self.console, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> RunDisplay:
         if self.console.is_terminal:
-            self.status.start()
+            self.live.start()
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self.status.stop()
+        self.live.stop()
 
     def say(self, text: str) -> None:
         """One line, with the seconds since the start."""
@@ -52,6 +58,7 @@ class RunDisplay:
     def on_event(self, event: dict[str, Any]) -> None:
         """Take an event of a job, see ``cluster.launch`` and ``events``."""
         kind = event["kind"]
+        self.view.on_event(event)
         if kind == "stage":
             self._waiting(STAGES[event["stage"]])
             if event["stage"] not in ("checks", "leaving"):
@@ -63,6 +70,8 @@ class RunDisplay:
             self._waiting("training")
         elif kind == "epoch":
             self.epoch(event)
+        elif kind == "resumed":
+            self.say(f"continuing after epoch {event['epochs']} from the checkpoint")
         elif kind == "evaluating":
             self.say("evaluating every node over all its neighbours")
             self._waiting("evaluating")
@@ -76,7 +85,7 @@ class RunDisplay:
         self._waiting(f"epoch {min(epoch['epoch'] + 2, self.epochs)} of {self.epochs}")
 
     def _waiting(self, text: str) -> None:
-        self.status.update(text)
+        self.view.wait_for(text)
 
 
 def human_bytes(count: float) -> str:

@@ -13,6 +13,7 @@ Each event has ``kind``, ``time`` (seconds since 1970), ``rank`` and ``local_ran
     evaluation  val_accuracy, test_accuracy: of all ranks, from rank 0
     failure     exception, message, traceback
     left        peak_rss (bytes)
+    stopped     the user ended the job
 
 Epochs, steps and layers are counted from 0.
 """
@@ -24,6 +25,8 @@ import os
 import time
 from pathlib import Path
 from typing import Any
+
+PHASES = ("sampling", "pull", "forward", "backward", "update", "waiting")  # of a step; described in ``steps``
 
 
 class EventWriter:

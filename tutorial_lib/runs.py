@@ -85,6 +85,9 @@ def run_distributed(
     out: Path,
     reporter: Reporter | None = None,
     keep: Continuation = NEW_RUN,
+    *,
+    limits: Limits | None = None,
+    on_start: Callable[[Coordinator], None] = lambda _coordinator: None,
 ) -> dict[str, Any]:
     """Load, partition, train on the machines of ``layout``; returns the content of ``result.json``.
 
@@ -100,7 +103,9 @@ def run_distributed(
         f"{report.parts} part(s), {report.edge_cut_share:.1%} of the edges cut, train nodes {report.train_nodes}"
     )
     del dataset  # the servers load their own parts; a large graph must not be in memory twice
-    return train_on_cluster(partition, cluster, layout, config, out, reporter=reporter, keep=keep)
+    return train_on_cluster(
+        partition, cluster, layout, config, out, limits=limits, reporter=reporter, keep=keep, on_start=on_start
+    )
 
 
 def _load(source: DataSource, reporter: Reporter) -> Dataset:
@@ -174,6 +179,7 @@ def train_on_cluster(
     limits: Limits | None = None,
     reporter: Reporter | None = None,
     keep: Continuation = NEW_RUN,
+    on_start: Callable[[Coordinator], None] = lambda _coordinator: None,
 ) -> dict[str, Any]:
     """Run one distributed training job and return the content of its ``result.json``.
 
@@ -181,6 +187,7 @@ def train_on_cluster(
         partition: with as many parts as the cluster has machines.
         cluster: not yet entered; it is entered here and gone when this returns.
         out: run folder; must be empty or not exist yet, unless ``keep`` continues the run in it.
+        on_start: called with the coordinator before it starts anything.
     """
     check_parts(partition.report.parts, len(cluster.machines), partition.folder)
     out = out.absolute()
@@ -200,6 +207,7 @@ def train_on_cluster(
         job = {"description": description, "checkpoint_every": keep.every, "resume": keep.resume}
         plan = _plan(partition, cluster, layout, config, out, job)
         coordinator = Coordinator(cluster, plan, log.write, limits)
+        on_start(coordinator)
         use = coordinator.run()
     result = distributed_result(
         partition,

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-PHASES = ("sampling", "pull", "forward", "backward", "update", "waiting")
+from tutorial_lib.events import PHASES
+
 PULSE_SECONDS = 1.0
 
 
