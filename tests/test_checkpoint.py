@@ -15,18 +15,17 @@ from safetensors.torch import load_file, save_file
 from tutorial_lib.checkpoint import (
     Checkpoints,
     check_same_settings,
-    flatten_optimizer,
     read_checkpoint,
     remove_leftovers,
     restore,
     save,
-    unflatten_optimizer,
 )
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.launch import Coordinator
 from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError
+from tutorial_lib.optimizer_state import flatten_optimizer, unflatten_optimizer
 
 TRAINER = Path(__file__).with_name("checkpoint_trainer.py")
 SETTINGS = {"hidden_size": 8, "fanouts": [5, 5], "epochs": 3}

@@ -21,26 +21,25 @@ other ranks on resuming; each machine finds the rows of its own embeddings where
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import nn
 
+from tutorial_lib.durable import flush_folder, named, write_tensors
 from tutorial_lib.embeddings import local_rows, sparse_settings, stores_of, write_local_rows
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import sha256_of, write_json
+from tutorial_lib.optimizer_state import flatten_optimizer, unflatten_optimizer
 from tutorial_lib.steps import Emit, no_events
 
 FORMAT_VERSION = 1
@@ -202,11 +201,12 @@ def save(
     files = {}
     try:
         if _rank() == 0:
-            files["model.safetensors"] = _write_tensors(target / "model.safetensors", model.state_dict())
-            files["optimizer.safetensors"] = _write_tensors(target / "optimizer.safetensors", tensors)
+            for name, content in [("model", model.state_dict()), ("optimizer", tensors)]:
+                about = write_tensors(target / f"{name}.safetensors", content)
+                files[f"{name}.safetensors"] = {**about, "machine": None}
         if stores and _local_rank() == 0:
             name = f"embeddings-{_machine()}.safetensors"
-            files[name] = {**_write_tensors(target / name, local_rows(stores)), "machine": _machine()}
+            files[name] = {**write_tensors(target / name, local_rows(stores)), "machine": _machine()}
     except OSError:
         shutil.rmtree(target, ignore_errors=True)  # a full disk gets its space back
         raise
@@ -221,9 +221,9 @@ def save(
             "sparse_optimizers": [sparse_settings(sparse) for sparse in sparse_optimizers],
             "files": {name: about for part in all_files for name, about in part.items()},
         }
-        with _named(folder / MANIFEST):
+        with named(folder / MANIFEST):
             write_json(folder / MANIFEST, {**manifest, "sha256": _digest(manifest)})
-            _flush_folder(folder)
+            flush_folder(folder)
     _barrier()  # the new one is valid: now the old one may go
     if _local_rank() == 0:
         remove_leftovers(folder, keep=target.name)
@@ -272,67 +272,10 @@ def restore(
 def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
     """``model.safetensors`` and ``config.json``: the trained model for other programs, beside the checkpoint."""
     temporary = folder / ".model.safetensors"
-    _write_tensors(temporary, model.state_dict())
+    write_tensors(temporary, model.state_dict())
     temporary.replace(folder / "model.safetensors")
-    with _named(folder / "config.json"):
+    with named(folder / "config.json"):
         write_json(folder / "config.json", dict(config))
-
-
-def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A torch optimiser's state as named tensors and JSON: ``{"0/exp_avg": ...}`` and groups, other numbers."""
-    state = optimizer.state_dict()
-    tensors, others = {}, {}
-    for index, values in state["state"].items():
-        for key, value in values.items():
-            (tensors if isinstance(value, Tensor) else others)[f"{index}/{key}"] = value
-    return tensors, {"param_groups": state["param_groups"], "others": others}
-
-
-def unflatten_optimizer(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Inverse of ``flatten_optimizer``; what ``load_state_dict`` takes. JSON has made tuples into lists."""
-    state: dict[int, dict[str, Any]] = {}
-    for name, value in {**tensors, **numbers["others"]}.items():
-        index, key = name.split("/", 1)
-        state.setdefault(int(index), {})[key] = value
-    groups = [
-        {key: tuple(value) if isinstance(value, list) and key != "params" else value for key, value in group.items()}
-        for group in numbers["param_groups"]
-    ]
-    return {"state": state, "param_groups": groups}
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Write and flush a safetensors file; returns what the manifest says of it."""
-    with _named(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
-        except SafetensorError as error:  # it says "... (os error 28)"
-            number = re.search(r"(?:os error|code:) (\d+)", str(error))
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) if number else error from None
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        _flush_folder(path.parent)
-        _flush_folder(path.parent.parent)
-        return {"bytes": path.stat().st_size, "sha256": sha256_of(path), "machine": None}
-
-
-@contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """An OSError in the body names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, f"cannot write the checkpoint: {error.strerror}", str(path)) from None
-
-
-def _flush_folder(folder: Path) -> None:
-    """Names in a folder are on the disk only when the folder is flushed."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ of features per epoch from its own machine and from others; ``steps.phases_of`` 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -129,7 +130,11 @@ class EventLog:
         content = self.file.read()
         self.file.truncate(content.rfind(b"\n") + 1)
         self.file.seek(0, os.SEEK_END)
-        return [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+        events = []
+        for line in content[: content.rfind(b"\n") + 1].splitlines():
+            with contextlib.suppress(ValueError):  # a line that a full disk has cut
+                events.append(json.loads(line))
+        return events
 
     def __enter__(self) -> EventLog:
         return self
