@@ -127,12 +127,20 @@ def _text(value: Any) -> str:
 
 
 def remove_leftovers(folder: Path, keep: str | None) -> None:
-    """Remove what an interrupted save left in ``folder``: every checkpoint but ``keep``, and half-written files."""
+    """Remove what an interrupted save left in ``folder``: every checkpoint but ``keep``, and half-written files.
+
+    Before a job only: in a job, another rank may be writing such a file at this moment.
+    """
+    remove_other_checkpoints(folder, keep)
+    for path in folder.glob(".*"):
+        path.unlink(missing_ok=True)
+
+
+def remove_other_checkpoints(folder: Path, keep: str | None) -> None:
+    """Remove every checkpoint but ``keep``; several machines may do so at once."""
     for path in folder.glob("epoch-*"):
         if path.name != keep:
             shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob(".*"):
-        path.unlink(missing_ok=True)
 
 
 @dataclass
@@ -226,7 +234,7 @@ def save(
             flush_folder(folder)
     _barrier()  # the new one is valid: now the old one may go
     if _local_rank() == 0:
-        remove_leftovers(folder, keep=target.name)
+        remove_other_checkpoints(folder, keep=target.name)
 
 
 def restore(

@@ -79,7 +79,7 @@ class Job:
         self.events: list[Event] = []
         self.lines: list[str] = []
         self._arguments = (source, layout, config, keep, limits)
-        machines = layout.emulate or 1
+        machines = len(layout.cluster().machines)
         self._title = f"training: {config.epochs} epochs, {machines} machine(s), {machines * layout.trainers} rank(s)"
         self._view = JobView(config.epochs)
         self._stopping = threading.Event()
