@@ -79,6 +79,13 @@ def test_the_one_before_goes_when_the_new_one_is_valid(tmp_path):
         assert len(read_checkpoint(tmp_path).epochs) == count
 
 
+def test_a_file_that_another_rank_is_writing_is_left_alone(tmp_path):
+    save(tmp_path, *trained(), [{"epoch": 0}], SETTINGS)
+    (tmp_path / ".model.safetensors").write_text("half")
+    save(tmp_path, *trained(), [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    assert (tmp_path / ".model.safetensors").exists()
+
+
 def test_a_checkpoint_every_second_epoch_and_at_the_end(tmp_path):
     model, optimizer = trained()
     told = []
