@@ -1,5 +1,5 @@
 # Each target makes .venv first if it is missing or stale, and reuses it afterwards.
-.PHONY: help run test lint lab finale doctor venv lock clean
+.PHONY: help run test test-faults lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
 PY := .venv/bin/python
@@ -7,6 +7,7 @@ PY := .venv/bin/python
 help:
 	@echo "make run      set up, then train on two emulated machines (about a minute once installed)"
 	@echo "make test     set up, then run all tests"
+	@echo "make test-faults   set up, then break jobs in every way we know; writes docs/faults.md"
 	@echo "make lab      set up, then open the notebooks in JupyterLab"
 	@echo "make finale   set up, then the scripted multi-machine run"
 	@echo "make doctor   set up, then check this computer and say what to change"
@@ -22,6 +23,10 @@ run: venv
 
 test: venv lint
 	$(PY) -m pytest
+
+test-faults: venv
+	FAULT_TABLE=docs/faults.md $(PY) -m pytest -m "faults or not faults" \
+	  tests/test_faults.py tests/test_fault_signals.py tests/test_ssh.py tests/test_many_launches.py
 
 lint: venv
 	$(PY) -m ruff check .

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -211,41 +208,6 @@ def test_a_foreign_segment_is_refused_and_kept():
         assert path.exists()
     finally:
         path.unlink()
-
-
-@pytest.mark.parametrize("machines", [["--emulate", "2"], ["--machines", "1"]])
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_signals_to_the_command_end_everything(machines, sent, code, emulation, data_root, tmp_path):
-    arguments = ["train", *machines, "--scale", "0.005", "--epochs", "10000", "--root", str(data_root)]
-    command = subprocess.Popen(
-        [sys.executable, "-m", "tutorial_lib", *arguments, "--out", str(tmp_path / "run")],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    wait_for_event(tmp_path / "run", "epoch", command)
-    start = time.monotonic()
-    if sent == signal.SIGINT:
-        os.killpg(command.pid, sent)  # as a terminal does: every process of the foreground group gets it
-    else:
-        command.send_signal(sent)
-    errors = command.communicate(timeout=60)[1]
-    assert command.returncode == code
-    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
-    if sent == signal.SIGINT:
-        assert errors.endswith("interrupted; everything that was started has been stopped\n")
-
-
-def wait_for_event(run: Path, kind: str, command: subprocess.Popen, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        assert command.poll() is None, command.communicate()[1]
-        events = (run / "events.jsonl").read_text() if (run / "events.jsonl").exists() else ""
-        if any(json.loads(line)["kind"] == kind for line in events.splitlines()):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"no {kind} event within {seconds} s")
 
 
 def test_stray_environment_does_not_reach_the_job(monkeypatch):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tutorial_lib.launching import spread_extra_envs
+
 SCRIPT = Path(__file__).with_name("guide_script.py")
 
 
@@ -63,6 +65,87 @@ def test_a_script_that_fails_ends_the_job(fault, words, emulation, nothing_left,
     assert done.returncode == 1, done.stderr
     assert f"error: trainer 0 (rank 1) on machine-1: {words}" in done.stderr
     assert "log: " in done.stderr
+
+
+@pytest.fixture(scope="session")
+def hetero_parts(tmp_path_factory) -> Path:
+    """60 papers with features and 40 authors without, cut in two by DGL itself: its own layout, without a manifest."""
+    import dgl
+    import torch
+
+    torch.manual_seed(0)
+    authors, papers = torch.randint(40, (300,)), torch.randint(60, (300,))
+    graph = dgl.heterograph(
+        {("author", "writes", "paper"): (authors, papers), ("paper", "written-by", "author"): (papers, authors)},
+        num_nodes_dict={"author": 40, "paper": 60},
+    )
+    graph.nodes["paper"].data["feat"] = torch.rand(60, 8)
+    graph.nodes["paper"].data["label"] = torch.randint(3, (60,))
+    graph.nodes["paper"].data["train_mask"] = torch.ones(60, dtype=torch.bool)
+    folder = tmp_path_factory.mktemp("hetero")
+    dgl.distributed.partition_graph(graph, "books", 2, str(folder), part_method="random")
+    return folder
+
+
+@pytest.mark.cluster
+def test_a_script_with_node_types_runs_unchanged(emulation, nothing_left, hetero_parts, tmp_path):
+    words = ["--ip_config", "ip.txt", "--part_config", str(hetero_parts / "books.json"), "--graph_name", "books"]
+    command = shlex.join([sys.executable, str(SCRIPT.with_name("hetero_script.py")), *words])
+    options = ["--emulate", "2", "--part_config", str(hetero_parts / "books.json"), "--ip_config", "ip.txt"]
+    done = launch(*options, "--num_samplers", "1", "--out", "logs", command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "hetero rank 1 epoch 1 loss" in (tmp_path / "logs" / "machine-1" / "trainer-0.log").read_text()
+
+
+@pytest.mark.cluster
+def test_a_script_without_labels_runs_unchanged(emulation, nothing_left, partition_of, tmp_path):
+    """Also the shell's language in the command, as DGL's tool takes it, and another name for the interpreter."""
+    part_config = str(partition_of(2).config)
+    script = SCRIPT.with_name("link_script.py")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "my python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tmp_path / "my python").chmod(0o755)
+    command = f"cd here && TITLE=x '{tmp_path}/my python' {script} --ip_config ../ip.txt --part_config {part_config}"
+    command += f" --graph_name {partition_of(2).graph_name}"
+    options = ["--emulate", "2", "--part_config", part_config, "--ip_config", "ip.txt", "--num_trainers", "2"]
+    done = launch(*options, "--out", "logs", command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "link rank 3 loss" in (tmp_path / "logs" / "machine-1" / "trainer-1.log").read_text()
+
+
+@pytest.mark.cluster
+def test_a_script_in_a_shell_that_fails_ends_the_job(emulation, nothing_left, partition_of, tmp_path):
+    part_config = str(partition_of(2).config)
+    script = f"python3 {SCRIPT} --ip_config ip.txt --part_config {part_config} --num_epochs 1"
+    command = f"{script} --graph_name {partition_of(2).graph_name} --fault 'raise on 0'; exit $?"
+    options = ["--emulate", "2", "--part_config", part_config, "--ip_config", "ip.txt", "--out", "logs"]
+    done = launch(*options, command, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "error: trainer 0 (rank 0) on machine-0: ValueError: a mistake in somebody's script" in done.stderr
+
+
+@pytest.mark.cluster
+def test_one_machine_without_namespaces_runs_a_script(nothing_left, partition_of, tmp_path):
+    part_config = str(partition_of(1).config)
+    words = ["--ip_config", "ip.txt", "--part_config", part_config, "--graph_name", partition_of(1).graph_name]
+    command = shlex.join(["python3", str(SCRIPT), *words, "--num_epochs", "1"])
+    options = ["--machines", "1", "--part_config", part_config, "--ip_config", "ip.txt", "--out", "logs"]
+    done = launch(*options, command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 epoch 0 loss" in (tmp_path / "logs" / "machine-0" / "trainer-0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("--extra_envs A=1 B=2 --emulate 2 cmd", "--extra_envs A=1 --extra_envs B=2 --emulate 2 cmd"),
+        ("--extra_envs A=1 cmd x=1", "--extra_envs A=1 cmd x=1"),
+        ("--emulate 2 --extra_envs A=1 --extra_envs B=2 cmd", "--emulate 2 --extra_envs A=1 --extra_envs B=2 cmd"),
+        ("cmd A=1 B=2", "cmd A=1 B=2"),
+    ],
+)
+def test_extra_envs_may_be_a_list(given, wanted):
+    assert spread_extra_envs(given.split()) == wanted.split()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -78,29 +79,43 @@ def test_a_workspace_that_is_not_shared_is_copied(ssh_lab, workspace, tmp_path):
     assert "machine-1: 1 of" in done.stdout
 
 
-def test_a_trainer_that_raises_ends_all_machines(ssh_lab, workspace, tmp_path):
+def test_a_trainer_that_raises_ends_all_machines(ssh_lab, workspace, tmp_path, saw):
     start = time.monotonic()
     done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", fault="raise on 1"))
+    ended = time.time()
     assert done.returncode == 1, done.stderr
     assert "error: trainer 0 (rank 1) on machine-1: ValueError: a mistake in somebody's script" in done.stderr
     assert time.monotonic() - start < 60
     ssh_lab.assert_nothing_left()
+    events = [json.loads(line) for line in (tmp_path / "out/machine-1/events-0.jsonl").read_text().splitlines()]
+    raised = next(event["time"] for event in events if event["kind"] == "failure")
+    saw("over ssh: a trainer raises", done.stderr.removeprefix("error: "), ended - raised)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_signals_to_the_coordinator_end_all_machines(sent, ssh_lab, workspace, tmp_path):
+@pytest.mark.parametrize(
+    "sent",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGINT, marks=pytest.mark.faults),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.faults),
+    ],
+)
+def test_signals_to_the_coordinator_end_all_machines(sent, ssh_lab, workspace, tmp_path, saw):
     command = ssh_lab.start(
         sys.executable, "-m", "tutorial_lib", *launch(ssh_lab, workspace, tmp_path / "out", epochs=10000)
     )
     wait_for_epoch(tmp_path / "out", command)
     os.kill(only_child(command.pid), sent)  # the process itself; `command` is what entered the machine
     start = time.monotonic()
-    command.communicate(timeout=60)
-    assert time.monotonic() - start < 15
+    errors = command.communicate(timeout=60)[1]
+    seconds = time.monotonic() - start
+    assert seconds < 15
     ssh_lab.assert_nothing_left(seconds=10)
+    saw(f"over ssh: {sent.name} to the coordinator", last_line(errors), seconds)
 
 
-def test_a_network_that_goes_silent_ends_both_sides(ssh_lab, workspace, tmp_path):
+@pytest.mark.faults
+def test_a_network_that_goes_silent_ends_both_sides(ssh_lab, workspace, tmp_path, saw):
     """Nobody is told; the one side notices by its keep-alives, the other by the kernel's repetitions and the pings."""
     command = ssh_lab.start(
         sys.executable, "-m", "tutorial_lib", *launch(ssh_lab, workspace, tmp_path / "out", epochs=10000)
@@ -114,6 +129,11 @@ def test_a_network_that_goes_silent_ends_both_sides(ssh_lab, workspace, tmp_path
     assert "machine-1" in errors.splitlines()[0]
     assert seconds < 60
     ssh_lab.assert_nothing_left(seconds=45)  # also on the machine that nobody can reach
+    saw("over ssh: the wire cut for good", errors.removeprefix("error: "), seconds)
+
+
+def last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["nothing: the command itself was killed"])[-1]
 
 
 def wait_for_epoch(out: Path, command: subprocess.Popen, seconds: float = 120) -> None:
@@ -137,7 +157,7 @@ def only_child(pid: int) -> int:
         ("no server", "Connection refused", "--ssh_port"),
     ],
 )
-def test_ssh_that_does_not_work_is_explained(change, words, remedy, ssh_lab, workspace, tmp_path):
+def test_ssh_that_does_not_work_is_explained(change, words, remedy, ssh_lab, workspace, tmp_path, saw):
     if change == "no key":
         (ssh_lab.folder / "authorized_keys").write_text("")
     elif change == "unknown host":
@@ -148,3 +168,41 @@ def test_ssh_that_does_not_work_is_explained(change, words, remedy, ssh_lab, wor
     assert done.stderr.startswith("error: ssh to 10.77.0.")
     assert words in done.stderr.splitlines()[0]
     assert remedy in done.stderr
+    saw(f"over ssh: {change}", done.stderr.removeprefix("error: "), None)
+
+
+def train(lab, out: Path, data_root: Path, *options: str) -> list[str]:
+    words = ["train", "--scale", "0.005", "--root", str(data_root), "--fanouts", "5,5", "--hidden-size", "32"]
+    return [*words, "--ip_config", str(lab.ip_config), "--out", str(out), *options]
+
+
+@pytest.mark.faults
+def test_train_over_ssh_and_resume_on_machines_that_share_nothing(ssh_lab, data_root, tmp_path):
+    """Copied, broken off, continued: predictions, checkpoint and logs come home, and the losses go on as they would."""
+    target = tmp_path / "copy"
+    target.mkdir()
+    for machine in ssh_lab.machines:
+        command = ["mount", "-t", "tmpfs", "none", str(target)]
+        assert ssh_lab.cluster.popen(machine, command).wait(timeout=10) == 0
+    options = ["--copy_to", str(target)]
+    done = ssh_lab.tutorial(*train(ssh_lab, tmp_path / "run", data_root, "--epochs", "2", *options))
+    assert done.returncode == 0, done.stderr
+    done = ssh_lab.tutorial(*train(ssh_lab, tmp_path / "run", data_root, "--epochs", "4", "--resume", *options))
+    assert done.returncode == 0, done.stderr
+    shared = ssh_lab.tutorial(*train(ssh_lab, tmp_path / "whole", data_root, "--epochs", "4"))
+    assert shared.returncode == 0, shared.stderr
+    resumed, whole = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("run", "whole"))
+    assert [e["loss"] for e in resumed["epochs"]] == pytest.approx([e["loss"] for e in whole["epochs"]], rel=1e-4)
+    assert (tmp_path / "run" / "predictions.npy").stat().st_size == (
+        tmp_path / "whole" / "predictions.npy"
+    ).stat().st_size
+    assert (tmp_path / "run" / "logs" / "machine-1" / "trainer-0.log").exists()
+    assert os.listdir(target) == []
+    ssh_lab.assert_nothing_left()
+
+
+def test_the_doctor_looks_at_every_machine(ssh_lab, partition_of):
+    config = str(partition_of(2).config)
+    done = ssh_lab.tutorial("doctor", "--ip_config", str(ssh_lab.ip_config), "--part_config", config)
+    assert "machine-1" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stdout

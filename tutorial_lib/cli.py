@@ -15,7 +15,7 @@ from tutorial_lib.display import RunDisplay, human_bytes, print_failure
 from tutorial_lib.errors import InputError, TutorialError
 from tutorial_lib.result import check_resume_folder, check_run_folder, default_run_folder
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 128 + signal.SIGTERM
 
 app = typer.Typer(
     add_completion=False,
@@ -32,6 +32,16 @@ SshPortOption = Annotated[
     int | None, typer.Option("--ssh_port", min=1, max=65535, help="(default: your ssh configuration's)")
 ]
 SshUserOption = Annotated[str | None, typer.Option("--ssh_username", help="(default: your ssh configuration's)")]
+RemotePythonOption = Annotated[
+    str,
+    typer.Option(
+        "--remote_python", show_default=False, help="Python on the machines, with tutorial_lib. (default: as here)"
+    ),
+]
+CopyToOption = Annotated[
+    str | None,
+    typer.Option("--copy_to", help="Folder on the machines that gets a copy of the files. (default: they share ours)"),
+]
 PublicOption = Annotated[
     bool,
     typer.Option("--allow_public_addresses", help="DGL runs code that arrives on its ports: only behind a firewall."),
@@ -165,6 +175,15 @@ def train(
     samplers: Annotated[int, typer.Option(help="Sampler processes per trainer.")] = 0,
     servers: Annotated[int, typer.Option(help="DGL servers per machine.")] = 1,
     wire: Annotated[str | None, typer.Option(help="Rate of the emulated wire: 1gbit, 200mbit.")] = None,
+    ip_config: Annotated[
+        Path | None, typer.Option("--ip_config", help="Real machines over ssh: one 'address [port]' a line.")
+    ] = None,
+    ssh_port: SshPortOption = None,
+    ssh_username: SshUserOption = None,
+    remote_python: RemotePythonOption = sys.executable,
+    copy_to: CopyToOption = None,
+    allow_public: PublicOption = False,
+    stall_timeout: StallOption = 120.0,
     epochs: Annotated[int, typer.Option(min=1)] = 20,
     fanouts: Annotated[str, typer.Option(help="Neighbours per hop, outermost first.")] = "15,10,5",
     batch_size: Annotated[int, typer.Option(min=1, help="Seed nodes per trainer and step.")] = 1000,
@@ -183,16 +202,19 @@ def train(
 ) -> None:
     """Train GraphSAGE and report one global accuracy."""
     from tutorial_lib.continuation import Continuation
-    from tutorial_lib.runs import DataSource, Layout, run_distributed, run_single
+    from tutorial_lib.layout import Layout, RealMachines
+    from tutorial_lib.runs import DataSource, run_distributed, run_single
     from tutorial_lib.training import TrainConfig
 
-    if sum([emulate is not None, machines is not None, single_process]) > 1:
-        raise InputError("choose one of --emulate N, --machines 1 and --single-process")
+    if sum([emulate is not None, machines is not None, single_process, ip_config is not None]) > 1:
+        raise InputError("choose one of --emulate N, --ip_config FILE, --machines 1 and --single-process")
+    if ip_config is None and (ssh_port, ssh_username, copy_to) != (None, None, None):
+        raise InputError("--ssh_port, --ssh_username and --copy_to are for real machines; they need --ip_config FILE")
     if machines not in (None, 1):
         raise InputError(f"--machines {machines}: only 1 is possible without namespaces", f"Use --emulate {machines}.")
     if single_process and (trainers, samplers, servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
-    if wire is not None and (machines or single_process):
+    if wire is not None and (machines or single_process or ip_config):
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     if resume and out is None:
         raise InputError("--resume needs --out, the folder of the run to continue")
@@ -204,7 +226,10 @@ def train(
         learning_rate=learning_rate,
         seed=seed,
     )
-    if not single_process and machines is None and emulate is None:
+    real = None
+    if ip_config is not None:
+        real = RealMachines(ip_config, ssh_port, ssh_username, remote_python, copy_to, allow_public)
+    elif not single_process and machines is None and emulate is None:
         emulate = 2
     source = DataSource(dataset, scale=scale, seed=seed, root=root)
     folder = check_resume_folder(out) if resume and out else check_run_folder(out or default_run_folder(dataset))
@@ -213,7 +238,7 @@ def train(
         if single_process:
             result = run_single(source, config, folder, display, keep)
         else:
-            layout = Layout(emulate=emulate, wire=wire, trainers=trainers, samplers=samplers, servers=servers)
+            layout = Layout(emulate, wire, trainers, samplers, servers, real, stall_timeout or None)
             result = run_distributed(source, layout, config, folder, display, keep)
     display.summary(result, folder)
 
@@ -248,12 +273,8 @@ def launch(
     ] = None,
     ssh_port: SshPortOption = None,
     ssh_username: SshUserOption = None,
-    remote_python: Annotated[
-        str, typer.Option("--remote_python", help="Python on the machines, with tutorial_lib. (default: as here)")
-    ] = sys.executable,
-    copy_to: Annotated[
-        str | None, typer.Option("--copy_to", help="Folder on the machines that gets the workspace. (default: shared)")
-    ] = None,
+    remote_python: RemotePythonOption = sys.executable,
+    copy_to: CopyToOption = None,
     allow_public: PublicOption = False,
     wire: Annotated[str | None, typer.Option(help="Rate of the emulated wire: 1gbit, 200mbit.")] = None,
     timeout: Annotated[float | None, typer.Option(min=1, help="Seconds the trainers may take.")] = None,
@@ -342,12 +363,13 @@ def main() -> None:
         print_failure(TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}"))
         sys.exit(1)
     except SystemExit as end:
-        if end.code == INTERRUPTED:
-            print("interrupted; everything that was started has been stopped", file=sys.stderr)
+        if end.code in (INTERRUPTED, TERMINATED):
+            how = "interrupted" if end.code == INTERRUPTED else "told to end (SIGTERM)"
+            print(f"{how}; everything that was started has been stopped", file=sys.stderr)
         raise
 
 
 def _end_on_sigterm(*_args: object) -> None:
     """Unwind like Ctrl-C, so that every machine is stopped; a second signal ends at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    sys.exit(143)
+    sys.exit(TERMINATED)

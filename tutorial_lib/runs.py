@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tutorial_lib.checkpoint import Checkpoints, export_weights
-from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.job import JobPlan, check_counts, check_parts
+from tutorial_lib.cluster.delivery import Delivery, deliver_files, fetch_results
+from tutorial_lib.cluster.job import JobPlan, check_parts
 from tutorial_lib.cluster.launch import Coordinator, Event, Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.shm import SHM
@@ -25,6 +25,7 @@ from tutorial_lib.continuation import NEW_RUN, Continuation, describe
 from tutorial_lib.datasets import DEFAULT_SCALE, Dataset, default_root, load_dataset
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.files import graph_name_of, write_json
+from tutorial_lib.layout import Layout
 from tutorial_lib.partition import FORMAT_VERSION, Partition, dataset_description, partition_dataset
 from tutorial_lib.result import (
     EventLog,
@@ -56,26 +57,6 @@ class DataSource:
         key = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-metis-v{FORMAT_VERSION}"
         folder = (self.root or default_root()) / "partitions" / key
         return partition_dataset(dataset, parts, folder, seed=self.seed, progress=say)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Machines and processes of a run; ``emulate`` None is this machine alone, without namespaces."""
-
-    emulate: int | None = 2
-    wire: str | None = None
-    trainers: int = 1
-    samplers: int = 0
-    servers: int = 1
-
-    def __post_init__(self) -> None:
-        check_counts(self.trainers, self.samplers, self.servers)
-
-    def cluster(self) -> Cluster:
-        """The machines, not yet started."""
-        if self.emulate is None:
-            return LocalCluster(self.servers)
-        return EmulatedCluster(self.emulate, wire=self.wire)
 
 
 def run_distributed(
@@ -206,9 +187,23 @@ def train_on_cluster(
     with cluster, EventLog(out, reporter or Silent(), resume=keep.resume) as log:
         job = {"description": description, "checkpoint_every": keep.every, "resume": keep.resume}
         plan = _plan(partition, cluster, layout, config, out, job)
-        coordinator = Coordinator(cluster, plan, log.write, limits)
+        delivery = _delivery(partition, plan, layout, out)
+        if delivery is not None:
+            deliver_files(cluster, delivery, log.write)
+        coordinator = Coordinator(
+            cluster,
+            plan,
+            log.write,
+            limits or layout.limits(),
+            remote=delivery.plan if delivery else None,
+            allow_public=layout.real is not None and layout.real.allow_public,
+        )
         on_start(coordinator)
-        use = coordinator.run()
+        try:
+            use = coordinator.run()
+        finally:
+            if delivery is not None:
+                fetch_results(cluster, delivery, out, log.write)
     result = distributed_result(
         partition,
         plan,
@@ -252,10 +247,18 @@ def _plan(
         part_config=str(partition.config),
         ip_config=str(ip_config),
         log_dir=str(log_folder(out)),
-        cwd=str(Path(__file__).resolve().parents[1]),
+        cwd=str(Path(__file__).resolve().parents[1] if layout.real is None else out),
         master_port=cluster.master_port,
         trainers=layout.trainers,
         samplers=layout.samplers,
         servers=layout.servers,
         env={"TUTORIAL_SEED": str(config.seed)},
+        silence=getattr(cluster, "silence", None),
     )
+
+
+def _delivery(partition: Partition, plan: JobPlan, layout: Layout, out: Path) -> Delivery | None:
+    """What machines that share no folder with this one get; None when they do."""
+    if layout.real is None or layout.real.copy_to is None:
+        return None
+    return Delivery.of_run(partition.folder, plan, layout.real.copy_to, out)

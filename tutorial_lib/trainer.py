@@ -29,7 +29,8 @@ from tutorial_lib.training import EpochResult, TrainConfig, TrainData, fit
 
 def run(session: Session, config: TrainConfig, partition_folder: Path, out: Path, checkpoints: Checkpoints) -> None:
     """Train on this job's graph, evaluate exactly, and report."""
-    partition = load_partition_folder(partition_folder, checksums=False)
+    own_part = session.graph.get_partition_book().partid
+    partition = load_partition_folder(partition_folder, checksums=False, part=own_part)
     ndata = session.graph.ndata
     data = TrainData(
         session.graph,

@@ -14,6 +14,7 @@ from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.spec import Cluster
 from tutorial_lib.cluster.transfer import deliver, fetch, files_in
 from tutorial_lib.errors import InputError, TutorialError
+from tutorial_lib.files import write_json
 
 COPY_SECONDS = 60.0  # for a machine to end after the last file; a dead connection is noticed by the transport
 RESULTS = ".tutorial_lib"  # folder below the copy that gets the logs
@@ -61,12 +62,41 @@ class Delivery:
             ip_config=f"{folder}/{Path(plan.ip_config).relative_to(workspace)}",
             log_dir=results,
         )
-        parts = part_files(Path(plan.part_config), len(plan.machines))
-        files = [
-            {n: p for n, p in everything.items() if not any(p in part for j, part in enumerate(parts) if j != k)}
-            for k in range(len(plan.machines))
-        ]
-        return cls(remote, folder, files, results)
+        return cls(remote, folder, _own_files(everything, plan), results)
+
+    @classmethod
+    def of_run(cls, partition: Path, plan: JobPlan, folder: str, out: Path) -> Delivery:
+        """A training run of ours: the partition, the run's settings, and the checkpoint that it continues from."""
+        results, parts = f"{folder}/{RESULTS}/{out.name}", f"{folder}/partitions/{partition.name}"
+        job = json.loads((out / "job.json").read_text()) | {"partition": parts, "out": results}
+        write_json(out / "job-remote.json", job)
+        everything = {f"partitions/{partition.name}/{name}": path for name, path in files_in(partition).items()}
+        given = {"job.json": out / "job-remote.json", "ip_config.txt": out / "ip_config.txt"}
+        if (out / "checkpoint").is_dir():
+            given |= {f"checkpoint/{name}": path for name, path in files_in(out / "checkpoint").items()}
+        everything |= {f"{RESULTS}/{out.name}/{name}": path for name, path in given.items()}
+        remote = replace(
+            plan,
+            cwd=folder,
+            command=[*plan.command[:-1], f"{results}/job.json"],
+            part_config=f"{parts}/{Path(plan.part_config).name}",
+            ip_config=f"{results}/ip_config.txt",
+            log_dir=f"{results}/{Path(plan.log_dir).relative_to(out)}",
+        )
+        return cls(remote, folder, _own_files(everything, plan), results)
+
+
+def _own_files(everything: Mapping[str, Path], plan: JobPlan) -> list[dict[str, Path]]:
+    """For each machine all files but the parts of the others."""
+    parts = part_files(Path(plan.part_config), len(plan.machines))
+    return [
+        {
+            name: path
+            for name, path in everything.items()
+            if not any(path.resolve() in part for j, part in enumerate(parts) if j != k)
+        }
+        for k in range(len(plan.machines))
+    ]
 
 
 def part_files(part_config: Path, parts: int) -> list[set[Path]]:

@@ -1,0 +1,78 @@
+"""Which machines a run uses, and how many processes of each kind."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.job import check_counts
+from tutorial_lib.cluster.launch import Limits
+from tutorial_lib.cluster.local import LocalCluster
+from tutorial_lib.cluster.spec import Cluster, read_ip_config
+from tutorial_lib.cluster.ssh import SshCluster
+
+
+@dataclass(frozen=True)
+class RealMachines:
+    """Machines reached over ssh.
+
+    Attributes:
+        ip_config: file with one ``address [port]`` a line.
+        ssh_port, ssh_username: None leaves them to the user's ssh configuration.
+        python: interpreter on the machines, with tutorial_lib.
+        copy_to: folder on the machines that gets the data and gives back the results; None: the partition and the
+            run folder are on a file system that all machines share.
+        allow_public: accept addresses that anybody may reach; DGL runs code that arrives on its ports.
+    """
+
+    ip_config: Path
+    ssh_port: int | None = None
+    ssh_username: str | None = None
+    python: str = sys.executable
+    copy_to: str | None = None
+    allow_public: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Machines and processes of a run.
+
+    Attributes:
+        emulate: number of emulated machines; None with ``real`` None is this machine alone, without namespaces.
+        real: machines over ssh.
+        stall_timeout: seconds without any progress after which the job is ended; None for no limit.
+    """
+
+    emulate: int | None = 2
+    wire: str | None = None
+    trainers: int = 1
+    samplers: int = 0
+    servers: int = 1
+    real: RealMachines | None = None
+    stall_timeout: float | None = 120.0
+
+    def __post_init__(self) -> None:
+        check_counts(self.trainers, self.samplers, self.servers)
+
+    def cluster(self) -> Cluster:
+        """The machines, not yet started.
+
+        Raises:
+            InputError: the address file of real machines cannot be used.
+        """
+        if self.real is not None:
+            return SshCluster(
+                read_ip_config(self.real.ip_config),
+                port=self.real.ssh_port,
+                username=self.real.ssh_username,
+                python=self.real.python,
+            )
+        if self.emulate is None:
+            return LocalCluster(self.servers)
+        return EmulatedCluster(self.emulate, wire=self.wire)
+
+    def limits(self) -> Limits:
+        """Time limits of the stages."""
+        return Limits(stall=self.stall_timeout)
