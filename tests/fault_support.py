@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -102,14 +103,25 @@ class RunningJob:
 
 
 @pytest.fixture
-def saw() -> Callable[[str, object, float | None], None]:
+def saw() -> Callable[[str, object, float | str | None], None]:
     """``saw(fault, what the user sees, seconds)``: a row of the table in docs/faults.md."""
 
-    def note(fault: str, message: object, seconds: float | None) -> None:
+    def note(fault: str, message: object, seconds: float | str | None) -> None:
         first = str(message).splitlines()[0]
-        _rows.append((fault, first, "before the start" if seconds is None else f"{seconds:.1f} s"))
+        if isinstance(seconds, str):
+            when = seconds
+        elif seconds is None:
+            when = "goes on" if first.startswith("none:") else "before the start"
+        else:
+            when = f"{seconds:.1f} s"
+        _rows.append((fault, _without_paths(first), when))
 
     return note
+
+
+def _without_paths(text: str) -> str:
+    """Folders of this test run say nothing to a reader."""
+    return re.sub(r"/\S*/(?=[^/\s]+)", ".../", text)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

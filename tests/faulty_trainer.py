@@ -3,6 +3,7 @@
 With FAULT ``loop:N`` it draws and trains on N batches (a gradient's all-reduce in each), for faults from outside.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
 
 from tutorial_lib.loaders import BatchLoader
 from tutorial_lib.session import join, serve_if_server
@@ -31,6 +33,34 @@ def loop(session, steps: int) -> None:
                 return
 
 
+def uneven(session) -> None:
+    """Rank 0 has 6 batches, rank 1 has 2. Under Join both end, with the weights that one process computes."""
+    rows = [torch.arange(60).split(10), torch.arange(60, 80).split(10)]
+    feat = session.graph.ndata["feat"]
+
+    def new_model() -> torch.nn.Linear:
+        torch.manual_seed(0)
+        return torch.nn.Linear(feat.shape[1], 1)
+
+    model = torch.nn.parallel.DistributedDataParallel(new_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Join([model]):
+        for ids in rows[session.rank]:
+            optimizer.zero_grad()
+            model(feat[ids]).square().mean().backward()
+            optimizer.step()
+    alone = new_model()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.01)
+    for batches in itertools.zip_longest(*rows):
+        optimizer.zero_grad()
+        for ids in filter(torch.is_tensor, batches):
+            (alone(feat[ids]).square().mean() / 2).backward()  # the mean over both ranks
+        optimizer.step()
+    pairs = zip(model.module.parameters(), alone.parameters(), strict=True)
+    equal = all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
+    session.events.emit("compared", equal=equal, batches=len(rows[session.rank]))
+
+
 def use_memory_up() -> None:
     """The test puts us into a group with 400 MB: the kernel ends us when we pass that."""
     while not Path("go").exists():
@@ -48,6 +78,8 @@ def main(graph_name: str, fault: str, rank: str) -> None:
             seeds = session.split(torch.arange(session.graph.num_nodes()) < 196)
             counted = sum(len(batch.seeds) for batch in BatchLoader(session.graph, seeds, [5, 5], 10, shuffle=True))
             session.events.emit("counted", seeds=counted)
+        elif fault == "uneven":
+            uneven(session)
         elif fault.startswith("loop:"):
             loop(session, int(fault.split(":")[1]))
         elif session.rank == int(rank):

@@ -80,7 +80,7 @@ def test_sigkill_to_an_agent(machines, tmp_path, saw):
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, ENDLESS, "-"))
     job.wait_for("beat", 20)
     job.fault_now()
-    job.coordinator._agents[1].kill()
+    job.coordinator.agents.processes[1].kill()
     error, seconds = job.end()
     assert str(error) == "agent on machine-1: the agent ended unexpectedly (killed by signal 9 (SIGKILL))"
     assert seconds < CLEAN_EXIT_SECONDS
@@ -146,6 +146,16 @@ def test_a_wire_that_is_cut_for_five_seconds(machines, tmp_path, saw):
     assert sum(event["kind"] == "beat" for event in job.events) == 120
     assert before < len(job.events)
     saw("the wire cut for five seconds", "none: the job goes on and ends well", seconds)
+
+
+def test_one_rank_with_fewer_batches(machines, tmp_path, saw):
+    cluster, partition = machines
+    job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, "uneven", "-"))
+    error, _ = job.end()
+    assert error is None
+    compared = {e["rank"]: (e["batches"], e["equal"]) for e in job.events if e["kind"] == "compared"}
+    assert compared == {0: (6, True), 1: (2, True)}
+    saw("one rank with fewer batches", "none: the job ends well, with the weights of a single process", None)
 
 
 @pytest.mark.skipif(
@@ -282,6 +292,22 @@ def test_a_shared_memory_that_fills_up(emulation, partition_of, tmp_path, saw):
 
 
 @rare
+def test_a_fault_in_one_job_does_not_touch_another(emulation, partition_of, tmp_path, saw):
+    with EmulatedCluster(2) as first, EmulatedCluster(2) as second:
+        for name in "ab":
+            (tmp_path / name).mkdir()
+        doomed = RunningJob(first, plan_of(first, partition_of(2), tmp_path / "a", ENDLESS, "-"))
+        other = RunningJob(second, plan_of(second, partition_of(2), tmp_path / "b", "loop:100", "-"))
+        doomed.wait_for("beat", 20)
+        other.wait_for("beat", 2)
+        doomed.signal(first.machines[0], "server", signal.SIGKILL)
+        error, seconds = doomed.end()
+        assert str(error) == "server 0 on machine-0: killed by signal 9 (SIGKILL)"
+        assert other.end()[0] is None
+    saw("SIGKILL to a server while another job runs on this computer", f"{error}; the other job ends well", seconds)
+
+
+@rare
 def test_two_jobs_at_once(emulation, partition_of, tmp_path, saw):
     """Same addresses, same ports, same names in shared memory: the machines of one job are not those of the other."""
     jobs = []
@@ -306,8 +332,8 @@ from tutorial_lib.partition import load_partition_folder
 partition = load_partition_folder(Path({str(partition_of(1).folder)!r}))
 with LocalCluster() as cluster:
     coordinator = Coordinator(cluster, plan_of(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
-    coordinator.on_event = lambda event: print(event["kind"], coordinator._agents[0].pid if coordinator._agents else 0,
-                                               flush=True)
+    pids = lambda: [process.pid for process in coordinator.agents.processes]
+    coordinator.on_event = lambda event: print(event["kind"], *pids(), flush=True)
     coordinator.run()
 """
     command = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)

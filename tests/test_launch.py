@@ -140,7 +140,7 @@ def test_an_agent_that_dies_is_noticed(two_machines, tmp_path):
 
     def kill_second_agent(event: dict) -> None:
         if event["kind"] == "joined" and event["rank"] == 1:
-            coordinator._agents[1].kill()
+            coordinator.agents.processes[1].kill()
 
     with cluster:
         coordinator = Coordinator(cluster, plan, kill_second_agent)

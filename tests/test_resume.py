@@ -177,10 +177,12 @@ def test_a_damaged_checkpoint_is_refused_and_the_file_named(whole, tmp_path):
     assert f"error: damaged checkpoint: {path} has other content" in done.stderr
 
 
-def test_a_loss_that_is_no_number_ends_the_run(whole, tmp_path):
+def test_a_loss_that_is_no_number_ends_the_run(whole, tmp_path, saw):
     done = tutorial("train", *whole[1], "--learning-rate", "1e30", "--out", str(tmp_path / "run"), code=1)
     assert "error: loss is nan in epoch 1, step 2; try a smaller --learning-rate" in done.stderr
     assert "Traceback" not in done.stderr
+    error = next(line for line in done.stderr.splitlines() if line.startswith("error: "))
+    saw("a loss that is no number", error.removeprefix("error: "), "at once")
 
 
 FULL_DISK = """
@@ -203,7 +205,7 @@ print((folder / "run" / "result.json").read_text())
 """
 
 
-def test_a_full_disk_names_the_file_and_the_run_goes_on_when_there_is_space(whole, emulation, tmp_path):
+def test_a_full_disk_names_the_file_and_the_run_goes_on_when_there_is_space(whole, emulation, tmp_path, saw):
     """One checkpoint takes about 115 kB: the first fits, the second, beside it, does not."""
     arguments = [*whole[1], "--epochs", str(EPOCHS)]
     done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path), *arguments], capture_output=True, text=True)
@@ -215,3 +217,4 @@ def test_a_full_disk_names_the_file_and_the_run_goes_on_when_there_is_space(whol
     assert second.startswith("0 ")
     found = json.loads("\n".join(result[result.index("{") :]))
     assert [epoch["loss"] for epoch in found["epochs"]] == pytest.approx(losses(whole[0]), rel=1e-6)
+    saw("disk full while a checkpoint is written; the one before survives", first.removeprefix("1 error: "), "at once")

@@ -114,6 +114,23 @@ def test_signals_to_the_coordinator_end_all_machines(sent, ssh_lab, workspace, t
     saw(f"over ssh: {sent.name} to the coordinator", last_line(errors), seconds)
 
 
+def test_an_agent_that_is_killed_leaves_nothing_on_its_machine(ssh_lab, workspace, tmp_path, saw):
+    """Its processes die with it; its servers' shared memory is removed by whoever is left."""
+    command = ssh_lab.start(
+        sys.executable, "-m", "tutorial_lib", *launch(ssh_lab, workspace, tmp_path / "out", epochs=10000)
+    )
+    wait_for_epoch(tmp_path / "out", command)
+    start = time.monotonic()
+    kill = ["pkill", "-KILL", "-f", "tutorial_lib.cluster.agent"]  # in that machine's own list of processes
+    assert ssh_lab.cluster.popen(ssh_lab.machines[1], kill).wait(timeout=10) == 0
+    errors = command.communicate(timeout=60)[1]
+    seconds = time.monotonic() - start
+    assert errors.startswith("error: agent on machine-1: the agent ended unexpectedly")
+    assert seconds < 15
+    ssh_lab.assert_nothing_left()
+    saw("over ssh: SIGKILL to an agent", errors.removeprefix("error: "), seconds)
+
+
 @pytest.mark.faults
 def test_a_network_that_goes_silent_ends_both_sides(ssh_lab, workspace, tmp_path, saw):
     """Nobody is told; the one side notices by its keep-alives, the other by the kernel's repetitions and the pings."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +128,7 @@ class Job:
     def _wake_up(self) -> None:
         """The coordinator takes an event, whose reporter, below, then raises."""
         if self._coordinator is not None:
-            event = {"kind": "stopped", "time": time.time(), "rank": 0, "local_rank": 0}
-            self._coordinator._inbox.put((0, {"type": "event", "event": event}))
+            self._coordinator.wake_up()
 
     def _run(self) -> None:
         source, layout, config, keep, limits = self._arguments

@@ -9,17 +9,13 @@ Each arrow is a wait with a limit. The first failure anywhere ends the wait and 
 from __future__ import annotations
 
 import contextlib
-import json
-import queue
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from tutorial_lib.cluster.agents import Agents
 from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, how_it_ended, stall_failure
 from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.preflight import require
@@ -57,7 +53,6 @@ class Limits:
 
 PING_SECONDS = 5.0
 STACKS_SECONDS = 8.0
-CLEAN_SECONDS = 5.0
 
 
 @dataclass
@@ -91,10 +86,7 @@ class Coordinator:
     ) -> None:
         self.cluster, self.plan, self.on_event, self.limits = cluster, plan, on_event, limits or Limits()
         self._remote, self._preflight, self._allow_public = remote or plan, preflight, allow_public
-        self._inbox: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
-        self._agents: list[subprocess.Popen] = []
-        self._errors: list[IO] = []
-        self._open: set[int] = set()
+        self.agents = Agents(cluster, plan, self._remote)
         self._said: dict[str, set[int]] = {}
         self.use = {machine.name: MachineUse() for machine in plan.machines}
         self.events: list[Event] = []
@@ -113,11 +105,11 @@ class Coordinator:
             require(self.cluster, self._remote, allow_public=self._allow_public)
         self._progress = Progress()
         try:
-            self._start_agents()
+            self.agents.start()
             self._stage("servers")
             self._wait_for("serving", self.limits.serving, "the DGL servers to load their parts and listen")
             self._stage("trainers")
-            self._tell_all("trainers")
+            self.agents.tell_all("trainers")
             self._wait_for("trainers_done", self.limits.job, "the trainers to finish")
             self._stage("leaving")
             if not self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False):
@@ -126,62 +118,27 @@ class Coordinator:
         except JobFailed as failure:
             raise self._first_cause(failure) from None
         finally:
-            self._stop_all()
+            self.agents.stop(self.limits.stopping, self._take_quietly)
+            self.agents.clean_up(set(range(len(self.plan.machines))) - self._said.get("done", set()))
         return self.use
+
+    def wake_up(self) -> None:
+        """From another thread: have ``on_event`` called soon with an event ``stopped``; it may raise to end the job."""
+        self.agents.inbox.put((0, {"type": "event", "event": {"kind": "stopped", "time": time.time(), "rank": 0}}))
 
     def _first_cause(self, first: JobFailed) -> JobFailed:
         """A lost connection is what others see of a death; wait a little for the one who died to be reported."""
         deadline = time.monotonic() + self.limits.cause
         while first.is_consequence and time.monotonic() < deadline:
             try:
-                self._take(*self._inbox.get(timeout=0.1))
-            except queue.Empty:
-                continue
+                if (received := self.agents.receive(0.1)) is not None:
+                    self._take(*received)
             except JobFailed as other:
                 first = first if other.is_consequence else other
         return first
 
     def _stage(self, name: str) -> None:
         self.on_event({"kind": "stage", "stage": name, "time": time.time()})
-
-    def _start_agents(self) -> None:
-        for index, machine in enumerate(self.plan.machines):
-            folder = self.plan.log_folder(index)
-            folder.mkdir(parents=True, exist_ok=True)
-            errors = (folder / "agent.log").open("ab")
-            self._errors.append(errors)
-            agent = self.cluster.popen(
-                machine,
-                [sys.executable, "-m", "tutorial_lib.cluster.agent", str(index)],
-                cwd=self._remote.cwd,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
-            self._agents.append(agent)
-            self._open.add(index)
-            threading.Thread(target=self._listen, args=(index, agent), daemon=True).start()
-            self._tell(index, self._remote.to_json())
-
-    def _listen(self, index: int, agent: subprocess.Popen) -> None:
-        assert agent.stdout is not None
-        try:
-            for line in agent.stdout:
-                with contextlib.suppress(ValueError):  # an agent that is killed may leave half a line
-                    self._inbox.put((index, json.loads(line)))
-        finally:
-            self._inbox.put((index, None))
-
-    def _tell(self, index: int, text: str) -> None:
-        stdin = self._agents[index].stdin
-        assert stdin is not None
-        with contextlib.suppress(BrokenPipeError, ValueError):  # its listener reports the end of that agent
-            stdin.write(text.encode() + b"\n")
-            stdin.flush()
-
-    def _tell_all(self, command: str) -> None:
-        for index in range(len(self._agents)):
-            self._tell(index, json.dumps({"do": command}))
 
     def _wait_for(self, kind: str, seconds: float | None, what: str, *, fatal: bool = True) -> bool:
         """Take messages until every machine has sent ``kind``; some may have done so during an earlier wait."""
@@ -194,23 +151,23 @@ class Coordinator:
                 names = ", ".join(self.plan.machines[k].name for k in sorted(missing))
                 raise failure(self.plan, min(missing), "agent", 0, f"waited {seconds:g} s for {what} on {names}")
             self._look_for_a_stall()
-            try:
-                # A wait without a limit would not notice Ctrl-C on some platforms.
-                index, message = self._inbox.get(timeout=min(left, 1.0))
-            except queue.Empty:
+            # A wait without a limit would not notice Ctrl-C on some platforms.
+            if (received := self.agents.receive(min(left, 1.0))) is None:
                 continue
+            index, message = received
             self._take(index, message)
-            if index not in self._open and index not in self._said.get(kind, set()):
+            if index not in self.agents.open and index not in self._said.get(kind, set()):
                 raise failure(self.plan, index, "agent", 0, f"the agent ended; waited for {what}")
         return True
 
     def _look_for_a_stall(self) -> None:
         now = time.monotonic()
+        self._progress.tick()
         if self.plan.silence is not None and now - self._last_ping > PING_SECONDS:
             self._last_ping = now
-            self._tell_all("ping")
+            self.agents.tell_all("ping")
         silent = self._progress.silent_agent(self.limits.silence)
-        if silent is not None and silent in self._open:
+        if silent is not None and silent in self.agents.open:
             cause = f"no word from it for {self.limits.silence:g} s: the machine, or the way to it, is down or frozen"
             raise failure(self.plan, silent, "agent", 0, cause)
         if self.limits.stall is not None and self._progress.still_for() > self.limits.stall:
@@ -219,24 +176,24 @@ class Coordinator:
     def _stalled(self, seconds: float) -> JobFailed:
         """Ask all machines where their processes stand, and write it down."""
         self._stacks.clear()
-        self._tell_all("stacks")
+        self.agents.tell_all("stacks")
         deadline = time.monotonic() + STACKS_SECONDS
-        while set(self._stacks) < self._open and time.monotonic() < deadline:
-            try:
-                index, message = self._inbox.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            with contextlib.suppress(JobFailed):
-                self._take(index, message)
+        while set(self._stacks) < self.agents.open and time.monotonic() < deadline:
+            if (received := self.agents.receive(0.2)) is not None:
+                self._take_quietly(*received)
         found = [(index, stack) for index in sorted(self._stacks) for stack in self._stacks[index]]
         path = Path(self.plan.log_dir) / "stacks.txt"
         path.write_text(report([(self.plan.machines[index].name, stack) for index, stack in found]))
         return stall_failure(self.plan, seconds, found, path)
 
+    def _take_quietly(self, index: int, message: dict[str, Any] | None) -> None:
+        with contextlib.suppress(JobFailed):  # the first cause is already on its way
+            self._take(index, message)
+
     def _take(self, index: int, message: dict[str, Any] | None) -> None:
         if message is None:
-            expected = index not in self._open
-            self._open.discard(index)
+            expected = index not in self.agents.open
+            self.agents.open.discard(index)
             if not expected:
                 raise failure(self.plan, index, "agent", 0, self._how_the_agent_ended(index))
             return
@@ -251,17 +208,14 @@ class Coordinator:
         elif message["type"] == "stacks":
             self._stacks[index] = [Stack(**fields) for fields in message["stacks"]]
         elif message["type"] == "done":
-            self._open.discard(index)
+            self.agents.open.discard(index)
             self.use[self.plan.machines[index].name] = MachineUse(message["bytes_sent"], message["peak_rss"])
 
     def _how_the_agent_ended(self, index: int) -> str:
-        try:
-            code = self._agents[index].wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            return "the agent ended unexpectedly"
+        code = self.agents.exit_code(index)
         if code == SSH_FAILED and self.plan.silence is not None:
             return "the ssh connection is lost; its agent ends what it started there"
-        return f"the agent ended unexpectedly ({how_it_ended(code)})"
+        return "the agent ended unexpectedly" + ("" if code is None else f" ({how_it_ended(code)})")
 
     def _record(self, event: Event, index: int) -> None:
         event = {"machine": self.plan.machines[index].name, **event}
@@ -274,44 +228,6 @@ class Coordinator:
             rank = event["rank"]
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
             raise failure(self.plan, index, "trainer", event["local_rank"], cause, rank=rank, tail=event["traceback"])
-
-    def _stop_all(self) -> None:
-        """Ask every agent to stop, collect what they report, and end those that do not answer."""
-        self._tell_all("stop")
-        deadline = time.monotonic() + self.limits.stopping
-        while self._open and time.monotonic() < deadline:
-            try:
-                index, message = self._inbox.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            with contextlib.suppress(JobFailed):  # the first cause is already on its way
-                self._take(index, message)
-        for agent in self._agents:
-            if agent.stdin is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    agent.stdin.close()
-            try:
-                agent.wait(timeout=max(0.5, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                agent.kill()
-                agent.wait()
-        for errors in self._errors:
-            errors.close()
-        self._clean_up_after_dead_agents()
-
-    def _clean_up_after_dead_agents(self) -> None:
-        """What an agent would have removed, had it lived: the shared memory of its servers.
-
-        The kernel has ended its processes with it, see `namespaces.die_with_parent`; files it does not remove.
-        """
-        died = [m for k, m in enumerate(self.plan.machines) if k not in self._said.get("done", set())]
-        if getattr(self.cluster, "private_shm", False):  # goes away with the machine
-            return
-        for machine in died if self._agents else []:
-            with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-                command = [sys.executable, "-m", "tutorial_lib.cluster.shm"]
-                null = subprocess.DEVNULL
-                self.cluster.popen(machine, command, stdin=null, stdout=null, stderr=null).wait(timeout=CLEAN_SECONDS)
 
 
 def _without_type(message: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 # Idle servers, trainers and samplers were measured at 0.2 % of a core each.
 BUSY_SECONDS = 0.1  # of computing on one machine between two messages of its agent, 2 s apart
+GAP_SECONDS = 5.0
 BUSY_BYTES = 20_000  # sent by one machine between two messages
 
 
@@ -22,8 +23,17 @@ class Progress:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self.moved = self.clock()
+        self.moved = self._ticked = self.clock()
         self.heard: dict[int, float] = {}
+
+    def tick(self) -> None:
+        """Call it often. After a gap it was we who did not look (Ctrl-Z), not they who were silent."""
+        now = self.clock()
+        gap = now - self._ticked
+        if gap > GAP_SECONDS:
+            self.moved += gap
+            self.heard = {index: heard + gap for index, heard in self.heard.items()}
+        self._ticked = now
 
     def note(self, index: int, message: dict[str, Any]) -> None:
         """Take any message of agent ``index``."""

@@ -8,7 +8,9 @@ So a trainer of ours ends by ``os._exit`` after its traceback, and leaves a ``fa
 It lets the machine's agent ask any of these processes for its Python stack (`cluster/stacks.py`), which works also
 while the process waits inside C++ code. And it ends a sampler whose trainer is gone.
 
-Programs that a script starts are left alone.
+And it lets a script say ``import dgl`` on any torch (`graphbolt_stub.py`).
+
+Programs that a script starts are left alone, but for the last point.
 """
 
 import importlib.util
@@ -26,6 +28,15 @@ def load_next_sitecustomize():
             spec = importlib.util.spec_from_file_location("sitecustomize_of_the_user", path)
             spec.loader.exec_module(importlib.util.module_from_spec(spec))
             return
+
+
+def let_dgl_load_without_graphbolt():
+    """As ``tutorial_lib/__init__.py`` does; the file is loaded by its path, for a script may hide our package."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "graphbolt_stub.py")
+    spec = importlib.util.spec_from_file_location("tutorial_lib_graphbolt_stub", os.path.normpath(path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.install()
 
 
 def role_of_this_process():
@@ -140,6 +151,7 @@ def main():
 
 
 if "TUTORIAL_LOG_DIR" in os.environ:
+    let_dgl_load_without_graphbolt()
     main()
 
 try:

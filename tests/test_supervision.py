@@ -1,0 +1,193 @@
+"""What the coordinator and the agents conclude from what they see, without a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tutorial_lib.cluster import network, watch
+from tutorial_lib.cluster.failure import exit_failure, stall_failure
+from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.network import SilentPeers, ipv4_of
+from tutorial_lib.cluster.progress import Progress
+from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.cluster.stacks import Stack, collect, main_thread, members
+from tutorial_lib.cluster.watch import Watch
+
+DUMP = """Thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 1997 in all_reduce
+  File "/home/me/train.py", line 33 in main
+  File "/home/me/train.py", line 80 in <module>
+"""
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def alive(**values) -> dict:
+    return {"type": "alive", "cpu": 0.0, "wrote": 0, "sent": 0, **values}
+
+
+def test_what_counts_as_progress():
+    clock = Clock()
+    progress = Progress(clock)
+    for message, still in [
+        (alive(), 10),
+        (alive(cpu=0.05, sent=500), 20),  # idle processes do that
+        (alive(cpu=1.5), 0),
+        (alive(wrote=1), 0),
+        (alive(sent=1_000_000), 0),
+        ({"type": "event", "event": {}}, 0),
+        (alive(), 10),
+    ]:
+        clock.now += 10
+        progress.note(0, message)
+        assert progress.still_for() == still, message
+
+
+def test_an_agent_that_is_silent():
+    clock = Clock()
+    progress = Progress(clock)
+    progress.note(0, alive())
+    clock.now += 20
+    progress.note(1, alive())
+    clock.now += 15
+    assert progress.silent_agent(30) == 0
+    assert progress.silent_agent(40) is None
+
+
+def test_a_suspended_coordinator_blames_nobody():
+    """After Ctrl-Z and fg, the messages of the last minutes are still unread."""
+    clock = Clock()
+    progress = Progress(clock)
+    progress.note(0, alive())
+    clock.now += 1
+    progress.tick()
+    clock.now += 600
+    progress.tick()
+    assert progress.still_for() == 1
+    assert progress.silent_agent(30) is None
+
+
+def test_a_dump_is_read_from_the_main_thread():
+    frames = main_thread(DUMP)
+    assert frames[0][2] == "all_reduce"
+    assert Stack("trainer", 0, 7, "S", DUMP).where() == (
+        "in all_reduce (distributed_c10d.py:1997), called from train.py:33 in main"
+    )
+    assert Stack("trainer", 0, 7, "T", "").where() == "stopped by a signal (SIGSTOP?), wrote no Python stack"
+
+
+@pytest.fixture
+def plan(tmp_path) -> JobPlan:
+    machines = [Machine("a", "10.0.0.1"), Machine("b", "10.0.0.2")]
+    return JobPlan(machines, ["x"], "p", "i", str(tmp_path), ".", 1, trainers=2)
+
+
+def test_a_stall_names_who_is_stopped_else_where_everybody_waits(plan, tmp_path):
+    waiting = [(0, Stack("trainer", 1, 7, "S", DUMP)), (1, Stack("server", 0, 9, "S", ""))]
+    failure = stall_failure(plan, 60, waiting, tmp_path / "stacks.txt")
+    assert str(failure).startswith("the job has not moved for 60 s: trainer 1 (rank 1) on a is in all_reduce")
+    failure = stall_failure(plan, 60, [*waiting, (1, Stack("server", 0, 9, "T", ""))], tmp_path / "stacks.txt")
+    assert "server 0 on b is stopped by a signal" in str(failure)
+    assert (failure.machine, failure.role, failure.rank) == ("b", "server", None)
+    assert "no process answered" in str(stall_failure(plan, 60, [], tmp_path / "stacks.txt"))
+
+
+def test_a_killed_process_names_the_memory_when_the_kernel_ended_something(plan):
+    message = {"role": "trainer", "index": 1, "code": -9, "log": "trainer-1.log", "tail": ["x"], "out_of_memory": True}
+    failure = exit_failure(plan, 1, message)
+    assert str(failure).startswith("trainer 1 (rank 3) on b: killed by signal 9 (SIGKILL); the kernel ended a process")
+
+
+def test_addresses_as_the_kernel_writes_them():
+    assert ipv4_of("02004D0A") == "10.77.0.2"
+    assert ipv4_of("0000000000000000FFFF000002004D0A") == "10.77.0.2"
+
+
+def test_repetitions_are_counted_per_connection(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(network.time, "monotonic", lambda: clock[0])
+    line = "0: 01004D0A:1000 02004D0A:2000 01 00000001:00000000 01:00000001 {:08X} 0 0 1".split
+    seen = []
+    for seconds, retries in [(0, 1), (10, 4), (30, 7), (32, 0), (40, 5)]:
+        clock[0] = seconds
+        fields = line()
+        fields[6] = f"{retries:08X}"
+        monkeypatch.setattr(network, "_connections", lambda fields=fields: iter([fields]))
+        peers = seen[0][1] if seen else SilentPeers(["10.77.0.2"])
+        seen.append((peers.look(), peers))
+    assert [found for found, _ in seen] == [{}, {"10.77.0.2": 10.0}, {"10.77.0.2": 30.0}, {}, {"10.77.0.2": 0.0}]
+
+
+def test_a_listening_port_is_seen():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert server.getsockname()[1] in network.listening_ports()
+
+
+CHILD = """
+import sys, time
+sys.path.insert(0, {hook!r})
+import sitecustomize
+def wait_here():
+    print("up", flush=True)
+    time.sleep(100)
+wait_here()
+"""
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A process that takes itself for a DGL server of a job, and its machine's log folder."""
+    hook = str(Path(watch.__file__).with_name("hook"))
+    environment = {**os.environ, "TUTORIAL_LOG_DIR": str(tmp_path), "DGL_ROLE": "server", "TUTORIAL_INDEX": "0"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD.format(hook=hook)], stdout=subprocess.PIPE, env=environment, start_new_session=True
+    )
+    assert process.stdout.readline() == b"up\n"
+    yield process, tmp_path
+    process.kill()
+    process.communicate()
+
+
+def test_stacks_of_a_running_and_of_a_stopped_process(server):
+    process, folder = server
+    assert [(m.role, m.index, m.pid) for m in members(folder)] == [("server", 0, process.pid)]
+    [stack] = collect(folder)
+    assert "in wait_here" in stack.where()
+    assert not stack.stopped
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(0.1)
+    [stack] = collect(folder)
+    assert stack.stopped
+    assert "in wait_here" in stack.text
+
+
+def test_signs_of_life(tmp_path):
+    look = Watch(tmp_path, [])
+    look.signs_of_life()
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        (tmp_path / "trainer-0.log").write_text("hello")
+        time.sleep(0.5)
+        signs = look.signs_of_life()
+        assert signs["cpu"] > 0.1
+        assert signs["wrote"] == 5
+        assert look.signs_of_life()["wrote"] == 0
+    finally:
+        busy.kill()
+        busy.wait()
