@@ -214,7 +214,7 @@ class Coordinator:
     def _how_the_agent_ended(self, index: int) -> str:
         code = self.agents.exit_code(index)
         if code == SSH_FAILED and self.plan.silence is not None:
-            return "the ssh connection is lost; its agent ends what it started there"
+            return "it was killed, or the ssh connection to it is lost (then it ends what it started by itself)"
         return "the agent ended unexpectedly" + ("" if code is None else f" ({how_it_ended(code)})")
 
     def _record(self, event: Event, index: int) -> None:
