@@ -12,9 +12,7 @@ from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.stacks import Stack
 from tutorial_lib.errors import JobError
 
-_CONSEQUENCE = re.compile(
-    r"reset by peer|closed by peer|refused|Broken pipe|no answer from|heard nothing|connection is lost"
-)
+_CONSEQUENCE = re.compile(r"reset by peer|closed by peer|refused|Broken pipe|no answer from|heard nothing")
 _EXCEPTION = re.compile(r"(Error|Exception|Interrupt)$")
 
 
