@@ -28,6 +28,7 @@ from tutorial_lib.datasets.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of, output_to, sha256_of, write_json
 from tutorial_lib.reproducible import fixed_fresh_memory
+from tutorial_lib.stack import graphbolt_problem
 
 FORMAT_VERSION = 1
 METHODS = ("metis", "random")
@@ -223,6 +224,7 @@ def _write_partition(dataset: Dataset, wanted: dict, out: Path, progress: Callab
 
 
 def _run_dgl(dataset: Dataset, name: str, wanted: dict, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both of DGL's formats, or its own alone on a torch without GraphBolt."""
     import dgl
 
     if wanted["method"] == "random":
@@ -238,7 +240,7 @@ def _run_dgl(dataset: Dataset, name: str, wanted: dict, folder: Path) -> tuple[t
                 part_method=wanted["method"],
                 balance_ntypes=balance,
                 return_mapping=True,
-                use_graphbolt=True,
+                use_graphbolt=graphbolt_problem() is None,
             )
         except dgl.DGLError as error:
             raise InputError(

@@ -1,0 +1,156 @@
+"""``import dgl`` on a torch that DGL has no GraphBolt library for: DGL loads without GraphBolt.
+
+DGL 2.1.0 ships one GraphBolt library for each of a few torch versions, and ``import dgl`` itself fails with any other
+torch (dmlc/dgl #7157). Nothing else in DGL needs it. ``install`` puts a finder in front of Python's own which takes
+``dgl.graphbolt`` only where the real one cannot be loaded, and gives a stand-in: whoever uses it gets one error that
+names the torch versions that would have it. Where the library is there, nothing changes.
+
+``tutorial_lib/__init__.py`` installs it, and ``cluster/hook/sitecustomize.py`` in every process of a job, so that a
+script which says ``import dgl`` works unchanged. Standard library only: the hook loads this file alone, before torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NoReturn
+
+NAME = "dgl.graphbolt"
+LIBRARY = ("libgraphbolt_pytorch_", ".so")  # the torch version stands between
+
+
+class GraphBoltMissing(ImportError):
+    """GraphBolt was used, and this torch has none.
+
+    Not an AttributeError: ``from dgl.graphbolt import ItemSet`` would turn that into a message that explains nothing.
+    """
+
+
+def built_for(dgl_path: Iterable[str]) -> list[str]:
+    """Torch versions that there is a GraphBolt library for, oldest first.
+
+    Args:
+        dgl_path: folders of the package ``dgl`` (its ``__path__``); DGL_LIBRARY_PATH may name more.
+    """
+    start, end = LIBRARY
+    found = set()
+    for folder in [*dgl_path, *os.environ.get("DGL_LIBRARY_PATH", "").split(os.pathsep)]:
+        libraries = os.path.join(folder, "graphbolt")
+        if folder and os.path.isdir(libraries):
+            found |= {name[len(start) : -len(end)] for name in os.listdir(libraries) if name.startswith(start)}
+    return sorted(found, key=lambda version: [int(part) for part in version.split(".") if part.isdigit()])
+
+
+def torch_version() -> str:
+    """Of the torch that is loaded, else of the one that is installed; without its build (+cpu)."""
+    version = getattr(sys.modules.get("torch"), "__version__", None)
+    if version is None:
+        from importlib.metadata import version as installed  # 20 ms, and a DGL that is being imported has loaded torch
+
+        version = installed("torch")
+    return str(version).split("+")[0]
+
+
+def problem(dgl_path: Iterable[str]) -> str | None:
+    """Why ``dgl.graphbolt`` cannot be loaded, one sentence; None where it can.
+
+    Args:
+        dgl_path: as for ``built_for``.
+    """
+    version, known = torch_version(), built_for(dgl_path)
+    if version not in known:
+        return f"this DGL has a GraphBolt library for torch {', '.join(known) or '(none)'}, and this is torch {version}"
+    if not _has_datapipes():
+        return "dgl.graphbolt needs torchdata.datapipes, which torchdata has before 0.10 (the course pins 0.7.1)"
+    return None
+
+
+def _has_datapipes() -> bool:
+    """Imports ``torchdata``, as dgl.graphbolt would do next."""
+    try:
+        return importlib.util.find_spec("torchdata.datapipes") is not None
+    except ImportError:
+        return False
+
+
+class MissingGraphBolt(ModuleType):
+    """Stands in for ``dgl.graphbolt``; every use of it is an error that says why.
+
+    But for one: a DGL server asks each graph that it loads ``isinstance(graph, gb.FusedCSCSamplingGraph)``. So that
+    class is there; it has no instances, and to call it or to use anything of it is the error.
+    """
+
+    __path__: list[str] = []  # noqa: RUF012  a package, so that `import dgl.graphbolt.impl` reaches our finder
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(name, "GraphBolt is not there; every use of it says why.")
+        self.why_missing = why
+        self.FusedCSCSamplingGraph = MissingClass("FusedCSCSamplingGraph", (), {"why_missing": why})
+
+    def __getattr__(self, name: str) -> NoReturn:
+        missing(name, f"{self.__name__}.{name}", self.__dict__["why_missing"])
+
+
+class MissingClass(type):
+    """A class without instances; see ``MissingGraphBolt``."""
+
+    def __call__(cls, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise GraphBoltMissing(f"{NAME}.{cls.__name__} is not there: {cls.__dict__['why_missing']}")
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        missing(name, f"{NAME}.{cls.__name__}.{name}", cls.__dict__["why_missing"])
+
+
+def missing(name: str, whole: str, why: str) -> NoReturn:
+    """The error for an attribute that was asked for."""
+    # Python itself, inspect, pickle and notebooks ask every object for names like __file__ or _repr_html_.
+    if name.startswith("_") and name.endswith("_"):
+        raise AttributeError(f"{whole} is not there")
+    raise GraphBoltMissing(f"{whole} is not there: {why}")
+
+
+class Finder:
+    """Finds ``dgl.graphbolt`` where the real one cannot be loaded; leaves every other name to Python."""
+
+    tutorial_lib_finder = True  # the hook and the package load this file twice; one finder is enough
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
+        """Called by Python for each import of a module that is not loaded yet."""
+        if not name.startswith(NAME):
+            return None
+        if name == NAME:
+            why = problem(path or [])
+            return ModuleSpec(name, Loader(why), is_package=True) if why else None
+        parent = sys.modules.get(NAME)
+        if name.startswith(f"{NAME}.") and is_missing(parent):
+            raise GraphBoltMissing(f"{name} is not there: {parent.__dict__['why_missing']}", name=name)
+        return None
+
+
+class Loader:
+    """Makes the stand-in."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def create_module(self, spec: ModuleSpec) -> MissingGraphBolt:
+        """The module that Python puts into ``sys.modules``."""
+        return MissingGraphBolt(spec.name, self.why)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to run."""
+
+
+def is_missing(module: ModuleType | None) -> bool:
+    """Whether a module is the stand-in."""
+    return module is not None and "why_missing" in module.__dict__
+
+
+def install() -> None:
+    """Put the finder in front of the others; does nothing where it is there already."""
+    if not any(hasattr(finder, "tutorial_lib_finder") for finder in sys.meta_path):
+        sys.meta_path.insert(0, Finder())
