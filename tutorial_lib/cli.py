@@ -189,6 +189,10 @@ def train(
     batch_size: Annotated[int, typer.Option(min=1, help="Seed nodes per trainer and step.")] = 1000,
     hidden_size: Annotated[int, typer.Option(min=1)] = 256,
     learning_rate: Annotated[float, typer.Option(min=0)] = 0.006,
+    device: Annotated[
+        str,
+        typer.Option(help="Of the model: cpu, cuda, or auto (GPUs where each rank has one). Sampling is on the CPU."),
+    ] = "cpu",
     scale: ScaleOption = DEFAULT_SCALE,
     seed: SeedOption = 0,
     root: RootOption = None,
@@ -236,9 +240,9 @@ def train(
     keep = Continuation(resume, checkpoint_every)
     with RunDisplay(epochs) as display:
         if single_process:
-            result = run_single(source, config, folder, display, keep)
+            result = run_single(source, config, folder, display, keep, device=device)
         else:
-            layout = Layout(emulate, wire, trainers, samplers, servers, real, stall_timeout or None)
+            layout = Layout(emulate, wire, trainers, samplers, servers, real, stall_timeout or None, device)
             result = run_distributed(source, layout, config, folder, display, keep)
     display.summary(result, folder)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tutorial_lib.loaders import FULL, BatchLoader
 from tutorial_lib.models import GraphSAGE
+from tutorial_lib.placement import CPU, Placement
 from tutorial_lib.steps import OnBatch, no_pulse
 
 
@@ -23,6 +24,7 @@ def layerwise_inference(
     new_store: Callable[[int, int], Any],
     wait_for_all: Callable[[], None] = lambda: None,
     on_batch: OnBatch = no_pulse,
+    place: Placement = CPU,
 ) -> Any:
     """Logits of all nodes, computed for all nodes one layer at a time, so that nothing is computed twice.
 
@@ -36,6 +38,7 @@ def layerwise_inference(
         new_store: ``new_store(depth, width)`` makes the float32 (N, width) store of a layer's output.
         wait_for_all: barrier between layers; the next layer reads what others wrote.
         on_batch: called after each batch with batches done and batches of the layer; ``layer=`` (from 0), ``layers=``.
+        place: where the model is; features and stores stay on the CPU.
 
     Returns:
         The store of the last layer, (N, number of classes).
@@ -47,7 +50,8 @@ def layerwise_inference(
             y = new_store(depth, model.sizes[depth + 1])
             loader = BatchLoader(graph, nodes, [FULL], batch_size)
             for number, batch in enumerate(loader, start=1):
-                y[batch.seeds] = model.layer(depth, batch.blocks[0], x[batch.input_nodes])
+                (block,), rows = place.take(batch.blocks, x[batch.input_nodes])
+                y[batch.seeds] = model.layer(depth, block, rows).cpu()
                 on_batch(number, len(loader), layer=depth, layers=len(model.layers))
             wait_for_all()
             x = y

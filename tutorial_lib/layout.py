@@ -42,6 +42,7 @@ class Layout:
     Attributes:
         emulate: number of emulated machines; None with ``real`` None is this machine alone, without namespaces.
         real: machines over ssh.
+        device: "cpu", "cuda" or "auto" for the model, see ``placement``; sampling is on the CPU in any case.
         stall_timeout: seconds without any progress after which the job is ended; None for no limit.
     """
 
@@ -52,9 +53,23 @@ class Layout:
     servers: int = 1
     real: RealMachines | None = None
     stall_timeout: float | None = 120.0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         check_counts(self.trainers, self.samplers, self.servers)
+
+    def check_device(self) -> None:
+        """Whether this computer has what ``device`` asks for; real machines are asked when the ranks have met.
+
+        Raises:
+            InputError: it has not.
+        """
+        if self.device == "cpu":
+            return
+        from tutorial_lib.placement import check_device  # torch: the command line's help does not wait for it
+
+        gpus = 10**6 if self.real is not None else None
+        check_device(self.device, (self.emulate or 1) * self.trainers, gpus)
 
     def cluster(self) -> Cluster:
         """The machines, not yet started.

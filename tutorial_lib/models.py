@@ -1,4 +1,4 @@
-"""The models of the course. Importing this module does not import DGL; building a model does."""
+"""The models of the course. Importing this module does not import DGL; building a model on DGL's layers does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from tutorial_lib.plain_sage import PlainSAGEConv
 
 
 class GraphSAGE(nn.Module):
@@ -19,16 +21,28 @@ class GraphSAGE(nn.Module):
         out_size: number of classes.
         num_layers: number of layers, the same as the number of sampled hops.
         dropout: share of hidden values set to 0 while training.
+        plain: layers in plain torch (``plain_sage``) instead of DGL's: the same function of the same weights, also on a
+            GPU that DGL was not built for.
     """
 
     def __init__(
-        self, in_size: int, hidden_size: int, out_size: int, num_layers: int = 3, dropout: float = 0.5
+        self,
+        in_size: int,
+        hidden_size: int,
+        out_size: int,
+        num_layers: int = 3,
+        dropout: float = 0.5,
+        *,
+        plain: bool = False,
     ) -> None:
         super().__init__()
-        from dgl.nn import SAGEConv
-
         sizes = [in_size, *[hidden_size] * (num_layers - 1), out_size]
-        self.layers = nn.ModuleList(SAGEConv(a, b, "mean") for a, b in pairwise(sizes))
+        if plain:
+            self.layers = nn.ModuleList(PlainSAGEConv(a, b) for a, b in pairwise(sizes))
+        else:
+            from dgl.nn import SAGEConv
+
+            self.layers = nn.ModuleList(SAGEConv(a, b, "mean") for a, b in pairwise(sizes))
         self.sizes = sizes
         self.dropout = dropout
 
@@ -36,7 +50,7 @@ class GraphSAGE(nn.Module):
         """Logits of the seed nodes.
 
         Args:
-            blocks: message-flow graphs, outermost hop first.
+            blocks: message-flow graphs, outermost hop first; with plain layers also ``plain_sage.CscBlock``.
             x: float32 (number of input nodes of ``blocks[0]``, in_size).
 
         Returns:

@@ -11,7 +11,9 @@ The run folder::
 In ``result.json`` of a run that was continued with ``--resume``, ``epochs`` and ``phases`` are those of the whole run;
 ``seconds``, ``bytes_sent`` and ``peak_rss`` are those of the last start, whose first ``resumed_epochs`` epochs came
 from the checkpoint. ``phases`` has for each rank the mean seconds per epoch in each phase of a step, and the mean bytes
-of features per epoch from its own machine and from others; ``steps.phases_of`` makes it.
+of features per epoch from its own machine and from others; ``steps.phases_of`` makes it. Where the model was:
+``device`` ("cpu", "cuda"), ``backend`` of the gradients ("gloo", "nccl", "none"), ``layers`` ("dgl", "plain torch") and
+``device_reason``, see ``placement``.
 """
 
 from __future__ import annotations
@@ -177,6 +179,7 @@ def distributed_result(
     from tutorial_lib.steps import phases_of
 
     evaluation = [event for event in events if event["kind"] == "evaluation"]
+    placed = next((event for event in events if event["kind"] == "placed"), {})
     if not evaluation:
         machine = plan.machines[0].name
         log = plan.log_folder(0) / "trainer-0.log"
@@ -204,6 +207,7 @@ def distributed_result(
         bytes_sent={name: used.bytes_sent for name, used in use.items()},
         peak_rss={name: used.peak_rss for name, used in use.items()},
         partition=asdict(partition.report),
+        **{key: placed[key] for key in ("device", "backend", "layers", "device_reason") if key in placed},
         resumed_epochs=len(resumed),
         phases=phases_of([*earlier, *events]),
     )

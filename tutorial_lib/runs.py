@@ -27,6 +27,7 @@ from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.files import graph_name_of, write_json
 from tutorial_lib.layout import Layout
 from tutorial_lib.partition import FORMAT_VERSION, Partition, dataset_description, partition_dataset
+from tutorial_lib.placement import settle
 from tutorial_lib.result import (
     EventLog,
     Reporter,
@@ -35,6 +36,7 @@ from tutorial_lib.result import (
     log_folder,
     result_of,
 )
+from tutorial_lib.stack import graphbolt_problem
 from tutorial_lib.steps import phases_of
 from tutorial_lib.training import TrainConfig, train_single
 
@@ -55,6 +57,8 @@ class DataSource:
     def partition(self, dataset: Dataset, parts: int, say: Callable[[str], None]) -> Partition:
         """The partition folder under ``root/partitions``, written or reused."""
         key = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-metis-v{FORMAT_VERSION}"
+        if graphbolt_problem() is not None:  # a torch that has it would miss the parts in its format
+            key += "-without-graphbolt"
         folder = (self.root or default_root()) / "partitions" / key
         return partition_dataset(dataset, parts, folder, seed=self.seed, progress=say)
 
@@ -76,6 +80,7 @@ def run_distributed(
         InputError: found before anything was started. JobFailed: with the first cause.
     """
     reporter = reporter or Silent()
+    layout.check_device()
     cluster = layout.cluster()
     dataset = _load(source, reporter)
     partition = source.partition(dataset, len(cluster.machines), reporter.say)
@@ -103,13 +108,19 @@ def run_single(
     out: Path,
     reporter: Reporter | None = None,
     keep: Continuation = NEW_RUN,
+    *,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """The plain loop in this process, with the same outputs: what a distributed run must agree with.
+
+    Args:
+        device: "auto", "cpu" or "cuda".
 
     Raises:
         InputError: found before training. JobError: the loss is not a finite number.
     """
     reporter = reporter or Silent()
+    place = settle(device)
     dataset = _load(source, reporter)
     start = time.time()  # like a distributed run: from the data in memory to the result
     out = out.absolute()
@@ -128,7 +139,7 @@ def run_single(
         saver = Checkpoints(out / "checkpoint", description, keep.every, keep.resume, emit)
         try:
             trained = train_single(
-                dataset, config, lambda epoch: emit("epoch", **asdict(epoch)), emit=emit, saver=saver
+                dataset, config, lambda epoch: emit("epoch", **asdict(epoch)), emit=emit, saver=saver, place=place
             )
         except FloatingPointError as error:
             raise JobError(str(error)) from None
@@ -145,6 +156,7 @@ def run_single(
         peak_rss={platform.node(): {"trainer": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}},
         resumed_epochs=len(resumed),
         phases=phases_of([*log.earlier, *events]),
+        **place.describe(),
     )
     write_json(out / "result.json", result)
     return result
@@ -170,6 +182,7 @@ def train_on_cluster(
         out: run folder; must be empty or not exist yet, unless ``keep`` continues the run in it.
         on_start: called with the coordinator before it starts anything.
     """
+    layout.check_device()
     check_parts(partition.report.parts, len(cluster.machines), partition.folder)
     out = out.absolute()
     description = describe(
@@ -186,6 +199,7 @@ def train_on_cluster(
     start = time.time()
     with cluster, EventLog(out, reporter or Silent(), resume=keep.resume) as log:
         job = {"description": description, "checkpoint_every": keep.every, "resume": keep.resume}
+        job["device"] = layout.device
         plan = _plan(partition, cluster, layout, config, out, job)
         delivery = _delivery(partition, plan, layout, out)
         if delivery is not None:

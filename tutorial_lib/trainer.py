@@ -1,7 +1,7 @@
 """What every server and trainer of ``python -m tutorial_lib train`` runs: ``python -m tutorial_lib.trainer CONFIG``.
 
-CONFIG is a JSON file: ``train`` (a TrainConfig), ``partition`` (its folder), ``out`` (the run folder), and of the
-checkpoints: ``description``, ``checkpoint_every``, ``resume``, see ``checkpoint.Checkpoints``.
+CONFIG is a JSON file: ``train`` (a TrainConfig), ``partition`` (its folder), ``out`` (the run folder), ``device`` (see
+``placement``), and of the checkpoints: ``description``, ``checkpoint_every``, ``resume`` (``checkpoint.Checkpoints``).
 Rank 0 writes ``predictions.npy`` and ``checkpoint/`` there and sends the global results as events.
 """
 
@@ -16,19 +16,31 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.checkpoint import Checkpoints, export_weights
 from tutorial_lib.evaluation import accuracy, layerwise_inference, sum_over_ranks
 from tutorial_lib.models import GraphSAGE
 from tutorial_lib.partition import load_partition_folder
+from tutorial_lib.placement import settle
 from tutorial_lib.session import Session, join, serve_if_server
 from tutorial_lib.steps import Pulse
 from tutorial_lib.training import EpochResult, TrainConfig, TrainData, fit
 
 
-def run(session: Session, config: TrainConfig, partition_folder: Path, out: Path, checkpoints: Checkpoints) -> None:
-    """Train on this job's graph, evaluate exactly, and report."""
+def run(
+    session: Session,
+    config: TrainConfig,
+    partition_folder: Path,
+    out: Path,
+    checkpoints: Checkpoints,
+    device: str = "cpu",
+) -> None:
+    """Train on this job's graph, evaluate exactly, and report.
+
+    Raises:
+        InputError: the ranks do not have the device that was asked for.
+    """
+    place = settle(device)
     own_part = session.graph.get_partition_book().partid
     partition = load_partition_folder(partition_folder, checksums=False, part=own_part)
     ndata = session.graph.ndata
@@ -38,8 +50,10 @@ def run(session: Session, config: TrainConfig, partition_folder: Path, out: Path
         ndata["label"],
         session.split(ndata["train_mask"]),
         session.split(ndata["val_mask"]),
+        place,
     )
-    model = config.model(data.features.shape[1], partition.manifest["dataset"]["num_classes"])
+    model = place.model(config, data.features.shape[1], partition.manifest["dataset"]["num_classes"])
+    session.events.emit("placed", **place.describe())
     session.events.emit("split", train_nodes=len(data.train), val_nodes=len(data.val))
 
     def report(result: EpochResult) -> None:
@@ -48,7 +62,7 @@ def run(session: Session, config: TrainConfig, partition_folder: Path, out: Path
 
     if session.rank == 0:
         checkpoints.emit = session.events.emit
-    fit(DistributedDataParallel(model), data, config, report, emit=session.events.emit, saver=checkpoints)
+    fit(place.wrap(model), data, config, report, emit=session.events.emit, saver=checkpoints)
     if session.rank == 0:
         export_weights(model, config.to_dict(), checkpoints.folder)
         session.events.emit("evaluating")
@@ -74,7 +88,7 @@ def evaluate(
 
     pulse = Pulse(session.events.emit, "evaluation")
     logits = layerwise_inference(
-        model, graph, data.features, nodes, config.eval_batch_size, new_store, session.barrier, pulse
+        model, graph, data.features, nodes, config.eval_batch_size, new_store, session.barrier, pulse, data.place
     )
     predictions = torch.cat([logits[part].argmax(1) for part in nodes.split(100_000)])
     right = predictions == data.labels[nodes]
@@ -113,7 +127,7 @@ def main() -> None:
     out = Path(plan["out"])
     checkpoints = Checkpoints(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
     with join(graph_name, seed=config.seed) as session:
-        run(session, config, Path(plan["partition"]), out, checkpoints)
+        run(session, config, Path(plan["partition"]), out, checkpoints, plan["device"])
 
 
 if __name__ == "__main__":

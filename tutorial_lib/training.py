@@ -23,6 +23,7 @@ from tutorial_lib.datasets.base import Dataset
 from tutorial_lib.evaluation import accuracy, layerwise_inference, sum_over_ranks
 from tutorial_lib.loaders import Batch, BatchLoader
 from tutorial_lib.models import GraphSAGE
+from tutorial_lib.placement import CPU, Placement
 from tutorial_lib.steps import Emit, OnBatch, Pulse, StepLog, bytes_by_place, no_events, no_pulse
 
 
@@ -56,11 +57,11 @@ class TrainConfig:
         """Inverse of ``to_dict``."""
         return cls(**{**values, "fanouts": tuple(values["fanouts"])})
 
-    def model(self, in_size: int, num_classes: int) -> GraphSAGE:
+    def model(self, in_size: int, num_classes: int, *, plain: bool = False) -> GraphSAGE:
         """A model whose first weights depend on ``seed`` alone, so that every rank starts with the same."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout)
+            return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout, plain=plain)
 
 
 @dataclass
@@ -70,6 +71,7 @@ class TrainData:
     Attributes:
         features: (N, F) float32; labels: (N,) int64; both are indexed with int64 node ids.
         train, val: int64 ids of this process's share of the training and validation nodes.
+        place: where the model is; batches are moved there.
     """
 
     graph: Any
@@ -77,6 +79,7 @@ class TrainData:
     labels: Any
     train: Tensor
     val: Tensor
+    place: Placement = CPU
 
 
 @dataclass
@@ -142,9 +145,9 @@ def train_epoch(
     with Join([model]) if isinstance(model, Joinable) else contextlib.nullcontext():
         for batch in loader:
             log.lap("sampling")
-            features, labels = pull(data, batch)
+            blocks, features, labels = data.place.take(batch.blocks, *pull(data, batch))
             log.lap("pull")
-            loss = F.cross_entropy(model(batch.blocks, features), labels)
+            loss = F.cross_entropy(model(blocks, features), labels)
             value = finite(loss.item(), epoch, log.step)
             log.lap("forward")
             optimizer.zero_grad()
@@ -176,8 +179,8 @@ def sampled_accuracy(model: nn.Module, data: TrainData, loader: BatchLoader, on_
     model.eval()
     correct = count = 0
     for number, batch in enumerate(loader, start=1):
-        features, labels = pull(data, batch)
-        correct += int((model(batch.blocks, features).argmax(1) == labels).sum())
+        blocks, features, labels = data.place.take(batch.blocks, *pull(data, batch))
+        correct += int((model(blocks, features).argmax(1) == labels).sum())
         count += len(labels)
         on_batch(number, len(loader))
     return accuracy(*sum_over_ranks([correct, count]))
@@ -229,12 +232,13 @@ def train_single(
     *,
     emit: Emit = no_events,
     saver: Saver | None = None,
+    place: Placement = CPU,
 ) -> TrainResult:
     """Train and evaluate in this process on the whole graph; the arguments are those of ``fit``."""
     graph = dataset.graph
     ids = {name: graph.ndata[f"{name}_mask"].nonzero().flatten() for name in ("train", "val", "test")}
-    data = TrainData(graph, graph.ndata["feat"], graph.ndata["label"], ids["train"], ids["val"])
-    model = config.model(dataset.num_features, dataset.num_classes)
+    data = TrainData(graph, graph.ndata["feat"], graph.ndata["label"], ids["train"], ids["val"], place)
+    model = place.model(config, dataset.num_features, dataset.num_classes)
     epochs = fit(model, data, config, on_epoch, emit=emit, saver=saver)
     logits = layerwise_inference(
         model,
@@ -244,6 +248,7 @@ def train_single(
         config.eval_batch_size,
         lambda _d, w: torch.empty(len(data.labels), w),
         on_batch=Pulse(emit, "evaluation"),
+        place=place,
     )
     predictions = logits.argmax(1)
     right = predictions == data.labels
