@@ -23,6 +23,7 @@ __all__ = ["Finding", "Findings", "examine", "report"]
 SOFTWARE = [
     software.python,
     software.packages,
+    software.stack,
     software.graphbolt,
     software.datapipes,
     software.undeclared,

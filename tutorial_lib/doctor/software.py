@@ -15,13 +15,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tutorial_lib.findings import FAIL, OK, SKIP, Finding, verdict
+from tutorial_lib.graphbolt_stub import built_for
 
 REMAKE = "Remove .venv and run make again, or: pip install -r requirements.lock && pip install --no-deps -e ."
 EXPECTED = {"dgl": "2.1.0", "torch": "2.2.1", "torchdata": "0.7.1", "numpy": "1."}
+# What each tested stack has besides torch; torchdata is for GraphBolt only, which the modern one has not.
+STACKS = {"2.2.1": EXPECTED, "2.13": {"dgl": "2.1.0", "torch": "2.13.", "torchdata": "", "numpy": "2."}}
+NAMES = {"2.2.1": "default", "2.13": "modern"}
+LEAST_TORCH = (2, 0)
+NUMPY_2_TORCH = (2, 3)  # torch built before it cannot exchange arrays with numpy 2
 # Modules that dgl imports and whose packages its wheel does not ask for.
 UNDECLARED = {"pandas": "pandas", "yaml": "pyyaml", "pydantic": "pydantic", "packaging": "packaging"}
 IMPORT_SECONDS = 60
-IMPORT = "import tutorial_lib, dgl, dgl.distributed, dgl.graphbolt; dgl.graph(([0, 1], [1, 0])).in_degrees()"
+IMPORT = """
+from tutorial_lib.stack import graphbolt_problem, import_dgl
+import_dgl().graph(([0, 1], [1, 0])).in_degrees()
+print("without" if graphbolt_problem() else "with")
+"""
 
 
 def _version(name: str) -> str | None:
@@ -47,26 +57,72 @@ def python() -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """The versions that ``import dgl`` itself depends on."""
-    for name, prefix in EXPECTED.items():
+    """The versions that ``import dgl`` itself depends on: those of a tested stack."""
+    known = next((known for known in STACKS if f"{_torch()}.".startswith(f"{known}.")), None)
+    for name, prefix in (STACKS[known] if known else EXPECTED).items():
         found = _version(name)
         if found is None:
             yield Finding(name, FAIL, "not installed", REMAKE)
+        elif known is None and name in ("torch", "torchdata", "numpy"):
+            yield _untested(name, found)
         else:
             yield verdict(found.startswith(prefix), name, found, f"Expected {prefix}*. {REMAKE}")
 
 
+def _untested(name: str, found: str) -> Finding:
+    """A version that belongs to no tested stack: what is known to fail, and what may work."""
+    numbers = _numbers(_torch())
+    if name == "torch" and numbers < LEAST_TORCH:
+        return Finding(name, FAIL, found, f"DGL 2.1.0 is for torch 2. {REMAKE}")
+    if name == "numpy" and numbers < NUMPY_2_TORCH and _numbers(found) >= (2,):
+        return Finding(name, FAIL, found, f"torch {_torch()} needs numpy 1. {REMAKE}")
+    return Finding(name, SKIP, f"{found}: of no stack that was tested here (torch {' or '.join(STACKS)})")
+
+
+def stack() -> Iterator[Finding]:
+    """Which of the tested stacks this is, by its torch, and what it lacks."""
+    version = _torch()
+    if version is None:
+        yield Finding("stack", SKIP, "torch is not installed")
+        return
+    known = next((known for known in STACKS if f"{version}.".startswith(f"{known}.")), None)
+    lacks = "" if _graphbolt_library() else ", without GraphBolt"
+    if known is None:
+        yield Finding("stack", SKIP, f"torch {version}{lacks}: not tested; `make run` and `make run STACK=modern` are")
+    else:
+        yield Finding("stack", OK, f"{NAMES[known]} (torch {version}{lacks})")
+
+
+def _torch() -> str | None:
+    """Version of torch without its build (+cpu); None where it is not installed."""
+    version = _version("torch")
+    return version and version.split("+")[0]
+
+
+def _numbers(version: str | None) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version or "")[:2])
+
+
+def _graphbolt_library() -> Path | None:
+    dgl = _folder("dgl")
+    library = dgl / "graphbolt" / f"libgraphbolt_pytorch_{_torch()}.so" if dgl else None
+    return library if library and library.exists() else None
+
+
 def graphbolt() -> Iterator[Finding]:
-    """DGL looks for a library named after the torch version, and fails to import without it (dmlc/dgl #7157)."""
-    torch, dgl = _version("torch"), _folder("dgl")
+    """DGL looks for a library named after the torch version, and fails to import without it (dmlc/dgl #7157).
+
+    With tutorial_lib it loads without GraphBolt then, see ``graphbolt_stub``; nothing else in DGL needs it.
+    """
+    torch, dgl = _torch(), _folder("dgl")
     if torch is None or dgl is None:
         yield Finding("graphbolt", SKIP, "torch or dgl is not installed")
-        return
-    torch = torch.split("+")[0]
-    library = dgl / "graphbolt" / f"libgraphbolt_pytorch_{torch}.so"
-    known = sorted(path.stem.rsplit("_", 1)[1] for path in library.parent.glob("libgraphbolt_pytorch_*.so"))
-    detail = f"library for torch {torch} " + ("found" if library.exists() else "is missing")
-    yield verdict(library.exists(), "graphbolt", detail, f"This dgl has it for torch {', '.join(known)}. {REMAKE}")
+    elif _graphbolt_library():
+        yield Finding("graphbolt", OK, f"library for torch {torch} found")
+    else:
+        known = ", ".join(built_for([str(dgl)]))
+        detail = f"no library for torch {torch} (there is one for {known}): DGL is loaded without GraphBolt"
+        yield Finding("graphbolt", SKIP, f"{detail}; lesson 08 and use_graphbolt=True need it, nothing else does")
 
 
 def datapipes() -> Iterator[Finding]:
@@ -76,7 +132,11 @@ def datapipes() -> Iterator[Finding]:
         yield Finding("datapipes", SKIP, "torchdata is not installed")
         return
     good = (torchdata / "datapipes").is_dir()
-    yield verdict(good, "datapipes", f"torchdata {'has' if good else 'has no'} datapipes", REMAKE)
+    detail = f"torchdata {'has' if good else 'has no'} datapipes"
+    if not good and not _graphbolt_library():
+        yield Finding("datapipes", SKIP, f"{detail}; only GraphBolt uses them")
+    else:
+        yield verdict(good, "datapipes", detail, REMAKE)
 
 
 def undeclared() -> Iterator[Finding]:
@@ -114,9 +174,10 @@ def gpus() -> Iterator[Finding]:
         yield Finding("gpus", FAIL, f"{many}, but torch is not there or a build without CUDA", remedy)
     elif dgl is None or "+cu" not in dgl:
         detail = f"{many}, torch for CUDA {torch}, but PyPI's dgl is a CPU build: no graph can be put on a GPU"
-        yield Finding("gpus", SKIP, f"{detail}; sampling is on the CPU in any case, dense layers may use the GPU")
+        yield Finding("gpus", SKIP, f"{detail}; train --device cuda samples on the CPU, its layers are plain torch")
     else:
-        yield Finding("gpus", OK, f"{many}, torch for CUDA {torch}, dgl {dgl}")
+        detail = f"{many}, torch for CUDA {torch}, dgl {dgl}"
+        yield Finding("gpus", OK, f"{detail}; train --device cuda samples on the CPU, its layers are DGL's")
 
 
 def gpu_devices() -> list[str]:
@@ -140,7 +201,8 @@ def import_dgl(code: str = IMPORT, seconds: float = IMPORT_SECONDS) -> Iterator[
         yield Finding("import dgl", FAIL, f"did not end within {seconds:g} s", f"Try it by hand: {sys.executable}")
         return
     if done.returncode == 0:
-        yield Finding("import dgl", OK, "works, with dgl.distributed and dgl.graphbolt")
+        bolt = "without" if done.stdout.strip().endswith("without") else "with"
+        yield Finding("import dgl", OK, f"works, with dgl.distributed, {bolt} dgl.graphbolt")
         return
     said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     how = f"exit code {done.returncode}" if done.returncode > 0 else f"killed by signal {-done.returncode}"
