@@ -1,4 +1,4 @@
-"""Write environment.yml (conda) from requirements.lock: the same pins, for Python 3.11."""
+"""Write the conda files from the lock files: the same pins, for Python 3.11."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 CONDA_PYTHON = "3.11"
-HEADER = f"""\
-# For conda users: conda env create -f environment.yml && conda activate tutorial
-# Written by scripts/make_environment_yml.py from requirements.lock; do not edit.
-# The packages come through pip: the same files as in requirements.lock.
-name: tutorial
+HEADER = """\
+# For conda users: conda env create -f {file} && conda activate {name}
+# Written by scripts/make_environment_yml.py from {lock}; do not edit.
+# The packages come through pip: the same files as in {lock}.
+name: {name}
 channels:
   - conda-forge
 dependencies:
-  - python={CONDA_PYTHON}
+  - python={python}
   - pip
   - pip:
 """
+# conda file: name of the environment, lock file
+FILES = {
+    "environment.yml": ("tutorial", "requirements.lock"),
+    "environment-modern.yml": ("tutorial-modern", "requirements-modern.lock"),
+}
 
 
 def locked_pins(lock: str, python: str = CONDA_PYTHON) -> list[str]:
@@ -40,12 +45,14 @@ def locked_pins(lock: str, python: str = CONDA_PYTHON) -> list[str]:
     return pins
 
 
-def environment_yml(lock: str) -> str:
-    """Content of environment.yml."""
+def environment_yml(lock: str, file: str = "environment.yml") -> str:
+    """Content of a conda file, from that of its lock file."""
     pins = locked_pins(lock)
-    return HEADER + "".join(f"      - {pin}\n" for pin in pins) + "      - -e .\n"
+    name, lock_name = FILES[file]
+    header = HEADER.format(file=file, name=name, lock=lock_name, python=CONDA_PYTHON)
+    return header + "".join(f"      - {pin}\n" for pin in pins) + "      - -e .\n"
 
 
 if __name__ == "__main__":
-    text = environment_yml((ROOT / "requirements.lock").read_text())
-    (ROOT / "environment.yml").write_text(text)
+    for file, (_, lock_name) in FILES.items():
+        (ROOT / file).write_text(environment_yml((ROOT / lock_name).read_text(), file))

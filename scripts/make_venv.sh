@@ -1,18 +1,25 @@
 #!/bin/sh
-# Make .venv from requirements.lock, or do nothing when it is up to date. Called by every make target.
+# Make .venv from requirements.lock, or with STACK=modern .venv-modern from requirements-modern.lock; or do nothing when
+# it is up to date. Called by every make target.
 set -eu
 cd "$(dirname "$0")/.."
 
-# What .venv depends on. The folder's own path is part of it: a moved or copied .venv does not work.
-wanted=$( (pwd -P; cat requirements.lock scripts/make_venv.sh) | cksum)
-if [ -x .venv/bin/python ] && [ "$(cat .venv/made-from 2>/dev/null)" = "$wanted" ] && .venv/bin/python -c ''; then
+say() { printf '%s\n' "$*" >&2; }
+
+case "${STACK:-default}" in
+    default) venv=.venv lock=requirements.lock ;;
+    modern) venv=.venv-modern lock=requirements-modern.lock ;;
+    *) say "error: STACK=$STACK is not known; there are STACK=default and STACK=modern"; exit 2 ;;
+esac
+
+# What it depends on. The folder's own path is part of it: a moved or copied .venv does not work.
+wanted=$( (pwd -P; cat $lock scripts/make_venv.sh) | cksum)
+if [ -x $venv/bin/python ] && [ "$(cat $venv/made-from 2>/dev/null)" = "$wanted" ] && $venv/bin/python -c ''; then
     exit 0
 fi
 
-say() { printf '%s\n' "$*" >&2; }
-
 if [ "$(uname -s)" != Linux ] || [ "$(uname -m)" != x86_64 ]; then
-    say "error: this is $(uname -s) on $(uname -m); DGL 2.1.0 with torch 2.2.1 is installed on Linux x86-64 only"
+    say "error: this is $(uname -s) on $(uname -m); DGL 2.1.0 is installed on Linux x86-64 only"
     say "what to do: on Windows use WSL2; on macOS use a Linux x86-64 machine or virtual machine (README, Requirements)"
     exit 2
 fi
@@ -30,15 +37,15 @@ for candidate in "${PYTHON:-python3.12}" python3.12 python3.11 python3.10 python
     fi
 done
 
-rm -rf .venv
+rm -rf $venv
 if [ -n "$python" ]; then
-    say "Making .venv with $("$python" --version) ($(command -v "$python"))"
-    "$python" -m venv .venv
-    set -- .venv/bin/python -m pip install --progress-bar on --disable-pip-version-check --no-input
+    say "Making $venv with $("$python" --version) ($(command -v "$python"))"
+    "$python" -m venv $venv
+    set -- $venv/bin/python -m pip install --progress-bar on --disable-pip-version-check --no-input
 elif command -v uv >/dev/null 2>&1; then
-    say "No suitable Python found; uv makes .venv with Python 3.11"
-    uv venv --python 3.11 .venv
-    set -- uv pip install --python .venv/bin/python
+    say "No suitable Python found; uv makes $venv with Python 3.11"
+    uv venv --python 3.11 $venv
+    set -- uv pip install --python $venv/bin/python
 else
     say "error: found no Python 3.10, 3.11 or 3.12 with the venv module (DGL 2.1.0 has no build for newer ones)"
     say "what to do: install one, then run make again:"
@@ -49,8 +56,8 @@ else
     exit 2
 fi
 
-say "Installing $(grep -c '==' requirements.lock) packages, about 2.5 GB to download and 6 GB on disk (torch brings CUDA libraries)"
-"$@" --require-hashes --no-deps -r requirements.lock
+say "Installing $(grep -c '==' $lock) packages, 2.5 to 3 GB to download and 6 GB on disk (torch brings CUDA libraries)"
+"$@" --require-hashes --no-deps -r $lock
 "$@" --no-deps --no-build-isolation -e .
-.venv/bin/python -c 'import tutorial_lib, dgl, torch; print("Installed: torch", torch.__version__, "dgl", dgl.__version__)'
-printf '%s\n' "$wanted" > .venv/made-from
+$venv/bin/python -c 'import tutorial_lib, dgl, torch; print("Installed: torch", torch.__version__, "dgl", dgl.__version__)'
+printf '%s\n' "$wanted" > $venv/made-from

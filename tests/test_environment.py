@@ -1,4 +1,4 @@
-"""requirements.lock, environment.yml and pyproject.toml say the same."""
+"""The lock files, the conda files and pyproject.toml say the same."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tutorial_lib.doctor import software
+
 ROOT = Path(__file__).resolve().parents[1]
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,32 +23,42 @@ spec = importlib.util.spec_from_file_location("make_environment_yml", ROOT / "sc
 make_environment_yml = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(make_environment_yml)
 
-LOCK = (ROOT / "requirements.lock").read_text()
+LOCKS = {"default": (ROOT / "requirements.lock").read_text(), "modern": (ROOT / "requirements-modern.lock").read_text()}
+CONDA_FILES = {"default": "environment.yml", "modern": "environment-modern.yml"}
+both_stacks = pytest.mark.parametrize("stack", LOCKS)
 
 
-def locked(python: str) -> dict[str, str]:
-    return dict(pin.split("==") for pin in make_environment_yml.locked_pins(LOCK, python))
+def locked(python: str, stack: str = "default") -> dict[str, str]:
+    return dict(pin.split("==") for pin in make_environment_yml.locked_pins(LOCKS[stack], python))
 
 
-def direct_requirements() -> list[Requirement]:
+def direct_requirements(stack: str) -> list[Requirement]:
+    """Those of pyproject.toml; for the modern stack, with the few that requirements-modern.in puts in their place."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [Requirement(text) for text in project["dependencies"] + project["optional-dependencies"]["dev"]]
+    found = [Requirement(text) for text in project["dependencies"] + project["optional-dependencies"]["dev"]]
+    lines = (ROOT / "requirements-modern.in").read_text().splitlines() if stack == "modern" else []
+    others = {r.name: r for r in (Requirement(line) for line in lines if not line.startswith("#"))}
+    return [others.get(requirement.name, requirement) for requirement in found]
 
 
-def test_environment_yml_has_the_pins_of_the_lock():
-    conda = re.findall(r"^ +- ([\w.-]+)==(\S+)$", (ROOT / "environment.yml").read_text(), flags=re.MULTILINE)
-    assert dict(conda) == locked(make_environment_yml.CONDA_PYTHON)
+@both_stacks
+def test_conda_files_have_the_pins_of_the_lock(stack):
+    conda = re.findall(r"^ +- ([\w.-]+)==(\S+)$", (ROOT / CONDA_FILES[stack]).read_text(), flags=re.MULTILINE)
+    assert dict(conda) == locked(make_environment_yml.CONDA_PYTHON, stack)
     assert len(conda) > 100
 
 
-def test_environment_yml_is_what_the_script_writes():
-    assert (ROOT / "environment.yml").read_text() == make_environment_yml.environment_yml(LOCK)
+@both_stacks
+def test_conda_files_are_what_the_script_writes(stack):
+    file = CONDA_FILES[stack]
+    assert (ROOT / file).read_text() == make_environment_yml.environment_yml(LOCKS[stack], file)
 
 
+@both_stacks
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12"])
-def test_lock_satisfies_pyproject(python):
-    pins = locked(python)
-    for requirement in direct_requirements():
+def test_lock_satisfies_pyproject(python, stack):
+    pins = locked(python, stack)
+    for requirement in direct_requirements(stack):
         assert requirement.specifier.contains(pins[requirement.name]), requirement
 
 
@@ -56,11 +68,20 @@ def test_default_stack():
     assert pins["numpy"].startswith("1.")
 
 
-def test_every_package_in_the_lock_has_hashes_and_no_address():
-    assert "://" not in LOCK
-    assert "--index" not in LOCK
-    assert "--find-links" not in LOCK
-    for block in re.split(r"\n(?=[a-z0-9])", LOCK):
+def test_modern_stack():
+    """The same DGL with a current torch and numpy; the doctor knows it by these."""
+    pins = locked("3.11", "modern")
+    wanted = software.STACKS["2.13"]
+    assert {name: pins[name].startswith(prefix) for name, prefix in wanted.items()} == dict.fromkeys(wanted, True)
+
+
+@both_stacks
+def test_every_package_in_the_lock_has_hashes_and_no_address(stack):
+    lock = LOCKS[stack]
+    assert "://" not in lock
+    assert "--index" not in lock
+    assert "--find-links" not in lock
+    for block in re.split(r"\n(?=[a-z0-9])", lock):
         assert "--hash=sha256:" in block, block.splitlines()[0]
 
 

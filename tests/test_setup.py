@@ -19,7 +19,7 @@ def clone(tmp_path: Path) -> Path:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "bin").mkdir()
     shutil.copy(ROOT / "scripts" / "make_venv.sh", tmp_path / "scripts")
-    for name in ("requirements.lock", "pyproject.toml"):
+    for name in ("requirements.lock", "requirements-modern.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     for tool in TOOLS:
         (tmp_path / "bin" / tool).symlink_to(shutil.which(tool))
@@ -32,8 +32,8 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-def make_venv(clone: Path) -> subprocess.CompletedProcess:
-    environment = {"PATH": str(clone / "bin")}
+def make_venv(clone: Path, **variables: str) -> subprocess.CompletedProcess:
+    environment = {"PATH": str(clone / "bin"), **variables}
     return subprocess.run(
         ["sh", "scripts/make_venv.sh"], cwd=clone, env=environment, capture_output=True, text=True, timeout=60
     )
@@ -42,7 +42,7 @@ def make_venv(clone: Path) -> subprocess.CompletedProcess:
 # A python that answers the question for its version with yes, makes a .venv whose python only notes its arguments.
 GOOD = """case "$*" in
   --version) echo Python 3.11.9 ;;
-  "-m venv .venv") mkdir -p .venv/bin; cp venv-python .venv/bin/python ;;
+  "-m venv .venv"*) mkdir -p "$3/bin"; cp venv-python "$3/bin/python" ;;
 esac"""
 
 
@@ -84,6 +84,22 @@ def test_it_is_reused_until_the_lock_changes(clone):
         lock.write("# changed\n")
     make_venv(clone)
     assert (clone / "calls").read_text().count("pip install") == 2 * first
+
+
+def test_the_modern_stack_has_a_venv_of_its_own(clone):
+    good_python(clone, "python3.11")
+    done = make_venv(clone, STACK="modern")
+    assert done.returncode == 0, done.stderr
+    assert "Making .venv-modern with Python 3.11.9" in done.stderr
+    assert "--require-hashes --no-deps -r requirements-modern.lock" in (clone / "calls").read_text()
+    assert (clone / ".venv-modern" / "made-from").exists()
+    assert not (clone / ".venv").exists()
+
+
+def test_an_unknown_stack_is_named(clone):
+    done = make_venv(clone, STACK="future")
+    assert done.returncode == 2
+    assert "STACK=future is not known" in done.stderr
 
 
 def test_a_moved_clone_makes_its_venv_again(clone, tmp_path_factory):
