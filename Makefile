@@ -1,19 +1,25 @@
 # Each target makes .venv first if it is missing or stale, and reuses it afterwards.
-.PHONY: help run test test-faults lint lab finale doctor venv lock clean
+.PHONY: help run test test-modern test-gpu test-faults lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
-PY := .venv/bin/python
+# STACK=modern: a current torch and numpy, in .venv-modern (README, "GPUs and newer PyTorch")
+STACK ?= default
+export STACK
+PY := .venv$(if $(filter modern,$(STACK)),-modern)/bin/python
 
 help:
 	@echo "make run      set up, then train on two emulated machines (about a minute once installed)"
 	@echo "make test     set up, then run all tests"
+	@echo "make test-modern   set up the modern stack, then train on it and run an unchanged script"
+	@echo "make test-gpu      the checks that need a GPU; says what was skipped where there is none"
 	@echo "make test-faults   set up, then break jobs in every way we know; writes docs/faults.md"
 	@echo "make lab      set up, then open the notebooks in JupyterLab"
 	@echo "make finale   set up, then the scripted multi-machine run"
 	@echo "make doctor   set up, then check this computer and say what to change"
+	@echo "make ... STACK=modern   the same with a current torch, which has no GraphBolt"
 	@echo "make lint     ruff over code and notebooks"
-	@echo "make lock     resolve requirements.lock again from pyproject.toml (needs uv), and environment.yml from it"
-	@echo "make clean    remove .venv, caches and generated data; runs/ is kept"
+	@echo "make lock     resolve both lock files again from pyproject.toml (needs uv), and the conda files from them"
+	@echo "make clean    remove both .venv, caches and generated data; runs/ is kept"
 
 venv:
 	@sh scripts/make_venv.sh
@@ -23,6 +29,17 @@ run: venv
 
 test: venv lint
 	$(PY) -m pytest
+
+# On both stacks: what may differ with torch and numpy. The whole of `make test` is for the default stack.
+test-modern:
+	@STACK=modern sh scripts/make_venv.sh
+	.venv-modern/bin/python -m pytest -m "not faults" tests/test_stack.py \
+	  tests/test_plain_sage.py tests/test_stack_training.py \
+	  tests/test_train.py::test_two_machines_from_the_command_line \
+	  "tests/test_launch_command.py::test_the_guide_s_script_runs_unchanged[1]"
+
+test-gpu: venv
+	$(PY) scripts/test_gpu.py
 
 test-faults: venv
 	FAULT_TABLE=docs/faults.md $(PY) -m pytest -m "faults or not faults" \
@@ -44,7 +61,10 @@ doctor: venv
 lock: venv
 	uv pip compile --universal --fork-strategy fewest --python-version 3.10 --generate-hashes \
 	  --no-emit-index-url --no-header --extra dev --upgrade pyproject.toml -o requirements.lock
+	uv pip compile --universal --fork-strategy fewest --python-version 3.10 --generate-hashes \
+	  --no-emit-index-url --no-header --extra dev --upgrade --overrides requirements-modern.in pyproject.toml \
+	  -o requirements-modern.lock
 	$(PY) scripts/make_environment_yml.py
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache data/cache data/partitions
+	rm -rf .venv .venv-modern .pytest_cache .ruff_cache data/cache data/partitions
