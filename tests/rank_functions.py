@@ -165,3 +165,7 @@ def uneven_accuracy(rank: int, world_size: int) -> float:
 
     predictions = torch.ones(1 if rank == 0 else 3)
     return distributed_accuracy(predictions, torch.full_like(predictions, 1 - rank))
+
+
+def edges_of_graphbolt(rank: int, world_size: int, graph) -> int:
+    return graph.total_num_edges + rank

@@ -410,3 +410,14 @@ def test_device_plan_refuses_nonsense() -> None:
         device_plan(0)
     with pytest.raises(InputError, match="device must be"):
         device_plan(1, "tpu")
+
+
+def test_a_graphbolt_graph_travels_to_spawned_ranks():
+    """Its tensors exist only while it is pickled."""
+    import dgl
+    import dgl.graphbolt
+
+    graph = dgl.graphbolt.from_dglgraph(dgl.rand_graph(50, 300), is_homogeneous=True)
+    before = len(os.listdir("/proc/self/fd"))
+    assert spawn(rf.edges_of_graphbolt, 2, (graph,)) == [300, 301]
+    assert len(os.listdir("/proc/self/fd")) == before

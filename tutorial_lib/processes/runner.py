@@ -79,7 +79,8 @@ def spawn(
         begin = partial(start_spawned, keep=keep)
         return run(begin, nprocs, timeout, backend, threads, echo, lambda: "", payload)
     finally:
-        os.close(payload)
+        for file in (payload, *keep):
+            os.close(file)
 
 
 def fork(

@@ -146,8 +146,13 @@ class _Spawning:
         self.keep: list[int] = []
 
     def duplicate_for_child(self, fd: int) -> int:
-        self.keep.append(fd)
-        return fd
+        # A copy: what is pickled may be a passing object that closes its file (the tensors of a GraphBolt graph are).
+        self.keep.append(os.dup(fd))
+        return self.keep[-1]
+
+    def close(self) -> None:
+        while self.keep:
+            os.close(self.keep.pop())
 
 
 class _Pickler(ForkingPickler):
@@ -180,7 +185,7 @@ def make_payload(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[int, li
     Tensors are not copied: torch moves them to shared memory and the ranks map the same pages.
 
     Returns:
-        The open file (the caller closes it) and the open files that must travel along.
+        The open file and the open files that must travel along; the caller closes them all.
 
     Raises:
         InputError: one of them cannot be pickled; the message names it.
@@ -203,6 +208,9 @@ def make_payload(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[int, li
             arguments.append(body)
             main = main or uses
         preparation = spawn.get_preparation_data("rank")
+    except BaseException:
+        spawning.close()
+        raise
     finally:
         context.set_spawning_popen(None)  # type: ignore[arg-type]
     if not main:  # nothing in there needs the main script: do not run it again in every rank
