@@ -46,7 +46,7 @@ class RankResult:
 def share_of(ids: Tensor, rank: int, world_size: int, *, seed: int | None = None) -> Tensor:
     """This rank's share of some ids: every id is in exactly one share, and sizes differ by at most one.
 
-    The seed tutorial takes ``len(ids) // world_size`` ids for each rank, which drops the remainder.
+    DGL's tutorial takes ``len(ids) // world_size`` ids for each rank, which drops the remainder.
 
     Args:
         ids: (n,), the same on every rank.

@@ -229,7 +229,7 @@ def train_or_say(rank: int, world_size: int, devices: tuple[torch.device, ...], 
 
 
 def meet(rank: int, world_size: int, port: int, number: float) -> float | str:
-    """Make a process group at a fixed port, as the seed tutorials do; sum a number over its ranks."""
+    """Make a process group at a fixed port, as DGL's tutorials do; sum a number over its ranks."""
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # rank 0 is to open the port itself
     address = f"tcp://127.0.0.1:{port}"
     try:
@@ -343,7 +343,7 @@ def member(rank: int, port: int, how: str, told: Any) -> None:
 
 
 def plain_pair(rank: int, world_size: int, how: str) -> tuple[str, list[int | None]]:
-    """``mp.Process``, ``start``, ``join``, as in the seed tutorial. What rank 0 was told, and both exit codes."""
+    """``mp.Process``, ``start``, ``join``, as in DGL's tutorial. What rank 0 was told, and both exit codes."""
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     told = mp.get_context("fork").SimpleQueue()
     pair = [mp.get_context("fork").Process(target=member, args=(k, store.port, how, told)) for k in range(2)]

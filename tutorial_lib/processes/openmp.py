@@ -1,4 +1,4 @@
-"""What the seed tutorials call ``utils.fix_openmp`` and ``utils.prepare_mp``: two steps before a fork."""
+"""What DGL's tutorials call ``utils.fix_openmp`` and ``utils.prepare_mp``: two steps before a fork."""
 
 from __future__ import annotations
 
