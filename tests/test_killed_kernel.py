@@ -1,0 +1,51 @@
+"""A kernel that is killed while a cell of level 2 trains: its ranks end with it, and leave nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+
+
+def code_cells(name: str) -> list[str]:
+    cells = json.loads((NOTEBOOKS / name).read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+rare = pytest.mark.faults
+
+
+@pytest.mark.parametrize(
+    ("name", "until"),
+    [
+        ("06_multi_gpu_node_classification.ipynb", "mp.spawn(ranks.train_and_write"),
+        ("08_graphbolt_multi_gpu.ipynb", "demo(ranks.rank_0_alone"),
+        pytest.param("05_data_parallel_by_hand.ipynb", "run(lesson.unequal_steps, 5.0, False)", marks=rare),
+        pytest.param("07_ddp_pitfalls.ipynb", "attempt(two_ranks, pitfalls.train_uneven", marks=rare),
+    ],
+)
+def test_nothing_is_left_when_the_kernel_is_killed(name, until, nothing_left):
+    environment = {**os.environ, "DGLBACKEND": "pytorch"}
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    manager, client = start_new_kernel(kernel_name="python3", env=environment, cwd=str(NOTEBOOKS))
+    try:
+        for cell in code_cells(name):
+            if until in cell:
+                client.execute(cell)
+                time.sleep(3)
+                break
+            reply = client.execute_interactive(cell, timeout=120, output_hook=lambda _message: None)
+            assert reply["content"]["status"] == "ok", cell
+        else:
+            raise AssertionError(f"{until!r} is in no cell of {name}")
+        manager.signal_kernel(9)
+        time.sleep(1)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
