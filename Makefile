@@ -43,7 +43,8 @@ test-gpu: venv
 
 test-faults: venv
 	FAULT_TABLE=docs/faults.md $(PY) -m pytest -m "faults or not faults" \
-	  tests/test_faults.py tests/test_fault_signals.py tests/test_ssh.py tests/test_resume.py tests/test_many_launches.py
+	  tests/test_faults.py tests/test_fault_signals.py tests/test_ssh.py tests/test_resume.py tests/test_many_launches.py \
+	  tests/test_killed_kernel.py
 
 lint: venv
 	$(PY) -m ruff check .
