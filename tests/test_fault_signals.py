@@ -38,7 +38,11 @@ def test_signals_to_the_command_end_everything(machines, sent, code, emulation, 
         text=True,
         start_new_session=True,
     )
-    wait_for_event(tmp_path / "run", "epoch", command)
+    try:
+        wait_for_event(tmp_path / "run", "epoch", command)
+    except BaseException:
+        command.kill()
+        raise
     start = time.monotonic()
     if sent == signal.SIGINT:
         os.killpg(command.pid, sent)  # as a terminal does: every process of the foreground group gets it
@@ -59,7 +63,8 @@ def wait_for_event(run: Path, kind: str, command: subprocess.Popen, seconds: flo
     while time.monotonic() < deadline:
         assert command.poll() is None, command.communicate()[1]
         events = (run / "events.jsonl").read_text() if (run / "events.jsonl").exists() else ""
-        if any(json.loads(line)["kind"] == kind for line in events.splitlines()):
+        whole = events[: events.rfind("\n") + 1]  # the last line may be half written
+        if any(json.loads(line)["kind"] == kind for line in whole.splitlines()):
             return
         time.sleep(0.1)
     raise AssertionError(f"no {kind} event within {seconds} s")

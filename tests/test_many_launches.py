@@ -47,7 +47,7 @@ def test_one_epoch_on_machines(count, emulation, partition_of, tmp_path):
     assert result["world_size"] == count
     assert len(result["bytes_sent"]) == count
     assert 0 < result["test_accuracy"] < 1  # one step each does not teach much
-    assert len(np.load(tmp_path / "run" / "predictions.npy")) == result["dataset_info"]["nodes"]
+    assert len(np.load(tmp_path / "run" / "predictions.npy")) == sum(result["partition"]["nodes"])
 
 
 @pytest.mark.faults
