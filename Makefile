@@ -42,9 +42,8 @@ test-gpu: venv
 	$(PY) scripts/test_gpu.py
 
 test-faults: venv
-	FAULT_TABLE=docs/faults.md $(PY) -m pytest -m "faults or not faults" \
-	  tests/test_faults.py tests/test_fault_signals.py tests/test_ssh.py tests/test_resume.py tests/test_many_launches.py \
-	  tests/test_killed_kernel.py
+	FAULT_TABLE=docs/faults.md $(PY) -m pytest -m "faults or not faults" $(addprefix tests/test_, faults.py \
+	  fault_signals.py ssh.py launch_command.py resume.py watch.py many_launches.py killed_kernel.py)
 
 lint: venv
 	$(PY) -m ruff check .

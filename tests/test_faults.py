@@ -40,7 +40,7 @@ def machines(emulation, partition_of):
     [
         pytest.param("raise", "ValueError: a mistake in the training loop", marks=rare),
         pytest.param("exit", "SystemExit: 3", marks=rare),
-        ("os._exit", "exit code 3"),
+        pytest.param("os._exit", "exit code 3", marks=rare),
     ],
 )
 def test_a_trainer_that_ends_by_itself(fault, words, machines, tmp_path, saw):
@@ -59,8 +59,8 @@ def test_a_trainer_that_ends_by_itself(fault, words, machines, tmp_path, saw):
         pytest.param("trainer", 0, {}, "trainer 0 (rank 1) on machine-1", marks=rare),
         ("sampler", 0, {"samplers": 1}, "sampler of trainer 0 (rank 1) on machine-1"),
         ("server", 0, {}, "server 0 on machine-1"),
-        ("server", 1, {"servers": 2}, "server 1 on machine-1"),
-        ("torchrun", 0, {}, "torchrun on machine-1"),
+        pytest.param("server", 1, {"servers": 2}, "server 1 on machine-1", marks=rare),
+        pytest.param("torchrun", 0, {}, "torchrun on machine-1", marks=rare),
     ],
 )
 def test_sigkill(role, index, fields, words, machines, tmp_path, saw):
@@ -75,6 +75,7 @@ def test_sigkill(role, index, fields, words, machines, tmp_path, saw):
     saw(f"SIGKILL to {name}", error, seconds)
 
 
+@rare
 def test_sigkill_to_an_agent(machines, tmp_path, saw):
     cluster, partition = machines
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, ENDLESS, "-"))
@@ -107,6 +108,7 @@ def test_sigstop_is_a_stall(role, machines, tmp_path, saw):
     saw(f"SIGSTOP of a {role}, --stall-timeout 4", error, seconds)
 
 
+@rare
 def test_a_skipped_collective_shows_who_waits_where(machines, tmp_path, saw):
     cluster, partition = machines
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, "skip", "1"), Limits(stall=4))
@@ -119,6 +121,7 @@ def test_a_skipped_collective_shows_who_waits_where(machines, tmp_path, saw):
     saw("one rank skips a collective, --stall-timeout 4", error, seconds)
 
 
+@rare
 def test_a_wire_that_is_cut_for_good(machines, tmp_path, saw):
     cluster, partition = machines
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, ENDLESS, "-"))

@@ -35,9 +35,8 @@ print("done")
 """
 
 
-@pytest.mark.parametrize(
-    "count", [4, pytest.param(1, marks=pytest.mark.faults), pytest.param(8, marks=pytest.mark.faults)]
-)
+@pytest.mark.faults
+@pytest.mark.parametrize("count", [1, 4, 8])
 def test_one_epoch_on_machines(count, emulation, partition_of, tmp_path):
     """Two machines are what most other tests use."""
     config = TrainConfig(epochs=1, fanouts=(5, 5), batch_size=100, hidden_size=16)

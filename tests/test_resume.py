@@ -205,6 +205,7 @@ print((folder / "run" / "result.json").read_text())
 """
 
 
+@pytest.mark.faults
 def test_a_full_disk_names_the_file_and_the_run_goes_on_when_there_is_space(whole, emulation, tmp_path, saw):
     """One checkpoint takes about 115 kB: the first fits, the second, beside it, does not."""
     arguments = [*whole[1], "--epochs", str(EPOCHS)]

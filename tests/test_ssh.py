@@ -114,6 +114,7 @@ def test_signals_to_the_coordinator_end_all_machines(sent, ssh_lab, workspace, t
     saw(f"over ssh: {sent.name} to the coordinator", last_line(errors), seconds)
 
 
+@pytest.mark.faults
 def test_an_agent_that_is_killed_leaves_nothing_on_its_machine(ssh_lab, workspace, tmp_path, saw):
     """Its processes die with it; its servers' shared memory is removed by whoever is left."""
     command = ssh_lab.start(

@@ -105,6 +105,7 @@ def test_watch_interrupt_and_continue(kernel, tmp_path):
     assert told[0]["text"] == f"{epochs} {epochs + 1}\n"
 
 
+@pytest.mark.faults
 def test_everything_ends_with_the_kernel(kernel, tmp_path):
     """Killed, without any chance to clean up; the fixture looks whether a process is left."""
     kernel.run("job = start(5000, 'run')")
