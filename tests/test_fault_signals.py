@@ -37,18 +37,18 @@ def test_signals_to_the_command_end_everything(machines, sent, code, emulation, 
         stdout=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        preexec_fn=heed_ctrl_c,
     )
     try:
         wait_for_event(tmp_path / "run", "epoch", command)
-    except BaseException:
+        start = time.monotonic()
+        if sent == signal.SIGINT:
+            os.killpg(command.pid, sent)  # as a terminal does: every process of the foreground group gets it
+        else:
+            command.send_signal(sent)
+        errors = command.communicate(timeout=60)[1]
+    finally:
         command.kill()
-        raise
-    start = time.monotonic()
-    if sent == signal.SIGINT:
-        os.killpg(command.pid, sent)  # as a terminal does: every process of the foreground group gets it
-    else:
-        command.send_signal(sent)
-    errors = command.communicate(timeout=60)[1]
     assert command.returncode == code
     seconds = time.monotonic() - start
     assert seconds < CLEAN_EXIT_SECONDS
@@ -56,6 +56,11 @@ def test_signals_to_the_command_end_everything(machines, sent, code, emulation, 
     saw(f"{sent.name} to the command, {' '.join(machines)}", last, seconds)
     if sent == signal.SIGINT:
         assert errors.endswith("interrupted; everything that was started has been stopped\n")
+
+
+def heed_ctrl_c() -> None:
+    """A suite that a shell started in the background ignores it, and hands that down."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for_event(run: Path, kind: str, command: subprocess.Popen, seconds: float = 120) -> None:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from test_fault_signals import heed_ctrl_c
 
 pytestmark = pytest.mark.cluster
 SCRIPT = Path(__file__).with_name("guide_script.py")
@@ -102,7 +103,9 @@ def test_a_trainer_that_raises_ends_all_machines(ssh_lab, workspace, tmp_path, s
 )
 def test_signals_to_the_coordinator_end_all_machines(sent, ssh_lab, workspace, tmp_path, saw):
     command = ssh_lab.start(
-        sys.executable, "-m", "tutorial_lib", *launch(ssh_lab, workspace, tmp_path / "out", epochs=10000)
+        sys.executable,
+        *("-m", "tutorial_lib", *launch(ssh_lab, workspace, tmp_path / "out", epochs=10000)),
+        preexec_fn=heed_ctrl_c,
     )
     wait_for_epoch(tmp_path / "out", command)
     os.kill(only_child(command.pid), sent)  # the process itself; `command` is what entered the machine
