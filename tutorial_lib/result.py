@@ -207,6 +207,7 @@ def distributed_result(
         bytes_sent={name: used.bytes_sent for name, used in use.items()},
         peak_rss={name: used.peak_rss for name, used in use.items()},
         partition=asdict(partition.report),
+        traffic={name: used.received for name, used in use.items()},
         **{key: placed[key] for key in ("device", "backend", "layers", "device_reason") if key in placed},
         resumed_epochs=len(resumed),
         phases=phases_of([*earlier, *events]),

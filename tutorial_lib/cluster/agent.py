@@ -15,11 +15,9 @@ machine used.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
-import re
 import selectors
 import shutil
 import signal
@@ -29,45 +27,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import psutil
-
+from tutorial_lib.cluster.children import Process, end_descendants, peak_rss, tail, who_failed
 from tutorial_lib.cluster.job import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_command, trainer_env
 from tutorial_lib.cluster.namespaces import die_with_parent
 from tutorial_lib.cluster.network import bytes_sent, interface_of, listening_ports
+from tutorial_lib.cluster.outbox import POLL_SECONDS, EventFiles, outbox, send
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments
 from tutorial_lib.cluster.stacks import FOLDER as PROCESSES_FOLDER
 from tutorial_lib.cluster.stacks import collect, members
+from tutorial_lib.cluster.traffic import Traffic
 from tutorial_lib.cluster.watch import Watch
 
 PR_SET_CHILD_SUBREAPER = 36
-POLL_SECONDS = 0.05
 ALIVE_SECONDS = 2.0
-TERM_SECONDS = 3.0
-TAIL_LINES = 20
+FLUSH_SECONDS = 3.0
 SERVER_LEAD_SECONDS = 120.0  # how long before torchrun a server may end; a script may work on without DGL
-
-
-@dataclass
-class Process:
-    """A child of the agent. ``code`` is None while it runs, negative for a signal."""
-
-    role: str
-    index: int
-    popen: subprocess.Popen
-    log: Path
-    code: int | None = None
-    peak_rss: int = 0
-    ended: float = 0.0
-
-
-@dataclass
-class EventFile:
-    """A file that a trainer appends JSON lines to, and how far we have read it."""
-
-    path: Path
-    offset: int = 0
 
 
 @dataclass
@@ -81,7 +56,6 @@ class Agent:
     announced_serving: bool = False
     announced_trainers: bool = False
     _inbox: bytes = b""
-    _events: dict[Path, EventFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.machine = self.plan.machines[self.index]
@@ -90,7 +64,10 @@ class Agent:
         self.logs.mkdir(parents=True, exist_ok=True)
         self.sent_before = self.sent_last = bytes_sent(self.interface)
         self.shm_before = set(os.listdir(SHM))
-        self.watch = Watch(self.logs, [m.address for m in self.plan.machines if m != self.machine])
+        others = [m.address for m in self.plan.machines if m != self.machine]
+        self.events = EventFiles(self.logs)
+        self.watch = Watch(self.logs, others)
+        self.traffic = Traffic(others)
         self.next_look = self.last_word = time.monotonic()
 
     def run(self) -> None:
@@ -105,6 +82,7 @@ class Agent:
                 self._check_servers()
                 self._forward_events()
                 self._announce()
+                self.traffic.look()
                 self._look_around()
         finally:
             self._stop_everything()
@@ -116,10 +94,11 @@ class Agent:
                 {
                     "type": "done",
                     "bytes_sent": bytes_sent(self.interface) - self.sent_before,
-                    "peak_rss": self._peak_rss(),
+                    "received": self._received(),
+                    "peak_rss": peak_rss(self.processes),
                 }
             )
-            outbox.flush(seconds=TERM_SECONDS)
+            outbox.flush(seconds=FLUSH_SECONDS)
 
     def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str]) -> None:
         log = self.logs / (f"{role}.log" if role == "torchrun" else f"{role}-{k}.log")
@@ -231,17 +210,8 @@ class Agent:
             return
         role, k, code, log = process.role, process.index, process.code, process.log
         if role == "torchrun":
-            role, k, code, log = self._who_failed(process)
+            role, k, code, log = who_failed(process)
         self._report_failure(role, k, code, log)
-
-    def _who_failed(self, torchrun: Process) -> tuple[str, int, int | None, Path]:
-        """The trainer that torchrun names as its first failure, else torchrun itself."""
-        match = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", torchrun.log.read_text(errors="replace"))
-        if match:
-            log = self.logs / f"trainer-{match[2]}.log"
-            if log.exists():
-                return "trainer", int(match[2]), int(match[1]), log
-        return "torchrun", 0, torchrun.code, torchrun.log
 
     def _check_servers(self) -> None:
         """Servers end well when the trainers have; one that ends well before them leaves them waiting for ever."""
@@ -266,78 +236,17 @@ class Agent:
             send({"type": "trainers_done"})
 
     def _forward_events(self) -> None:
-        for path in self.logs.glob("events-*.jsonl"):
-            file = self._events.setdefault(path, EventFile(path))
-            with path.open("rb") as stream:
-                stream.seek(file.offset)
-                data = stream.read()
-            end = data.rfind(b"\n") + 1  # a line may be half written
-            file.offset += end
-            for line in data[:end].splitlines():
-                with contextlib.suppress(ValueError):
-                    event = json.loads(line)
-                    if isinstance(event, dict) and isinstance(event.get("kind"), str):
-                        send({"type": "event", "event": event})
+        for event in self.events.new():
+            send({"type": "event", "event": event})
 
     def _stop_everything(self) -> None:
-        """Terminate, wait, kill: all descendants, also those whose parent is gone."""
         self.stopping = True
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            deadline = time.monotonic() + TERM_SECONDS
-            # Listed anew each time: a process may be forked after the others were told to end.
-            while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
-                for process in left:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process.send_signal(number)
-                time.sleep(POLL_SECONDS)
-                self._reap()
-        self._reap()
+        end_descendants(self._reap)
 
-    def _peak_rss(self) -> dict[str, int]:
-        """Bytes of the largest process of each kind; torchrun's figure covers its trainers."""
-        peaks: dict[str, int] = {}
-        for process in self.processes:
-            role = "trainer" if process.role == "torchrun" else process.role
-            peaks[role] = max(peaks.get(role, 0), process.peak_rss)
-        return peaks
-
-
-class Outbox:
-    """Standard output to the coordinator, without ever waiting for it: a cut cable must not hold up the agent."""
-
-    def __init__(self) -> None:
-        self._waiting = b""
-
-    def put(self, message: dict[str, Any]) -> None:
-        """Queue one message and write what can be written now; a broken connection is noticed on standard input."""
-        os.set_blocking(1, False)
-        self._waiting += json.dumps(message).encode() + b"\n"
-        self.flush()
-
-    def flush(self, seconds: float = 0.0) -> None:
-        """Write what waits, for at most so many seconds."""
-        deadline = time.monotonic() + seconds
-        while self._waiting:
-            try:
-                self._waiting = self._waiting[os.write(1, self._waiting) :]
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    return
-                time.sleep(POLL_SECONDS)
-            except OSError:
-                self._waiting = b""
-
-
-outbox = Outbox()
-send = outbox.put
-
-
-def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """The last lines of a log."""
-    try:
-        return path.read_text(errors="replace").splitlines()[-lines:]
-    except OSError:
-        return []
+    def _received(self) -> dict[str, int]:
+        """Name of another machine -> bytes that came from it."""
+        names = {machine.address: machine.name for machine in self.plan.machines}
+        return {names[address]: count for address, count in self.traffic.received().items()}
 
 
 def main() -> None:

@@ -57,10 +57,17 @@ STACKS_SECONDS = 8.0
 
 @dataclass
 class MachineUse:
-    """What a machine used: bytes that left through its network card, peak bytes of memory per kind of process."""
+    """What a machine used.
+
+    Attributes:
+        bytes_sent: through its network card.
+        peak_rss: bytes of the largest process of each kind.
+        received: bytes that came over TCP connections, by the machine that sent them, see ``traffic``.
+    """
 
     bytes_sent: int = 0
     peak_rss: dict[str, int] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -209,7 +216,8 @@ class Coordinator:
             self._stacks[index] = [Stack(**fields) for fields in message["stacks"]]
         elif message["type"] == "done":
             self.agents.open.discard(index)
-            self.use[self.plan.machines[index].name] = MachineUse(message["bytes_sent"], message["peak_rss"])
+            use = MachineUse(message["bytes_sent"], message["peak_rss"], message["received"])
+            self.use[self.plan.machines[index].name] = use
 
     def _how_the_agent_ended(self, index: int) -> str:
         code = self.agents.exit_code(index)
