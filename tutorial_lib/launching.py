@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.cluster.delivery import Delivery, deliver_files, fetch_results
-from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.job import JobPlan, check_counts, check_parts
 from tutorial_lib.cluster.launch import Coordinator, Event, Limits, MachineUse
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.spec import Cluster, Machine, read_ip_config, write_ip_config
-from tutorial_lib.cluster.ssh import SshCluster
 from tutorial_lib.errors import InputError
+from tutorial_lib.layout import RealMachines, cluster_of
 
 FORMATS = {"coo", "csr", "csc"}
 _SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=")
@@ -31,12 +29,11 @@ class LaunchRequest:
         command: the user's command; one string may use the shell's language.
         workspace: working directory of every process; relative paths below start here.
         part_config: DGL's partition description.
-        ip_config: address file that the script passes to ``initialize``. Without ``emulate`` and ``machines`` it names
-            the machines, which are reached over ssh; with them it is written when it does not exist.
-        emulate: number of emulated machines.
-        local: this computer alone, without namespaces.
+        ip_config: address file that the script passes to ``initialize``. With ``real`` it is that of the machines, else
+            it is written when it does not exist.
+        emulate: number of emulated machines; None with ``real`` None is this computer alone, without namespaces.
+        real: machines over ssh; their ``copy_to`` gets a copy of the workspace, None: they share it.
         out: folder of the logs; inside it one folder a machine.
-        copy_to: folder on the machines that gets a copy of the workspace; None: they share the workspace.
         stall_timeout: seconds without any progress after which the job is ended; None for no limit.
     """
 
@@ -46,7 +43,6 @@ class LaunchRequest:
     ip_config: Path
     out: Path
     emulate: int | None = None
-    local: bool = False
     num_trainers: int = 1
     num_samplers: int = 0
     num_servers: int = 1
@@ -57,11 +53,7 @@ class LaunchRequest:
     wire: str | None = None
     timeout: float | None = None
     stall_timeout: float | None = 120.0
-    ssh_port: int | None = None
-    ssh_username: str | None = None
-    remote_python: str = sys.executable
-    copy_to: str | None = None
-    allow_public_addresses: bool = False
+    real: RealMachines | None = None
 
     def limits(self) -> Limits:
         """Time limits of the stages."""
@@ -91,11 +83,6 @@ def _check(request: LaunchRequest) -> Path:
     unknown = set(request.graph_format.split(",")) - FORMATS
     if unknown:
         raise InputError(f"--graph_format: unknown {sorted(unknown)[0]!r}", "Known: coo, csr, csc, joined by commas.")
-    over_ssh = request.emulate is None and not request.local
-    if request.emulate is not None and request.local:
-        raise InputError("choose one of --emulate N and --machines 1")
-    if request.copy_to is not None and not over_ssh:
-        raise InputError("--copy_to is for machines reached over ssh; these share this computer's files")
     if request.wire is not None and request.emulate is None:
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     return (request.workspace / request.part_config).resolve()
@@ -108,24 +95,6 @@ def _parts_in(part_config: Path) -> int:
         raise InputError(f"--part_config {part_config}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise InputError(f"--part_config {part_config} is not a partition description of DGL") from None
-
-
-def _cluster_of(request: LaunchRequest, ip_config: Path) -> Cluster:
-    if request.local:
-        return LocalCluster(request.num_servers)
-    if request.emulate is not None:
-        return EmulatedCluster(request.emulate, wire=request.wire)
-    if not ip_config.exists():
-        raise InputError(
-            f"--ip_config {ip_config} does not exist",
-            "Write one line 'address [port]' for each machine, or use --emulate N to have machines made.",
-        )
-    return SshCluster(
-        read_ip_config(ip_config),
-        port=request.ssh_port,
-        username=request.ssh_username,
-        python=request.remote_python,
-    )
 
 
 def _provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
@@ -173,19 +142,20 @@ def launch(request: LaunchRequest, on_event: Callable[[Event], None] = lambda _e
     """
     part_config = _check(request)
     ip_config = (request.workspace / request.ip_config).resolve()
-    cluster = _cluster_of(request, ip_config)
+    cluster = cluster_of(request.emulate, request.wire, request.real, request.num_servers)
     check_parts(_parts_in(part_config), len(cluster.machines), part_config)
     environment = environment_of(request.extra_envs)
     if request.emulate is not None:
         _provide_ip_config(ip_config, cluster.machines)
     with cluster:
-        if request.local:  # its ports are chosen on entering
+        if isinstance(cluster, LocalCluster):  # its ports are chosen on entering
             write_ip_config(ip_config, cluster.machines)
         plan = _plan(request, cluster, part_config, ip_config, environment)
-        options = {"limits": request.limits(), "allow_public": request.allow_public_addresses}
-        if request.copy_to is None:
+        real = request.real
+        options = {"limits": request.limits(), "allow_public": real is not None and real.allow_public}
+        if real is None or real.copy_to is None:
             return Coordinator(cluster, plan, on_event, **options).run()
-        delivery = Delivery.of_workspace(request.workspace, plan, request.copy_to, name=request.out.name)
+        delivery = Delivery.of_workspace(request.workspace, plan, real.copy_to, name=request.out.name)
         deliver_files(cluster, delivery, on_event)
         try:
             return Coordinator(cluster, plan, on_event, remote=delivery.plan, **options).run()

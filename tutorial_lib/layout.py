@@ -12,6 +12,7 @@ from tutorial_lib.cluster.launch import Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.spec import Cluster, read_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
+from tutorial_lib.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,25 @@ class RealMachines:
     python: str = sys.executable
     copy_to: str | None = None
     allow_public: bool = False
+
+
+def cluster_of(emulate: int | None, wire: str | None, real: RealMachines | None, servers: int) -> Cluster:
+    """Machines over ssh, else emulated ones, else this machine alone; not yet started.
+
+    Raises:
+        InputError: the address file of real machines cannot be used.
+    """
+    if real is not None:
+        if not real.ip_config.exists():
+            raise InputError(
+                f"--ip_config {real.ip_config} does not exist",
+                "Write one line 'address [port]' for each machine, or use --emulate N to have machines made.",
+            )
+        machines = read_ip_config(real.ip_config)
+        return SshCluster(machines, port=real.ssh_port, username=real.ssh_username, python=real.python)
+    if emulate is None:
+        return LocalCluster(servers)
+    return EmulatedCluster(emulate, wire=wire)
 
 
 @dataclass(frozen=True)
@@ -72,21 +92,8 @@ class Layout:
         check_device(self.device, (self.emulate or 1) * self.trainers, gpus)
 
     def cluster(self) -> Cluster:
-        """The machines, not yet started.
-
-        Raises:
-            InputError: the address file of real machines cannot be used.
-        """
-        if self.real is not None:
-            return SshCluster(
-                read_ip_config(self.real.ip_config),
-                port=self.real.ssh_port,
-                username=self.real.ssh_username,
-                python=self.real.python,
-            )
-        if self.emulate is None:
-            return LocalCluster(self.servers)
-        return EmulatedCluster(self.emulate, wire=self.wire)
+        """The machines, not yet started; see ``cluster_of``."""
+        return cluster_of(self.emulate, self.wire, self.real, self.servers)
 
     def limits(self) -> Limits:
         """Time limits of the stages."""

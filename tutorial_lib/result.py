@@ -71,7 +71,7 @@ def check_run_folder(out: Path) -> Path:
         raise InputError(f"--out {out} is a file, not a folder")
     if out.exists() and any(out.iterdir()):
         raise InputError(f"--out {out} is not empty", "Choose another folder, or remove this one yourself.")
-    _check_right_to_write(out)
+    check_right_to_write(out)
     return out
 
 
@@ -85,11 +85,11 @@ def check_resume_folder(out: Path) -> Path:
             f"--resume: no checkpoint in {out / 'checkpoint'}",
             "A run has one when its first epoch is finished. Start it again without --resume, in another folder.",
         )
-    _check_right_to_write(out)
+    check_right_to_write(out)
     return out
 
 
-def _check_right_to_write(out: Path) -> None:
+def check_right_to_write(out: Path) -> None:
     parent = next(folder for folder in [out, *out.parents] if folder.exists())
     if not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"--out {out}: no right to write in {parent}")

@@ -1,0 +1,133 @@
+"""``finale``: the scripted multi-machine run, step by step, with a report at its end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tutorial_lib.cli.app import app
+from tutorial_lib.cli.options import (
+    BatchSizeOption,
+    CopyToOption,
+    DeviceOption,
+    FanoutsOption,
+    HiddenSizeOption,
+    IpConfigOption,
+    LearningRateOption,
+    MachinesOption,
+    PublicOption,
+    RemotePythonOption,
+    RootOption,
+    SamplersOption,
+    SeedOption,
+    ServersOption,
+    SshPortOption,
+    SshUserOption,
+    StallOption,
+    TrainersOption,
+    check_machines,
+    parse_fanouts,
+    parse_machine_counts,
+    real_machines,
+)
+from tutorial_lib.datasets import default_root
+from tutorial_lib.display import RunDisplay
+from tutorial_lib.errors import TutorialError
+from tutorial_lib.result import default_run_folder
+
+QUICK_SCALE, QUICK_EPOCHS = 0.1, 10
+
+
+@app.command()
+def finale(
+    dataset: Annotated[
+        str | None, typer.Option(help="(default: ogbn-products if present, else synthetic-products)")
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="The complete recipe: all of synthetic-products, 20 epochs. Hours on 2 cores."),
+    ] = False,
+    emulate: Annotated[int | None, typer.Option(help="Number of emulated machines. (default: 2)")] = None,
+    machines: MachinesOption = None,
+    ip_config: IpConfigOption = None,
+    wire: Annotated[str | None, typer.Option(help="Rate of the emulated wire: 200mbit; none. (default: 1gbit)")] = None,
+    trainers: TrainersOption = 1,
+    samplers: SamplersOption = 0,
+    servers: ServersOption = 1,
+    scale: Annotated[
+        float | None, typer.Option(help="Size of synthetic-products, 0.002 to 1.0. (default: 0.1)")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="(default: 10)")] = None,
+    fanouts: FanoutsOption = "15,10,5",
+    batch_size: BatchSizeOption = 1000,
+    hidden_size: HiddenSizeOption = 256,
+    learning_rate: LearningRateOption = 0.006,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    scaling: Annotated[
+        str | None, typer.Option(help="Machines of the short scaling runs; none. (default: 1,2,4, as far as there are)")
+    ] = None,
+    ssh_port: SshPortOption = None,
+    ssh_username: SshUserOption = None,
+    remote_python: RemotePythonOption = sys.executable,
+    copy_to: CopyToOption = None,
+    allow_public: PublicOption = False,
+    stall_timeout: StallOption = 120.0,
+    root: RootOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder; that of an unfinished finale continues it. (default: runs/TIME-finale)")
+    ] = None,
+) -> None:
+    """Machines, data, partition, training, predictions, scaling, report; again with the same --out, it continues."""
+    from tutorial_lib.cluster.spec import read_ip_config
+    from tutorial_lib.datasets.ogb import is_present
+    from tutorial_lib.display import comparison_table
+    from tutorial_lib.finale import FULL_EPOCHS, FULL_SCALE, FinaleSettings, run_finale
+    from tutorial_lib.layout import Layout
+    from tutorial_lib.runs import DataSource
+    from tutorial_lib.training import TrainConfig
+
+    check_machines(
+        emulate=emulate,
+        machines=machines,
+        ip_config=ip_config,
+        wire=wire,
+        ssh=(ssh_port, ssh_username, copy_to),
+    )
+    real = real_machines(ip_config, ssh_port, ssh_username, remote_python, copy_to, allow_public)
+    if real is None and machines is None:
+        emulate, wire = 2 if emulate is None else emulate, None if wire == "none" else wire or "1gbit"
+    available = len(read_ip_config(real.ip_config)) if real else 1 if machines else 10**6
+    counts = tuple(k for k in (1, 2, 4) if k <= available) if scaling is None else parse_machine_counts(scaling)
+    root = root or default_root()
+    dataset = dataset or ("ogbn-products" if is_present("ogbn-products", root) else "synthetic-products")
+    if scale is None:
+        scale = FULL_SCALE if full else QUICK_SCALE
+    seconds = stall_timeout or None
+    settings = FinaleSettings(
+        source=DataSource(dataset, scale=scale, seed=seed, root=root),
+        layout=Layout(emulate, wire, trainers, samplers, servers, real, seconds, device),
+        config=TrainConfig(
+            epochs=epochs or (FULL_EPOCHS if full else QUICK_EPOCHS),
+            fanouts=parse_fanouts(fanouts),
+            batch_size=batch_size,
+            hidden_size=hidden_size,
+            learning_rate=learning_rate,
+            seed=seed,
+        ),
+        scaling=counts,
+    )
+    folder = out or default_run_folder("finale")
+    try:
+        with RunDisplay(settings.config.epochs) as display:
+            result = run_finale(settings, folder, display)
+    except (TutorialError, KeyboardInterrupt, SystemExit, OSError):
+        if (folder / "finale.json").exists():
+            print(f"finished steps are kept; the same command with --out {folder} continues", file=sys.stderr)
+        raise
+    display.summary(result, folder)
+    display.console.print(comparison_table(result))
+    display.console.print(f"report:     {folder / 'report.html'}", soft_wrap=True)

@@ -1,0 +1,116 @@
+"""Options that several commands have, and what they mean together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tutorial_lib.datasets import NAMES
+from tutorial_lib.errors import InputError
+from tutorial_lib.layout import RealMachines
+
+DatasetOption = Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")]
+ScaleOption = Annotated[float, typer.Option(help="Size of synthetic-products, 0.002 to 1.0 (1.0: 2.4M nodes).")]
+RootOption = Annotated[Path | None, typer.Option(help="Folder of downloads and caches. (default: data/)")]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of data, partition and training.")]
+SshPortOption = Annotated[
+    int | None, typer.Option("--ssh_port", min=1, max=65535, help="(default: your ssh configuration's)")
+]
+SshUserOption = Annotated[str | None, typer.Option("--ssh_username", help="(default: your ssh configuration's)")]
+RemotePythonOption = Annotated[
+    str,
+    typer.Option(
+        "--remote_python", show_default=False, help="Python on the machines, with tutorial_lib. (default: as here)"
+    ),
+]
+CopyToOption = Annotated[
+    str | None,
+    typer.Option("--copy_to", help="Folder on the machines that gets a copy of the files. (default: they share ours)"),
+]
+PublicOption = Annotated[
+    bool,
+    typer.Option("--allow_public_addresses", help="DGL runs code that arrives on its ports: only behind a firewall."),
+]
+StallOption = Annotated[
+    float,
+    typer.Option("--stall-timeout", min=0, help="Seconds without progress until the job is ended; 0: never."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+EmulateOption = Annotated[int | None, typer.Option(help="Number of emulated machines.")]
+MachinesOption = Annotated[int | None, typer.Option(help="1: this machine, without namespaces.")]
+WireOption = Annotated[str | None, typer.Option(help="Rate of the emulated wire: 1gbit, 200mbit.")]
+IpConfigOption = Annotated[
+    Path | None, typer.Option("--ip_config", help="Real machines over ssh: one 'address [port]' a line.")
+]
+TrainersOption = Annotated[int, typer.Option(help="Trainers per machine.")]
+SamplersOption = Annotated[int, typer.Option(help="Sampler processes per trainer.")]
+ServersOption = Annotated[int, typer.Option(help="DGL servers per machine.")]
+FanoutsOption = Annotated[str, typer.Option(help="Neighbours per hop, outermost first.")]
+BatchSizeOption = Annotated[int, typer.Option(min=1, help="Seed nodes per trainer and step.")]
+HiddenSizeOption = Annotated[int, typer.Option(min=1)]
+LearningRateOption = Annotated[float, typer.Option(min=0)]
+DeviceOption = Annotated[
+    str,
+    typer.Option(help="Of the model: cpu, cuda, or auto (GPUs where each rank has one). Sampling is on the CPU."),
+]
+
+
+def parse_fanouts(text: str) -> tuple[int, ...]:
+    """``"15,10,5"`` to numbers; outermost hop first."""
+    try:
+        fanouts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        fanouts = ()
+    if not fanouts or any(f == 0 or f < -1 for f in fanouts):
+        raise InputError(
+            f"--fanouts {text!r} is not a list of neighbour counts", "Example: 15,10,5 (-1 takes all neighbours)."
+        )
+    return fanouts
+
+
+def parse_machine_counts(text: str) -> tuple[int, ...]:
+    """``"1,2,4"`` to numbers of machines, in order and without repeats; ``"none"`` to none."""
+    if text == "none":
+        return ()
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise InputError(f"--scaling {text!r} is not a list of numbers of machines", "Example: 1,2,4") from None
+
+
+def check_machines(
+    *,
+    emulate: int | None,
+    machines: int | None,
+    ip_config: Path | None = None,
+    single_process: bool = False,
+    wire: str | None = None,
+    ssh: tuple[object, ...] = (),
+) -> None:
+    """See that the options that say where to run name one place.
+
+    Args:
+        ssh: values of the options that only machines over ssh have; None where not given.
+
+    Raises:
+        InputError: they contradict each other.
+    """
+    if sum([emulate is not None, machines is not None, single_process, ip_config is not None]) > 1:
+        raise InputError("choose one of --emulate N, --ip_config FILE, --machines 1 and --single-process")
+    if machines not in (None, 1):
+        raise InputError(f"--machines {machines}: only 1 is possible without namespaces", f"Use --emulate {machines}.")
+    if ip_config is None and any(value is not None for value in ssh):
+        raise InputError("--ssh_port, --ssh_username and --copy_to are for real machines; they need --ip_config FILE")
+    if wire is not None and (machines or single_process or ip_config):
+        raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
+
+
+def real_machines(
+    ip_config: Path | None, port: int | None, username: str | None, python: str, copy_to: str | None, public: bool
+) -> RealMachines | None:
+    """The machines of ``--ip_config`` with the options of ssh; None without it."""
+    return None if ip_config is None else RealMachines(ip_config, port, username, python, copy_to, public)

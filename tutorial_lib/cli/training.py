@@ -1,0 +1,119 @@
+"""``train``: a run from data set to one global accuracy."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tutorial_lib.cli.app import app
+from tutorial_lib.cli.options import (
+    BatchSizeOption,
+    CopyToOption,
+    DatasetOption,
+    DeviceOption,
+    EmulateOption,
+    FanoutsOption,
+    HiddenSizeOption,
+    IpConfigOption,
+    LearningRateOption,
+    MachinesOption,
+    PublicOption,
+    RemotePythonOption,
+    RootOption,
+    SamplersOption,
+    ScaleOption,
+    SeedOption,
+    ServersOption,
+    SshPortOption,
+    SshUserOption,
+    StallOption,
+    TrainersOption,
+    WireOption,
+    check_machines,
+    parse_fanouts,
+    real_machines,
+)
+from tutorial_lib.datasets import DEFAULT_SCALE
+from tutorial_lib.display import RunDisplay
+from tutorial_lib.errors import InputError
+from tutorial_lib.result import check_resume_folder, check_run_folder, default_run_folder
+
+
+@app.command()
+def train(
+    dataset: DatasetOption = "synthetic-products",
+    emulate: EmulateOption = None,
+    machines: MachinesOption = None,
+    single_process: Annotated[
+        bool, typer.Option("--single-process", help="No servers, no ranks: the plain loop, to compare with.")
+    ] = False,
+    trainers: TrainersOption = 1,
+    samplers: SamplersOption = 0,
+    servers: ServersOption = 1,
+    wire: WireOption = None,
+    ip_config: IpConfigOption = None,
+    ssh_port: SshPortOption = None,
+    ssh_username: SshUserOption = None,
+    remote_python: RemotePythonOption = sys.executable,
+    copy_to: CopyToOption = None,
+    allow_public: PublicOption = False,
+    stall_timeout: StallOption = 120.0,
+    epochs: Annotated[int, typer.Option(min=1)] = 20,
+    fanouts: FanoutsOption = "15,10,5",
+    batch_size: BatchSizeOption = 1000,
+    hidden_size: HiddenSizeOption = 256,
+    learning_rate: LearningRateOption = 0.006,
+    device: DeviceOption = "cpu",
+    scale: ScaleOption = DEFAULT_SCALE,
+    seed: SeedOption = 0,
+    root: RootOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; must not exist yet, but for --resume. (default: runs/TIME-NAME)")
+    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out from its last complete checkpoint.")
+    ] = False,
+) -> None:
+    """Train GraphSAGE and report one global accuracy."""
+    from tutorial_lib.continuation import Continuation
+    from tutorial_lib.layout import Layout
+    from tutorial_lib.runs import DataSource, run_distributed, run_single
+    from tutorial_lib.training import TrainConfig
+
+    check_machines(
+        emulate=emulate,
+        machines=machines,
+        ip_config=ip_config,
+        single_process=single_process,
+        wire=wire,
+        ssh=(ssh_port, ssh_username, copy_to),
+    )
+    if single_process and (trainers, samplers, servers) != (1, 0, 1):
+        raise InputError("--single-process has no --trainers, --samplers and --servers")
+    if resume and out is None:
+        raise InputError("--resume needs --out, the folder of the run to continue")
+    config = TrainConfig(
+        epochs=epochs,
+        fanouts=parse_fanouts(fanouts),
+        batch_size=batch_size,
+        hidden_size=hidden_size,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    real = real_machines(ip_config, ssh_port, ssh_username, remote_python, copy_to, allow_public)
+    if real is None and not single_process and machines is None and emulate is None:
+        emulate = 2
+    source = DataSource(dataset, scale=scale, seed=seed, root=root)
+    folder = check_resume_folder(out) if resume and out else check_run_folder(out or default_run_folder(dataset))
+    keep = Continuation(resume, checkpoint_every)
+    with RunDisplay(epochs) as display:
+        if single_process:
+            result = run_single(source, config, folder, display, keep, device=device)
+        else:
+            layout = Layout(emulate, wire, trainers, samplers, servers, real, stall_timeout or None, device)
+            result = run_distributed(source, layout, config, folder, display, keep)
+    display.summary(result, folder)
