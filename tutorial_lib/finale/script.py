@@ -29,7 +29,7 @@ from tutorial_lib.datasets import Dataset, default_root
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.finale.memory import PeakMemory
 from tutorial_lib.finale.report import write_report
-from tutorial_lib.finale.settings import SCALING_EPOCHS, FinaleSettings, State
+from tutorial_lib.finale.settings import SCALING_EPOCHS, FinaleSettings, State, alone_in
 from tutorial_lib.layout import Layout
 from tutorial_lib.partition import Partition, load_partition_folder
 from tutorial_lib.result import check_right_to_write
@@ -69,6 +69,10 @@ class Finale:
     def run(self) -> dict[str, Any]:
         """All steps that are not finished yet; returns the content of ``result.json``."""
         self.out.mkdir(parents=True, exist_ok=True)
+        with alone_in(self.out):
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
         self._step("machines", "checking the machines", self._machines)
         self._step("data", "the data set", self._data)
         self._step("partition", "cutting it into parts", self._partition)

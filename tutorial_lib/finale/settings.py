@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,23 @@ class FinaleSettings:
     def to_dict(self) -> dict[str, Any]:
         """JSON types only."""
         return json.loads(json.dumps(asdict(self), default=str))
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other finales out of a folder that exists.
+
+    Raises:
+        InputError: another program has it.
+    """
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another finale is running in {folder}", "Wait for its end, or stop it.") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 class State:
