@@ -42,6 +42,23 @@ def launch(lab, workspace: Path, out: Path, *options: str, epochs: int = 2, **sc
     return [*base, "--num_trainers", "1", "--num_servers", "1", *options, "--out", str(out), shlex.join(words)]
 
 
+def endless(lab, workspace: Path, out: Path) -> subprocess.Popen:
+    """A job that has begun to train and does not end by itself."""
+    words = launch(lab, workspace, out, epochs=10000)
+    command = lab.start(sys.executable, "-m", "tutorial_lib", *words, preexec_fn=heed_ctrl_c)
+    wait_for_epoch(out, command)
+    return command
+
+
+def separate_disks(lab, target: Path) -> Path:
+    """At this path, each machine gets a folder of its own, as separate disks would be."""
+    target.mkdir()
+    for machine in lab.machines:
+        command = ["mount", "-t", "tmpfs", "none", str(target)]
+        assert lab.cluster.popen(machine, command).wait(timeout=10) == 0
+    return target
+
+
 def test_the_guide_s_script_runs_over_ssh(ssh_lab, workspace, tmp_path):
     """One option of each kind of DGL's tool; the user's ssh configuration has port and key."""
     options = ["--num_samplers", "1", "--extra_envs", "GUIDE_TITLE=over-ssh", "UNUSED=1", "--graph_format", "csc"]
@@ -54,12 +71,7 @@ def test_the_guide_s_script_runs_over_ssh(ssh_lab, workspace, tmp_path):
 
 
 def test_a_workspace_that_is_not_shared_is_copied(ssh_lab, workspace, tmp_path):
-    """Each machine gets a folder of its own at the same path, as separate disks would be."""
-    target = tmp_path / "copy"
-    target.mkdir()
-    for machine in ssh_lab.machines:
-        command = ["mount", "-t", "tmpfs", "none", str(target)]
-        assert ssh_lab.cluster.popen(machine, command).wait(timeout=10) == 0
+    target = separate_disks(ssh_lab, tmp_path / "copy")
     options = ["--copy_to", str(target)]
     done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", *options))
     assert done.returncode == 0, done.stderr
@@ -102,12 +114,7 @@ def test_a_trainer_that_raises_ends_all_machines(ssh_lab, workspace, tmp_path, s
     ],
 )
 def test_signals_to_the_coordinator_end_all_machines(sent, ssh_lab, workspace, tmp_path, saw):
-    command = ssh_lab.start(
-        sys.executable,
-        *("-m", "tutorial_lib", *launch(ssh_lab, workspace, tmp_path / "out", epochs=10000)),
-        preexec_fn=heed_ctrl_c,
-    )
-    wait_for_epoch(tmp_path / "out", command)
+    command = endless(ssh_lab, workspace, tmp_path / "out")
     os.kill(only_child(command.pid), sent)  # the process itself; `command` is what entered the machine
     start = time.monotonic()
     errors = command.communicate(timeout=60)[1]
@@ -120,10 +127,7 @@ def test_signals_to_the_coordinator_end_all_machines(sent, ssh_lab, workspace, t
 @pytest.mark.faults
 def test_an_agent_that_is_killed_leaves_nothing_on_its_machine(ssh_lab, workspace, tmp_path, saw):
     """Its processes die with it; its servers' shared memory is removed by whoever is left."""
-    command = ssh_lab.start(
-        sys.executable, "-m", "tutorial_lib", *launch(ssh_lab, workspace, tmp_path / "out", epochs=10000)
-    )
-    wait_for_epoch(tmp_path / "out", command)
+    command = endless(ssh_lab, workspace, tmp_path / "out")
     start = time.monotonic()
     kill = ["pkill", "-KILL", "-f", "tutorial_lib.cluster.agent"]  # in that machine's own list of processes
     assert ssh_lab.cluster.popen(ssh_lab.machines[1], kill).wait(timeout=10) == 0
@@ -138,10 +142,7 @@ def test_an_agent_that_is_killed_leaves_nothing_on_its_machine(ssh_lab, workspac
 @pytest.mark.faults
 def test_a_network_that_goes_silent_ends_both_sides(ssh_lab, workspace, tmp_path, saw):
     """Nobody is told; the one side notices by its keep-alives, the other by the kernel's repetitions and the pings."""
-    command = ssh_lab.start(
-        sys.executable, "-m", "tutorial_lib", *launch(ssh_lab, workspace, tmp_path / "out", epochs=10000)
-    )
-    wait_for_epoch(tmp_path / "out", command)
+    command = endless(ssh_lab, workspace, tmp_path / "out")
     ssh_lab.cluster.cut(ssh_lab.machines[1])
     start = time.monotonic()
     errors = command.communicate(timeout=90)[1]
@@ -200,11 +201,7 @@ def train(lab, out: Path, data_root: Path, *options: str) -> list[str]:
 @pytest.mark.faults
 def test_train_over_ssh_and_resume_on_machines_that_share_nothing(ssh_lab, data_root, tmp_path):
     """Copied, broken off, continued: predictions, checkpoint and logs come home, and the losses go on as they would."""
-    target = tmp_path / "copy"
-    target.mkdir()
-    for machine in ssh_lab.machines:
-        command = ["mount", "-t", "tmpfs", "none", str(target)]
-        assert ssh_lab.cluster.popen(machine, command).wait(timeout=10) == 0
+    target = separate_disks(ssh_lab, tmp_path / "copy")
     options = ["--copy_to", str(target)]
     done = ssh_lab.tutorial(*train(ssh_lab, tmp_path / "run", data_root, "--epochs", "2", *options))
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,8 @@ from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.stacks import Stack
 from tutorial_lib.errors import JobError
 
-_CONSEQUENCE = re.compile(r"reset by peer|closed by peer|refused|Broken pipe|no answer from|heard nothing")
+# What a process says when another one is gone: a peer, the coordinator, or (EOFError: a pipe's other end) its sampler.
+_CONSEQUENCE = re.compile(r"reset by peer|closed by peer|refused|Broken pipe|no answer from|heard nothing|: EOFError")
 _EXCEPTION = re.compile(r"(Error|Exception|Interrupt)$")
 
 

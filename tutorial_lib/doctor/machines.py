@@ -39,14 +39,14 @@ def examine_ip_config(
         InputError: the file cannot be read as one.
     """
     from tutorial_lib.cluster.preflight import address_findings
-    from tutorial_lib.cluster.ssh import SshCluster
+    from tutorial_lib.layout import RealMachines, cluster_of
 
     machines = read_ip_config(path)
     findings = address_findings(machines, allow_public=allow_public)
     if any(finding.status == FAIL for finding in findings):
         return [*findings, Finding("machines", SKIP, "not contacted, as an address is not private")]
     try:
-        with SshCluster(machines, port=port, username=username) as cluster:
+        with cluster_of(None, None, RealMachines(path, port, username), servers=1) as cluster:
             reached = Finding("ssh login", OK, f"{', '.join(machine.name for machine in cluster.machines)} answered")
             return [*findings, reached, *preflight_of(cluster, part_config, SSH_SECONDS)]
     except InputError as error:
