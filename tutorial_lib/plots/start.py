@@ -29,7 +29,6 @@ LEVELS = (
         ("Anatomy of\na cluster", "Multi-machine\ntraining", "When things\nbreak", "Finale:\nogbn-products"),
     ),
 )
-FIRST_PLANNED = 9  # number of the first lesson that is not written yet
 MEMORIES = (("laptop, 16 GB", 16e9, "right"), ("large GPU, 80 GB", 80e9, "left"), ("large server, 1 TB", 1e12, "left"))
 SPLIT_STYLES = (("train", BLUE, "o"), ("valid", GREEN, "s"), ("test", ORANGE, "^"))
 
@@ -148,7 +147,7 @@ def reach(reached: Sequence[Sequence[int]], num_nodes: int) -> Figure:
 
 
 def course_map() -> Figure:
-    """The thirteen lessons in their three levels; a dashed box is a lesson that is planned."""
+    """The thirteen lessons in their three levels."""
     fig = Figure(figsize=(10.5, 5.6), layout="constrained")
     ax = fig.subplots()
     number = 0
@@ -163,22 +162,18 @@ def course_map() -> Figure:
         ax.text(0.2, y + 1.34, where, ha="left", va="top", fontsize=9.5)
         _level_sketch(ax, level, y)
         for column, lesson in enumerate(lessons):
-            _lesson_box(ax, 3.05 + 1.78 * column, y + 0.3, f"{number:02d}", lesson, number < FIRST_PLANNED)
+            _lesson_box(ax, 3.05 + 1.78 * column, y + 0.3, f"{number:02d}", lesson)
             number += 1
         if level:
             ax.annotate("", (7.5, y + 1.92), (7.5, y + 2.18), arrowprops={"arrowstyle": "->", "color": INK, "lw": 1.4})
-    ax.scatter([], [], 90, SKY, "s", edgecolor=BLUE, label="a lesson that exists")
-    ax.scatter([], [], 90, "white", "s", edgecolor=GREY, linestyle="--", label="a lesson that is planned")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0.03), ncol=2, frameon=False, fontsize=9.5)
     ax.set(xlim=(-0.05, 12.05), ylim=(0.1, 6.6))
     ax.axis("off")
     return fig
 
 
-def _lesson_box(ax: Axes, x: float, y: float, number: str, title: str, exists: bool) -> None:
+def _lesson_box(ax: Axes, x: float, y: float, number: str, title: str) -> None:
     patch = FancyBboxPatch((x, y), 1.66, 1.3, boxstyle="round,pad=0,rounding_size=0.12")
-    patch.set(facecolor=SKY if exists else "white", edgecolor=BLUE if exists else GREY, lw=1.2)
-    patch.set_linestyle("-" if exists else "--")
+    patch.set(facecolor=SKY, edgecolor=BLUE, lw=1.2)
     ax.add_patch(patch)
     ax.text(x + 0.83, y + 1.02, number, ha="center", va="center", fontsize=10, fontweight="bold")
     ax.text(x + 0.83, y + 0.46, title, ha="center", va="center", fontsize=8.8)
