@@ -9,14 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import resource
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn
@@ -29,70 +24,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
-from tutorial_lib.errors import InputError
+from tutorial_lib.lessons.attempts import attempt, plain, run_script, stderr_of_children
+from tutorial_lib.lessons.open_files import keep_batches, names_of, still_named
 from tutorial_lib.processes import fix_openmp, fork
 
-# ---- showing
-
-
-def plain(text: str) -> str:
-    """A message without what differs from one machine or run to the next: folders, lines, threads, ports, addresses."""
-    text = re.sub(r'File "(?:[^"]*/)?([^"/]+/[^"/]+)", line \d+', r'File "\1"', text)
-    text = re.sub(r"(Current thread|Thread) 0x[0-9a-f]+", r"\1", text)
-    text = re.sub(r" at 0x[0-9a-f]+", "", text)
-    text = re.sub(r"The server socket has failed to bind to \[::\].*?\)\. ", "", text)  # where there is IPv6
-    return re.sub(r"(\[[\d.:]+\]|0\.0\.0\.0):\d+", r"\1:PORT", text)
-
-
-def attempt(call: Callable[..., Any], *args: Any, **options: Any) -> None:
-    """Print what a call returns, or the message of its error and, where there is one, what to do."""
-    try:
-        print("returned", call(*args, **options))
-    except Exception as error:
-        print(f"{type(error).__name__}: {plain(str(error))}")
-        if isinstance(error, InputError):
-            print("what to do:", error.remedy)
-
-
-@contextlib.contextmanager
-def stderr_of_children() -> Iterator[list[str]]:
-    """Collects, line by line, what child processes write to standard error."""
-    lines: list[str] = []
-    saved = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield lines
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            file.seek(0)
-            lines += file.read().decode(errors="replace").splitlines()
-
-
-def run_script(text: str, seconds: float) -> tuple[int | None, list[str]]:
-    """Run a Python script that is nobody's module; its exit code (None: it hung) and the lines that it wrote."""
-    (result,) = fork(_run_script, 1, (text, seconds), threads=1, timeout=seconds + 60)
-    return result
-
-
-def _run_script(_rank: int, _world_size: int, text: str, seconds: float) -> tuple[int | None, list[str]]:
-    """The rank in between ends with the notebook, and the script and its children end with the rank."""
-    script = os.memfd_create("script")  # a file in memory: there is none to clean up
-    os.write(script, text.encode())
-    command = [sys.executable, f"/proc/{os.getpid()}/fd/{script}"]
-    with tempfile.TemporaryFile() as output:
-        program = subprocess.Popen(command, stdout=output, stderr=output)
-        try:
-            code: int | None = program.wait(seconds)
-        except subprocess.TimeoutExpired:
-            code = None
-            program.kill()
-        output.seek(0)
-        return code, output.read().decode().splitlines()
-
+# The notebook knows all by the name of this module.
+__all__ = ["attempt", "keep_batches", "names_of", "plain", "run_script", "stderr_of_children", "still_named"]
 
 # ---- OpenMP and CUDA after a fork
 
@@ -269,43 +207,6 @@ def steps_per_second(rank: int, world_size: int, threads: int, seconds: float) -
         model(batch).sum().backward()
         steps += 1
     return steps / (time.perf_counter() - start)
-
-
-# ---- open files
-
-
-def keep_batches(rank: int, world_size: int, strategy: str, room: int, copy: bool = False) -> Any:
-    """Keep every batch of a DataLoader with a worker process, with room for a few more open files.
-
-    Returns:
-        After each batch: by how many the open files of this process have grown, and the names in /dev/shm that the
-        worker has given to tensors. Or the error.
-    """
-    mp.set_sharing_strategy(strategy)
-    files = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files + room, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    kept, seen = [], []
-    try:
-        for batch in DataLoader(torch.arange(240), batch_size=2, num_workers=1):
-            kept.append(batch.clone() if copy else batch)
-            seen.append((len(os.listdir("/proc/self/fd")) - files, names_of(mp.active_children())))
-    except (RuntimeError, OSError) as error:
-        return f"{type(error).__name__}: {error}"
-    return seen
-
-
-def names_of(workers: list[Any]) -> list[str]:
-    """Names in /dev/shm that torch has given to tensors of these processes."""
-    starts = tuple(f"torch_{worker.pid}_" for worker in workers)
-    return [name for name in os.listdir("/dev/shm") if name.startswith(starts)]
-
-
-def still_named(names: list[str], seconds: float = 5.0) -> list[str]:
-    """Those that are still in /dev/shm; waits a moment for them to go."""
-    end = time.monotonic() + seconds
-    while (left := [name for name in names if os.path.exists(f"/dev/shm/{name}")]) and time.monotonic() < end:
-        time.sleep(0.05)
-    return left
 
 
 # ---- a rank that dies

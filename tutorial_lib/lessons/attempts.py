@@ -1,0 +1,72 @@
+"""Things that may go wrong, done and shown: the message of an error without what differs from run to run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.processes import fork
+
+
+def plain(text: str) -> str:
+    """A message without what differs from one machine or run to the next: folders, lines, threads, ports, addresses."""
+    text = re.sub(r'File "(?:[^"]*/)?([^"/]+/[^"/]+)", line \d+', r'File "\1"', text)
+    text = re.sub(r"(Current thread|Thread) 0x[0-9a-f]+", r"\1", text)
+    text = re.sub(r" at 0x[0-9a-f]+", "", text)
+    text = re.sub(r"The server socket has failed to bind to \[::\].*?\)\. ", "", text)  # where there is IPv6
+    return re.sub(r"(\[[\d.:]+\]|0\.0\.0\.0):\d+", r"\1:PORT", text)
+
+
+def attempt(call: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """Print what a call returns, or the message of its error and, where there is one, what to do."""
+    try:
+        print("returned", call(*args, **options))
+    except Exception as error:
+        print(f"{type(error).__name__}: {plain(str(error))}")
+        if isinstance(error, InputError):
+            print("what to do:", error.remedy)
+
+
+@contextlib.contextmanager
+def stderr_of_children() -> Iterator[list[str]]:
+    """Collects, line by line, what child processes write to standard error."""
+    lines: list[str] = []
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            file.seek(0)
+            lines += file.read().decode(errors="replace").splitlines()
+
+
+def run_script(text: str, seconds: float) -> tuple[int | None, list[str]]:
+    """Run a Python script that is nobody's module; its exit code (None: it hung) and the lines that it wrote."""
+    (result,) = fork(_run_script, 1, (text, seconds), threads=1, timeout=seconds + 60)
+    return result
+
+
+def _run_script(_rank: int, _world_size: int, text: str, seconds: float) -> tuple[int | None, list[str]]:
+    """The rank in between ends with the notebook, and the script and its children end with the rank."""
+    script = os.memfd_create("script")  # a file in memory: there is none to clean up
+    os.write(script, text.encode())
+    command = [sys.executable, f"/proc/{os.getpid()}/fd/{script}"]
+    with tempfile.TemporaryFile() as output:
+        program = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            code: int | None = program.wait(seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+            program.kill()
+        output.seek(0)
+        return code, output.read().decode().splitlines()
