@@ -9,10 +9,12 @@
 - matplotlib's font cache is made before the first kernel starts. Otherwise the first picture in a home folder prints,
   on a slow machine, that it is being made.
 - --nbval-sanitize-with is taken relative to the repository, wherever pytest was started.
+- A notebook whose metadata says that it needs "namespaces" is skipped where the host does not allow emulated machines.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import time
@@ -21,6 +23,9 @@ from typing import Any
 
 import nbval.kernel
 import pytest
+from nbval.plugin import IPyNbCell
+
+from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
 
 CHECK_EVERY = 1.0  # seconds between two looks at the kernel process
 
@@ -70,3 +75,22 @@ def pytest_configure(config: pytest.Config) -> None:
     given = config.option.nbval_sanitize_with
     if given is not None and not os.path.exists(given):
         config.option.nbval_sanitize_with = str(config.rootpath / given)
+
+
+@functools.cache
+def emulation_refused() -> str | None:
+    """Why this host does not allow emulated machines; None where it does."""
+    try:
+        with EmulatedCluster(1):
+            return None
+    except EmulationUnavailable as error:
+        return error.message
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the cells of notebooks that need what this host does not allow."""
+    for item in items:
+        if isinstance(item, IPyNbCell):
+            needs = item.parent.nb.metadata.get("tutorial", {}).get("needs", [])
+            if "namespaces" in needs and (reason := emulation_refused()) is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))

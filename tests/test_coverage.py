@@ -38,12 +38,14 @@ def test_every_lesson_is_covered():
     assert {lesson for _, lesson, _ in rows()} == set(LESSONS)
 
 
-# Names of the source documents that belong to one process; those of several processes come with levels 2 and 3.
+# Names of the guide and of the tutorials.
 NAMES = [
     *("initialize", "DistGraph", "get_partition_book", "node_split", "edge_split", "sample_neighbors", "to_block"),
     *("DistDataLoader", "DistNodeDataLoader", "DistEdgeDataLoader", "MultiLayerNeighborSampler", "BlockSampler"),
     *("DistTensor", "DistEmbedding", "SparseAdagrad", "init_func", "number_of_nodes", "ndata", "edata"),
-    *("srcdata", "dstdata", "init_process_group", "part_config", "partition_graph"),
+    *("srcdata", "dstdata", "init_process_group", "part_config", "partition_graph", "ip_config", "use_graphbolt"),
+    *("Join", ".join()", "DistributedDataParallel", "fix_openmp", "DistributedItemSampler", "force_even"),
+    *("DGL_SERVER_ID", "DGL_NUM_CLIENT", "torchrun", "launch"),
 ]
 
 
