@@ -20,6 +20,7 @@ from tutorial_lib.cluster.emulated import EmulationUnavailable
 from tutorial_lib.cluster.shm import SHM
 from tutorial_lib.doctor import Finding, examine, host, machines, software
 from tutorial_lib.errors import InputError
+from tutorial_lib.layout import RealMachines
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -306,7 +307,7 @@ def test_real_machines(ssh_that, partition_of, tmp_path):
 def test_a_login_that_is_refused(ssh_that, tmp_path):
     ssh_that("echo 'me@127.0.0.1: Permission denied (publickey).' >&2; exit 255")
     (tmp_path / "ip_config.txt").write_text("127.0.0.1\n")
-    finding = the_fail(machines.examine_ip_config(tmp_path / "ip_config.txt", username="me"))
+    finding = the_fail(machines.examine_real(RealMachines(tmp_path / "ip_config.txt", ssh_username="me")))
     assert finding.check == "ssh login"
     assert "Permission denied" in finding.detail
 
@@ -314,10 +315,10 @@ def test_a_login_that_is_refused(ssh_that, tmp_path):
 def test_public_addresses_are_not_contacted(ssh_that, tmp_path):
     ssh_that(f"touch {tmp_path}/contacted; exit 255")
     (tmp_path / "ip_config.txt").write_text("10.0.0.1\n8.8.8.8\n")
-    finding = the_fail(machines.examine_ip_config(tmp_path / "ip_config.txt"))
+    finding = the_fail(machines.examine_real(RealMachines(tmp_path / "ip_config.txt")))
     assert (finding.check, finding.machine) == ("addresses", "machine-1")
     assert not (tmp_path / "contacted").exists()
-    allowed = machines.examine_ip_config(tmp_path / "ip_config.txt", allow_public=True)
+    allowed = machines.examine_real(RealMachines(tmp_path / "ip_config.txt", allow_public=True))
     assert the_fail(allowed).check == "ssh login"
     assert (tmp_path / "contacted").exists()
 

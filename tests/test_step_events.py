@@ -149,3 +149,11 @@ def test_the_terminal_shows_the_running_epoch_and_a_log_file_does_not(terminal):
     assert ("step 4/8" in shown) == terminal
     if not terminal:
         assert len(shown.splitlines()) == 1
+
+
+def test_no_colours_in_a_pipe_under_jupyter(monkeypatch, capsys):
+    """Jupyter sets FORCE_COLOR for the programs that a notebook runs."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with RunDisplay(2) as display:
+        display.say("one line")
+    assert "\x1b" not in capsys.readouterr().out

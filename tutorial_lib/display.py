@@ -104,7 +104,8 @@ def human_bytes(count: float) -> str:
 def own_console() -> Console:
     """A console that ignores markup in paths and, on a terminal, keeps writing there while output is redirected."""
     terminal = os.fdopen(os.dup(sys.stdout.fileno()), "w") if sys.stdout.isatty() else None
-    return Console(file=terminal, markup=False, emoji=False, highlight=False)
+    # Jupyter sets FORCE_COLOR for its programs; in a pipe, colours would be signs between the words.
+    return Console(file=terminal, force_terminal=terminal is not None, markup=False, emoji=False, highlight=False)
 
 
 def summary_table(result: dict[str, Any]) -> Table:

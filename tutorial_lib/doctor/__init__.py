@@ -9,14 +9,16 @@ In a notebook: ``from tutorial_lib.doctor import examine`` and then ``examine()`
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.doctor import host, software
-from tutorial_lib.doctor.machines import examine_emulated, examine_ip_config
+from tutorial_lib.doctor.machines import examine_emulated, examine_real
 from tutorial_lib.errors import InputError
 from tutorial_lib.findings import FAIL, OK, SKIP, Finding, Findings, report
+from tutorial_lib.layout import RealMachines
 
 __all__ = ["Finding", "Findings", "examine", "report"]
 
@@ -41,6 +43,7 @@ def examine(
     part_config: str | Path | None = None,
     ssh_port: int | None = None,
     ssh_username: str | None = None,
+    remote_python: str = sys.executable,
     allow_public: bool = False,
     quick: bool = False,
 ) -> Findings:
@@ -51,6 +54,7 @@ def examine(
         ip_config: also run the preflight on the machines of this file, over ssh.
         part_config: DGL's partition description; each machine then checks its part. The path is that on the machines.
         ssh_port, ssh_username: None leaves them to the user's ssh configuration.
+        remote_python: interpreter on the machines of ``ip_config``, with tutorial_lib.
         allow_public: accept addresses in ``ip_config`` that anybody may reach.
         quick: leave out the trial ``import dgl``, which takes some seconds.
 
@@ -72,9 +76,8 @@ def examine(
     if emulate is not None:
         machines = examine_emulated(emulate, part_config)
     elif ip_config is not None:
-        machines = examine_ip_config(
-            Path(ip_config), part_config, port=ssh_port, username=ssh_username, allow_public=allow_public
-        )
+        real = RealMachines(Path(ip_config), ssh_port, ssh_username, remote_python, allow_public=allow_public)
+        machines = examine_real(real, part_config)
     else:
         machines = [*_made(host.namespaces), *_without_machines(part_config)]
     works = any(f.check == "emulated machines" and f.status == OK for f in machines)

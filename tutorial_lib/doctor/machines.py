@@ -10,6 +10,7 @@ from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.spec import Cluster, read_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.findings import FAIL, OK, SKIP, Finding
+from tutorial_lib.layout import RealMachines, cluster_of
 
 NEEDS_A_JOB = {"command", "log folder", "ip_config"}  # without one, each machine would say three times: skipped
 SSH_SECONDS = 60.0
@@ -25,28 +26,19 @@ def examine_emulated(count: int, part_config: str | Path | None = None) -> list[
     return [Finding("emulated machines", OK, f"{count} started and stopped"), *found]
 
 
-def examine_ip_config(
-    path: Path,
-    part_config: str | Path | None = None,
-    *,
-    port: int | None = None,
-    username: str | None = None,
-    allow_public: bool = False,
-) -> list[Finding]:
-    """Look at the machines of an address file over ssh; a public address is not contacted unless allowed.
+def examine_real(real: RealMachines, part_config: str | Path | None = None) -> list[Finding]:
+    """Look at machines over ssh; a public address is not contacted unless that is allowed.
 
     Raises:
-        InputError: the file cannot be read as one.
+        InputError: the address file cannot be read as one.
     """
     from tutorial_lib.cluster.preflight import address_findings
-    from tutorial_lib.layout import RealMachines, cluster_of
 
-    machines = read_ip_config(path)
-    findings = address_findings(machines, allow_public=allow_public)
+    findings = address_findings(read_ip_config(real.ip_config), allow_public=real.allow_public)
     if any(finding.status == FAIL for finding in findings):
         return [*findings, Finding("machines", SKIP, "not contacted, as an address is not private")]
     try:
-        with cluster_of(None, None, RealMachines(path, port, username), servers=1) as cluster:
+        with cluster_of(None, None, real, servers=1) as cluster:
             reached = Finding("ssh login", OK, f"{', '.join(machine.name for machine in cluster.machines)} answered")
             return [*findings, reached, *preflight_of(cluster, part_config, SSH_SECONDS)]
     except InputError as error:
