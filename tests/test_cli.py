@@ -53,6 +53,10 @@ def test_help(command):
         (["data", "ogbn-products"], "ogbn-products"),
         (["partition", "--dataset", "synthetic-products", "--parts", "0", "--out", "p"], "into 0 parts"),
         (["partition", "--dataset", "synthetic-products", "--parts", "2", "--out", "p", "--method", "x"], "method 'x'"),
+        (
+            ["partition", "--dataset", "synthetic-products", "--parts", "2", "--out", "p", "--max-memory", "much"],
+            "'much' is not an amount of memory",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path):

@@ -167,4 +167,5 @@ def test_broken_off_and_continued(emulation, nothing_left, data_root, tmp_path):
     assert "With more machines" in page
     other = subprocess.run([*arguments, "--seed", "7"], **options, timeout=60)
     assert other.returncode == 2
+    assert other.stderr.startswith(f"error: {out} holds a finale with other settings: ")
     assert "source.seed was 0, now 7" in other.stderr

@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.shm import SHM
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.continuation import NEW_RUN, Continuation, describe
-from tutorial_lib.datasets import DEFAULT_SCALE, Dataset, default_root, load_dataset
+from tutorial_lib.datasets import Dataset
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.files import graph_name_of, write_json
+from tutorial_lib.files import write_json
 from tutorial_lib.layout import Layout
-from tutorial_lib.partition import FORMAT_VERSION, Partition, dataset_description, partition_dataset
+from tutorial_lib.partition import Partition, dataset_description
 from tutorial_lib.placement import settle
 from tutorial_lib.result import (
     EventLog,
@@ -36,31 +36,9 @@ from tutorial_lib.result import (
     log_folder,
     result_of,
 )
-from tutorial_lib.stack import graphbolt_problem
+from tutorial_lib.source import DataSource
 from tutorial_lib.steps import phases_of
 from tutorial_lib.training import TrainConfig, train_single
-
-
-@dataclass(frozen=True)
-class DataSource:
-    """Which data set to load, and where its cache and its partitions are kept."""
-
-    name: str
-    scale: float = DEFAULT_SCALE
-    seed: int = 0
-    root: Path | None = None
-
-    def load(self) -> Dataset:
-        """The data set, checked."""
-        return load_dataset(self.name, scale=self.scale, seed=self.seed, root=self.root)
-
-    def partition(self, dataset: Dataset, parts: int, say: Callable[[str], None]) -> Partition:
-        """The partition folder under ``root/partitions``, written or reused."""
-        key = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-metis-v{FORMAT_VERSION}"
-        if graphbolt_problem() is not None:  # a torch that has it would miss the parts in its format
-            key += "-without-graphbolt"
-        folder = (self.root or default_root()) / "partitions" / key
-        return partition_dataset(dataset, parts, folder, seed=self.seed, progress=say)
 
 
 def run_distributed(

@@ -18,6 +18,7 @@ from tutorial_lib.cli.options import (
     IpConfigOption,
     LearningRateOption,
     MachinesOption,
+    MaxMemoryOption,
     PublicOption,
     RemotePythonOption,
     RootOption,
@@ -48,7 +49,7 @@ def finale(
     ] = None,
     full: Annotated[
         bool,
-        typer.Option("--full", help="The complete recipe: all of synthetic-products, 20 epochs. Hours on 2 cores."),
+        typer.Option("--full", help="The complete recipe: all of synthetic-products, 20 epochs. Over an hour on 2 cores."),
     ] = False,
     emulate: Annotated[int | None, typer.Option(help="Number of emulated machines. (default: 2)")] = None,
     machines: MachinesOption = None,
@@ -76,6 +77,7 @@ def finale(
     copy_to: CopyToOption = None,
     allow_public: PublicOption = False,
     stall_timeout: StallOption = 120.0,
+    max_memory: MaxMemoryOption = None,
     root: RootOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder; that of an unfinished finale continues it. (default: runs/TIME-finale)")
@@ -85,7 +87,7 @@ def finale(
     from tutorial_lib.cluster.spec import read_ip_config
     from tutorial_lib.datasets.ogb import is_present
     from tutorial_lib.display import comparison_table
-    from tutorial_lib.finale import FULL_EPOCHS, FULL_SCALE, FinaleSettings, run_finale
+    from tutorial_lib.finale import FULL_EPOCHS, FULL_SCALE, FinaleSettings, FolderRefused, run_finale
     from tutorial_lib.layout import Layout
     from tutorial_lib.runs import DataSource
     from tutorial_lib.training import TrainConfig
@@ -108,7 +110,7 @@ def finale(
         scale = FULL_SCALE if full else QUICK_SCALE
     seconds = stall_timeout or None
     settings = FinaleSettings(
-        source=DataSource(dataset, scale=scale, seed=seed, root=root),
+        source=DataSource(dataset, scale=scale, seed=seed, root=root, max_memory=max_memory),
         layout=Layout(emulate, wire, trainers, samplers, servers, real, seconds, device),
         config=TrainConfig(
             epochs=epochs or (FULL_EPOCHS if full else QUICK_EPOCHS),
@@ -124,6 +126,8 @@ def finale(
     try:
         with RunDisplay(settings.config.epochs) as display:
             result = run_finale(settings, folder, display)
+    except FolderRefused:
+        raise
     except (TutorialError, KeyboardInterrupt, SystemExit, OSError):
         if (folder / "finale.json").exists():
             print(f"finished steps are kept; the same command with --out {folder} continues", file=sys.stderr)

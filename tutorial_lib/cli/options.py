@@ -37,6 +37,13 @@ StallOption = Annotated[
     float,
     typer.Option("--stall-timeout", min=0, help="Seconds without progress until the job is ended; 0: never."),
 ]
+MaxMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory",
+        help="The most that partitioning may use, like 12GB; decides between methods. (default: 80 % of the free)",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
@@ -44,7 +51,8 @@ EmulateOption = Annotated[int | None, typer.Option(help="Number of emulated mach
 MachinesOption = Annotated[int | None, typer.Option(help="1: this machine, without namespaces.")]
 WireOption = Annotated[str | None, typer.Option(help="Rate of the emulated wire: 1gbit, 200mbit.")]
 IpConfigOption = Annotated[
-    Path | None, typer.Option("--ip_config", help="Real machines over ssh: one 'address [port]' a line.")
+    Path | None,
+    typer.Option("--ip_config", help="Real machines over ssh, one a line: its address, and if you like a port."),
 ]
 TrainersOption = Annotated[int, typer.Option(help="Trainers per machine.")]
 SamplersOption = Annotated[int, typer.Option(help="Sampler processes per trainer.")]

@@ -13,7 +13,9 @@ from tutorial_lib.cli.app import app
 from tutorial_lib.cli.options import (
     DatasetOption,
     JsonOption,
+    MaxMemoryOption,
     PublicOption,
+    RemotePythonOption,
     RootOption,
     ScaleOption,
     SeedOption,
@@ -39,6 +41,7 @@ def doctor(
     ] = None,
     ssh_port: SshPortOption = None,
     ssh_username: SshUserOption = None,
+    remote_python: RemotePythonOption = sys.executable,
     allow_public: PublicOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -51,6 +54,7 @@ def doctor(
         part_config=part_config,
         ssh_port=ssh_port,
         ssh_username=ssh_username,
+        remote_python=remote_python,
         allow_public=allow_public,
     )
     if as_json:
@@ -99,7 +103,8 @@ def partition(
     dataset: DatasetOption,
     parts: Annotated[int, typer.Option(help="Number of parts, one per machine.")],
     out: Annotated[Path, typer.Option(help="Folder to write; reused when it holds the same partition.")],
-    method: Annotated[str, typer.Option(help="metis or random.")] = "metis",
+    method: Annotated[str, typer.Option(help="auto, metis, multilevel, streaming or random.")] = "auto",
+    max_memory: MaxMemoryOption = None,
     scale: ScaleOption = DEFAULT_SCALE,
     seed: SeedOption = 0,
     root: RootOption = None,
@@ -108,10 +113,11 @@ def partition(
     """Cut a data set into parts that DGL's servers load, and report the counted cut."""
     from dataclasses import asdict
 
-    from tutorial_lib.partition import partition_dataset
+    from tutorial_lib.partition import parse_memory, partition_dataset
 
+    parse_memory(max_memory)  # a mistake in it is said before anything is loaded
     loaded = load_dataset(dataset, scale=scale, seed=seed, root=root)
-    done = partition_dataset(loaded, parts, out, method=method, seed=seed, progress=note)
+    done = partition_dataset(loaded, parts, out, method=method, seed=seed, max_memory=max_memory, progress=note)
     report = asdict(done.report)
     if as_json:
         print(json.dumps({**report, "part_config": str(done.config), "reused": done.reused}, indent=2))

@@ -20,6 +20,7 @@ from tutorial_lib.cli.options import (
     IpConfigOption,
     LearningRateOption,
     MachinesOption,
+    MaxMemoryOption,
     PublicOption,
     RemotePythonOption,
     RootOption,
@@ -69,6 +70,7 @@ def train(
     device: DeviceOption = "cpu",
     scale: ScaleOption = DEFAULT_SCALE,
     seed: SeedOption = 0,
+    max_memory: MaxMemoryOption = None,
     root: RootOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Run folder; must not exist yet, but for --resume. (default: runs/TIME-NAME)")
@@ -107,7 +109,7 @@ def train(
     real = real_machines(ip_config, ssh_port, ssh_username, remote_python, copy_to, allow_public)
     if real is None and not single_process and machines is None and emulate is None:
         emulate = 2
-    source = DataSource(dataset, scale=scale, seed=seed, root=root)
+    source = DataSource(dataset, scale=scale, seed=seed, root=root, max_memory=max_memory)
     folder = check_resume_folder(out) if resume and out else check_run_folder(out or default_run_folder(dataset))
     keep = Continuation(resume, checkpoint_every)
     with RunDisplay(epochs) as display:

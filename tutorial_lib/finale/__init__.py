@@ -2,6 +2,6 @@
 
 from tutorial_lib.finale.report import write_report
 from tutorial_lib.finale.script import run_finale
-from tutorial_lib.finale.settings import FULL_EPOCHS, FULL_SCALE, FinaleSettings
+from tutorial_lib.finale.settings import FULL_EPOCHS, FULL_SCALE, FinaleSettings, FolderRefused
 
-__all__ = ["FULL_EPOCHS", "FULL_SCALE", "FinaleSettings", "run_finale", "write_report"]
+__all__ = ["FULL_EPOCHS", "FULL_SCALE", "FinaleSettings", "FolderRefused", "run_finale", "write_report"]

@@ -108,16 +108,11 @@ class Finale:
     def _machines(self) -> dict[str, Any]:
         from tutorial_lib.doctor import examine
 
-        layout = self.settings.layout
-        real = layout.real
-        findings = examine(
-            emulate=layout.emulate,
-            ip_config=real.ip_config if real else None,
-            ssh_port=real.ssh_port if real else None,
-            ssh_username=real.ssh_username if real else None,
-            allow_public=real is not None and real.allow_public,
-            quick=True,
-        )
+        layout, options = self.settings.layout, {}
+        if (real := layout.real) is not None:
+            options = {"ip_config": real.ip_config, "ssh_port": real.ssh_port, "ssh_username": real.ssh_username}
+            options |= {"remote_python": real.python, "allow_public": real.allow_public}
+        findings = examine(emulate=layout.emulate, quick=True, **options)
         if findings.failed:
             first = findings.failed[0]
             raise InputError(first.sentence, first.remedy or "See: python -m tutorial_lib doctor")

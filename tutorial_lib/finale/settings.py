@@ -49,18 +49,22 @@ class FinaleSettings:
         return json.loads(json.dumps(asdict(self), default=str))
 
 
+class FolderRefused(InputError):
+    """This folder cannot be used for this finale."""
+
+
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Keep other finales out of a folder that exists.
 
     Raises:
-        InputError: another program has it.
+        FolderRefused: another program has it.
     """
     with (folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"another finale is running in {folder}", "Wait for its end, or stop it.") from None
+            raise FolderRefused(f"another finale is running in {folder}", "Wait for its end, or stop it.") from None
         except OSError:  # a file system without locks
             pass
         yield
@@ -70,23 +74,23 @@ class State:
     """``finale.json`` of a folder: the settings, and what each finished step found.
 
     Raises:
-        InputError: the folder holds something else, or a finale with other settings; they are named.
+        FolderRefused: the folder holds something else, or a finale with other settings; they are named.
     """
 
     def __init__(self, folder: Path, settings: FinaleSettings) -> None:
         self.path = folder / STATE
         wanted = settings.to_dict()
         if folder.exists() and not folder.is_dir():
-            raise InputError(f"--out {folder} is a file, not a folder")
+            raise FolderRefused(f"--out {folder} is a file, not a folder")
         if self.path.exists():
             self.content = _read(self.path)
             if different := sorted(_differences(self.content["settings"], wanted)):
-                raise InputError(
+                raise FolderRefused(
                     f"{folder} holds a finale with other settings: {'; '.join(different)}",
                     "Repeat the command that it was started with, or choose another --out.",
                 )
         elif folder.exists() and any(folder.iterdir()):
-            raise InputError(f"--out {folder} is not empty, and no finale", "Choose another folder.")
+            raise FolderRefused(f"--out {folder} is not empty, and no finale", "Choose another folder.")
         else:
             self.content = {"settings": wanted, "steps": {}}
 
@@ -110,7 +114,7 @@ def _read(path: Path) -> dict[str, Any]:
             return content
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    raise InputError(f"{path} cannot be read as the state of a finale", "Choose another --out.")
+    raise FolderRefused(f"{path} cannot be read as the state of a finale", "Choose another --out.")
 
 
 def _differences(found: Any, wanted: Any, name: str = "") -> set[str]:

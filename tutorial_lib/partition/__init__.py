@@ -1,0 +1,51 @@
+"""A data set cut into parts that DGL's servers load, with ID maps, a counted report and checksums.
+
+The folder::
+
+    NAME.json            DGL's description of the parts (``part_config``), paths relative to it
+    part0/, part1/, ...  graph.dgl and fused_csc_sampling_graph.pt (GraphBolt), node and edge features
+    node_map.npy         int64 (N,): original id of new node i    (DGL renumbers nodes part by part)
+    edge_map.npy         int64 (E,): original id of new edge i
+    manifest.json        what it was made from, the report, size and SHA-256 of every file
+    partition.log        what DGL and METIS printed, or what our own methods said
+
+How it comes about::
+
+    build.partition_dataset
+      memory.choose_method              how much memory each method would need; which one fits
+      dgl.distributed.partition_graph   metis, and random, where DGL's way fits: cut and write in one call
+      assign.assign                     elsewhere: the part of each node, by
+        multilevel                        clustering -> a small graph -> grow parts -> refine on the way back
+        streaming                         one node after the other, where its neighbours are
+      split.write_parts                 and the files, one part at a time
+      report.count_partition            what the cut costs
+      folder                            checksums; opening the folder again
+"""
+
+from tutorial_lib.files import graph_name_of
+from tutorial_lib.partition.assign import assign
+from tutorial_lib.partition.build import FORMAT_VERSION, dataset_description, partition_dataset
+from tutorial_lib.partition.folder import Partition, load_partition_folder
+from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method, estimate_peak, parse_memory
+from tutorial_lib.partition.report import PartitionReport, count_partition
+from tutorial_lib.partition.split import write_parts
+
+__all__ = [
+    "AUTO",
+    "FORMAT_VERSION",
+    "METHODS",
+    "PREFERENCE",
+    "Choice",
+    "Partition",
+    "PartitionReport",
+    "assign",
+    "choose_method",
+    "count_partition",
+    "dataset_description",
+    "estimate_peak",
+    "graph_name_of",
+    "load_partition_folder",
+    "parse_memory",
+    "partition_dataset",
+    "write_parts",
+]

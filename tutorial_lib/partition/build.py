@@ -1,0 +1,183 @@
+"""From a data set to a finished partition folder: choose a method, cut, write, count, seal with checksums."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tutorial_lib.datasets.base import Dataset
+from tutorial_lib.errors import InputError
+from tutorial_lib.files import graph_name_of, output_to, write_json
+from tutorial_lib.partition.assign import assign
+from tutorial_lib.partition.folder import Partition, checksums_of, load_partition_folder
+from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method
+from tutorial_lib.partition.report import count_partition
+from tutorial_lib.partition.split import part_of_original, write_parts
+from tutorial_lib.reproducible import fixed_fresh_memory
+from tutorial_lib.stack import graphbolt_problem
+
+FORMAT_VERSION = 1
+Say = Callable[[str], None]
+
+
+def dataset_description(dataset: Dataset) -> dict[str, Any]:
+    """What a partition and a result say about their data set."""
+    return {
+        "name": dataset.name,
+        "num_classes": dataset.num_classes,
+        "num_features": dataset.num_features,
+        **dataset.info,
+    }
+
+
+def partition_dataset(
+    dataset: Dataset,
+    parts: int,
+    out: str | Path,
+    *,
+    method: str = AUTO,
+    balance_train: bool = True,
+    seed: int = 0,
+    max_memory: int | str | None = None,
+    progress: Say = lambda _text: None,
+) -> Partition:
+    """Cut a data set and write the folder ``out``; a folder made from the same input is reused.
+
+    Args:
+        parts: number of parts, one per machine.
+        method: ``metis`` (few cut edges; DGL does it), ``multilevel`` (as few, in a fraction of the memory),
+            ``streaming`` (quick), ``random`` (many cut edges; to see what the others are good for), or ``auto``: the
+            first of the first three that fits in the memory. What is chosen is said through ``progress``.
+        balance_train: also give each part the same number of training nodes.
+        seed: of all methods but METIS, which has none: DGL fixes it, see ``fixed_fresh_memory``.
+        max_memory: the most that this process may use, in bytes or as a text such as ``12GB``. None: what it has and
+            80 % of what is free.
+
+    Raises:
+        InputError: wrong arguments; nothing fits in the memory; ``out`` holds something else, or a damaged partition
+            (the file is named).
+    """
+    out = Path(out).absolute()
+    if method not in (AUTO, *METHODS):
+        raise InputError(f"unknown partition method {method!r}", f"Known: {AUTO}, {', '.join(METHODS)}.")
+    if not 1 <= parts <= dataset.graph.num_nodes():
+        raise InputError(f"cannot cut {dataset.graph.num_nodes()} nodes into {parts} parts")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file, not a folder", "Choose another --out.")
+    wanted = {
+        "format": FORMAT_VERSION,
+        "fingerprint": dataset.fingerprint(),
+        "parts": parts,
+        "method": method,
+        "balance_train": balance_train,
+        "seed": seed,
+    }
+    if out.exists() and any(out.iterdir()):
+        return _reuse(out, wanted, progress)
+    choice = choose_method(dataset.graph, parts, method, max_memory)
+    progress(choice.reason)
+    return _write_partition(dataset, _settled(wanted, choice.method), choice, out, progress)
+
+
+def _settled(wanted: dict[str, Any], method: str) -> dict[str, Any]:
+    """What is wanted, with the method that it came to; METIS has no seed."""
+    return {**wanted, "method": method, "seed": None if method == "metis" else wanted["seed"]}
+
+
+def _reuse(out: Path, wanted: dict[str, Any], progress: Say) -> Partition:
+    """The partition in ``out`` if it is the wanted one; ``auto`` takes what any of its methods has made."""
+    found = load_partition_folder(out)
+    method = wanted["method"]
+    if method == AUTO and found.manifest.get("method") in PREFERENCE:
+        method = found.manifest["method"]
+    if any(found.manifest.get(key) != value for key, value in _settled(wanted, method).items()):
+        raise InputError(
+            f"{out} holds a partition of other data or with other options", "Remove it, or choose another --out."
+        )
+    progress(f"reusing {out}")
+    return Partition(out, found.manifest, reused=True)
+
+
+def _write_partition(dataset: Dataset, wanted: dict[str, Any], choice: Choice, out: Path, progress: Say) -> Partition:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # Written beside and renamed: a folder with the final name is always complete.
+    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        temporary.chmod(0o755)
+        name, parts, method = graph_name_of(dataset.name), wanted["parts"], wanted["method"]
+        progress(f"cutting {dataset.graph.num_edges():,} edges into {parts} part(s) ({method})")
+        if choice.by_dgl:
+            part_of = _by_dgl(dataset, name, wanted, temporary)
+        else:
+            part_of = _by_us(dataset, name, wanted, temporary, progress)
+        progress("counting the cut and writing checksums")
+        report = count_partition(part_of, dataset, parts, method)
+        manifest = {
+            **wanted,
+            "graph_name": name,
+            "dataset": dataset_description(dataset),
+            "report": asdict(report),
+            "files": checksums_of(temporary),
+        }
+        write_json(temporary / "manifest.json", manifest)
+        try:
+            temporary.rename(out)  # takes the place of an empty folder
+        except OSError:
+            if not (out / "manifest.json").exists():
+                raise
+            return _reuse(out, wanted, progress)  # another process was quicker
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return Partition(out, manifest)
+
+
+def _by_us(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path, progress: Say) -> torch.Tensor:
+    """Cut and write with this package, a part at a time; the part of each node, int64 (N,)."""
+
+    def say(text: str) -> None:
+        progress(text)
+        with (folder / "partition.log").open("a") as log:
+            print(text, file=log)
+
+    graph, parts, method = dataset.graph, wanted["parts"], wanted["method"]
+    train_mask = graph.ndata["train_mask"].numpy() if wanted["balance_train"] else None
+    part_of = assign(graph, parts, method, train_mask=train_mask, seed=wanted["seed"], progress=say)
+    write_parts(graph, part_of, parts, name, method, folder, say)
+    return torch.from_numpy(part_of)
+
+
+def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -> torch.Tensor:
+    """Cut and write with ``partition_graph``, in both of its formats where there are both; the part of each node."""
+    import dgl
+
+    if wanted["method"] == "random":
+        dgl.seed(wanted["seed"])
+    balance = dataset.graph.ndata["train_mask"] if wanted["balance_train"] and wanted["method"] == "metis" else None
+    with output_to(folder / "partition.log"), fixed_fresh_memory():
+        try:
+            node_map, edge_map = dgl.distributed.partition_graph(
+                dataset.graph,
+                name,
+                wanted["parts"],
+                str(folder),
+                part_method=wanted["method"],
+                balance_ntypes=balance,
+                return_mapping=True,
+                use_graphbolt=graphbolt_problem() is None,
+            )
+        except dgl.DGLError as error:
+            raise InputError(
+                f"{wanted['method']} could not cut {dataset.graph.num_nodes()} nodes into {wanted['parts']} parts: "
+                f"{str(error).strip().splitlines()[-1]}",
+                "Try fewer parts, or --method random.",
+            ) from error
+    np.save(folder / "node_map.npy", node_map.numpy())
+    np.save(folder / "edge_map.npy", edge_map.numpy())
+    return part_of_original(folder / f"{name}.json", node_map)

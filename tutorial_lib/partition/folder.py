@@ -1,0 +1,110 @@
+"""The partition folder: opening and checking one.
+
+Another process, or another machine with a copy, opens it with ``load_partition_folder``, which compares every file
+with the manifest, so that a damaged or half-copied part is named here and not by a server that dies.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.files import sha256_of
+from tutorial_lib.partition.report import PartitionReport
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition folder that has been written or checked."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    reused: bool = False
+
+    @property
+    def graph_name(self) -> str:
+        """Name under which servers and trainers know the graph."""
+        return self.manifest["graph_name"]
+
+    @property
+    def config(self) -> Path:
+        """DGL's ``part_config`` file."""
+        return self.folder / f"{self.graph_name}.json"
+
+    @property
+    def report(self) -> PartitionReport:
+        """Counts and cut."""
+        return PartitionReport(**self.manifest["report"])
+
+    @cached_property
+    def node_map(self) -> np.ndarray:
+        """int64 (N,): original id of each new node id."""
+        return np.load(self.folder / "node_map.npy")
+
+    @cached_property
+    def node_map_inverse(self) -> np.ndarray:
+        """int64 (N,): new id of each original node id."""
+        return _inverse(self.node_map)
+
+    @cached_property
+    def edge_map(self) -> np.ndarray:
+        """int64 (E,): original id of each new edge id."""
+        return np.load(self.folder / "edge_map.npy")
+
+    @cached_property
+    def edge_map_inverse(self) -> np.ndarray:
+        """int64 (E,): new id of each original edge id."""
+        return _inverse(self.edge_map)
+
+
+def _inverse(permutation: np.ndarray) -> np.ndarray:
+    inverse = np.empty_like(permutation)
+    inverse[permutation] = np.arange(len(permutation))
+    return inverse
+
+
+def checksums_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """Size and SHA-256 of every file in a folder, by its path relative to it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(p.relative_to(folder)): {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in files}
+
+
+def load_partition_folder(folder: str | Path, *, checksums: bool = True, part: int | None = None) -> Partition:
+    """Open a partition folder and check every file of it against the manifest.
+
+    Args:
+        checksums: also compare contents, not only sizes.
+        part: on a machine that has a copy of its own part only: the parts of the others may be missing.
+
+    Raises:
+        InputError: no manifest, a file is missing, has another size or other content; the file is named.
+    """
+    folder = Path(folder).absolute()
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        files = manifest["files"]
+    except FileNotFoundError:
+        raise InputError(f"{folder} is not a partition folder: it has no manifest.json") from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{folder}/manifest.json is damaged", f"Remove {folder} and partition again.") from None
+    others = () if part is None else tuple(f"part{k}/" for k in range(manifest["report"]["parts"]) if k != part)
+    for name, expected in files.items():
+        path = folder / name
+        if name.startswith(others):
+            continue
+        if not path.is_file():
+            problem = "is missing"
+        elif path.stat().st_size != expected["bytes"]:
+            problem = f"has {path.stat().st_size} bytes, expected {expected['bytes']}"
+        elif checksums and sha256_of(path) != expected["sha256"]:
+            problem = "has other content than when it was written (checksum)"
+        else:
+            continue
+        raise InputError(f"damaged partition: {path} {problem}", f"Remove {folder} and partition again.")
+    return Partition(folder, manifest)

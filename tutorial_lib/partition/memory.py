@@ -1,0 +1,139 @@
+"""How much memory each method needs, and which one to take when memory is limited.
+
+The estimates are for the whole process at its peak: Python and the libraries, the data set in DGL's 64-bit ids, the
+method, and writing the largest part. They were measured on synthetic-products with ``benchmarks/partition_full.py``
+and grow with the number of edges. ``auto`` takes the first method of ``PREFERENCE`` that fits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from tutorial_lib.errors import InputError
+
+if TYPE_CHECKING:
+    import dgl
+
+AUTO = "auto"
+PREFERENCE = ("metis", "multilevel", "streaming")
+METHODS = (*PREFERENCE, "random")
+SHARE_OF_FREE = 0.8  # of the memory that is free, when the user names no limit
+
+LIBRARIES = 0.6e9  # bytes: Python, torch, DGL
+INPUT = 16  # bytes per edge: two 64-bit ids
+DGL_SPLIT = 180  # bytes per edge, all parts at once; METIS itself stays below that
+RENUMBER = 20  # bytes per edge: the 32-bit arrays while they are sorted
+CLUSTERS = 16  # bytes per edge: clustering of a graph that has every edge both ways
+PART = 72  # bytes per edge of the part that is written, in GraphBolt's conversion
+CUT = {"multilevel": 0.2, "streaming": 0.4}  # a cautious guess: edges that leave a part are stored there too
+
+UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
+BINARY_UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The method that was chosen, whether DGL's own ``partition_graph`` does the work, and why, in one sentence."""
+
+    method: str
+    by_dgl: bool
+    reason: str
+
+
+def parse_memory(value: int | str | None) -> int | None:
+    """Bytes of ``12GB``, ``1.5 GiB``, ``800M``, ``12000000000`` or a number; None stays None (no limit named).
+
+    Raises:
+        InputError: not an amount of memory, or not a positive one.
+    """
+    if value is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", str(value), re.IGNORECASE)
+    if found is None or (found[3] and not found[2]):
+        raise InputError(f"{value!r} is not an amount of memory", "Write it like 12GB, 1.5GiB or 800MB.")
+    units = BINARY_UNITS if found[3] else UNITS
+    parsed = math.floor(float(found[1]) * units[found[2].upper()])
+    if parsed <= 0:
+        raise InputError(f"{value!r} leaves no memory at all", "Write it like 12GB, 1.5GiB or 800MB.")
+    return parsed
+
+
+def memory_for_us() -> int:
+    """Bytes this process may reach: what it has, and a share of what is free, on the machine or in its container."""
+    free = psutil.virtual_memory().available
+    with contextlib.suppress(OSError, ValueError):  # a container's limit; the file says "max" where there is none
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
+        free = min(free, max(0, limit))
+    return psutil.Process().memory_info().rss + int(SHARE_OF_FREE * free)
+
+
+def estimate_peak(graph: dgl.DGLGraph, parts: int, method: str, *, by_dgl: bool) -> int:
+    """Bytes that the process will have used at its peak.
+
+    Args:
+        by_dgl: ``partition_graph`` does the work; False: this package does.
+    """
+    edges, n = graph.num_edges(), graph.num_nodes()
+    data = sum(value.element_size() * value.numel() for _, value in graph.ndata.items())
+    if by_dgl:
+        return int(LIBRARIES + DGL_SPLIT * edges + 2 * data)
+    cut = CUT.get(method, 1) * (1 - 1 / parts)
+    part = (edges * (1 + cut) * PART + data) / parts
+    cutting = CLUSTERS * edges if method in CUT else 0
+    return int(LIBRARIES + INPUT * edges + data + 40 * n + max(cutting, RENUMBER * edges, part))
+
+
+def choose_method(graph: dgl.DGLGraph, parts: int, method: str = AUTO, max_memory: int | str | None = None) -> Choice:
+    """The method to use, before anything is started.
+
+    Args:
+        method: ``auto``, or a name of ``METHODS``, which then has to fit.
+        max_memory: bytes, or a text such as ``12GB``; None: what this process has and 80 % of what is free.
+
+    Raises:
+        InputError: unknown method, not an amount of memory, or it does not fit (with what would).
+    """
+    if method not in (AUTO, *METHODS):
+        raise InputError(f"unknown partition method {method!r}", f"Known: {AUTO}, {', '.join(METHODS)}.")
+    limit = parse_memory(max_memory) or memory_for_us()
+    asked = PREFERENCE if method == AUTO else (method,)
+    too_large = []
+    for name in asked:
+        for by_dgl in _writers(name):
+            peak = estimate_peak(graph, parts, name, by_dgl=by_dgl)
+            if peak <= limit:
+                return Choice(name, by_dgl, _reason(name, peak, limit, too_large))
+        too_large.append(f"{name} about {_gb(peak)}")
+    raise InputError(
+        f"partitioning into {parts} part(s) does not fit in {_gb(limit)} of memory: {', '.join(too_large)} needed",
+        _remedy(graph, parts, limit, method),
+    )
+
+
+def _writers(method: str) -> tuple[bool, ...]:
+    """Whether DGL can do it, whether this package can; in the order in which they are tried."""
+    return {"metis": (True,), "random": (True, False)}.get(method, (False,))
+
+
+def _reason(method: str, peak: int, limit: int, too_large: list[str]) -> str:
+    instead = f"; {', '.join(too_large)} would be needed" if too_large else ""
+    return f"method {method}: about {_gb(peak)} of {_gb(limit)} memory{instead}"
+
+
+def _remedy(graph: dgl.DGLGraph, parts: int, limit: int, method: str) -> str:
+    more = [name for name in METHODS if estimate_peak(graph, parts, name, by_dgl=name == "metis") <= limit]
+    if more and method != AUTO:
+        return f"Choose --method {more[0]}, or raise --max-memory."
+    return "Raise --max-memory, use more parts, or a computer with more memory."
+
+
+def _gb(count: float) -> str:
+    return f"{count / 1e9:.1f} GB"

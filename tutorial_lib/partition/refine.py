@@ -1,0 +1,132 @@
+"""Making a cut better by moving nodes between parts, within the limits of balance. Two ways:
+
+sweep    over all nodes, a block at a time: who has more links to another part goes there, if it has room.
+         For graphs of any size; stops in the first valley.
+climb    one node at a time, always the best move, also when it makes the cut worse for a while; at the end, back
+         to the best state seen (Fiduccia and Mattheyses 1982). Gets out of a valley; for small graphs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tutorial_lib.partition.adjacency import Adjacency, links
+from tutorial_lib.partition.balance import fits, loads
+
+BLOCKS_PER_ROUND = 32
+LITTLE = 1e-4  # a round that improves the cut by less, as a share of all links, is the last one
+
+
+def sweep(
+    adjacency: Adjacency,
+    mass: np.ndarray,
+    part_of: np.ndarray,
+    parts: int,
+    limit: np.ndarray,
+    rounds: int,
+    rng: np.random.Generator,
+) -> None:
+    """Move nodes to the part that most of their links lead to; ``part_of``, int32 (N,), is changed in place."""
+    load = loads(mass, part_of, parts)
+    everything = len(adjacency.neighbour) if adjacency.weight is None else adjacency.weight.sum(dtype=np.int64)
+    for _ in range(rounds):
+        won = 0.0
+        for nodes in adjacency.blocks(rng.permutation(adjacency.num_nodes), BLOCKS_PER_ROUND):
+            won += _improve(adjacency, nodes, mass, part_of, load, limit)
+        if won < LITTLE * everything:
+            return
+
+
+def _improve(
+    adjacency: Adjacency,
+    nodes: np.ndarray,
+    mass: np.ndarray,
+    part_of: np.ndarray,
+    load: np.ndarray,
+    limit: np.ndarray,
+) -> float:
+    """Grant the moves of a block, the most useful first, while there is room; what they were worth in links."""
+    linked, row, own = links(adjacency, nodes, part_of, len(load)), np.arange(len(nodes)), part_of[nodes]
+    here = linked[row, own]
+    linked[row, own] = -1
+    target = linked.argmax(axis=1)
+    gain = linked[row, target] - here
+    order = np.flatnonzero(gain > 0)
+    order = order[np.argsort(-gain[order], kind="stable")]
+    won = 0.0
+    for to in range(len(load)):
+        chosen = order[target[order] == to]
+        added = mass[nodes[chosen]]
+        room = fits(load[to], np.cumsum(added, axis=0), limit)
+        chosen, added = chosen[room], added[room]
+        np.subtract.at(load, own[chosen], added)
+        load[to] += added.sum(axis=0)
+        part_of[nodes[chosen]] = to
+        won += float(gain[chosen].sum())
+    return won
+
+
+def climb(
+    adjacency: Adjacency, mass: np.ndarray, part_of: np.ndarray, parts: int, limit: np.ndarray, passes: int
+) -> np.ndarray:
+    """The improved parts, int32 (N,), of a small graph with weights. Never a worse cut, never a fuller part.
+
+    A pass moves each node at most once and ends after a stretch of moves without a new best state.
+    """
+    part_of = part_of.copy()
+    load = loads(mass, part_of, parts)
+    for _ in range(passes):
+        moves, useful = _climb_once(adjacency, mass, part_of, load, limit)
+        for node, origin in reversed(moves[useful:]):
+            load[part_of[node]] -= mass[node]
+            load[origin] += mass[node]
+            part_of[node] = origin
+        if useful == 0:
+            break
+    return part_of
+
+
+def _climb_once(
+    adjacency: Adjacency, mass: np.ndarray, part_of: np.ndarray, load: np.ndarray, limit: np.ndarray
+) -> tuple[list[tuple[int, int]], int]:
+    """Move nodes; returns the moves as (node, part it left) and after how many of them the cut was best."""
+    n, parts = len(part_of), len(load)
+    everyone = np.arange(n)
+    linked = links(adjacency, everyone, part_of, parts)
+    gain = _gain(linked, part_of)  # of every node to every part; -inf: not to be considered (again) in this pass
+    choices = gain.reshape(-1)
+    moved = np.zeros(n, dtype=bool)
+    moves: list[tuple[int, int]] = []
+    now = best = 0.0
+    useful = 0
+    while len(moves) - useful < max(100, n // 20):
+        choice = int(choices.argmax())
+        if choices[choice] == -np.inf:
+            break
+        node, to = divmod(choice, parts)
+        if not fits(load[to], mass[node], limit):
+            choices[choice] = -np.inf
+            continue
+        origin = int(part_of[node])
+        now += choices[choice]
+        part_of[node], moved[node], gain[node] = to, True, -np.inf
+        load[origin] -= mass[node]
+        load[to] += mass[node]
+        moves.append((node, origin))
+        if now > best:
+            best, useful = now, len(moves)
+        entries = slice(adjacency.indptr[node], adjacency.indptr[node + 1])
+        neighbour = adjacency.neighbour[entries]  # of a contracted graph: each appears once
+        linked[neighbour, origin] -= adjacency.weight[entries]
+        linked[neighbour, to] += adjacency.weight[entries]
+        waiting = neighbour[~moved[neighbour]]
+        gain[waiting] = _gain(linked[waiting], part_of[waiting])
+    return moves, useful
+
+
+def _gain(linked: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """How much smaller the cut gets by moving a node to each part: float64 (N, parts), -inf for its own part."""
+    row = np.arange(len(own))
+    gain = linked - linked[row, own][:, None]
+    gain[row, own] = -np.inf
+    return gain

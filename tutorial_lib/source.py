@@ -1,0 +1,73 @@
+"""Where the data of a run come from: which data set, and where its cache and its partitions are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tutorial_lib.datasets import DEFAULT_SCALE, Dataset, default_root, load_dataset
+from tutorial_lib.files import graph_name_of
+from tutorial_lib.partition import (
+    AUTO,
+    FORMAT_VERSION,
+    METHODS,
+    PREFERENCE,
+    Partition,
+    choose_method,
+    parse_memory,
+    partition_dataset,
+)
+from tutorial_lib.stack import graphbolt_problem
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Which data set to load, and where its cache and its partitions are kept.
+
+    Attributes:
+        scale, seed: of the data set; the seed also decides a partition that needs one.
+        root: folder of caches and partitions; None: the default one.
+        method, max_memory: of partitioning, see ``partition_dataset``.
+    """
+
+    name: str
+    scale: float = DEFAULT_SCALE
+    seed: int = 0
+    root: Path | None = None
+    method: str = AUTO
+    max_memory: int | str | None = None
+
+    def __post_init__(self) -> None:
+        parse_memory(self.max_memory)  # a mistake in it is said before anything is loaded
+
+    def load(self) -> Dataset:
+        """The data set, checked."""
+        return load_dataset(self.name, scale=self.scale, seed=self.seed, root=self.root)
+
+    def partition(self, dataset: Dataset, parts: int, say: Callable[[str], None]) -> Partition:
+        """The partition folder under ``root/partitions``, written or reused.
+
+        ``auto`` takes a folder that is there, whichever of its methods made it: how much memory is free today does
+        not decide whether a graph is cut again.
+        """
+        fingerprint = dataset.fingerprint()[:12]
+        folders = {method: self._folder(fingerprint, parts, method) for method in METHODS}
+        there = [method for method in PREFERENCE if folders[method].exists()]
+        if self.method == AUTO and there:
+            method = there[0]
+        else:
+            method = choose_method(dataset.graph, parts, self.method, self.max_memory).method
+        return partition_dataset(
+            dataset, parts, folders[method], method=method, seed=self.seed, max_memory=self.max_memory, progress=say
+        )
+
+    def _folder(self, fingerprint: str, parts: int, method: str) -> Path:
+        """One folder for everything that decides what is in it."""
+        key = f"{graph_name_of(self.name)}-{fingerprint}-{parts}-{method}"
+        if method != "metis":  # which has no seed
+            key += f"-seed{self.seed}"
+        key += f"-v{FORMAT_VERSION}"
+        if graphbolt_problem() is not None:  # a torch that has it would miss the parts in its format
+            key += "-without-graphbolt"
+        return (self.root or default_root()) / "partitions" / key
