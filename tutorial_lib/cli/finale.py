@@ -49,7 +49,7 @@ def finale(
     ] = None,
     full: Annotated[
         bool,
-        typer.Option("--full", help="The complete recipe: all of synthetic-products, 20 epochs. Over an hour on 2 cores."),
+        typer.Option("--full", help="The complete recipe: the whole graph, 20 epochs. Over an hour on 2 cores."),
     ] = False,
     emulate: Annotated[int | None, typer.Option(help="Number of emulated machines. (default: 2)")] = None,
     machines: MachinesOption = None,
