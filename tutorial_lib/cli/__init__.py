@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 
 from tutorial_lib.cli import finale, launching, preparing, training  # noqa: F401  each adds its commands
 from tutorial_lib.cli.app import app
@@ -13,10 +14,14 @@ from tutorial_lib.errors import TutorialError
 INTERRUPTED, TERMINATED = 130, 128 + signal.SIGTERM
 
 
-def main() -> None:
-    """Run a command; every failure ends in a sentence and an exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; every failure ends in a sentence and an exit code.
+
+    Args:
+        arguments: what stands behind ``python -m tutorial_lib``; None for those of this process.
+    """
     signal.signal(signal.SIGTERM, _end_on_sigterm)
-    arguments = sys.argv[1:]
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["launch"]:
         from tutorial_lib.launching import spread_extra_envs
 
