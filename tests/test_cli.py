@@ -93,6 +93,24 @@ def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, ru
     assert {path.name for path in tmp_path.iterdir()} <= {"data"}
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--machines", "1", "--extra_envs", "A='x"], "--extra_envs: cannot read"),
+        (["--machines", "1", "--ssh_port", "22"], "are for machines reached over ssh"),
+        (["--machines", "1"], "lists other machines than 127.0.0.1"),
+        (["--ip_config", "binary.txt"], "is not a text file"),
+    ],
+)
+def test_a_mistake_in_launch(options, words, tmp_path, run_here, partition_of):
+    (tmp_path / "ip_config.txt").write_text("10.0.0.1\n")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    done = run_here("launch", "--part_config", str(partition_of(1).config), *options, "true")
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr.splitlines()[0]
+    assert (tmp_path / "ip_config.txt").read_text() == "10.0.0.1\n"
+
+
 @pytest.mark.parametrize("arguments", [["train", "--epochs", "0"], ["train", "--epochs", "x"], ["train", "--no-such"]])
 def test_wrong_options(arguments, run_here):
     done = run_here(*arguments)
@@ -152,17 +170,6 @@ def test_doctor_works_without_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "[ok]   python" in done.stdout, done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_date_is_a_good_seed(tmp_path):
-    """Seeds are combined with the rank; DGL takes 32 bits."""
-    import dgl
-
-    with pytest.raises(dgl.DGLError):
-        dgl.seed(20251120 * 1000)
-    arguments = ["--machines", "1", "--scale", "0.002", "--epochs", "1", "--seed", "20251120"]
-    done = run("train", *arguments, "--root", str(tmp_path / "data"), "--out", str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
 
 
 def test_doctor_fails_with_a_remedy(tmp_path):

@@ -24,9 +24,20 @@ from tutorial_lib.datasets.ogb import PRODUCTS, SPECS
 from tutorial_lib.errors import InputError
 from tutorial_lib.finale import FinaleSettings, write_report
 from tutorial_lib.finale.memory import PeakMemory
+from tutorial_lib.finale.script import Finale, startup_of
 from tutorial_lib.finale.settings import State, alone_in
 from tutorial_lib.layout import Layout
+from tutorial_lib.result import Silent
+from tutorial_lib.runs import DataSource
 from tutorial_lib.training import TrainConfig
+
+
+class Quiet(Silent):
+    """A display that shows nothing."""
+
+    def expect(self, epochs: int) -> None:
+        """Nothing."""
+
 
 QUICK = ["--fanouts", "5,5", "--hidden-size", "32", "--wire", "none"]
 
@@ -59,6 +70,66 @@ def test_two_finales_in_one_folder(tmp_path):
         pass
     with alone_in(tmp_path):
         pass
+
+
+def test_what_changes_no_finished_step_may_differ(tmp_path):
+    State(tmp_path, FinaleSettings()).finish("machines", {})
+    other = FinaleSettings(layout=Layout(2, "1gbit", stall_timeout=900), scaling=(1,))
+    other = dataclasses.replace(other, source=dataclasses.replace(other.source, max_memory="12GB"))
+    assert State(tmp_path, other).steps == {"machines": {}}
+
+
+def test_a_finale_that_failed_in_its_first_step_continues(tmp_path, monkeypatch):
+    settings = FinaleSettings(scaling=())
+    monkeypatch.setattr(Finale, "_machines", lambda _self: 1 / 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            Finale(settings, tmp_path / "out", Quiet()).run()
+    assert "machines" not in State(tmp_path / "out", settings).steps
+
+
+def test_a_training_that_was_not_written_down_is_not_repeated(tmp_path, monkeypatch):
+    """The script was stopped between the end of the job and the note of it."""
+    settings = FinaleSettings(scaling=())
+    finale = Finale(settings, tmp_path, Quiet())
+    finale.state = State(tmp_path, settings)
+    finale.state.finish("partition", {"folder": str(tmp_path)})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").write_text('{"epochs": []}')
+    (tmp_path / "run" / "predictions.npy").write_text("")
+    assert finale._training() == {"result": {"epochs": []}}
+    assert (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"source": DataSource("cora")}, "unknown data set 'cora'"),
+        ({"source": DataSource("synthetic-products", scale=5.0)}, "scale 5.0 is outside"),
+        ({"layout": Layout(2, "fast")}, "'fast' is not a rate"),
+        ({"layout": Layout(2, device="cuda")}, "cuda"),
+        ({"scaling": (1, 1000)}, "cannot emulate 1000"),
+    ],
+)
+def test_what_cannot_be_done_is_found_before_the_first_step(changes, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        Finale(dataclasses.replace(FinaleSettings(), **changes), tmp_path / "out", Quiet())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_scale_is_for_the_generated_graph():
+    done = CliRunner().invoke(app, ["finale", "--dataset", "ogbn-products", "--scale", "0.1"])
+    assert isinstance(done.exception, InputError)
+    assert "has one size" in done.exception.message
+
+
+def test_startup_is_unknown_without_steps(tmp_path):
+    """A full disk ends events.jsonl early, not the job."""
+    (tmp_path / "events.jsonl").write_text('{"kind": "stage", "time": 5.0}\n{"kind": "st')
+    assert startup_of(tmp_path / "events.jsonl") is None
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('\n{"kind": "step", "time": 9.5}\n')
+    assert startup_of(tmp_path / "events.jsonl") == 4.5
 
 
 def test_several_machines_for_scaling_need_machines():
@@ -140,7 +211,7 @@ def test_the_files_of_ogbn_products_are_taken_when_they_are_there(emulation, not
 def test_broken_off_and_continued(emulation, nothing_left, data_root, tmp_path):
     out = tmp_path / "finale"
     arguments = [sys.executable, "-m", "tutorial_lib", "finale", "--scale", "0.005", "--epochs", "12", *QUICK]
-    arguments += ["--batch-size", "100", "--scaling", "1", "--root", str(data_root), "--out", str(out)]
+    arguments += ["--batch-size", "100", "--scaling", "1,2", "--root", str(data_root), "--out", str(out)]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     first = subprocess.Popen(arguments, **options, start_new_session=True, preexec_fn=heed_ctrl_c)
     try:
@@ -157,7 +228,8 @@ def test_broken_off_and_continued(emulation, nothing_left, data_root, tmp_path):
     second = subprocess.run(arguments, **options, timeout=300)
     assert second.returncode == 0, second.stdout + second.stderr
     assert "the data set: done before" in second.stdout
-    assert "from the checkpoint" in second.stdout
+    for words in ("from the checkpoint", "not ogbn-products", "0.7870 +/- 0.0036", "0.9170 +/- 0.0009"):
+        assert words in second.stdout
     result = json.loads((out / "result.json").read_text())
     assert result["resumed_epochs"] >= 1
     assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(12))

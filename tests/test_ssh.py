@@ -219,6 +219,23 @@ def test_train_over_ssh_and_resume_on_machines_that_share_nothing(ssh_lab, data_
     ssh_lab.assert_nothing_left()
 
 
+@pytest.mark.faults
+def test_two_finales_over_ssh_into_the_same_folder_of_the_machines(ssh_lab, data_root, tmp_path):
+    """Each is its own: the second one does not take the events of the first for its own."""
+    target = separate_disks(ssh_lab, tmp_path / "copy")
+    common = ["finale", "--scale", "0.005", "--epochs", "2", "--fanouts", "5,5", "--hidden-size", "32"]
+    common += ["--root", str(data_root), "--ip_config", str(ssh_lab.ip_config), "--copy_to", str(target)]
+    for name, scaling in (("first", "none"), ("second", "1,2")):
+        done = ssh_lab.tutorial(*common, "--scaling", scaling, "--out", str(tmp_path / name))
+        assert done.returncode == 0, done.stdout + done.stderr
+        result = json.loads((tmp_path / name / "result.json").read_text())
+        assert [epoch["epoch"] for epoch in result["epochs"]] == [0, 1]
+        assert set(result["traffic"]) == {"machine-0", "machine-1"}
+        assert (tmp_path / name / "report.html").exists()
+    assert "With more machines" in (tmp_path / "second" / "report.html").read_text()
+    ssh_lab.assert_nothing_left()
+
+
 def test_the_doctor_looks_at_every_machine(ssh_lab, partition_of):
     config = str(partition_of(2).config)
     done = ssh_lab.tutorial("doctor", "--ip_config", str(ssh_lab.ip_config), "--part_config", config)

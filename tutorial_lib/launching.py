@@ -112,6 +112,16 @@ def _provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
         )
 
 
+def _replace_own_ip_config(path: Path, machines: Sequence[Machine]) -> None:
+    """Write the address file of a job on this machine alone; a list of other machines is not overwritten."""
+    if path.exists() and [m.address for m in read_ip_config(path)] != [m.address for m in machines]:
+        raise InputError(
+            f"{path} lists other machines than {machines[0].address}",
+            "With --machines 1 it is written anew for each job: name another file with --ip_config.",
+        )
+    write_ip_config(path, machines)
+
+
 def spread_extra_envs(arguments: Sequence[str]) -> list[str]:
     """``--extra_envs A=1 B=2`` to ``--extra_envs A=1 --extra_envs B=2``, for the sake of DGL's tool, which takes it."""
     spread: list[str] = []
@@ -127,7 +137,10 @@ def spread_extra_envs(arguments: Sequence[str]) -> list[str]:
 
 def environment_of(pairs: Sequence[str]) -> dict[str, str]:
     """``["A=1", "B=2 C='x y'"]`` to variables, as DGL's launch tool takes them in ``--extra_envs``."""
-    words = [word for pair in pairs for word in shlex.split(pair)]
+    try:
+        words = [word for pair in pairs for word in shlex.split(pair)]
+    except ValueError as error:
+        raise InputError(f"--extra_envs: cannot read {' '.join(pairs)!r}: {error}") from None
     for word in words:
         if not re.match(r"[A-Za-z_]\w*=", word):
             raise InputError(f"--extra_envs: {word!r} is not NAME=VALUE")
@@ -149,7 +162,7 @@ def launch(request: LaunchRequest, on_event: Callable[[Event], None] = lambda _e
         _provide_ip_config(ip_config, cluster.machines)
     with cluster:
         if isinstance(cluster, LocalCluster):  # its ports are chosen on entering
-            write_ip_config(ip_config, cluster.machines)
+            _replace_own_ip_config(ip_config, cluster.machines)
         plan = _plan(request, cluster, part_config, ip_config, environment)
         real = request.real
         options = {"limits": request.limits(), "allow_public": real is not None and real.allow_public}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutorial_lib.datasets import DEFAULT_SCALE, Dataset, default_root, load_dataset
+from tutorial_lib.datasets import DEFAULT_SCALE, Dataset, check_arguments, default_root, load_dataset
 from tutorial_lib.files import graph_name_of
 from tutorial_lib.partition import (
     AUTO,
@@ -40,6 +40,14 @@ class DataSource:
 
     def __post_init__(self) -> None:
         parse_memory(self.max_memory)  # a mistake in it is said before anything is loaded
+
+    def check(self) -> None:
+        """Find a wrong name or scale without loading anything.
+
+        Raises:
+            InputError: it is.
+        """
+        check_arguments(self.name, self.scale, self.seed)
 
     def load(self) -> Dataset:
         """The data set, checked."""

@@ -36,7 +36,7 @@ from tutorial_lib.cli.options import (
 )
 from tutorial_lib.datasets import default_root
 from tutorial_lib.display import RunDisplay
-from tutorial_lib.errors import TutorialError
+from tutorial_lib.errors import InputError, TutorialError
 from tutorial_lib.result import default_run_folder
 
 QUICK_SCALE, QUICK_EPOCHS = 0.1, 10
@@ -69,7 +69,8 @@ def finale(
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
     scaling: Annotated[
-        str | None, typer.Option(help="Machines of the short scaling runs; none. (default: 1,2,4, as far as there are)")
+        str | None,
+        typer.Option(help="Machines of the short scaling runs, or none. (default: 1,2,4; ogbn-products: none)"),
     ] = None,
     ssh_port: SshPortOption = None,
     ssh_username: SshUserOption = None,
@@ -84,11 +85,10 @@ def finale(
     ] = None,
 ) -> None:
     """Machines, data, partition, training, predictions, scaling, report; again with the same --out, it continues."""
-    from tutorial_lib.cluster.spec import read_ip_config
     from tutorial_lib.datasets.ogb import is_present
     from tutorial_lib.display import comparison_table
     from tutorial_lib.finale import FULL_EPOCHS, FULL_SCALE, FinaleSettings, FolderRefused, run_finale
-    from tutorial_lib.layout import Layout
+    from tutorial_lib.layout import Layout, cluster_of
     from tutorial_lib.runs import DataSource
     from tutorial_lib.training import TrainConfig
 
@@ -102,10 +102,16 @@ def finale(
     real = real_machines(ip_config, ssh_port, ssh_username, remote_python, copy_to, allow_public)
     if real is None and machines is None:
         emulate, wire = 2 if emulate is None else emulate, None if wire == "none" else wire or "1gbit"
-    available = len(read_ip_config(real.ip_config)) if real else 1 if machines else 10**6
-    counts = tuple(k for k in (1, 2, 4) if k <= available) if scaling is None else parse_machine_counts(scaling)
     root = root or default_root()
-    dataset = dataset or ("ogbn-products" if is_present("ogbn-products", root) else "synthetic-products")
+    if dataset is None:  # a scale is one of the generated graph
+        real_data = is_present("ogbn-products", root) and scale is None
+        dataset = "ogbn-products" if real_data else "synthetic-products"
+    if scale is not None and dataset != "synthetic-products":
+        raise InputError(f"--scale is for synthetic-products; {dataset} has one size")
+    available = len(cluster_of(None, None, real, servers).machines) if real else 1 if machines else 10**6
+    counts = tuple(k for k in (1, 2, 4) if k <= available) if dataset != "ogbn-products" else ()
+    if scaling is not None:
+        counts = parse_machine_counts(scaling)
     if scale is None:
         scale = FULL_SCALE if full else QUICK_SCALE
     seconds = stall_timeout or None

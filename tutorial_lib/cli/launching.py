@@ -71,8 +71,11 @@ def launch(
 
     check_machines(emulate=emulate, machines=machines)
     over_ssh = emulate is None and machines is None
-    if copy_to is not None and not over_ssh:
-        raise InputError("--copy_to is for machines reached over ssh; these share this computer's files")
+    if not over_ssh and (ssh_port, ssh_username, copy_to) != (None, None, None):
+        raise InputError(
+            "--ssh_port, --ssh_username and --copy_to are for machines reached over ssh",
+            "These share this computer's files; leave --emulate and --machines out to use those of --ip_config.",
+        )
     address_file = (workspace / ip_config).resolve() if over_ssh else None
     out = check_run_folder(out or default_run_folder("launch"))
     request = LaunchRequest(

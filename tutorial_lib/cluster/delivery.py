@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -54,7 +55,7 @@ class Delivery:
                 )
         out = Path(plan.log_dir)
         everything = files_in(workspace, skip=lambda path: path.is_relative_to(out))
-        results = f"{folder}/{RESULTS}/{name}"
+        results = f"{folder}/{RESULTS}/{of_this_start(name)}"
         remote = replace(
             plan,
             cwd=folder,
@@ -67,14 +68,15 @@ class Delivery:
     @classmethod
     def of_run(cls, partition: Path, plan: JobPlan, folder: str, out: Path) -> Delivery:
         """A training run of ours: the partition, the run's settings, and the checkpoint that it continues from."""
-        results, parts = f"{folder}/{RESULTS}/{out.name}", f"{folder}/partitions/{partition.name}"
+        name = of_this_start(out.name)
+        results, parts = f"{folder}/{RESULTS}/{name}", f"{folder}/partitions/{partition.name}"
         job = json.loads((out / "job.json").read_text()) | {"partition": parts, "out": results}
         write_json(out / "job-remote.json", job)
-        everything = {f"partitions/{partition.name}/{name}": path for name, path in files_in(partition).items()}
+        everything = {f"partitions/{partition.name}/{file}": path for file, path in files_in(partition).items()}
         given = {"job.json": out / "job-remote.json", "ip_config.txt": out / "ip_config.txt"}
         if (out / "checkpoint").is_dir():
-            given |= {f"checkpoint/{name}": path for name, path in files_in(out / "checkpoint").items()}
-        everything |= {f"{RESULTS}/{out.name}/{name}": path for name, path in given.items()}
+            given |= {f"checkpoint/{file}": path for file, path in files_in(out / "checkpoint").items()}
+        everything |= {f"{RESULTS}/{name}/{file}": path for file, path in given.items()}
         remote = replace(
             plan,
             cwd=folder,
@@ -84,6 +86,11 @@ class Delivery:
             log_dir=f"{results}/{Path(plan.log_dir).relative_to(out)}",
         )
         return cls(remote, folder, _own_files(everything, plan), results)
+
+
+def of_this_start(name: str) -> str:
+    """A name on the machines that no other start has: events and logs of an earlier one are not taken for its own."""
+    return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
 def _own_files(everything: Mapping[str, Path], plan: JobPlan) -> list[dict[str, Path]]:

@@ -68,6 +68,8 @@ def read_ip_config(path: Path) -> list[Machine]:
         lines = path.read_text().splitlines()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"cannot read {path}: it is not a text file") from None
     machines: list[Machine] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -22,13 +22,36 @@ from tutorial_lib.errors import InputError
 DEFAULT_SCALE = 0.04
 NAMES = ("synthetic-products", "ogbn-products", "ogbn-arxiv", "amazon-computers", "amazon-photo")
 
-__all__ = ["DEFAULT_SCALE", "MASKS", "NAMES", "Dataset", "check_dataset", "default_root", "load_dataset"]
+__all__ = [
+    "DEFAULT_SCALE",
+    "MASKS",
+    "NAMES",
+    "Dataset",
+    "check_arguments",
+    "check_dataset",
+    "default_root",
+    "load_dataset",
+]
 
 
 def default_root() -> Path:
     """The folder ``data/`` of the repository this package was installed from, else of the working directory."""
     repo = Path(__file__).resolve().parents[2]
     return (repo if (repo / "pyproject.toml").is_file() else Path.cwd()) / "data"
+
+
+def check_arguments(name: str, scale: float, seed: int) -> None:
+    """Find a wrong name or scale without loading anything.
+
+    Raises:
+        InputError: the name is unknown, or the scale or the seed is out of range.
+    """
+    if name == "synthetic-products":
+        from tutorial_lib.datasets.synthetic import check_scale
+
+        check_scale(scale, seed)
+    elif name not in NAMES and not name.endswith(".npz"):
+        raise InputError(f"unknown data set {name!r}", f"Known: {', '.join(NAMES)}, or the path of an .npz file.")
 
 
 def load_dataset(
@@ -55,6 +78,7 @@ def load_dataset(
     """
     root = Path(root) if root is not None else default_root()
     name = str(name_or_path)
+    check_arguments(name, scale, seed)
     if name == "synthetic-products":
         from tutorial_lib.datasets.synthetic import load_synthetic_products
 
@@ -67,10 +91,8 @@ def load_dataset(
         from tutorial_lib.datasets.amazon import load_amazon
 
         dataset = load_amazon(name, root=root, seed=seed, download=download)
-    elif name.endswith(".npz"):
+    else:
         from tutorial_lib.datasets.amazon import load_npz
 
         dataset = load_npz(Path(name), seed=seed)
-    else:
-        raise InputError(f"unknown data set {name!r}", f"Known: {', '.join(NAMES)}, or the path of an .npz file.")
     return check_dataset(dataset, need_features=features)

@@ -68,7 +68,7 @@ def load_synthetic_products(*, scale: float, seed: int = 0, root: Path) -> Datas
     Raises:
         InputError: scale or seed out of range.
     """
-    _check_arguments(scale, seed)
+    check_scale(scale, seed)
     folder = Path(root).expanduser() / "cache" / cache_name(scale, seed)
     arrays, _ = _read_cache(folder)
     if arrays is None:
@@ -91,7 +91,7 @@ def generate_synthetic_products(scale: float, seed: int = 0, progress: Progress 
     Raises:
         InputError: scale or seed out of range.
     """
-    _check_arguments(scale, seed)
+    check_scale(scale, seed)
     return _to_dataset(_generate_arrays(scale, seed, progress), scale, seed)
 
 
@@ -108,7 +108,8 @@ def cache_name(scale: float, seed: int) -> str:
     return f"synthetic-products-{short if float(short) == scale else repr(float(scale))}-seed{seed}-v{VERSION}"
 
 
-def _check_arguments(scale: float, seed: int) -> None:
+def check_scale(scale: float, seed: int) -> None:
+    """Raise an InputError if the scale or the seed is out of range."""
     if not SMALLEST <= scale <= LARGEST:
         raise InputError(
             f"synthetic-products: scale {scale} is outside {SMALLEST} to {LARGEST}",

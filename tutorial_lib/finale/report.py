@@ -36,10 +36,9 @@ def write_report(folder: Path) -> Path:
     steps = content["steps"]
     if "training" not in steps:
         raise InputError(f"the finale in {folder} has not finished its training: nothing to report yet")
-    events = read_events(folder / "run" / "events.jsonl")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(TEMPLATE.read_text()).render(
-        **facts_of(content, folder), figures={name: _as_png(figure) for name, figure in _figures(steps, events, folder)}
+        **facts_of(content, folder), figures={name: _as_png(figure) for name, figure in _figures(steps)}
     )
     path = folder / REPORT
     path.write_text(page)
@@ -74,6 +73,7 @@ def facts_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         "recipe": _recipe(result),
         "cut": f"{steps['partition']['report']['edge_cut_share']:.1%}",
         "checked": "predictions" in steps,
+        "resumed": result["resumed_epochs"],
         "steps": [
             (TITLES.get(name, name.replace("scaling-", "scaling, machines: ")), f"{step['seconds']:.1f}", _memory(step))
             for name, step in steps.items()
@@ -81,7 +81,7 @@ def facts_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         "shaped": settings["layout"]["wire"],
         "emulated": settings["layout"]["emulate"],
         "cores": steps["machines"]["cores_here"],
-        "scaling": scaling_rows(steps, folder),
+        "scaling": scaling_rows(steps),
         "versions": ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
         "folder": folder.name,
     }
@@ -115,51 +115,48 @@ def _recipe(result: dict[str, Any]) -> str:
 
 
 def _memory(step: dict[str, Any]) -> str:
-    """Of the script itself, and of the largest processes on the machines added up, where there were some."""
+    """Of the script itself, and of the largest process of each kind on each machine, where there were some."""
     text = human_bytes(step["peak_memory"])
     if "result" in step:
         roles = step["result"]["peak_rss"].values()
-        text += f"; machines' processes {human_bytes(sum(sum(role.values()) for role in roles))}"
+        text += f"; largest of each kind on the machines, added up: {human_bytes(sum(sum(r.values()) for r in roles))}"
     return text
 
 
-def scaling_rows(steps: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+def scaling_rows(steps: dict[str, Any]) -> list[dict[str, Any]]:
     """For each scaling run: machines, seconds and remote bytes per epoch, seconds until the first step."""
     rows = []
     for name, step in steps.items():
         if not name.startswith("scaling-"):
             continue
         result = step["result"]
-        events = read_events(folder / "scaling" / f"{result['machines']}-machines" / "events.jsonl")
-        begin = next(event["time"] for event in events if event["kind"] == "stage")
-        first = next(event["time"] for event in events if event["kind"] == "step")
         rows.append(
             {
                 "machines": result["machines"],
                 "seconds": statistics.median(epoch["seconds"] for epoch in result["epochs"][1:] or result["epochs"]),
                 "remote_bytes": sum(rank["bytes_remote"] for rank in result["phases"]),
-                "startup": first - begin,
-                "val_accuracy": result["val_accuracy"],
+                "startup": step["startup"],
                 "nodes": sum(result["partition"]["nodes"]),
             }
         )
-    return rows
+    return sorted(rows, key=lambda row: row["machines"])
 
 
-def _figures(steps: dict[str, Any], events: list[dict[str, Any]], folder: Path) -> list[tuple[str, Any]]:
+def _figures(steps: dict[str, Any]) -> list[tuple[str, Any]]:
     from tutorial_lib.plots.finale import learning_figure, memory_figure, scaling_figure
-    from tutorial_lib.plots.phases import phases_figure
+    from tutorial_lib.plots.phases import phases_of_ranks_figure
     from tutorial_lib.plots.traffic import traffic_figure
 
     result = steps["training"]["result"]
     figures = [
         ("learning", learning_figure(result["epochs"], result["test_accuracy"], PUBLISHED["test accuracy"][0])),
-        ("phases", phases_figure(events)),
         ("memory", memory_figure(result["peak_rss"])),
     ]
+    if result["phases"]:
+        figures.append(("phases", phases_of_ranks_figure(result["phases"])))
     if len(result["traffic"]) > 1 and any(result["traffic"].values()):
         figures.append(("traffic", traffic_figure(result["traffic"])))
-    if rows := scaling_rows(steps, folder):
+    if rows := scaling_rows(steps):
         figures.append(("scaling", scaling_figure(rows)))
     return figures
 

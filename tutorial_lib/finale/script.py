@@ -11,6 +11,7 @@ report        report.html, from the files of the steps
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -28,14 +29,15 @@ from tutorial_lib.continuation import NEW_RUN, Continuation
 from tutorial_lib.datasets import Dataset, default_root
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.finale.memory import PeakMemory
-from tutorial_lib.finale.report import write_report
-from tutorial_lib.finale.settings import SCALING_EPOCHS, FinaleSettings, State, alone_in
+from tutorial_lib.finale.report import read_events, write_report
+from tutorial_lib.finale.settings import SCALING_EPOCHS, FinaleSettings, FolderRefused, State, alone_in
 from tutorial_lib.layout import Layout
 from tutorial_lib.partition import Partition, load_partition_folder
 from tutorial_lib.result import check_right_to_write
 from tutorial_lib.runs import DataSource, train_on_cluster
 
 RUN, SPLITS = "run", "splits.npz"
+OF_ALL = ("emulated machines", "ssh login", "addresses", "python", "packages", "stack")  # findings without a machine
 
 
 class Display(Protocol):
@@ -60,8 +62,10 @@ class Finale:
 
     def __init__(self, settings: FinaleSettings, out: Path, display: Display) -> None:
         self.settings, self.out, self.display = settings, out.absolute(), display
+        check_settings(settings)
+        if out.exists() and not out.is_dir():
+            raise FolderRefused(f"--out {out} is a file, not a folder")
         check_right_to_write(self.out)
-        self.state = State(self.out, settings)
         self._dataset: Dataset | None = None
         self._number = 0
         self._steps = 6 + len(settings.scaling)
@@ -70,6 +74,7 @@ class Finale:
         """All steps that are not finished yet; returns the content of ``result.json``."""
         self.out.mkdir(parents=True, exist_ok=True)
         with alone_in(self.out):
+            self.state = State(self.out, self.settings)
             return self._run()
 
     def _run(self) -> dict[str, Any]:
@@ -79,6 +84,7 @@ class Finale:
         self._dataset = None  # the servers load their own parts; a large graph must not be in memory twice
         result = self._step("training", "training on all machines", self._training)["result"]
         self._step("predictions", "checking the predictions in original ids", self._predictions)
+        write_report(self.out)  # there is one, whatever becomes of the scaling runs
         for count in self.settings.scaling:
             title = f"scaling: {count} machine(s), {SCALING_EPOCHS} epochs"
             self._step(f"scaling-{count}", title, lambda count=count: self._scaling(count))
@@ -113,8 +119,9 @@ class Finale:
             options = {"ip_config": real.ip_config, "ssh_port": real.ssh_port, "ssh_username": real.ssh_username}
             options |= {"remote_python": real.python, "allow_public": real.allow_public}
         findings = examine(emulate=layout.emulate, quick=True, **options)
-        if findings.failed:
-            first = findings.failed[0]
+        # What is wrong with this computer alone need not matter to machines that have their own memory and files.
+        if failed := [finding for finding in findings.failed if finding.machine or finding.check in OF_ALL]:
+            first = failed[0]
             raise InputError(first.sentence, first.remedy or "See: python -m tutorial_lib doctor")
         return {"checks": len(findings), "cores_here": len(os.sched_getaffinity(0))}
 
@@ -150,6 +157,8 @@ class Finale:
         folder = Path(self.state.steps["partition"]["folder"])
         if not folder.exists():
             raise InputError(f"the partition {folder} of this finale is gone", "Start again in another --out.")
+        if (out / "result.json").exists():  # it was finished, and then the script was stopped
+            return self._results(json.loads((out / "result.json").read_text()))
         keep = NEW_RUN
         if (out / "checkpoint" / "manifest.json").exists():
             keep = Continuation(resume=True)
@@ -159,8 +168,11 @@ class Finale:
         config = self.settings.config
         self.display.expect(config.epochs)
         result = train_on_cluster(partition, layout.cluster(), layout, config, out, reporter=self.display, keep=keep)
-        shutil.copyfile(out / "result.json", self.out / "result.json")
-        shutil.copyfile(out / "predictions.npy", self.out / "predictions.npy")
+        return self._results(result)
+
+    def _results(self, result: dict[str, Any]) -> dict[str, Any]:
+        for name in ("result.json", "predictions.npy"):
+            shutil.copyfile(self.out / RUN / name, self.out / name)
         return {"result": result}
 
     def _predictions(self) -> dict[str, Any]:
@@ -195,21 +207,43 @@ class Finale:
         config = replace(settings.config, epochs=SCALING_EPOCHS)
         self.display.expect(config.epochs)
         result = train_on_cluster(partition, cluster, layout, config, out, reporter=self.display)
-        return {"result": result, "scale": source.scale}
+        return {"result": result, "startup": startup_of(out / "events.jsonl")}
 
     def _machines_for(self, count: int) -> tuple[Layout, Cluster]:
         """So many emulated machines, or the first ones of the address file."""
         layout = self.settings.layout
         if layout.real is not None:
             machines = read_ip_config(layout.real.ip_config)
-            if count > len(machines):
-                raise InputError(f"--scaling {count}: {layout.real.ip_config} lists {len(machines)} machine(s)")
             path = self.out / f"ip_config-{count}.txt"
             write_ip_config(path, machines[:count])
             layout = replace(layout, real=replace(layout.real, ip_config=path))
         elif layout.emulate is not None:
             layout = replace(layout, emulate=count, wire=layout.wire if count > 1 else None)
         return layout, layout.cluster()
+
+
+def check_settings(settings: FinaleSettings) -> None:
+    """Find before anything is started what would be found hours later.
+
+    Raises:
+        InputError: it cannot be done.
+    """
+    settings.layout.check_device()
+    settings.source.check()
+    machines = len(settings.layout.cluster().machines)
+    most = max(settings.scaling, default=1)
+    if settings.layout.real is not None and most > machines:
+        raise InputError(f"--scaling {most}: {settings.layout.real.ip_config} lists {machines} machine(s)")
+    if settings.layout.emulate is not None:
+        replace(settings.layout, emulate=most).cluster()
+
+
+def startup_of(events: Path) -> float | None:
+    """Seconds from the start of a job to its first step; None when its events do not tell."""
+    found = read_events(events)
+    begin = next((event["time"] for event in found if event["kind"] == "stage"), None)
+    first = next((event["time"] for event in found if event["kind"] == "step"), None)
+    return None if begin is None or first is None else first - begin
 
 
 def _set_aside(folder: Path) -> Path:

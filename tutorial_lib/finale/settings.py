@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import write_json
 from tutorial_lib.layout import Layout
 from tutorial_lib.runs import DataSource
 from tutorial_lib.training import TrainConfig
 
-STATE = "finale.json"
+STATE, LOCK = "finale.json", ".lock"
+FREE = {  # may differ when a finale is continued: they change no finished step
+    *("scaling", "scaling_scale", "source.max_memory", "layout.stall_timeout"),
+    *(f"layout.real.{name}" for name in ("ssh_port", "ssh_username", "python", "copy_to", "allow_public")),
+}
 FULL_SCALE, FULL_EPOCHS = 1.0, 20
 SCALING_SCALE, SCALING_EPOCHS = 0.02, 3
 
@@ -60,7 +65,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     Raises:
         FolderRefused: another program has it.
     """
-    with (folder / ".lock").open("w") as file:
+    with (folder / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -71,7 +76,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 class State:
-    """``finale.json`` of a folder: the settings, and what each finished step found.
+    """``finale.json`` of a folder that exists: the settings, and what each finished step found.
 
     Raises:
         FolderRefused: the folder holds something else, or a finale with other settings; they are named.
@@ -80,19 +85,20 @@ class State:
     def __init__(self, folder: Path, settings: FinaleSettings) -> None:
         self.path = folder / STATE
         wanted = settings.to_dict()
-        if folder.exists() and not folder.is_dir():
-            raise FolderRefused(f"--out {folder} is a file, not a folder")
         if self.path.exists():
             self.content = _read(self.path)
-            if different := sorted(_differences(self.content["settings"], wanted)):
+            found = _differences(self.content["settings"], wanted)
+            if different := [text for name, text in sorted(found.items()) if name not in FREE]:
                 raise FolderRefused(
                     f"{folder} holds a finale with other settings: {'; '.join(different)}",
                     "Repeat the command that it was started with, or choose another --out.",
                 )
-        elif folder.exists() and any(folder.iterdir()):
+            self.content["settings"] = wanted
+        elif any(path.name != LOCK for path in folder.iterdir()):
             raise FolderRefused(f"--out {folder} is not empty, and no finale", "Choose another folder.")
         else:
             self.content = {"settings": wanted, "steps": {}}
+        write_json(self.path, self.content)  # from now on the same command continues, whatever happens
 
     @property
     def steps(self) -> dict[str, dict[str, Any]]:
@@ -101,8 +107,6 @@ class State:
 
     def finish(self, name: str, found: dict[str, Any]) -> None:
         """Write down that a step is finished."""
-        from tutorial_lib.files import write_json
-
         self.steps[name] = found
         write_json(self.path, self.content)
 
@@ -117,12 +121,11 @@ def _read(path: Path) -> dict[str, Any]:
     raise FolderRefused(f"{path} cannot be read as the state of a finale", "Choose another --out.")
 
 
-def _differences(found: Any, wanted: Any, name: str = "") -> set[str]:
-    """``{"config.epochs is 10, now 20"}``"""
+def _differences(found: Any, wanted: Any, name: str = "") -> dict[str, str]:
+    """``{"config.epochs": "config.epochs was 10, now 20"}``"""
     if isinstance(found, dict) and isinstance(wanted, dict):
-        return {
-            text
-            for key in {*found, *wanted}
-            for text in _differences(found.get(key), wanted.get(key), f"{name}.{key}" if name else key)
-        }
-    return set() if found == wanted else {f"{name} was {found}, now {wanted}"}
+        different: dict[str, str] = {}
+        for key in {*found, *wanted}:
+            different |= _differences(found.get(key), wanted.get(key), f"{name}.{key}" if name else key)
+        return different
+    return {} if found == wanted else {name: f"{name} was {found}, now {wanted}"}

@@ -66,11 +66,12 @@ def memory_figure(peak_rss: Mapping[str, Mapping[str, int]]) -> Figure:
     return fig
 
 
-def scaling_figure(runs: Sequence[Mapping[str, float]]) -> Figure:
+def scaling_figure(runs: Sequence[Mapping[str, float | None]]) -> Figure:
     """Seconds per epoch, features over the wire per epoch and start-up, by number of machines.
 
     Args:
-        runs: ``machines``, ``seconds`` per epoch, ``remote_bytes`` per epoch of all ranks, ``startup`` seconds.
+        runs: ``machines``, ``seconds`` per epoch, ``remote_bytes`` per epoch of all ranks, ``startup`` seconds (None:
+            not known).
     """
     fig = Figure(figsize=(10.5, 2.9), layout="constrained")
     names = [str(int(run["machines"])) for run in runs]
@@ -80,8 +81,9 @@ def scaling_figure(runs: Sequence[Mapping[str, float]]) -> Figure:
         ("startup", "seconds from start to first step", 1.0, GREEN),
     )
     for ax, (key, title, unit, color) in zip(fig.subplots(1, 3), panels, strict=True):
-        bars = ax.bar(names, [run[key] / unit for run in runs], 0.55, color=color)
-        ax.bar_label(bars, [f"{run[key] / unit:.3g}" for run in runs], fontsize=9.5, color=INK)
+        bars = ax.bar(names, [(run[key] or 0.0) / unit for run in runs], 0.55, color=color)
+        labels = ["?" if run[key] is None else f"{run[key] / unit:.3g}" for run in runs]
+        ax.bar_label(bars, labels, fontsize=9.5, color=INK)
         ax.set_title(title, fontsize=10)
         ax.set(xlabel="machines")
         ax.margins(y=0.15)

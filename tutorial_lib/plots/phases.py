@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -26,6 +26,11 @@ def phases_figure(events: Iterable[dict[str, Any]]) -> Figure:
     ranks = phases_of(events)
     if not ranks:
         raise ValueError("no step events to draw")
+    return phases_of_ranks_figure(ranks)
+
+
+def phases_of_ranks_figure(ranks: Sequence[Mapping[str, Any]]) -> Figure:
+    """The same from what ``result.json`` has as ``phases``: one entry for each rank, at least one."""
     fig = Figure(figsize=(10.5, 1.6 + 0.55 * len(ranks)), layout="constrained")
     ax = fig.subplots()
     longest = max(sum(rank["seconds"].values()) for rank in ranks)
