@@ -231,3 +231,10 @@ def test_pictures(facts, tmp_path: Path):
     figure = plots.rows_by_machine(counts)
     figure.savefig(tmp_path / "rows.png")
     assert {"4 + 0", "20 + 5"} <= {text.get_text() for text in figure.axes[0].texts}
+
+
+def test_the_environment_that_is_shown_is_that_of_the_job():
+    """Whatever the shell of the reader, or of the tests, has set for itself."""
+    given = {"TUTORIAL_NO_SKIP": "1", "TUTORIAL_LOG_DIR": "/w/logs", "HOME": "/root", "DGL_CONF_PATH": "/w/p.json"}
+    shown = anatomy.shown_env({**given, "TUTORIAL_MACHINE": "machine-0"}, Path("/w"))
+    assert shown == {"DGL_CONF_PATH": "WORK/p.json", "TUTORIAL_MACHINE": "machine-0"}
