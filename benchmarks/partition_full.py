@@ -80,12 +80,11 @@ def cut_once(options: argparse.Namespace, method: str, parts: int) -> dict:
     dataset = DataSource("synthetic-products", scale=options.scale, root=options.root).load()
     stages.begin("fingerprint (twice in a training run)")
     dataset.fingerprint()
-    with tempfile.TemporaryDirectory(dir=options.root) as folder:
-        done = partition_dataset(
-            dataset, parts, Path(folder) / "parts", method=method, max_memory=options.max_memory, progress=stages.begin
-        )
-        stages.begin("")
-        written = sum(file["bytes"] for file in done.manifest["files"].values())
+    done = partition_dataset(
+        dataset, parts, options.one / "parts", method=method, max_memory=options.max_memory, progress=stages.begin
+    )
+    stages.begin("")
+    written = sum(file["bytes"] for file in done.manifest["files"].values())
     report = done.report
     return {
         "scale": options.scale,
@@ -102,8 +101,8 @@ def cut_once(options: argparse.Namespace, method: str, parts: int) -> dict:
     }
 
 
-def main() -> None:
-    """Cut with every method into every number of parts; one line each at the end."""
+def main() -> int:
+    """Cut with every method into every number of parts; one line each at the end. The exit code: 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--parts", default="2")
@@ -114,18 +113,18 @@ def main() -> None:
         "--root", type=Path, default=Path("data"), help="cache of the data set, and the parts meanwhile"
     )
     parser.add_argument("--json", type=Path, help="also write all figures here")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)  # a child's folder, which its parent removes
     options = parser.parse_args()
     methods, parts = options.methods.split(","), [int(count) for count in options.parts.split(",")]
     if options.one:
         print(json.dumps(cut_once(options, methods[0], parts[0])))
-        return
+        return 0
     options.root.mkdir(parents=True, exist_ok=True)
     results = []
     for count in parts:
         for method in methods:
             print(f"scale {options.scale}, {count} parts, {method}", flush=True)
-            results += in_a_child(method, count)
+            results += in_a_child(options.root, method, count)
     print("\nmethod      parts    cut   nodes  train      time       cpu    peak")
     for one in results:
         print(
@@ -134,20 +133,24 @@ def main() -> None:
         )
     if options.json:
         options.json.write_text(json.dumps(results, indent=2) + "\n")
+    return int(len(results) < len(parts) * len(methods))
 
 
-def in_a_child(method: str, parts: int) -> list[dict]:
-    """The figures of one cut, or none if it was stopped; what the child says is shown as it comes."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--one", "--methods", method, "--parts", str(parts)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+def in_a_child(root: Path, method: str, parts: int) -> list[dict]:
+    """The figures of one cut, or none if it was stopped or failed; what the child says is shown as it comes."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--methods", method, "--parts", str(parts)]
+    with (
+        tempfile.TemporaryDirectory(dir=root) as folder,
+        subprocess.Popen([*command, "--one", folder], stdout=subprocess.PIPE, text=True) as child,
+    ):
         last = ""
         for line in child.stdout:
             if line.startswith("{"):
                 last = line
             else:
                 print(line, end="", flush=True)
-    return [json.loads(last)] if last else []
+    return [json.loads(last)] if last and child.returncode == 0 else []
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -85,3 +85,9 @@ def test_fingerprint_sees_every_part():
     other = tiny_dataset()
     other.graph = dgl.add_edges(other.graph, 0, 2)
     assert other.fingerprint() != base
+    lengths = [tiny_dataset() for _ in range(2)]
+    for number, dataset in enumerate(lengths):
+        dataset.graph.edata["length"] = torch.full((18,), float(number))
+    assert len({base, *(dataset.fingerprint() for dataset in lengths)}) == 3
+    # Without edge data the value is part of the names of folders that are there already.
+    assert base.startswith("6e131b54205f")

@@ -107,7 +107,7 @@ def test_second_call_reuses_the_folder(small_dataset, partition_of):
 
 def test_metis_cuts_the_same_twice(small_dataset, tmp_path):
     """Called plainly, DGL's METIS cuts differently in each run, whatever seed is set."""
-    maps = [partition_dataset(small_dataset, 2, tmp_path / str(k)).node_map for k in range(3)]
+    maps = [partition_dataset(small_dataset, 2, tmp_path / str(k), method="metis").node_map for k in range(3)]
     assert (maps[0] == maps[1]).all()
     assert (maps[0] == maps[2]).all()
 
@@ -181,8 +181,70 @@ def test_nothing_is_left_when_partitioning_fails(small_dataset, tmp_path, monkey
 
     monkeypatch.setattr(dgl.distributed, "partition_graph", broken)
     with pytest.raises(MemoryError):
-        partition_dataset(small_dataset, 2, tmp_path / "p")
+        partition_dataset(small_dataset, 2, tmp_path / "p", method="metis")
     assert list(tmp_path.iterdir()) == []
+
+
+def hardly_any_edges() -> Dataset:
+    """Eight nodes, one edge."""
+    dataset, graph = tiny_dataset(), dgl.graph(([0], [1]), num_nodes=8)
+    graph.ndata.update(dataset.graph.ndata)
+    return Dataset("hardly-any", graph, 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("make", [tiny_dataset, hardly_any_edges])
+def test_random_parts_that_stay_empty_are_named(make, seed, tmp_path):
+    with pytest.raises(InputError, match="random could not cut 8 nodes into 8 parts") as caught:
+        partition_dataset(make(), 8, tmp_path / "p", method="random", seed=seed)
+    assert "random" not in caught.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", [IndexError(), KeyError("_N"), RuntimeError("no such thing"), dgl.DGLError("no")])
+def test_dgl_s_own_faults_become_ours(fault, small_dataset, tmp_path, monkeypatch):
+    def broken(*_args, **_kwargs):
+        raise fault
+
+    monkeypatch.setattr(dgl.distributed, "partition_graph", broken)
+    with pytest.raises(InputError, match="metis could not cut") as caught:
+        partition_dataset(small_dataset, 2, tmp_path / "p", method="metis")
+    assert "--method random" in caught.value.remedy
+
+
+def test_metis_with_hardly_any_edges_says_why(tmp_path):
+    with pytest.raises(InputError, match="metis could not cut 8 nodes into 8 parts"):
+        partition_dataset(hardly_any_edges(), 8, tmp_path / "p", method="metis")
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    done = partition_dataset(tiny_dataset(), 2, tmp_path / "link", method="multilevel")
+    assert done.folder == tmp_path / "disk"
+    assert (tmp_path / "link").is_symlink()
+    assert partition_dataset(tiny_dataset(), 2, tmp_path / "link", method="multilevel").reused
+
+
+def test_a_mount_point_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.path.ismount", lambda path: path == tmp_path)
+    said: list[str] = []
+    with pytest.raises(InputError, match="mount point"):
+        partition_dataset(tiny_dataset(), 2, tmp_path, progress=said.append)
+    assert said == []
+
+
+def test_parts_without_graphbolt_are_refused_where_it_is_needed(tmp_path, monkeypatch):
+    problem = "tutorial_lib.partition.{}.graphbolt_problem"
+    with monkeypatch.context() as patch:
+        for module in ("build", "split"):
+            patch.setattr(problem.format(module), lambda: "not here")
+        first = partition_dataset(tiny_dataset(), 2, tmp_path / "p", method="multilevel")
+        assert not first.has_graphbolt
+        assert partition_dataset(tiny_dataset(), 2, tmp_path / "p").reused
+    monkeypatch.setattr(problem.format("build"), lambda: None)
+    with pytest.raises(InputError, match="made without GraphBolt's files"):
+        partition_dataset(tiny_dataset(), 2, tmp_path / "p")
 
 
 @pytest.mark.parametrize(("parts", "method"), [(0, "metis"), (10**9, "metis"), (2, "hope")])

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import dgl
 import numpy as np
 import pytest
@@ -9,10 +14,19 @@ import torch
 from test_partition import tiny_dataset
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.partition import METHODS, assign, choose_method, estimate_peak, parse_memory, partition_dataset
+from tutorial_lib.partition import (
+    METHODS,
+    PREFERENCE,
+    assign,
+    choose_method,
+    estimate_peak,
+    parse_memory,
+    partition_dataset,
+)
 from tutorial_lib.partition.adjacency import Adjacency, cut_weight, in_edges, links, undirected
 from tutorial_lib.partition.balance import limits, loads, masses, rebalance
 from tutorial_lib.partition.clustering import cluster, contract
+from tutorial_lib.partition.memory import LIBRARIES, free_in_group
 from tutorial_lib.partition.refine import climb, sweep
 from tutorial_lib.source import DataSource
 
@@ -49,7 +63,24 @@ def test_a_directed_graph_gets_its_other_directions():
     for node in range(3):
         _, neighbour, weight = adjacency.rows(np.array([node]))
         np.add.at(dense[node], neighbour, weight)
-    assert (dense == [[0, 2, 1], [2, 0, 0], [1, 0, 2]]).all()
+    assert (dense == [[0, 2, 1], [2, 0, 0], [1, 0, 0]]).all()  # and no self loop
+
+
+def random_graph(n: int, loops: bool) -> dgl.DGLGraph:
+    one, other = np.random.default_rng(0).integers(0, n, (2, 4 * n))
+    one, other = one[one != other], other[one != other]
+    ends = [np.concatenate(pair) for pair in ((one, other), (other, one))]
+    if loops:
+        ends = [np.concatenate([end, np.arange(n)]) for end in ends]
+    return dgl.graph(tuple(torch.from_numpy(end) for end in ends), num_nodes=n)
+
+
+def test_self_loops_do_not_keep_nodes_alone():
+    plain, looped = (undirected(random_graph(3000, loops)) for loops in (False, True))
+    assert (plain.indptr == looped.indptr).all()
+    assert (plain.neighbour == looped.neighbour).all()
+    counts = [int(cluster(a, np.ones(3000), 50, 3, np.random.default_rng(0)).max()) for a in (plain, looped)]
+    assert counts[0] == counts[1] < 1000
 
 
 def test_links_and_cut(small_graph, small_dataset):
@@ -117,6 +148,35 @@ def test_refinement_never_makes_it_worse(small_graph, small_dataset):
     climbed = climb(smaller, mass, part_of, 2, limit, 3)
     assert cut_weight(smaller, climbed) < 0.8 * cut_weight(smaller, part_of)
     assert (loads(mass, climbed, 2) <= limit).all()
+
+
+def path_graph(n: int) -> Adjacency:
+    return undirected(dgl.graph((torch.arange(n - 1), torch.arange(1, n)), num_nodes=n))
+
+
+def test_the_last_node_of_a_part_stays():
+    adjacency, mass, limit = path_graph(4), np.ones((4, 1), np.int64), np.array([4.0])
+    alone = np.array([0, 1, 0, 0], np.int32)
+    swept = alone.copy()
+    sweep(adjacency, mass, swept, 2, limit, 3, np.random.default_rng(0))
+    for part_of in (swept, climb(adjacency, mass, alone, 2, limit, 3)):
+        assert np.bincount(part_of, minlength=2).min() >= 1
+    # Two nodes that would leave their part in one go:
+    both = np.array([0, 1, 0, 0, 0, 0, 0, 1, 0], np.int32)
+    sweep(path_graph(9), np.ones((9, 1), np.int64), both, 2, np.array([9.0]), 3, np.random.default_rng(0))
+    assert np.bincount(both, minlength=2).min() >= 1
+
+
+@pytest.mark.parametrize("balance", [False, True])
+def test_a_large_star_is_cut_in_seconds(balance):
+    n = 20_001
+    star = dgl.graph((torch.zeros(n - 1, dtype=torch.int64), torch.arange(1, n)))
+    mask = np.arange(n) % 10 == 0 if balance else None
+    begin = time.process_time()
+    part_of = assign(star, 4, "multilevel", train_mask=mask)
+    assert time.process_time() - begin < 20  # one node at a time, it takes many minutes
+    mass = masses(n, mask)
+    assert (loads(mass, part_of, 4) <= limits(mass, 4)).all()
 
 
 def test_the_best_cut_of_two_squares_is_found():
@@ -187,11 +247,39 @@ def test_the_first_method_that_fits_is_taken(small_dataset):
     assert "metis about" in choice.reason
     assert choose_method(graph, 2, "random", metis).by_dgl
     assert not choose_method(graph, 2, "random", metis - 1).by_dgl
-    with pytest.raises(InputError, match=r"does not fit in 0\.1 GB.*metis about.*streaming about"):
+    with pytest.raises(InputError, match=r"does not fit in 0\.1 GB.*metis about.*multilevel about"):
         choose_method(graph, 2, max_memory="100MB")
     with pytest.raises(InputError, match="metis about") as caught:
         choose_method(graph, 2, "metis", metis - 1)
     assert "--method multilevel" in str(caught.value.remedy)
+
+
+def test_an_estimate_counts_what_a_graph_has():
+    ends = torch.arange(1000), torch.arange(1000).roll(1)
+    one_way, both = dgl.graph(ends), dgl.graph((torch.cat(ends), torch.cat(ends[::-1])))
+
+    def per_edge(graph: dgl.DGLGraph) -> float:
+        return (estimate_peak(graph, 2, "multilevel", by_dgl=False) - LIBRARIES - 102 * 1000) / graph.num_edges()
+
+    assert per_edge(one_way) > per_edge(both)
+    for by_dgl in (True, False):
+        before = estimate_peak(both, 2, "random", by_dgl=by_dgl)
+        both.edata["length"] = torch.zeros(2000, 50)
+        assert estimate_peak(both, 2, "random", by_dgl=by_dgl) >= before + 2000 * 50 * 4
+        del both.edata["length"]
+
+
+def test_auto_never_means_streaming(small_dataset):
+    peaks = [estimate_peak(small_dataset.graph, 2, name, by_dgl=False) for name in ("multilevel", "streaming")]
+    assert "streaming" not in PREFERENCE
+    assert peaks[1] >= peaks[0]
+
+
+def test_cached_files_of_a_container_are_free(tmp_path):
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 600\nactive_file 50\n")
+    assert free_in_group(tmp_path) == 700
 
 
 def test_little_memory_says_what_it_chose_and_a_folder_is_reused(small_dataset, tmp_path):
@@ -223,3 +311,23 @@ def test_a_source_keeps_one_folder_per_method_and_seed(small_dataset, tmp_path):
     assert folder() == first  # it is there already
     assert folder(method="streaming") != folder(method="streaming", seed=1)
     assert "-metis-v" in folder(method="metis")
+    assert "-metis-v" in folder(method="metis", max_memory="1MB")  # nothing is cut, so nothing has to fit
+
+
+def test_a_source_says_why_it_is_not_metis(small_dataset, tmp_path):
+    said: list[str] = []
+    limit = estimate_peak(small_dataset.graph, 2, "metis", by_dgl=True) - 1
+    source = DataSource("synthetic-products", root=tmp_path, max_memory=limit)
+    source.partition(small_dataset, 2, said.append)
+    assert "metis about" in said[0]
+    with pytest.raises(InputError, match="unknown partition method"):
+        DataSource("synthetic-products", root=tmp_path, method="hope").partition(small_dataset, 2, said.append)
+
+
+def test_the_benchmark_says_that_a_cut_failed(tmp_path):
+    script = Path(__file__).parents[1] / "benchmarks" / "partition_full.py"
+    command = [sys.executable, str(script), "--root", str(tmp_path), "--stop-at", "1MB", "--scale", "0.001"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "stopped: more than" in done.stdout
+    assert list(tmp_path.glob("tmp*")) == []

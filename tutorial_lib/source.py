@@ -56,18 +56,24 @@ class DataSource:
     def partition(self, dataset: Dataset, parts: int, say: Callable[[str], None]) -> Partition:
         """The partition folder under ``root/partitions``, written or reused.
 
-        ``auto`` takes a folder that is there, whichever of its methods made it: how much memory is free today does
-        not decide whether a graph is cut again.
+        A folder that is there is taken, with ``auto`` whichever of its methods made it: how much memory is free today
+        does not decide whether a graph is cut again.
         """
         fingerprint = dataset.fingerprint()[:12]
         folders = {method: self._folder(fingerprint, parts, method) for method in METHODS}
-        there = [method for method in PREFERENCE if folders[method].exists()]
-        if self.method == AUTO and there:
-            method = there[0]
-        else:
-            method = choose_method(dataset.graph, parts, self.method, self.max_memory).method
+        wanted = PREFERENCE if self.method == AUTO else (self.method,)
+        there = [method for method in wanted if method in folders and folders[method].exists()]
+        choice = None if there else choose_method(dataset.graph, parts, self.method, self.max_memory)
+        method = choice.method if choice else there[0]
         return partition_dataset(
-            dataset, parts, folders[method], method=method, seed=self.seed, max_memory=self.max_memory, progress=say
+            dataset,
+            parts,
+            folders[method],
+            method=method,
+            seed=self.seed,
+            max_memory=self.max_memory,
+            choice=choice,
+            progress=say,
         )
 
     def _folder(self, fingerprint: str, parts: int, method: str) -> Path:

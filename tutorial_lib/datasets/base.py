@@ -43,10 +43,11 @@ class Dataset:
         return {name: int(self.graph.ndata[name].sum()) for name in MASKS}
 
     def fingerprint(self) -> str:
-        """SHA-256 over edges and node data: equal content gives an equal string on every machine."""
+        """SHA-256 over edges, node and edge data: equal content gives an equal string on every machine."""
         digest = hashlib.sha256()
         src, dst = self.graph.edges(order="eid")
-        for key, tensor in [("src", src), ("dst", dst), *sorted(self.graph.ndata.items())]:
+        edge_data = [(f"edge {key}", tensor) for key, tensor in sorted(self.graph.edata.items())]
+        for key, tensor in [("src", src), ("dst", dst), *sorted(self.graph.ndata.items()), *edge_data]:
             digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(memoryview(tensor.contiguous().numpy()).cast("B"))
         digest.update(str(self.num_classes).encode())

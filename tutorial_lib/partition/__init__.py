@@ -12,7 +12,7 @@ The folder::
 How it comes about::
 
     build.partition_dataset
-      memory.choose_method              how much memory each method would need; which one fits
+      memory.choose_method              how much memory each method would need; auto: metis if it fits, or multilevel
       dgl.distributed.partition_graph   metis, and random, where DGL's way fits: cut and write in one call
       assign.assign                     elsewhere: the part of each node, by
         multilevel                        clustering -> a small graph -> grow parts -> refine on the way back

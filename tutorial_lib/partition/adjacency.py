@@ -85,7 +85,7 @@ def in_edges(
     coo = sp.coo_array((data, (_narrow(dst.numpy(), new_id), _narrow(src.numpy(), new_id))), shape=shape)
     coo.has_canonical_format = True  # scipy would otherwise add up edges that join the same two nodes
     csr = coo.tocsr()
-    return csr.indptr.astype(np.int64), csr.indices, csr.data if edge_ids else None
+    return csr.indptr.astype(np.int64, copy=False), csr.indices, csr.data if edge_ids else None
 
 
 def _narrow(ids: np.ndarray, new_id: np.ndarray | None) -> np.ndarray:
@@ -101,16 +101,28 @@ def _id_type(count: int) -> type:
 
 
 def undirected(graph: dgl.DGLGraph) -> Adjacency:
-    """Forget the directions. A graph that has every edge both ways, as most data sets have, needs no second copy."""
+    """Forget the directions, and self loops, which no cut can cut.
+
+    A graph that has every edge both ways, as most data sets have, needs no second copy.
+    """
     indptr, source, _ = in_edges(graph, edge_ids=False)
-    if _is_symmetric(graph):
+    if _has_self_loops(graph):
+        row = np.repeat(np.arange(graph.num_nodes(), dtype=np.int32), np.diff(indptr))
+        kept = source != row
+        indptr, source = offsets(np.bincount(row[kept], minlength=graph.num_nodes())), source[kept]
+    if is_symmetric(graph):
         return Adjacency(indptr, source)
     one_way = sp.csr_array((np.ones(len(source), np.int32), source, indptr), shape=(len(indptr) - 1,) * 2)
     both = one_way + one_way.T.tocsr()
-    return Adjacency(both.indptr.astype(np.int64), both.indices.astype(np.int32), both.data)
+    return Adjacency(both.indptr.astype(np.int64, copy=False), both.indices.astype(np.int32, copy=False), both.data)
 
 
-def _is_symmetric(graph: dgl.DGLGraph) -> bool:
+def _has_self_loops(graph: dgl.DGLGraph) -> bool:
+    src, dst = graph.edges(order="eid")
+    return any(bool((one == other).any()) for one, other in zip(src.split(BLOCK), dst.split(BLOCK), strict=True))
+
+
+def is_symmetric(graph: dgl.DGLGraph) -> bool:
     """Whether every edge is there both ways: each node draws a number and compares what comes in with what goes out.
 
     Sums of whole numbers below 2**20 are exact in float64. Two different sets of neighbours agree in a sum with a

@@ -58,7 +58,7 @@ def assign(
     else:
         raise InputError(f"unknown partition method {method!r}", f"Known: metis, {', '.join(OURS)}, random.")
     check_no_empty_part(part_of, parts, method)
-    return part_of.astype(np.int64)
+    return part_of.astype(np.int64, copy=False)
 
 
 def check_no_empty_part(part_of: np.ndarray, parts: int, method: str) -> None:
@@ -67,8 +67,13 @@ def check_no_empty_part(part_of: np.ndarray, parts: int, method: str) -> None:
     if len(empty):
         raise InputError(
             f"{method} could not cut {len(part_of)} nodes into {parts} parts: part {empty[0]} has no node",
-            "Try fewer parts, or --method random.",
+            remedy_for(method),
         )
+
+
+def remedy_for(method: str) -> str:
+    """What to do when a method cannot fill the parts."""
+    return "Try fewer parts." if method == "random" else "Try fewer parts, or --method random."
 
 
 def _random(n: int, parts: int, seed: int) -> np.ndarray:

@@ -41,7 +41,8 @@ def fits(load: np.ndarray, added: np.ndarray, limit: np.ndarray) -> np.ndarray:
 def rebalance(adjacency: Adjacency, mass: np.ndarray, part_of: np.ndarray, parts: int, limit: np.ndarray) -> None:
     """Move nodes out of parts that hold too much, where it costs the cut least; ``part_of`` is changed in place.
 
-    On a small graph with heavy nodes it may not succeed; the next finer graph has lighter ones.
+    On a small graph with heavy nodes it may not succeed; the next finer graph has lighter ones. No part gets empty: a
+    node goes only from more than the limit, and only where it fits, so it weighs less than what was there.
     """
     load = loads(mass, part_of, parts)
     stuck = np.zeros(load.shape, dtype=bool)

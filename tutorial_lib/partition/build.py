@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import torch
 from tutorial_lib.datasets.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of, output_to, write_json
-from tutorial_lib.partition.assign import assign
+from tutorial_lib.partition.assign import assign, check_no_empty_part, remedy_for
 from tutorial_lib.partition.folder import Partition, checksums_of, load_partition_folder
 from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method
 from tutorial_lib.partition.report import count_partition
@@ -46,6 +47,7 @@ def partition_dataset(
     balance_train: bool = True,
     seed: int = 0,
     max_memory: int | str | None = None,
+    choice: Choice | None = None,
     progress: Say = lambda _text: None,
 ) -> Partition:
     """Cut a data set and write the folder ``out``; a folder made from the same input is reused.
@@ -53,18 +55,19 @@ def partition_dataset(
     Args:
         parts: number of parts, one per machine.
         method: ``metis`` (few cut edges; DGL does it), ``multilevel`` (as few, in a fraction of the memory),
-            ``streaming`` (quick), ``random`` (many cut edges; to see what the others are good for), or ``auto``: the
-            first of the first three that fits in the memory. What is chosen is said through ``progress``.
+            ``streaming`` (simpler; more cut edges), ``random`` (many; to see what the others are good for), or
+            ``auto``: the first of the first two that fits in the memory. What is chosen is said through ``progress``.
         balance_train: also give each part the same number of training nodes.
         seed: of all methods but METIS, which has none: DGL fixes it, see ``fixed_fresh_memory``.
         max_memory: the most that this process may use, in bytes or as a text such as ``12GB``. None: what it has and
             80 % of what is free.
+        choice: what ``choose_method`` said, from a caller that has asked already; its method is ``method``.
 
     Raises:
         InputError: wrong arguments; nothing fits in the memory; ``out`` holds something else, or a damaged partition
             (the file is named).
     """
-    out = Path(out).absolute()
+    out = Path(out).resolve()  # what a link leads to can be replaced by the finished folder; the link cannot
     if method not in (AUTO, *METHODS):
         raise InputError(f"unknown partition method {method!r}", f"Known: {AUTO}, {', '.join(METHODS)}.")
     if not 1 <= parts <= dataset.graph.num_nodes():
@@ -81,7 +84,9 @@ def partition_dataset(
     }
     if out.exists() and any(out.iterdir()):
         return _reuse(out, wanted, progress)
-    choice = choose_method(dataset.graph, parts, method, max_memory)
+    if os.path.ismount(out):
+        raise InputError(f"{out} is a mount point, which the finished folder cannot replace", f"Try --out {out}/parts.")
+    choice = choice or choose_method(dataset.graph, parts, method, max_memory)
     progress(choice.reason)
     return _write_partition(dataset, _settled(wanted, choice.method), choice, out, progress)
 
@@ -100,6 +105,10 @@ def _reuse(out: Path, wanted: dict[str, Any], progress: Say) -> Partition:
     if any(found.manifest.get(key) != value for key, value in _settled(wanted, method).items()):
         raise InputError(
             f"{out} holds a partition of other data or with other options", "Remove it, or choose another --out."
+        )
+    if graphbolt_problem() is None and not found.has_graphbolt:
+        raise InputError(
+            f"{out} was made without GraphBolt's files, which are needed here", "Remove it, or choose another --out."
         )
     progress(f"reusing {out}")
     return Partition(out, found.manifest, reused=True)
@@ -172,12 +181,15 @@ def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -
                 return_mapping=True,
                 use_graphbolt=graphbolt_problem() is None,
             )
-        except dgl.DGLError as error:
+        except (dgl.DGLError, IndexError, KeyError, RuntimeError) as error:  # the last three: a part is empty
+            reason = str(error).strip() or type(error).__name__
             raise InputError(
                 f"{wanted['method']} could not cut {dataset.graph.num_nodes()} nodes into {wanted['parts']} parts: "
-                f"{str(error).strip().splitlines()[-1]}",
-                "Try fewer parts, or --method random.",
+                f"{reason.splitlines()[-1]}",
+                remedy_for(wanted["method"]),
             ) from error
     np.save(folder / "node_map.npy", node_map.numpy())
     np.save(folder / "edge_map.npy", edge_map.numpy())
-    return part_of_original(folder / f"{name}.json", node_map)
+    part_of = part_of_original(folder / f"{name}.json", node_map)
+    check_no_empty_part(part_of.numpy(), wanted["parts"], wanted["method"])
+    return part_of

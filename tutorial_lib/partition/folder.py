@@ -42,6 +42,12 @@ class Partition:
         """Counts and cut."""
         return PartitionReport(**self.manifest["report"])
 
+    @property
+    def has_graphbolt(self) -> bool:
+        """Whether every part is there in GraphBolt's format too."""
+        parts = range(self.manifest["report"]["parts"])
+        return all(f"part{k}/fused_csc_sampling_graph.pt" in self.manifest["files"] for k in parts)
+
     @cached_property
     def node_map(self) -> np.ndarray:
         """int64 (N,): original id of each new node id."""

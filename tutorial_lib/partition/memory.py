@@ -2,7 +2,8 @@
 
 The estimates are for the whole process at its peak: Python and the libraries, the data set in DGL's 64-bit ids, the
 method, and writing the largest part. They were measured on synthetic-products with ``benchmarks/partition_full.py``
-and grow with the number of edges. ``auto`` takes the first method of ``PREFERENCE`` that fits.
+and grow with the number of edges. ``auto`` takes the first method of ``PREFERENCE`` that fits. ``streaming`` is not one
+of them: it needs no less memory than ``multilevel``.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.partition.adjacency import is_symmetric
 
 if TYPE_CHECKING:
     import dgl
 
 AUTO = "auto"
-PREFERENCE = ("metis", "multilevel", "streaming")
-METHODS = (*PREFERENCE, "random")
+PREFERENCE = ("metis", "multilevel")
+METHODS = (*PREFERENCE, "streaming", "random")
 SHARE_OF_FREE = 0.8  # of the memory that is free, when the user names no limit
 
 LIBRARIES = 0.6e9  # bytes: Python, torch, DGL
@@ -31,6 +33,8 @@ INPUT = 16  # bytes per edge: two 64-bit ids
 DGL_SPLIT = 180  # bytes per edge, all parts at once; METIS itself stays below that
 RENUMBER = 20  # bytes per edge: the 32-bit arrays while they are sorted
 CLUSTERS = 16  # bytes per edge: clustering of a graph that has every edge both ways
+CLUSTERS_ONE_WAY = 56  # bytes per edge: of another graph, which gets the other directions and weights first
+NODE = 100  # bytes per node, and one more per part: maps, and what each method remembers of a node
 PART = 72  # bytes per edge of the part that is written, in GraphBolt's conversion
 CUT = {"multilevel": 0.2, "streaming": 0.4}  # a cautious guess: edges that leave a part are stored there too
 
@@ -65,13 +69,18 @@ def parse_memory(value: int | str | None) -> int | None:
     return parsed
 
 
+def free_in_group(group: Path) -> int:
+    """Bytes below the limit of a control group; its cached files are counted as used, but they make room."""
+    stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    used = int((group / "memory.current").read_text()) - int(stat.get("inactive_file", 0))
+    return max(0, int((group / "memory.max").read_text()) - used)
+
+
 def memory_for_us() -> int:
     """Bytes this process may reach: what it has, and a share of what is free, on the machine or in its container."""
     free = psutil.virtual_memory().available
     with contextlib.suppress(OSError, ValueError):  # a container's limit; the file says "max" where there is none
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
-        free = min(free, max(0, limit))
+        free = min(free, free_in_group(Path("/sys/fs/cgroup")))
     return psutil.Process().memory_info().rss + int(SHARE_OF_FREE * free)
 
 
@@ -82,13 +91,16 @@ def estimate_peak(graph: dgl.DGLGraph, parts: int, method: str, *, by_dgl: bool)
         by_dgl: ``partition_graph`` does the work; False: this package does.
     """
     edges, n = graph.num_edges(), graph.num_nodes()
-    data = sum(value.element_size() * value.numel() for _, value in graph.ndata.items())
+    tensors = [value for frame in (graph.ndata, graph.edata) for _, value in frame.items()]
+    data = sum(value.element_size() * value.numel() for value in tensors)
     if by_dgl:
         return int(LIBRARIES + DGL_SPLIT * edges + 2 * data)
     cut = CUT.get(method, 1) * (1 - 1 / parts)
     part = (edges * (1 + cut) * PART + data) / parts
-    cutting = CLUSTERS * edges if method in CUT else 0
-    return int(LIBRARIES + INPUT * edges + data + 40 * n + max(cutting, RENUMBER * edges, part))
+    cutting = 0
+    if method in CUT:
+        cutting = edges * (CLUSTERS if is_symmetric(graph) else CLUSTERS_ONE_WAY)
+    return int(LIBRARIES + INPUT * edges + data + (NODE + parts) * n + max(cutting, RENUMBER * edges, part))
 
 
 def choose_method(graph: dgl.DGLGraph, parts: int, method: str = AUTO, max_memory: int | str | None = None) -> Choice:

@@ -19,10 +19,12 @@ from tutorial_lib.partition.adjacency import Adjacency, cut_weight
 from tutorial_lib.partition.balance import limits, loads, rebalance
 from tutorial_lib.partition.clustering import cluster, contract
 from tutorial_lib.partition.refine import climb, sweep
+from tutorial_lib.partition.streaming import streaming
 
 CLUSTERS_PER_PART = 40  # the largest cluster is this fraction of a part, so that the small graph can be balanced
 SMALL, SMALL_PER_PART = 1000, 200  # nodes of a graph that is cut directly
 STALLED = 0.95  # coarsening that keeps more of the nodes than this is given up
+STUCK = 2  # a graph that stays larger than that by this factor (a star does) is not cut one node at a time
 CLUSTER_ROUNDS, SWEEP_ROUNDS, CLIMB_PASSES = 3, 5, 10
 CLIMB_NODES = 6000  # up to here one move at a time is quick enough
 TRIALS = 16
@@ -41,10 +43,14 @@ def multilevel(
     levels = _coarsen(adjacency, mass, parts, rng, progress)
     smallest, small_mass, _ = levels.pop()
     progress(f"cutting a graph of {smallest.num_nodes:,} nodes and {len(smallest.neighbour):,} links")
-    part_of = _best_of_trials(smallest, small_mass, parts, limit, rng)
+    if smallest.num_nodes > STUCK * _small(parts):
+        part_of = streaming(smallest, small_mass, parts, seed, progress)
+        sweep(smallest, small_mass, part_of, parts, limit, SWEEP_ROUNDS, rng)
+    else:
+        part_of = _best_of_trials(smallest, small_mass, parts, limit, rng)
     for finer, finer_mass, label in reversed(levels):
         part_of = part_of[label]
-        progress(f"refining {finer.num_nodes:,} nodes, {cut_weight(finer, part_of):,} edges cut so far")
+        progress(f"refining {finer.num_nodes:,} nodes, {cut_weight(finer, part_of):,} links cut so far")
         rebalance(finer, finer_mass, part_of, parts, limit)
         sweep(finer, finer_mass, part_of, parts, limit, SWEEP_ROUNDS, rng)
         if finer.num_nodes <= CLIMB_NODES and finer.weight is not None:
@@ -63,7 +69,7 @@ def _coarsen(
     total = np.maximum(1, mass.sum(axis=0))
     # One number for all that is balanced. A training node is large where they are few.
     limit = mass.shape[1] / (CLUSTERS_PER_PART * parts)
-    while adjacency.num_nodes > max(SMALL, SMALL_PER_PART * parts):
+    while adjacency.num_nodes > _small(parts):
         size = (mass / total).sum(axis=1)
         label = cluster(adjacency, size, limit, CLUSTER_ROUNDS, rng, progress)
         count = int(label.max()) + 1
@@ -75,11 +81,15 @@ def _coarsen(
     return [*levels, (adjacency, mass, np.empty(0, np.int32))]
 
 
+def _small(parts: int) -> int:
+    return max(SMALL, SMALL_PER_PART * parts)
+
+
 def _best_of_trials(
     adjacency: Adjacency, mass: np.ndarray, parts: int, limit: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """Cut the smallest graph several times from different seeds: the smallest cut, balance first."""
-    # A graph that was small from the start has no weights yet, and may have self loops.
+    # A graph that was small from the start has no weights yet.
     adjacency = contract(adjacency, np.arange(adjacency.num_nodes, dtype=np.int32))
     tried = []
     for trial in range(TRIALS):

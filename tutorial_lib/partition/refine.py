@@ -4,6 +4,8 @@ sweep    over all nodes, a block at a time: who has more links to another part g
          For graphs of any size; stops in the first valley.
 climb    one node at a time, always the best move, also when it makes the cut worse for a while; at the end, back
          to the best state seen (Fiduccia and Mattheyses 1982). Gets out of a valley; for small graphs.
+
+Neither takes the last node of a part.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ def _improve(
     gain = linked[row, target] - here
     order = np.flatnonzero(gain > 0)
     order = order[np.argsort(-gain[order], kind="stable")]
+    order = order[_leave_one(own[order], mass[nodes[order]], load)]
     won = 0.0
     for to in range(len(load)):
         chosen = order[target[order] == to]
@@ -64,6 +67,15 @@ def _improve(
         part_of[nodes[chosen]] = to
         won += float(gain[chosen].sum())
     return won
+
+
+def _leave_one(own: np.ndarray, added: np.ndarray, load: np.ndarray) -> np.ndarray:
+    """Which moves out of the parts ``own`` are granted: all but the last one of a part that would be empty, bool."""
+    leaving = loads(added, own, len(load)).sum(axis=1)
+    granted = np.ones(len(own), dtype=bool)
+    for part in np.flatnonzero((leaving > 0) & (leaving == load.sum(axis=1))):
+        granted[np.flatnonzero(own == part)[-1]] = False
+    return granted
 
 
 def climb(
@@ -104,10 +116,10 @@ def _climb_once(
         if choices[choice] == -np.inf:
             break
         node, to = divmod(choice, parts)
-        if not fits(load[to], mass[node], limit):
+        origin = int(part_of[node])
+        if not fits(load[to], mass[node], limit) or (load[origin] == mass[node]).all():
             choices[choice] = -np.inf
             continue
-        origin = int(part_of[node])
         now += choices[choice]
         part_of[node], moved[node], gain[node] = to, True, -np.inf
         load[origin] -= mass[node]

@@ -17,7 +17,8 @@ class PartitionReport:
 
     Attributes:
         nodes, edges, train_nodes: per part, owned ones; an edge belongs to the part of its destination.
-        halo_nodes: per part, nodes of other parts that an owned edge starts from.
+        halo_nodes: per part, nodes of other parts that an owned edge starts from, each counted once. Where not every
+            edge is there both ways, the files hold more: also the nodes of other parts that an edge leads to.
         edge_cut: edges whose two ends lie in different parts.
         edge_cut_share: ``edge_cut`` divided by all edges.
     """
