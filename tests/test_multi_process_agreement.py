@@ -16,7 +16,7 @@ import torch
 from tutorial_lib.datasets import Dataset, load_dataset
 from tutorial_lib.multi_process import hush_dgl, train_rank
 from tutorial_lib.processes import fix_openmp, fork, prepare_mp
-from tutorial_lib.training import EpochResult, TrainConfig, TrainData, fit
+from tutorial_lib.training import EpochResult, TrainConfig, TrainData, fit, node_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 SEEDS = (0, 1, 2)
@@ -35,7 +35,7 @@ def single_process(dataset: Dataset, config: TrainConfig) -> float:
     graph = dataset.graph
     train, val = (graph.ndata[f"{name}_mask"].nonzero().flatten() for name in ("train", "val"))
     data = TrainData(graph, graph.ndata["feat"], graph.ndata["label"], train, val)
-    return accuracy_of(fit(config.model(dataset.num_features, dataset.num_classes), data, config))
+    return accuracy_of(fit(config.model(dataset.num_features, dataset.num_classes), node_task(data, config), config))
 
 
 def many_processes(dataset: Dataset, config: TrainConfig, ranks: int) -> float:

@@ -153,6 +153,7 @@ class Checkpoints:
         every: epochs between two checkpoints; after the last epoch there is always one.
         resume: continue from the checkpoint that is there.
         emit: takes ``checkpoint`` and ``resumed`` events.
+        embeddings, sparse_optimizers: what else is saved and restored, see ``save``.
     """
 
     folder: Path
@@ -160,12 +161,15 @@ class Checkpoints:
     every: int = 1
     resume: bool = False
     emit: Emit = no_events
+    embeddings: Mapping[str, Any] | None = None
+    sparse_optimizers: Sequence[Any] = ()
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         """See ``checkpoint.restore``."""
         if not self.resume:
             return []
-        epochs = restore(self.folder, model, optimizer)
+        sparse = self.sparse_optimizers
+        epochs = restore(self.folder, model, optimizer, embeddings=self.embeddings, sparse_optimizers=sparse)
         self.emit("resumed", epochs=len(epochs))
         return epochs
 
@@ -174,7 +178,8 @@ class Checkpoints:
     ) -> None:
         """Save if it is time to, see ``checkpoint.save``."""
         if last or len(epochs) % self.every == 0:
-            save(self.folder, model, optimizer, epochs, self.description)
+            more = {"embeddings": self.embeddings, "sparse_optimizers": self.sparse_optimizers}
+            save(self.folder, model, optimizer, epochs, self.description, **more)
             self.emit("checkpoint", epochs=len(epochs))
 
 

@@ -24,7 +24,8 @@ from tutorial_lib.datasets import Dataset, load_dataset
 from tutorial_lib.evaluation import accuracy, sum_over_ranks
 from tutorial_lib.loaders import Batch, BatchLoader
 from tutorial_lib.models import GraphSAGE
-from tutorial_lib.training import EpochResult, TrainConfig, TrainData, sampled_accuracy, train_epoch
+from tutorial_lib.node_task import TrainData, sampled_accuracy
+from tutorial_lib.training import EpochResult, TrainConfig, train_epoch
 
 
 @dataclass

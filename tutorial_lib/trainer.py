@@ -24,7 +24,7 @@ from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.placement import settle
 from tutorial_lib.session import Session, join, serve_if_server
 from tutorial_lib.steps import Pulse
-from tutorial_lib.training import EpochResult, TrainConfig, TrainData, fit
+from tutorial_lib.training import EpochResult, TrainConfig, TrainData, fit, node_task
 
 
 def run(
@@ -62,7 +62,7 @@ def run(
 
     if session.rank == 0:
         checkpoints.emit = session.events.emit
-    fit(place.wrap(model), data, config, report, emit=session.events.emit, saver=checkpoints)
+    fit(place.wrap(model), node_task(data, config), config, report, emit=session.events.emit, saver=checkpoints)
     if session.rank == 0:
         export_weights(model, config.to_dict(), checkpoints.folder)
         session.events.emit("evaluating")

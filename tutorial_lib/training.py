@@ -1,8 +1,9 @@
-"""Training GraphSAGE for node classification: one loop, for one process and for many.
+"""The training loop: one, for every task, for one process and for many.
 
-train_epoch      one pass over this process's batches, counts summed over all ranks
-fit              epochs, each followed by a sampled validation
-train_single     the same on a plain DGLGraph in this process: what a distributed run must agree with
+Task             what is learned and from which batches; node classification is one
+train_task       one pass over this process's batches, counts summed over all ranks
+fit              epochs, each followed by a validation
+train_single     node classification on a plain DGLGraph in this process: what a distributed run must agree with
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join, Joinable
 
 from tutorial_lib.datasets.base import Dataset
 from tutorial_lib.evaluation import accuracy, layerwise_inference, sum_over_ranks
-from tutorial_lib.loaders import Batch, BatchLoader
+from tutorial_lib.loaders import BatchLoader
 from tutorial_lib.models import GraphSAGE
+from tutorial_lib.node_task import NodeTask, TrainData
 from tutorial_lib.placement import CPU, Placement
-from tutorial_lib.steps import Emit, OnBatch, Pulse, StepLog, bytes_by_place, no_events, no_pulse
+from tutorial_lib.steps import Emit, OnBatch, Pulse, StepLog, no_events
 
 
 @dataclass(frozen=True)
@@ -65,24 +66,6 @@ class TrainConfig:
 
 
 @dataclass
-class TrainData:
-    """What the loop reads: tensors of a plain graph or DistTensors of a distributed one.
-
-    Attributes:
-        features: (N, F) float32; labels: (N,) int64; both are indexed with int64 node ids.
-        train, val: int64 ids of this process's share of the training and validation nodes.
-        place: where the model is; batches are moved there.
-    """
-
-    graph: Any
-    features: Any
-    labels: Any
-    train: Tensor
-    val: Tensor
-    place: Placement = CPU
-
-
-@dataclass
 class EpochResult:
     """One epoch, over all ranks: mean loss per seed node, seconds of the training part, sampled accuracy."""
 
@@ -117,9 +100,33 @@ class Saver(Protocol):
         ...
 
 
-def pull(data: TrainData, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Features of a batch's input nodes and labels of its seeds; on a DistGraph, partly over the wire."""
-    return data.features[batch.input_nodes], data.labels[batch.seeds].long()
+class Task(Protocol):
+    """What is learned, and from which batches; the loop below knows no more of it. ``node_task.NodeTask`` is one.
+
+    Attributes:
+        batches: this rank's batches of one epoch, with a length, in an order that torch's generator gives when they
+            are iterated.
+        sparse_optimizers: those of DistEmbeddings; they step after the dense one.
+    """
+
+    batches: Any
+    sparse_optimizers: Sequence[Any]
+
+    def prepare(self, batch: Any) -> Any:
+        """Pull the rows that a batch needs, and move it to where the model is."""
+        ...
+
+    def loss(self, model: nn.Module, prepared: Any) -> tuple[Tensor, int]:
+        """Mean loss over the examples of a batch, and their number."""
+        ...
+
+    def traffic(self, batch: Any, prepared: Any) -> tuple[int, int]:
+        """Bytes of rows that ``prepare`` took from this machine and from others."""
+        ...
+
+    def validate(self, model: nn.Module, on_batch: OnBatch) -> float:
+        """A score over all ranks, the larger the better; every rank calls it."""
+        ...
 
 
 def train_epoch(
@@ -131,7 +138,14 @@ def train_epoch(
     epoch: int = 0,
     emit: Emit = no_events,
 ) -> float:
-    """One pass; returns the mean loss per seed node over all ranks. Each step is an event, see ``steps``.
+    """``train_task`` for node classification with the batches of ``loader``."""
+    return train_task(model, optimizer, NodeTask(data, loader), epoch=epoch, emit=emit)
+
+
+def train_task(
+    model: nn.Module, optimizer: torch.optim.Optimizer, task: Task, *, epoch: int = 0, emit: Emit = no_events
+) -> float:
+    """One pass; returns the mean loss per example over all ranks. Each step is an event, see ``steps``.
 
     Under ``Join`` a rank that runs out of batches answers the all-reduces of the others until they are
     through; without it they would wait for it for ever.
@@ -141,26 +155,28 @@ def train_epoch(
     """
     model.train()
     loss_sum, count = 0.0, 0
-    log = StepLog(emit, epoch, len(loader))
+    log = StepLog(emit, epoch, len(task.batches))
     with Join([model]) if isinstance(model, Joinable) else contextlib.nullcontext():
-        for batch in loader:
+        for batch in task.batches:
             log.lap("sampling")
-            blocks, features, labels = data.place.take(batch.blocks, *pull(data, batch))
+            prepared = task.prepare(batch)
             log.lap("pull")
-            loss = F.cross_entropy(model(blocks, features), labels)
+            loss, examples = task.loss(model, prepared)
             value = finite(loss.item(), epoch, log.step)
             log.lap("forward")
             optimizer.zero_grad()
             loss.backward()
             log.lap("backward")
             optimizer.step()
+            for sparse in task.sparse_optimizers:
+                sparse.step()
             log.lap("update")
-            loss_sum += value * len(labels)
-            count += len(labels)
-            log.done(value, *bytes_by_place(data.graph, batch.input_nodes, features))
-    total, nodes = sum_over_ranks([loss_sum, count])
+            loss_sum += value * examples
+            count += examples
+            log.done(value, *task.traffic(batch, prepared))
+    total, examples = sum_over_ranks([loss_sum, count])
     log.close()
-    return total / nodes
+    return total / examples
 
 
 def finite(loss: float, epoch: int, step: int) -> float:
@@ -173,22 +189,16 @@ def finite(loss: float, epoch: int, step: int) -> float:
     return loss
 
 
-@torch.no_grad()
-def sampled_accuracy(model: nn.Module, data: TrainData, loader: BatchLoader, on_batch: OnBatch = no_pulse) -> float:
-    """Accuracy over all ranks with sampled neighbours: quick, and a little below the exact one."""
-    model.eval()
-    correct = count = 0
-    for number, batch in enumerate(loader, start=1):
-        blocks, features, labels = data.place.take(batch.blocks, *pull(data, batch))
-        correct += int((model(blocks, features).argmax(1) == labels).sum())
-        count += len(labels)
-        on_batch(number, len(loader))
-    return accuracy(*sum_over_ranks([correct, count]))
+def node_task(data: TrainData, config: TrainConfig) -> NodeTask:
+    """Node classification with the batches that ``config`` says."""
+    size, threads = config.batch_size, config.sampling_threads
+    train = BatchLoader(data.graph, data.train, config.fanouts, size, shuffle=True, threads=threads)
+    return NodeTask(data, train, BatchLoader(data.graph, data.val, config.fanouts, size, threads=threads))
 
 
 def fit(
     model: nn.Module,
-    data: TrainData,
+    task: Task,
     config: TrainConfig,
     on_epoch: Callable[[EpochResult], None] = lambda _result: None,
     *,
@@ -206,18 +216,15 @@ def fit(
     from tutorial_lib.seeding import start_epoch
 
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
-    threads = config.sampling_threads
-    train = BatchLoader(data.graph, data.train, config.fanouts, config.batch_size, shuffle=True, threads=threads)
-    val = BatchLoader(data.graph, data.val, config.fanouts, config.batch_size, threads=threads)
     # Evaluation must not go through DDP: its forward would expect a backward on every rank.
     plain = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     results = [EpochResult(**epoch) for epoch in (saver.restore(plain, optimizer) if saver else [])]
     for epoch in range(len(results), config.epochs):
         start_epoch(config.seed, epoch)
         start = time.perf_counter()
-        loss = train_epoch(model, optimizer, data, train, epoch=epoch, emit=emit)
+        loss = train_task(model, optimizer, task, epoch=epoch, emit=emit)
         seconds = time.perf_counter() - start
-        val_accuracy = sampled_accuracy(plain, data, val, Pulse(emit, "validation"))
+        val_accuracy = task.validate(plain, Pulse(emit, "validation"))
         results.append(EpochResult(epoch, loss, seconds, val_accuracy))
         on_epoch(results[-1])
         if saver:
@@ -239,7 +246,7 @@ def train_single(
     ids = {name: graph.ndata[f"{name}_mask"].nonzero().flatten() for name in ("train", "val", "test")}
     data = TrainData(graph, graph.ndata["feat"], graph.ndata["label"], ids["train"], ids["val"], place)
     model = place.model(config, dataset.num_features, dataset.num_classes)
-    epochs = fit(model, data, config, on_epoch, emit=emit, saver=saver)
+    epochs = fit(model, node_task(data, config), config, on_epoch, emit=emit, saver=saver)
     logits = layerwise_inference(
         model,
         graph,
