@@ -76,7 +76,9 @@ def kill_trainer(rank: int) -> Callable[[subprocess.Popen], None]:
 def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(
     emulation, nothing_left, data_root, tmp_path
 ):
+    # Batches come from the pipeline, which keeps some lists of neighbours and asks the servers to draw from the others.
     common = [*COMMON, "--root", str(data_root), "--emulate", "2", "--epochs", str(EPOCHS)]
+    common += ["--loader", "pipeline", "--cache", "200kB"]
     tutorial("train", *common, "--out", str(tmp_path / "whole"))
     out = tmp_path / "killed"
     printed = start_and_kill(common, out, 1, kill_trainer(1))

@@ -159,6 +159,33 @@ def test_outside_of_a_job_the_hook_changes_nothing():
     assert done.stdout == "[]\n", done.stderr
 
 
+CLOCK = """
+import time
+from dgl.distributed import rpc_client, rpc_server
+slept = []
+time.sleep = slept.append
+for seconds in (3, 1):
+    rpc_server.time.sleep(seconds)
+print(slept, rpc_server.time.monotonic is time.monotonic, rpc_client.time is time)
+"""
+
+
+@pytest.mark.parametrize(("role", "slept"), [("server", "[0.3, 1]"), ("client", "[3, 1]")])
+def test_a_server_does_not_sleep_for_three_seconds(tmp_path, role, slept):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TUTORIAL_")}
+    environment |= {"PYTHONPATH": str(HOOK), "TUTORIAL_LOG_DIR": str(tmp_path), "TUTORIAL_INDEX": "0", "DGL_ROLE": role}
+    done = subprocess.run(
+        [sys.executable, "-c", CLOCK],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        start_new_session=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"{slept} True True"
+
+
 def test_partitions_have_the_formats_that_the_stack_has(small_dataset, tmp_path):
     partition = partition_dataset(small_dataset, 2, tmp_path / "parts", method="random")
     names = {Path(name).name for name in partition.manifest["files"]}

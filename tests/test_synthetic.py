@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tutorial_lib.datasets import MASKS, check_dataset, load_dataset, synthetic
+from tutorial_lib.datasets import MASKS, cache, check_dataset, load_dataset, synthetic
 from tutorial_lib.datasets.statistics import average_clustering, graph_statistics, metis_cut
 from tutorial_lib.datasets.synthetic import generate_synthetic_products, load_synthetic_products
 from tutorial_lib.errors import InputError
@@ -248,13 +248,13 @@ def test_damaged_cache_is_generated_again(damage, tiny, tmp_path, monkeypatch, c
     assert load_synthetic_products(scale=TINY, root=tmp_path).fingerprint() == tiny.fingerprint()
 
 
-@pytest.mark.parametrize("step", ["draw_features", "_describe"])  # while generating; after all files were written
+@pytest.mark.parametrize("step", ["draw_features", "describe"])  # while generating; after all files were written
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_no_cache_is_left_when_something_raises(step, error, tmp_path, monkeypatch):
     def fail(*_args: object) -> None:
         raise error("stop")
 
-    monkeypatch.setattr(synthetic, step, fail)
+    monkeypatch.setattr(cache if step == "describe" else synthetic, step, fail)
     with pytest.raises(error, match="stop"):
         load_synthetic_products(scale=TINY, root=tmp_path)
     assert os.listdir(tmp_path / "cache") == []

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from tutorial_lib.cluster.launch import JobFailed
 from tutorial_lib.errors import TutorialError
+from tutorial_lib.tasks import score_name
 from tutorial_lib.watching import JobView
 
 STAGES = {
@@ -119,8 +120,11 @@ def summary_table(result: dict[str, Any]) -> Table:
     table.add_row("epochs", f"{len(epochs)}, {sum(e['seconds'] for e in epochs) / max(1, len(epochs)):.2f} s each")
     if epochs:
         table.add_row("loss", f"{epochs[-1]['loss']:.4f}")
-    table.add_row("valid accuracy", f"{result['val_accuracy']:.4f}")
-    table.add_row("test accuracy", f"{result['test_accuracy']:.4f}")
+    score = score_name(result.get("task", "node"))
+    table.add_row(f"valid {score}", f"{result['val_accuracy']:.4f}")
+    table.add_row(f"test {score}", f"{result['test_accuracy']:.4f}")
+    for name, value in result.get("scores", {}).items():
+        table.add_row(name, f"{value:.4f}")
     table.add_row("seconds", f"{result['seconds']:.1f}")
     if result["bytes_sent"]:
         sent = ", ".join(f"{name} {human_bytes(count)}" for name, count in result["bytes_sent"].items())

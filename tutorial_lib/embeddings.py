@@ -2,6 +2,7 @@
 
 A ``DistEmbedding`` is a ``DistTensor``, and DGL's sparse optimisers keep their state in ``DistTensor``s of the same
 partition (SparseAdagrad one per embedding, SparseAdam three), which their own ``local_state_dict`` reads, too.
+In a single process, a ``NodeEmbedding`` and its optimiser hold plain tensors: all rows are here.
 """
 
 from __future__ import annotations
@@ -17,22 +18,38 @@ ROWS = 1_000_000  # read and written at a time
 
 
 def stores_of(embeddings: Mapping[str, Any], sparse_optimizers: Sequence[Any]) -> dict[str, Any]:
-    """Every ``DistTensor`` behind embeddings and their optimisers, under a name that is the same in each run."""
+    """Every tensor behind embeddings and their optimisers, under a name that is the same in each run."""
     stores = {f"{name}/weight": embedding.weight for name, embedding in embeddings.items()}
     for number, optimizer in enumerate(sparse_optimizers):
-        for state in optimizer._state.values():
-            for tensor in state if isinstance(state, tuple) else (state,):
-                stores[f"optimizer-{number}/{tensor.tensor_name}"] = tensor
+        for name, tensor in state_of(optimizer).items():
+            stores[f"optimizer-{number}/{name}"] = tensor
     return stores
+
+
+def state_of(optimizer: Any) -> dict[str, Any]:
+    """The tensors of an optimiser of ``DistEmbedding``s or of ``NodeEmbedding``s, by name."""
+    if hasattr(optimizer, "_state"):
+        states = [state if isinstance(state, tuple) else (state,) for state in optimizer._state.values()]
+        return {tensor.tensor_name: tensor for state in states for tensor in state}
+    names = ("step", "mem", "power") if hasattr(optimizer, "_beta1") else ("sum",)
+    found = {}
+    for embedding in optimizer._params:
+        state = embedding.optm_state
+        tensors = state if isinstance(state, tuple) else (state,)
+        found.update({f"{embedding.name}_{name}": tensor for name, tensor in zip(names, tensors, strict=True)})
+    return found
 
 
 def sparse_settings(optimizer: Any) -> dict[str, Any]:
     """Learning rate and the like, as they are now."""
-    return {name: getattr(optimizer, name) for name in optimizer._defaults if hasattr(optimizer, name)}
+    names = getattr(optimizer, "_defaults", ("_lr", "_beta1", "_beta2", "_eps"))
+    return {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
 
 
 def local_ids(store: Any) -> Tensor:
-    """int64 ids of the rows of a ``DistTensor`` that this machine holds."""
+    """int64 ids of the rows of a ``DistTensor`` that this machine holds; of a plain tensor, all."""
+    if isinstance(store, Tensor):
+        return torch.arange(len(store))
     policy = store.part_policy
     book = policy.partition_book
     ids_of = book.partid2eids if policy.policy_str.startswith("edge") else book.partid2nids

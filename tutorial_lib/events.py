@@ -9,8 +9,9 @@ Each event has ``kind``, ``time`` (seconds since 1970), ``rank`` and ``local_ran
     epoch       epoch, loss, seconds, val_accuracy: of all ranks, from rank 0
     checkpoint  epochs: so many are saved, from rank 0
     resumed     epochs: so many came from the checkpoint, from rank 0
+    kept        pipeline: what it holds of other machines, see ``Pipeline.describe``
     evaluating  from rank 0
-    evaluation  val_accuracy, test_accuracy: of all ranks, from rank 0
+    evaluation  val_accuracy, test_accuracy, and scores of the task: of all ranks, from rank 0
     failure     exception, message, traceback
     left        peak_rss (bytes)
     stopped     the user ended the job

@@ -21,11 +21,18 @@ class Batch:
         input_nodes: int64 (I,) ids of the nodes whose features the batch needs.
         seeds: int64 (B,) ids of the nodes to classify.
         blocks: message-flow graphs, outermost hop first.
+        inputs, labels: rows of the input nodes, and labels of the seeds, where the loader has fetched them.
+        seconds: what drawing ("sampling") and fetching ("pull") took in the background; None: they were not done there.
+        bytes_by_place: of the rows that the loader fetched, from this machine and from others.
     """
 
     input_nodes: Tensor
     seeds: Tensor
     blocks: list[Any]
+    inputs: Any = None
+    labels: Tensor | None = None
+    seconds: dict[str, float] | None = None
+    bytes_by_place: tuple[int, int] | None = None
 
 
 class BatchLoader:

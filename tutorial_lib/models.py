@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.plain_sage import PlainSAGEConv
+
+
+@dataclass(frozen=True)
+class FirstLayer:
+    """What the first layer needs when the mean over the neighbours has been taken already, where the rows were read.
+
+    Attributes:
+        own: float32 (D, in_size), rows of the first layer's destination nodes.
+        mean: float32 (D, in_size), mean row of the sampled neighbours of each; zeros where there are none.
+    """
+
+    own: Tensor
+    mean: Tensor
 
 
 class GraphSAGE(nn.Module):
@@ -46,23 +60,27 @@ class GraphSAGE(nn.Module):
         self.sizes = sizes
         self.dropout = dropout
 
-    def forward(self, blocks: list[Any], x: Tensor) -> Tensor:
+    def forward(self, blocks: list[Any], x: Tensor | FirstLayer) -> Tensor:
         """Logits of the seed nodes.
 
         Args:
             blocks: message-flow graphs, outermost hop first; with plain layers also ``plain_sage.CscBlock``.
-            x: float32 (number of input nodes of ``blocks[0]``, in_size).
+            x: float32 (number of input nodes of ``blocks[0]``, in_size); or the inputs of the first layer with the mean
+                taken, and then ``blocks`` begins with the second hop.
 
         Returns:
             float32 (number of seed nodes, out_size).
         """
+        if isinstance(x, FirstLayer):
+            blocks = [None, *blocks]
         for depth, block in enumerate(blocks):
             x = self.layer(depth, block, x)
             if depth < len(self.layers) - 1:
                 x = F.dropout(x, self.dropout, self.training)
-        return x
+        return x  # type: ignore[return-value]
 
-    def layer(self, depth: int, block: Any, x: Tensor) -> Tensor:
+    def layer(self, depth: int, block: Any, x: Tensor | FirstLayer) -> Tensor:
         """One layer with its activation and without dropout; what layer-wise inference calls."""
-        x = self.layers[depth](block, x)
+        layer = self.layers[depth]
+        x = layer.fc_self(x.own) + layer.fc_neigh(x.mean) if isinstance(x, FirstLayer) else layer(block, x)
         return torch.relu(x) if depth < len(self.layers) - 1 else x

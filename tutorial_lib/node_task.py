@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +12,12 @@ from torch import Tensor, nn
 
 from tutorial_lib.evaluation import accuracy, sum_over_ranks
 from tutorial_lib.loaders import Batch, BatchLoader
+from tutorial_lib.models import FirstLayer
 from tutorial_lib.placement import CPU, Placement
 from tutorial_lib.steps import OnBatch, bytes_by_place, no_pulse
+
+if TYPE_CHECKING:
+    from tutorial_lib.pipeline.loader import PipelineLoader
 
 
 @dataclass
@@ -34,9 +38,20 @@ class TrainData:
     place: Placement = CPU
 
 
-def pull(data: TrainData, batch: Batch) -> tuple[Tensor, Tensor]:
+def pull(data: TrainData, batch: Batch) -> tuple[Tensor | FirstLayer, Tensor]:
     """Features of a batch's input nodes and labels of its seeds; on a DistGraph, partly over the wire."""
+    if batch.inputs is not None and batch.labels is not None:
+        return batch.inputs, batch.labels
     return data.features[batch.input_nodes], data.labels[batch.seeds].long()
+
+
+def prepare(data: TrainData, batch: Batch) -> tuple[Any, Tensor | FirstLayer, Tensor]:
+    """Blocks, inputs and labels of a batch, where the model is."""
+    inputs, labels = pull(data, batch)
+    if not isinstance(inputs, FirstLayer):
+        return data.place.take(batch.blocks, inputs, labels)
+    blocks, own, mean, labels = data.place.take(batch.blocks, inputs.own, inputs.mean, labels)
+    return blocks, FirstLayer(own, mean), labels
 
 
 @dataclass
@@ -48,21 +63,23 @@ class NodeTask:
     """
 
     data: TrainData
-    batches: BatchLoader
-    val: BatchLoader | None = None
+    batches: BatchLoader | PipelineLoader
+    val: BatchLoader | PipelineLoader | None = None
     sparse_optimizers: Sequence[Any] = ()
 
-    def prepare(self, batch: Batch) -> tuple[Any, Tensor, Tensor]:
-        """Blocks, features of the input nodes, labels of the seeds."""
-        return self.data.place.take(batch.blocks, *pull(self.data, batch))
+    def prepare(self, batch: Batch) -> tuple[Any, Any, Tensor]:
+        """See ``prepare``."""
+        return prepare(self.data, batch)
 
-    def loss(self, model: nn.Module, prepared: tuple[Any, Tensor, Tensor]) -> tuple[Tensor, int]:
+    def loss(self, model: nn.Module, prepared: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
         """Cross-entropy."""
         blocks, features, labels = prepared
         return F.cross_entropy(model(blocks, features), labels), len(labels)
 
-    def traffic(self, batch: Batch, prepared: tuple[Any, Tensor, Tensor]) -> tuple[int, int]:
+    def traffic(self, batch: Batch, prepared: tuple[Any, Any, Tensor]) -> tuple[int, int]:
         """Bytes of features from here and from other machines."""
+        if batch.bytes_by_place is not None:
+            return batch.bytes_by_place
         return bytes_by_place(self.data.graph, batch.input_nodes, prepared[1])
 
     def validate(self, model: nn.Module, on_batch: OnBatch = no_pulse) -> float:
@@ -72,12 +89,14 @@ class NodeTask:
 
 
 @torch.no_grad()
-def sampled_accuracy(model: nn.Module, data: TrainData, loader: BatchLoader, on_batch: OnBatch = no_pulse) -> float:
+def sampled_accuracy(
+    model: nn.Module, data: TrainData, loader: BatchLoader | PipelineLoader, on_batch: OnBatch = no_pulse
+) -> float:
     """Accuracy over all ranks with sampled neighbours: quick, and a little below the exact one."""
     model.eval()
     correct = count = 0
     for number, batch in enumerate(loader, start=1):
-        blocks, features, labels = data.place.take(batch.blocks, *pull(data, batch))
+        blocks, features, labels = prepare(data, batch)
         correct += int((model(blocks, features).argmax(1) == labels).sum())
         count += len(labels)
         on_batch(number, len(loader))

@@ -2,7 +2,7 @@
 
 The run folder::
 
-    result.json      settings, epochs, accuracies, seconds, bytes on the wire, memory, versions
+    result.json      settings, epochs, accuracies and other scores, seconds, bytes on the wire, memory, versions
     events.jsonl     everything the trainers told, in the order it arrived
     predictions.npy  int64 (N,): predicted class of each node, in the data set's original order
     checkpoint/      trained weights and configuration, and what --resume continues from: see ``checkpoint``
@@ -203,6 +203,7 @@ def distributed_result(
         processes=(len(plan.machines), plan.trainers, plan.servers, plan.samplers),
         epochs=[*resumed, *epochs],
         accuracies=(evaluation[-1]["val_accuracy"], evaluation[-1]["test_accuracy"]),
+        scores=evaluation[-1].get("scores", {}),
         seconds=seconds,
         bytes_sent={name: used.bytes_sent for name, used in use.items()},
         peak_rss={name: used.peak_rss for name, used in use.items()},
@@ -211,7 +212,14 @@ def distributed_result(
         **{key: placed[key] for key in ("device", "backend", "layers", "device_reason") if key in placed},
         resumed_epochs=len(resumed),
         phases=phases_of([*earlier, *events]),
+        kept=kept_of(events),
     )
+
+
+def kept_of(events: list[Event]) -> list[dict[str, Any]]:
+    """What each rank's pipeline held of other machines at the end, in rank order; empty without a pipeline."""
+    found = [{"rank": event["rank"], **event["pipeline"]} for event in events if event["kind"] == "kept"]
+    return sorted(found, key=lambda kept: kept["rank"])
 
 
 def result_of(
@@ -221,6 +229,7 @@ def result_of(
     processes: tuple[int, int, int, int],
     epochs: list[dict[str, Any]],
     accuracies: tuple[float, float],
+    scores: dict[str, float],
     seconds: float,
     bytes_sent: dict[str, int],
     peak_rss: dict[str, dict[str, int]],
@@ -230,11 +239,13 @@ def result_of(
 
     Args:
         processes: machines, trainers and servers per machine, samplers per trainer.
-        accuracies: valid and test, exact and over all ranks.
+        accuracies: valid and test, exact and over all ranks; of links, MRR: see ``tasks.score_name``.
+        scores: what else a task measures, by name.
         bytes_sent, peak_rss: by machine.
     """
     machines, trainers, servers, samplers = processes
     return {
+        "task": config.task,
         "dataset": dataset["name"],
         "dataset_info": dataset,
         "machines": machines,
@@ -247,6 +258,7 @@ def result_of(
         "epochs": epochs,
         "val_accuracy": accuracies[0],
         "test_accuracy": accuracies[1],
+        "scores": scores,
         "seconds": seconds,
         "bytes_sent": bytes_sent,
         "peak_rss": peak_rss,

@@ -38,7 +38,8 @@ from tutorial_lib.result import (
 )
 from tutorial_lib.source import DataSource
 from tutorial_lib.steps import phases_of
-from tutorial_lib.training import TrainConfig, train_single
+from tutorial_lib.tasks import module_of
+from tutorial_lib.training import TrainConfig
 
 
 def run_distributed(
@@ -60,7 +61,7 @@ def run_distributed(
     reporter = reporter or Silent()
     layout.check_device()
     cluster = layout.cluster()
-    dataset = _load(source, reporter)
+    dataset = _load(source, config, reporter)
     partition = source.partition(dataset, len(cluster.machines), reporter.say)
     report = partition.report
     reporter.say(
@@ -72,9 +73,11 @@ def run_distributed(
     )
 
 
-def _load(source: DataSource, reporter: Reporter) -> Dataset:
+def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Dataset:
+    task = module_of(config.task)
     reporter.say(f"loading {source.name}")
-    dataset = source.load()
+    dataset = source.load(features=task.USES_FEATURES)
+    task.check(dataset_description(dataset))
     graph = dataset.graph
     reporter.say(f"{graph.num_nodes():,} nodes, {graph.num_edges():,} directed edges, {dataset.num_features} features")
     return dataset
@@ -99,7 +102,7 @@ def run_single(
     """
     reporter = reporter or Silent()
     place = settle(device)
-    dataset = _load(source, reporter)
+    dataset = _load(source, config, reporter)
     start = time.time()  # like a distributed run: from the data in memory to the result
     out = out.absolute()
     description = describe(
@@ -116,19 +119,21 @@ def run_single(
         write_json(out / "job.json", {"train": config.to_dict(), "out": str(out), "description": description})
         saver = Checkpoints(out / "checkpoint", description, keep.every, keep.resume, emit)
         try:
-            trained = train_single(
+            trained = module_of(config.task).train_single(
                 dataset, config, lambda epoch: emit("epoch", **asdict(epoch)), emit=emit, saver=saver, place=place
             )
         except FloatingPointError as error:
             raise JobError(str(error)) from None
         export_weights(trained.model, config.to_dict(), out / "checkpoint")
-        np.save(out / "predictions.npy", trained.predictions.numpy())
+        if trained.predictions is not None:
+            np.save(out / "predictions.npy", trained.predictions.numpy())
     result = result_of(
         dataset_description(dataset),
         config,
         processes=(1, 1, 0, 0),
         epochs=[asdict(epoch) for epoch in trained.epochs],
         accuracies=(trained.val_accuracy, trained.test_accuracy),
+        scores=trained.scores,
         seconds=time.time() - start,
         bytes_sent={},
         peak_rss={platform.node(): {"trainer": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}},
@@ -161,6 +166,7 @@ def train_on_cluster(
         on_start: called with the coordinator before it starts anything.
     """
     layout.check_device()
+    module_of(config.task).check(partition.manifest["dataset"])
     check_parts(partition.report.parts, len(cluster.machines), partition.folder)
     out = out.absolute()
     description = describe(
@@ -214,6 +220,8 @@ def _check_shm(partition: Partition, config: TrainConfig) -> None:
     """Raise an InputError when the host's /dev/shm (64 MB in a container) cannot hold what one server puts there."""
     report = partition.report
     widths = [partition.manifest["dataset"]["num_features"], *[config.hidden_size] * (len(config.fanouts) - 1)]
+    if config.task == "embedding":  # the rows and the three tensors of their optimiser
+        widths.append(3 * config.embedding_size + 1)
     floats = sum(report.nodes) * (sum(widths) + partition.manifest["dataset"]["num_classes"])
     needed = 4 * floats + 32 * sum(report.edges)  # features and one store per layer; ids and structure
     usage = os.statvfs(SHM)

@@ -75,7 +75,9 @@ def serve_if_server(ip_config: str | None = None) -> None:
     if os.environ.get("DGL_ROLE") == "server":
         import dgl
 
-        import tutorial_lib.seeding  # noqa: F401  a server that knows its request can be seeded anew in each epoch
+        # A server answers the requests that it knows: to seed its generator, to send lists of neighbours.
+        import tutorial_lib.pipeline.service
+        import tutorial_lib.seeding  # noqa: F401
 
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
         dgl.distributed.initialize(ip_config or os.environ["DGL_IP_CONFIG"])

@@ -49,9 +49,12 @@ class DataSource:
         """
         check_arguments(self.name, self.scale, self.seed)
 
-    def load(self) -> Dataset:
-        """The data set, checked."""
-        return load_dataset(self.name, scale=self.scale, seed=self.seed, root=self.root)
+    def load(self, *, features: bool = True) -> Dataset:
+        """The data set, checked; without ``features``, the graph, its labels and its split alone."""
+        dataset = load_dataset(self.name, scale=self.scale, seed=self.seed, root=self.root, features=features)
+        if not features and dataset.graph.is_homogeneous:  # with several types, the task's check says what is wrong
+            dataset.graph.ndata.pop("feat", None)
+        return dataset
 
     def partition(self, dataset: Dataset, parts: int, say: Callable[[str], None]) -> Partition:
         """The partition folder under ``root/partitions``, written or reused.

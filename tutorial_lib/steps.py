@@ -4,6 +4,7 @@ Phases of a step:
 
     sampling   neighbours of the seeds are drawn, here and by the servers of other machines
     pull       rows of features and labels come from this machine's memory or over the wire
+               (of batches that are made in the background, only the part of both that had to be waited for)
     forward    logits and loss
     backward   gradients and their exchange: a rank waits here, in each step, for the slowest one
     update     the optimiser
@@ -60,6 +61,19 @@ class StepLog:
         now = time.perf_counter()
         self._seconds[phase] += now - self._last
         self._last = now
+
+    def received(self, in_background: dict[str, float] | None) -> None:
+        """A batch is here. Made in the background, it was waited for less long than it took: what was waited is shared
+        out among its phases as their times are.
+        """
+        if not in_background:
+            return self.lap("sampling")
+        now = time.perf_counter()
+        all_of_it = sum(in_background.values())
+        for phase, seconds in in_background.items():
+            self._seconds[phase] += (now - self._last) * (seconds / all_of_it if all_of_it else 1 / len(in_background))
+        self._last = now
+        return None
 
     def done(self, loss: float, bytes_local: int, bytes_remote: int) -> None:
         """End of a step."""

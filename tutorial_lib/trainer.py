@@ -16,15 +16,21 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.checkpoint import Checkpoints, export_weights
 from tutorial_lib.evaluation import accuracy, layerwise_inference, sum_over_ranks
 from tutorial_lib.models import GraphSAGE
 from tutorial_lib.partition import load_partition_folder
+from tutorial_lib.pipeline.choice import pipeline_for
+from tutorial_lib.pipeline.heap import keep_freed_memory
+from tutorial_lib.pipeline.inference import layerwise_over_part
+from tutorial_lib.pipeline.loader import Pipeline
 from tutorial_lib.placement import settle
 from tutorial_lib.session import Session, join, serve_if_server
 from tutorial_lib.steps import Pulse
-from tutorial_lib.training import EpochResult, TrainConfig, TrainData, fit, node_task
+from tutorial_lib.tasks import module_of
+from tutorial_lib.training import EpochResult, Task, TrainConfig, TrainData, fit, node_task
 
 
 def run(
@@ -55,6 +61,21 @@ def run(
     model = place.model(config, data.features.shape[1], partition.manifest["dataset"]["num_classes"])
     session.events.emit("placed", **place.describe())
     session.events.emit("split", train_nodes=len(data.train), val_nodes=len(data.val))
+    pipeline = pipeline_for(data.graph, data.features, data.labels, config)
+    learn(session, place.wrap(model), node_task(data, config, pipeline), config, checkpoints)
+    if pipeline is not None:
+        session.events.emit("kept", pipeline=pipeline.describe())
+    evaluate(session, model, data, config, partition.node_map, out, pipeline)
+
+
+def learn(
+    session: Session,
+    model: DistributedDataParallel,
+    task: Task,
+    config: TrainConfig,
+    checkpoints: Checkpoints,
+) -> None:
+    """``fit`` as the ranks of a job do it, for every task: events, checkpoints, and the weights in a file."""
 
     def report(result: EpochResult) -> None:
         if session.rank == 0:
@@ -62,15 +83,20 @@ def run(
 
     if session.rank == 0:
         checkpoints.emit = session.events.emit
-    fit(place.wrap(model), node_task(data, config), config, report, emit=session.events.emit, saver=checkpoints)
+    fit(model, task, config, report, emit=session.events.emit, saver=checkpoints)
     if session.rank == 0:
-        export_weights(model, config.to_dict(), checkpoints.folder)
+        export_weights(model.module, config.to_dict(), checkpoints.folder)
         session.events.emit("evaluating")
-    evaluate(session, model, data, config, partition.node_map, out)
 
 
 def evaluate(
-    session: Session, model: GraphSAGE, data: TrainData, config: TrainConfig, node_map: np.ndarray, out: Path
+    session: Session,
+    model: GraphSAGE,
+    data: TrainData,
+    config: TrainConfig,
+    node_map: np.ndarray,
+    out: Path,
+    pipeline: Pipeline | None = None,
 ) -> None:
     """Predict every node over all its neighbours; each trainer does a share of its own machine's part.
 
@@ -87,9 +113,11 @@ def evaluate(
         return dgl.distributed.DistTensor((n, width), torch.float32, name=f"inference-{depth}")
 
     pulse = Pulse(session.events.emit, "evaluation")
-    logits = layerwise_inference(
-        model, graph, data.features, nodes, config.eval_batch_size, new_store, session.barrier, pulse, data.place
-    )
+    common = (data.features, nodes, config.eval_batch_size, new_store, session.barrier, pulse, data.place)
+    if pipeline is None:
+        logits = layerwise_inference(model, graph, *common)
+    else:
+        logits = layerwise_over_part(model, pipeline.lists, *common, budget=config.cache)
     predictions = torch.cat([logits[part].argmax(1) for part in nodes.split(100_000)])
     right = predictions == data.labels[nodes]
     counts: list[float] = []
@@ -126,8 +154,9 @@ def main() -> None:
     graph_name = json.loads((Path(plan["partition"]) / "manifest.json").read_text())["graph_name"]
     out = Path(plan["out"])
     checkpoints = Checkpoints(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
+    keep_freed_memory()
     with join(graph_name, seed=config.seed) as session:
-        run(session, config, Path(plan["partition"]), out, checkpoints, plan["device"])
+        module_of(config.task).run(session, config, Path(plan["partition"]), out, checkpoints, plan["device"])
 
 
 if __name__ == "__main__":

@@ -8,16 +8,14 @@ train_single     node classification on a plain DGLGraph in this process: what a
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.algorithms.join import Join, Joinable
 
 from tutorial_lib.datasets.base import Dataset
 from tutorial_lib.evaluation import accuracy, layerwise_inference, sum_over_ranks
@@ -25,7 +23,12 @@ from tutorial_lib.loaders import BatchLoader
 from tutorial_lib.models import GraphSAGE
 from tutorial_lib.node_task import NodeTask, TrainData
 from tutorial_lib.placement import CPU, Placement
-from tutorial_lib.steps import Emit, OnBatch, Pulse, StepLog, no_events
+from tutorial_lib.protocols import Saver, Task
+from tutorial_lib.sparse_join import joined
+from tutorial_lib.steps import Emit, Pulse, StepLog, no_events
+
+if TYPE_CHECKING:
+    from tutorial_lib.pipeline.loader import Pipeline
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,13 @@ class TrainConfig:
         batch_size: seed nodes per trainer and step.
         eval_batch_size: nodes per batch of the exact evaluation.
         sampling_threads: of each trainer; with one, equal seeds draw equal batches.
+        task: one of ``tasks.TASKS``.
+        embedding_size, embedding_learning_rate: of rows that are learned, where a task has them.
+        negatives: nodes drawn against each edge, where a task has edges.
+        loader: where batches of a distributed run come from: "pipeline", "dgl", or "auto", see ``pipeline``.
+        cache: bytes of each trainer for what comes from other machines, in the pipeline.
+        ahead: batches that are made ahead of their use, in the pipeline.
+        half_wire: rows of features cross the wire as float16, rounded; in the pipeline.
     """
 
     epochs: int = 20
@@ -48,6 +58,14 @@ class TrainConfig:
     eval_batch_size: int = 5000
     seed: int = 0
     sampling_threads: int = 1
+    task: str = "node"
+    embedding_size: int = 64
+    embedding_learning_rate: float = 0.01
+    negatives: int = 1
+    loader: str = "auto"
+    cache: int = 256_000_000
+    ahead: int = 2
+    half_wire: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types only."""
@@ -77,56 +95,20 @@ class EpochResult:
 
 @dataclass
 class TrainResult:
-    """What training one model gave; ``predictions`` int64 (N,) in the data set's original order."""
+    """What training one model gave.
+
+    Attributes:
+        val_accuracy, test_accuracy: the task's main score, see ``tasks.score_name``.
+        predictions: int64 (N,) in the data set's original order; None where a task predicts no classes.
+        scores: other scores, by name.
+    """
 
     epochs: list[EpochResult]
     val_accuracy: float
     test_accuracy: float
-    predictions: Tensor
-    model: GraphSAGE = field(repr=False)
-
-
-class Saver(Protocol):
-    """What ``fit`` asks of checkpoints; ``checkpoint.Checkpoints`` is one. Epochs are dicts of JSON types."""
-
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Sequence[dict[str, Any]]:
-        """Load the state to continue from and return its finished epochs; none when there is nothing to continue."""
-        ...
-
-    def save(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, epochs: Sequence[dict[str, Any]], *, last: bool
-    ) -> None:
-        """Called after each epoch, with all that are finished."""
-        ...
-
-
-class Task(Protocol):
-    """What is learned, and from which batches; the loop below knows no more of it. ``node_task.NodeTask`` is one.
-
-    Attributes:
-        batches: this rank's batches of one epoch, with a length, in an order that torch's generator gives when they
-            are iterated.
-        sparse_optimizers: those of DistEmbeddings; they step after the dense one.
-    """
-
-    batches: Any
-    sparse_optimizers: Sequence[Any]
-
-    def prepare(self, batch: Any) -> Any:
-        """Pull the rows that a batch needs, and move it to where the model is."""
-        ...
-
-    def loss(self, model: nn.Module, prepared: Any) -> tuple[Tensor, int]:
-        """Mean loss over the examples of a batch, and their number."""
-        ...
-
-    def traffic(self, batch: Any, prepared: Any) -> tuple[int, int]:
-        """Bytes of rows that ``prepare`` took from this machine and from others."""
-        ...
-
-    def validate(self, model: nn.Module, on_batch: OnBatch) -> float:
-        """A score over all ranks, the larger the better; every rank calls it."""
-        ...
+    predictions: Tensor | None
+    model: nn.Module = field(repr=False)
+    scores: dict[str, float] = field(default_factory=dict)
 
 
 def train_epoch(
@@ -147,8 +129,8 @@ def train_task(
 ) -> float:
     """One pass; returns the mean loss per example over all ranks. Each step is an event, see ``steps``.
 
-    Under ``Join`` a rank that runs out of batches answers the all-reduces of the others until they are
-    through; without it they would wait for it for ever.
+    Under ``Join`` a rank that runs out of batches answers the all-reduces of the others, and their exchanges of
+    gradients of rows, until they are through; without it they would wait for it for ever.
 
     Raises:
         FloatingPointError: this rank's loss is not a finite number.
@@ -156,15 +138,16 @@ def train_task(
     model.train()
     loss_sum, count = 0.0, 0
     log = StepLog(emit, epoch, len(task.batches))
-    with Join([model]) if isinstance(model, Joinable) else contextlib.nullcontext():
+    with joined(model, task.sparse_optimizers):
         for batch in task.batches:
-            log.lap("sampling")
+            log.received(getattr(batch, "seconds", None))
             prepared = task.prepare(batch)
             log.lap("pull")
             loss, examples = task.loss(model, prepared)
             value = finite(loss.item(), epoch, log.step)
             log.lap("forward")
-            optimizer.zero_grad()
+            for each in (optimizer, *task.sparse_optimizers):
+                each.zero_grad()
             loss.backward()
             log.lap("backward")
             optimizer.step()
@@ -189,9 +172,15 @@ def finite(loss: float, epoch: int, step: int) -> float:
     return loss
 
 
-def node_task(data: TrainData, config: TrainConfig) -> NodeTask:
-    """Node classification with the batches that ``config`` says."""
+def node_task(data: TrainData, config: TrainConfig, pipeline: Pipeline | None = None) -> NodeTask:
+    """Node classification with the batches that ``config`` says, from the pipeline or else from DGL's loader."""
     size, threads = config.batch_size, config.sampling_threads
+    if pipeline is not None:
+        from tutorial_lib.pipeline.loader import PipelineLoader
+
+        means = data.features.shape[1] <= config.hidden_size
+        train = PipelineLoader(pipeline, data.train, config.fanouts, size, shuffle=True, means=means)
+        return NodeTask(data, train, PipelineLoader(pipeline, data.val, config.fanouts, size, means=means))
     train = BatchLoader(data.graph, data.train, config.fanouts, size, shuffle=True, threads=threads)
     return NodeTask(data, train, BatchLoader(data.graph, data.val, config.fanouts, size, threads=threads))
 
@@ -247,15 +236,27 @@ def train_single(
     data = TrainData(graph, graph.ndata["feat"], graph.ndata["label"], ids["train"], ids["val"], place)
     model = place.model(config, dataset.num_features, dataset.num_classes)
     epochs = fit(model, node_task(data, config), config, on_epoch, emit=emit, saver=saver)
+    return evaluate_single(model, data, config, ids, epochs, emit)
+
+
+def evaluate_single(
+    model: GraphSAGE,
+    data: TrainData,
+    config: TrainConfig,
+    ids: dict[str, Tensor],
+    epochs: list[EpochResult],
+    emit: Emit = no_events,
+) -> TrainResult:
+    """Predict every node over all its neighbours; ``ids`` has the nodes of "val" and "test"."""
     logits = layerwise_inference(
         model,
-        graph,
+        data.graph,
         data.features,
-        graph.nodes(),
+        data.graph.nodes(),
         config.eval_batch_size,
         lambda _d, w: torch.empty(len(data.labels), w),
         on_batch=Pulse(emit, "evaluation"),
-        place=place,
+        place=data.place,
     )
     predictions = logits.argmax(1)
     right = predictions == data.labels

@@ -10,6 +10,7 @@ import typer
 from tutorial_lib.datasets import NAMES
 from tutorial_lib.errors import InputError
 from tutorial_lib.layout import RealMachines
+from tutorial_lib.tasks import TASKS
 
 DatasetOption = Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")]
 ScaleOption = Annotated[float, typer.Option(help="Size of synthetic-products, 0.002 to 1.0 (1.0: 2.4M nodes).")]
@@ -61,6 +62,20 @@ FanoutsOption = Annotated[str, typer.Option(help="Neighbours per hop, outermost 
 BatchSizeOption = Annotated[int, typer.Option(min=1, help="Seed nodes per trainer and step.")]
 HiddenSizeOption = Annotated[int, typer.Option(min=1)]
 LearningRateOption = Annotated[float, typer.Option(min=0)]
+TaskOption = Annotated[str, typer.Option(help=f"What is learned: {', '.join(TASKS)}.")]
+EmbeddingSizeOption = Annotated[int, typer.Option(min=1, help="Width of learned rows, for nodes without features.")]
+EmbeddingLearningRateOption = Annotated[float, typer.Option(min=0, help="Of learned rows.")]
+LoaderOption = Annotated[
+    str,
+    typer.Option(help="Where batches come from: pipeline (made ahead, remote rows kept), dgl (DGL's loader) or auto."),
+]
+CacheOption = Annotated[
+    str, typer.Option(help="Memory of each trainer for rows and lists of other machines, in the pipeline; 0: none.")
+]
+AheadOption = Annotated[int, typer.Option(min=0, help="Batches made ahead of their use, in the pipeline.")]
+HalfWireOption = Annotated[
+    bool, typer.Option("--half-wire", help="Features cross the wire as float16, rounded; in the pipeline.")
+]
 DeviceOption = Annotated[
     str,
     typer.Option(help="Of the model: cpu, cuda, or auto (GPUs where each rank has one). Sampling is on the CPU."),

@@ -10,15 +10,21 @@ import typer
 
 from tutorial_lib.cli.app import app
 from tutorial_lib.cli.options import (
+    AheadOption,
     BatchSizeOption,
+    CacheOption,
     CopyToOption,
     DatasetOption,
     DeviceOption,
+    EmbeddingLearningRateOption,
+    EmbeddingSizeOption,
     EmulateOption,
     FanoutsOption,
+    HalfWireOption,
     HiddenSizeOption,
     IpConfigOption,
     LearningRateOption,
+    LoaderOption,
     MachinesOption,
     MaxMemoryOption,
     PublicOption,
@@ -31,6 +37,7 @@ from tutorial_lib.cli.options import (
     SshPortOption,
     SshUserOption,
     StallOption,
+    TaskOption,
     TrainersOption,
     WireOption,
     check_machines,
@@ -41,6 +48,7 @@ from tutorial_lib.datasets import DEFAULT_SCALE
 from tutorial_lib.display import RunDisplay
 from tutorial_lib.errors import InputError
 from tutorial_lib.result import check_resume_folder, check_run_folder, default_run_folder
+from tutorial_lib.tasks import check_task
 
 
 @app.command()
@@ -62,11 +70,18 @@ def train(
     copy_to: CopyToOption = None,
     allow_public: PublicOption = False,
     stall_timeout: StallOption = 120.0,
+    task: TaskOption = "node",
     epochs: Annotated[int, typer.Option(min=1)] = 20,
     fanouts: FanoutsOption = "15,10,5",
     batch_size: BatchSizeOption = 1000,
     hidden_size: HiddenSizeOption = 256,
     learning_rate: LearningRateOption = 0.006,
+    embedding_size: EmbeddingSizeOption = 64,
+    embedding_learning_rate: EmbeddingLearningRateOption = 0.01,
+    loader: LoaderOption = "auto",
+    cache: CacheOption = "256MB",
+    ahead: AheadOption = 2,
+    half_wire: HalfWireOption = False,
     device: DeviceOption = "cpu",
     scale: ScaleOption = DEFAULT_SCALE,
     seed: SeedOption = 0,
@@ -80,12 +95,14 @@ def train(
         bool, typer.Option("--resume", help="Continue the run in --out from its last complete checkpoint.")
     ] = False,
 ) -> None:
-    """Train GraphSAGE and report one global accuracy."""
+    """Train GraphSAGE, or a model of another task, and report one global score."""
     from tutorial_lib.continuation import Continuation
     from tutorial_lib.layout import Layout
+    from tutorial_lib.pipeline.settings import check_loader
     from tutorial_lib.runs import DataSource, run_distributed, run_single
     from tutorial_lib.training import TrainConfig
 
+    check_task(task)
     check_machines(
         emulate=emulate,
         machines=machines,
@@ -105,6 +122,13 @@ def train(
         hidden_size=hidden_size,
         learning_rate=learning_rate,
         seed=seed,
+        task=task,
+        embedding_size=embedding_size,
+        embedding_learning_rate=embedding_learning_rate,
+        loader=loader,
+        cache=check_loader(loader, samplers, cache),
+        ahead=ahead,
+        half_wire=half_wire,
     )
     real = real_machines(ip_config, ssh_port, ssh_username, remote_python, copy_to, allow_public)
     if real is None and not single_process and machines is None and emulate is None:

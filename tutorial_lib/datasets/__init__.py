@@ -4,6 +4,7 @@
 name                what                                                        needs
 ==================  ==========================================================  ================
 synthetic-products  generated imitation of ogbn-products (the embedded default)  nothing
+synthetic-academic  generated authors, papers and fields: a heterogeneous graph  nothing
 ogbn-products       co-purchase graph of the Open Graph Benchmark                a download
 ogbn-arxiv          citation graph of the Open Graph Benchmark                   a download
 amazon-computers    Amazon Computers, the file that DGL downloads                a download
@@ -20,7 +21,7 @@ from tutorial_lib.datasets.base import MASKS, Dataset, check_dataset
 from tutorial_lib.errors import InputError
 
 DEFAULT_SCALE = 0.04
-NAMES = ("synthetic-products", "ogbn-products", "ogbn-arxiv", "amazon-computers", "amazon-photo")
+NAMES = ("synthetic-products", "synthetic-academic", "ogbn-products", "ogbn-arxiv", "amazon-computers", "amazon-photo")
 
 __all__ = [
     "DEFAULT_SCALE",
@@ -50,6 +51,10 @@ def check_arguments(name: str, scale: float, seed: int) -> None:
         from tutorial_lib.datasets.synthetic import check_scale
 
         check_scale(scale, seed)
+    elif name == "synthetic-academic":
+        from tutorial_lib.datasets import academic
+
+        academic.check_scale(scale, seed)
     elif name not in NAMES and not name.endswith(".npz"):
         raise InputError(f"unknown data set {name!r}", f"Known: {', '.join(NAMES)}, or the path of an .npz file.")
 
@@ -67,7 +72,8 @@ def load_dataset(
 
     Args:
         name_or_path: one of ``NAMES`` or the path of an ``.npz`` file.
-        scale: size of ``synthetic-products``, 0.002 to 1.0 (1.0 has the size of ogbn-products); ignored elsewhere.
+        scale: size of a generated data set, 0.002 to 1.0 (1.0 has the size of ogbn-products, or of ogbn-mag); ignored
+            elsewhere.
         seed: seed of the generator, or of the random split of a data set that has none of its own.
         root: folder that holds downloads and caches; ``data/`` by default.
         features: False loads the graph, labels and split alone.
@@ -83,6 +89,10 @@ def load_dataset(
         from tutorial_lib.datasets.synthetic import load_synthetic_products
 
         dataset = load_synthetic_products(scale=scale, seed=seed, root=root)
+    elif name == "synthetic-academic":
+        from tutorial_lib.datasets.academic import load_synthetic_academic
+
+        dataset = load_synthetic_academic(scale=scale, seed=seed, root=root)
     elif name in ("ogbn-products", "ogbn-arxiv"):
         from tutorial_lib.datasets.ogb import load_ogb
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ class Dataset:
         graph: homogeneous ``DGLGraph`` of N nodes with int64 ids. Node data: ``feat`` float32
             of shape (N, F), ``label`` int64 of shape (N,) with values in [0, num_classes), and the
             bool masks ``train_mask``, ``val_mask``, ``test_mask`` of shape (N,).
+            Or a heterogeneous one: then the nodes of one type, ``target``, have all of these.
         num_classes: number of classes, also those without a node.
         info: where it came from (scale, seed, file, ...); JSON types only.
     """
@@ -34,24 +36,59 @@ class Dataset:
     info: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def is_heterogeneous(self) -> bool:
+        """Whether the graph has several types of nodes or of edges."""
+        return not self.graph.is_homogeneous
+
+    @property
+    def target(self) -> str:
+        """The type of the nodes that are classified; of a homogeneous graph, its only one.
+
+        Raises:
+            InputError: not exactly one type has labels.
+        """
+        found = [name for name in self.graph.ntypes if "label" in self.graph.nodes[name].data]
+        if not self.is_heterogeneous:
+            return self.graph.ntypes[0]
+        if len(found) != 1:
+            raise InputError(f"{self.name}: node types with labels ('label') are {found}, expected exactly one")
+        return found[0]
+
+    @property
+    def target_data(self) -> Any:
+        """Node data of the type that is classified: ``feat``, ``label``, masks."""
+        return self.graph.nodes[self.target].data
+
+    @property
     def num_features(self) -> int:
         """Width F of ``feat``; 0 for a data set that was loaded without features."""
-        return self.graph.ndata["feat"].shape[1] if "feat" in self.graph.ndata else 0
+        return self.target_data["feat"].shape[1] if "feat" in self.target_data else 0
 
     def split_counts(self) -> dict[str, int]:
         """Number of nodes in each of the three masks."""
-        return {name: int(self.graph.ndata[name].sum()) for name in MASKS}
+        return {name: int(self.target_data[name].sum()) for name in MASKS}
 
     def fingerprint(self) -> str:
         """SHA-256 over edges, node and edge data: equal content gives an equal string on every machine."""
         digest = hashlib.sha256()
-        src, dst = self.graph.edges(order="eid")
-        edge_data = [(f"edge {key}", tensor) for key, tensor in sorted(self.graph.edata.items())]
-        for key, tensor in [("src", src), ("dst", dst), *sorted(self.graph.ndata.items()), *edge_data]:
+        for key, tensor in self._content():
             digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(memoryview(tensor.contiguous().numpy()).cast("B"))
         digest.update(str(self.num_classes).encode())
         return digest.hexdigest()
+
+    def _content(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor of the graph under a name, in an order that is always the same."""
+        graph, hetero = self.graph, self.is_heterogeneous
+        for relation in graph.canonical_etypes:
+            of = f" of {':'.join(relation)}, {graph.num_nodes(relation[0])} nodes" if hetero else ""
+            yield from zip((f"src{of}", f"dst{of}"), graph.edges(order="eid", etype=relation), strict=True)
+        for name in graph.ntypes:
+            of = f" of {name}, {graph.num_nodes(name)} nodes" if hetero else ""
+            yield from ((f"{key}{of}", tensor) for key, tensor in sorted(graph.nodes[name].data.items()))
+        for relation in graph.canonical_etypes:
+            of = f" of {':'.join(relation)}" if hetero else ""
+            yield from ((f"edge {key}{of}", tensor) for key, tensor in sorted(graph.edges[relation].data.items()))
 
 
 def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
@@ -61,14 +98,28 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
     empty or overlapping splits. DGL's servers would take several of these and die, or train on them.
     """
     graph, name = dataset.graph, dataset.name
-    n = graph.num_nodes()
-    if n == 0 or graph.num_edges() == 0:
-        raise InputError(f"{name}: the graph has {n} nodes and {graph.num_edges()} edges")
+    if graph.num_nodes() == 0 or graph.num_edges() == 0:
+        raise InputError(f"{name}: the graph has {graph.num_nodes()} nodes and {graph.num_edges()} edges")
+    if dataset.is_heterogeneous:
+        _check_types(name, graph, dataset.target)
+    n, data = graph.num_nodes(dataset.target), dataset.target_data
     if need_features:
-        _check_features(name, graph.ndata.get("feat"), n)
-    _check_labels(name, graph.ndata.get("label"), n, dataset.num_classes)
-    _check_masks(name, [graph.ndata.get(key) for key in MASKS], n)
+        _check_features(name, data.get("feat"), n)
+    _check_labels(name, data.get("label"), n, dataset.num_classes)
+    _check_masks(name, [data.get(key) for key in MASKS], n)
     return dataset
+
+
+def _check_types(name: str, graph: dgl.DGLGraph, target: str) -> None:
+    """No type is empty, features of every type are sound."""
+    for kind in graph.ntypes:
+        if graph.num_nodes(kind) == 0:
+            raise InputError(f"{name}: there is no node of type {kind!r}")
+        if kind != target and "feat" in graph.nodes[kind].data:
+            _check_features(f"{name}, nodes of type {kind}", graph.nodes[kind].data["feat"], graph.num_nodes(kind))
+    for relation in graph.canonical_etypes:
+        if graph.num_edges(relation) == 0:
+            raise InputError(f"{name}: there is no edge of type {relation}")
 
 
 def _check_features(name: str, feat: torch.Tensor | None, n: int) -> None:

@@ -15,21 +15,14 @@ Measured with ``tutorial_lib.datasets.statistics``; the real figures are those o
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
-import os
-import secrets
-import shutil
 import sys
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from tutorial_lib.datasets.base import MASKS, Dataset
+from tutorial_lib.datasets.cache import ArrayCache, Arrays, name_with_scale
 from tutorial_lib.datasets.synthetic_graph import Progress, draw_edges, draw_features, draw_nodes, scaled_counts
 from tutorial_lib.errors import InputError
 
@@ -54,26 +47,24 @@ SPLIT_CLASS_COUNTS = np.array([
 ], dtype=np.int64)
 # fmt: on
 
-Arrays = dict[str, np.ndarray]  # low, high: int32 (E,); feat: float32 (N, 100); label, split: uint8 (N,)
+# low, high: int32 (E,); feat: float32 (N, 100); label, split: uint8 (N,)
 ARRAYS = ("low", "high", "feat", "label", "split")
 
 
 def load_synthetic_products(*, scale: float, seed: int = 0, root: Path) -> Dataset:
     """The data set from its cache under ``root``, or generated and then cached.
 
-    The cache is ``root/cache/synthetic-products-<scale>-seed<seed>-v1``: written beside its place and renamed into it,
-    so it is there whole or not at all, also when two processes write it at once. A damaged one is replaced. ``feat``
-    of a cached data set is mapped from the file, private to the process: writing into it does not change the file.
+    The cache is ``root/cache/synthetic-products-<scale>-seed<seed>-v1``, see ``cache.ArrayCache``. A damaged one is
+    replaced. ``feat`` of a cached data set is mapped from the file: writing into it does not change the file.
 
     Raises:
         InputError: scale or seed out of range.
     """
     check_scale(scale, seed)
     folder = Path(root).expanduser() / "cache" / cache_name(scale, seed)
-    arrays, _ = _read_cache(folder)
-    if arrays is None:
-        arrays = _generate_into_cache(folder, scale, seed)
-    return _to_dataset(arrays, scale, seed)
+    say = _to_stderr if scale > QUIET_SCALE else None
+    cache = ArrayCache(folder, ARRAYS, VERSION, _to_stderr)
+    return _to_dataset(cache.load(lambda: _generate_arrays(scale, seed, say)), scale, seed)
 
 
 def generate_synthetic_products(scale: float, seed: int = 0, progress: Progress | None = None) -> Dataset:
@@ -103,9 +94,8 @@ def split_class_counts(scale: float) -> np.ndarray:
 
 
 def cache_name(scale: float, seed: int) -> str:
-    """Name of the cache folder; two different scales never share one."""
-    short = f"{scale:g}"
-    return f"synthetic-products-{short if float(short) == scale else repr(float(scale))}-seed{seed}-v{VERSION}"
+    """Name of the cache folder."""
+    return name_with_scale("synthetic-products", scale, seed, VERSION)
 
 
 def check_scale(scale: float, seed: int) -> None:
@@ -151,90 +141,6 @@ def _both(arrays: Arrays, first: str, second: str) -> torch.Tensor:
     ids[: len(arrays[first])] = arrays[first]
     ids[len(arrays[first]) :] = arrays[second]
     return torch.from_numpy(ids)
-
-
-def _generate_into_cache(folder: Path, scale: float, seed: int) -> Arrays:
-    """Generate and cache, one process at a time; who had to wait reads what the other one wrote."""
-    with _alone_in(folder.parent) as alone:
-        if alone:  # nobody else is writing, so temporary folders are those of a killed process
-            for left_over in folder.parent.glob(f".{folder.name}.tmp-*"):
-                shutil.rmtree(left_over, ignore_errors=True)
-        arrays, damage = _read_cache(folder)
-        if arrays is not None:
-            return arrays
-        if damage:
-            _to_stderr(f"the cache {folder} is damaged ({damage}); generating it again")
-        arrays = _generate_arrays(scale, seed, _to_stderr if scale > QUIET_SCALE else None)
-        try:
-            _write_cache(folder, arrays)
-        except OSError as error:  # a full disk or a read-only folder: slower next time, but no reason to stop
-            _to_stderr(f"not cached in {folder}: {error}")
-        return arrays
-
-
-@contextlib.contextmanager
-def _alone_in(parent: Path) -> Iterator[bool]:
-    """Lock a folder against other processes that do the same; False where that is not possible."""
-    handle, locked = None, False
-    with contextlib.suppress(OSError):  # some network file systems cannot lock; the rename alone keeps the cache whole
-        parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(parent, os.O_RDONLY)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        locked = True
-    try:
-        yield locked
-    finally:
-        if handle is not None:
-            os.close(handle)
-
-
-def _read_cache(folder: Path) -> tuple[Arrays | None, str]:
-    """(arrays, "") from a sound cache, (None, "") if there is none, (None, what is wrong) if it is damaged."""
-    if not os.path.lexists(folder):
-        return None, ""
-    try:
-        meta = json.loads((folder / "meta.json").read_text())
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in ARRAYS}
-        for name, array in arrays.items():
-            if meta["arrays"][name] != _describe(array):
-                return None, f"{name}.npy is not what was written"
-    except FileNotFoundError as error:
-        return None, f"{Path(error.filename).name} is missing"
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        return None, " ".join(f"{type(error).__name__}: {error}".split())
-    return arrays, ""
-
-
-def _describe(array: np.ndarray) -> dict[str, object]:
-    return {"dtype": str(array.dtype), "shape": list(array.shape), "crc32": zlib.crc32(memoryview(array).cast("B"))}
-
-
-def _write_cache(folder: Path, arrays: Arrays) -> None:
-    temporary = folder.parent / f".{folder.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
-    try:
-        temporary.mkdir()
-        for name in ARRAYS:
-            np.save(temporary / f"{name}.npy", arrays[name])
-        meta = {"version": VERSION, "arrays": {name: _describe(arrays[name]) for name in ARRAYS}}
-        (temporary / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
-        _move_into_place(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _move_into_place(temporary: Path, folder: Path) -> None:
-    """Rename ``temporary`` to ``folder`` unless a sound cache came there meanwhile; a damaged one makes way."""
-    try:
-        os.rename(temporary, folder)
-    except OSError:
-        if not os.path.lexists(folder):
-            raise
-        if _read_cache(folder)[0] is None:
-            aside = temporary.with_name(f"{temporary.name}-damaged")
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(folder, aside)
-            os.rename(temporary, folder)
-            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _to_stderr(line: str) -> None:

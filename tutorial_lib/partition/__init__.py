@@ -19,6 +19,7 @@ How it comes about::
         streaming                         one node after the other, where its neighbours are
       split.write_parts                 and the files, one part at a time
       report.count_partition            what the cut costs
+      types                             the same for graphs with several types of nodes; those DGL cuts, always
       folder                            checksums; opening the folder again
 """
 
@@ -29,6 +30,7 @@ from tutorial_lib.partition.folder import Partition, load_partition_folder
 from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method, estimate_peak, parse_memory
 from tutorial_lib.partition.report import PartitionReport, count_partition
 from tutorial_lib.partition.split import write_parts
+from tutorial_lib.partition.types import TypedReport, count_types
 
 __all__ = [
     "AUTO",
@@ -38,9 +40,11 @@ __all__ = [
     "Choice",
     "Partition",
     "PartitionReport",
+    "TypedReport",
     "assign",
     "choose_method",
     "count_partition",
+    "count_types",
     "dataset_description",
     "estimate_peak",
     "graph_name_of",

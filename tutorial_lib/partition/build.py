@@ -21,6 +21,7 @@ from tutorial_lib.partition.folder import Partition, checksums_of, load_partitio
 from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method
 from tutorial_lib.partition.report import count_partition
 from tutorial_lib.partition.split import part_of_original, write_parts
+from tutorial_lib.partition.types import balance_of, count_types, joined, part_of_types, type_counts
 from tutorial_lib.reproducible import fixed_fresh_memory
 from tutorial_lib.stack import graphbolt_problem
 
@@ -29,11 +30,15 @@ Say = Callable[[str], None]
 
 
 def dataset_description(dataset: Dataset) -> dict[str, Any]:
-    """What a partition and a result say about their data set."""
+    """What a partition and a result say about their data set; of several types, also which one is classified."""
+    types = {}
+    if dataset.is_heterogeneous:
+        types = {"target": dataset.target, "node_types": type_counts(dataset.graph)["nodes"]}
     return {
         "name": dataset.name,
         "num_classes": dataset.num_classes,
         "num_features": dataset.num_features,
+        **types,
         **dataset.info,
     }
 
@@ -127,10 +132,12 @@ def _write_partition(dataset: Dataset, wanted: dict[str, Any], choice: Choice, o
         else:
             part_of = _by_us(dataset, name, wanted, temporary, progress)
         progress("counting the cut and writing checksums")
-        report = count_partition(part_of, dataset, parts, method)
+        count = count_types if dataset.is_heterogeneous else count_partition
+        report = count(part_of, dataset, parts, method)
         manifest = {
             **wanted,
             "graph_name": name,
+            **({"types": type_counts(dataset.graph)} if dataset.is_heterogeneous else {}),
             "dataset": dataset_description(dataset),
             "report": asdict(report),
             "files": checksums_of(temporary),
@@ -162,13 +169,20 @@ def _by_us(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path, pr
     return torch.from_numpy(part_of)
 
 
-def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -> torch.Tensor:
-    """Cut and write with ``partition_graph``, in both of its formats where there are both; the part of each node."""
+def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -> Any:
+    """Cut and write with ``partition_graph``, in both of its formats where there are both.
+
+    Returns:
+        The part of each node, int64 (N,); by type, if there are several.
+    """
     import dgl
 
     if wanted["method"] == "random":
         dgl.seed(wanted["seed"])
-    balance = dataset.graph.ndata["train_mask"] if wanted["balance_train"] and wanted["method"] == "metis" else None
+    hetero = dataset.is_heterogeneous
+    balance = None
+    if wanted["balance_train"] and wanted["method"] == "metis":
+        balance = balance_of(dataset) if hetero else dataset.graph.ndata["train_mask"]
     with output_to(folder / "partition.log"), fixed_fresh_memory():
         try:
             node_map, edge_map = dgl.distributed.partition_graph(
@@ -188,6 +202,10 @@ def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -
                 f"{reason.splitlines()[-1]}",
                 remedy_for(wanted["method"]),
             ) from error
+    if hetero:
+        np.save(folder / "node_map.npy", joined(node_map, dataset.graph.ntypes))
+        np.save(folder / "edge_map.npy", joined(edge_map, dataset.graph.canonical_etypes))
+        return part_of_types(folder / f"{name}.json", node_map)
     np.save(folder / "node_map.npy", node_map.numpy())
     np.save(folder / "edge_map.npy", edge_map.numpy())
     part_of = part_of_original(folder / f"{name}.json", node_map)

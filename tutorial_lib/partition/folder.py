@@ -17,6 +17,7 @@ import numpy as np
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import sha256_of
 from tutorial_lib.partition.report import PartitionReport
+from tutorial_lib.partition.types import TypedReport, taken_apart
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,14 @@ class Partition:
         return self.folder / f"{self.graph_name}.json"
 
     @property
+    def types(self) -> dict[str, dict[str, int]] | None:
+        """Nodes and edges of each type, see ``types.type_counts``; None for a graph with one type."""
+        return self.manifest.get("types")
+
+    @property
     def report(self) -> PartitionReport:
-        """Counts and cut."""
-        return PartitionReport(**self.manifest["report"])
+        """Counts and cut; a ``TypedReport`` for a graph with several types."""
+        return (TypedReport if self.types else PartitionReport)(**self.manifest["report"])
 
     @property
     def has_graphbolt(self) -> bool:
@@ -49,27 +55,33 @@ class Partition:
         return all(f"part{k}/fused_csc_sampling_graph.pt" in self.manifest["files"] for k in parts)
 
     @cached_property
-    def node_map(self) -> np.ndarray:
-        """int64 (N,): original id of each new node id."""
-        return np.load(self.folder / "node_map.npy")
+    def node_map(self) -> Any:
+        """int64 (N,): original id of each new node id. With several types: such an array for each, type-wise ids."""
+        return self._map("node")
 
     @cached_property
-    def node_map_inverse(self) -> np.ndarray:
-        """int64 (N,): new id of each original node id."""
+    def node_map_inverse(self) -> Any:
+        """int64 (N,): new id of each original node id; or by type."""
         return _inverse(self.node_map)
 
     @cached_property
-    def edge_map(self) -> np.ndarray:
-        """int64 (E,): original id of each new edge id."""
-        return np.load(self.folder / "edge_map.npy")
+    def edge_map(self) -> Any:
+        """int64 (E,): original id of each new edge id; or by type, under keys like ``paper:cites:paper``."""
+        return self._map("edge")
 
     @cached_property
-    def edge_map_inverse(self) -> np.ndarray:
-        """int64 (E,): new id of each original edge id."""
+    def edge_map_inverse(self) -> Any:
+        """int64 (E,): new id of each original edge id; or by type."""
         return _inverse(self.edge_map)
 
+    def _map(self, of: str) -> Any:
+        found = np.load(self.folder / f"{of}_map.npy")
+        return taken_apart(found, self.types[f"{of}s"]) if self.types else found
 
-def _inverse(permutation: np.ndarray) -> np.ndarray:
+
+def _inverse(permutation: Any) -> Any:
+    if isinstance(permutation, dict):
+        return {name: _inverse(one) for name, one in permutation.items()}
     inverse = np.empty_like(permutation)
     inverse[permutation] = np.arange(len(permutation))
     return inverse

@@ -3,7 +3,8 @@
 The estimates are for the whole process at its peak: Python and the libraries, the data set in DGL's 64-bit ids, the
 method, and writing the largest part. They were measured on synthetic-products with ``benchmarks/partition_full.py``
 and grow with the number of edges. ``auto`` takes the first method of ``PREFERENCE`` that fits. ``streaming`` is not one
-of them: it needs no less memory than ``multilevel``.
+of them: it needs no less memory than ``multilevel``. A graph with several types takes METIS, or ``random``: both are
+DGL's, our own methods know one type.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import psutil
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition.adjacency import is_symmetric
+from tutorial_lib.partition.types import BY_DGL, check_method
 
 if TYPE_CHECKING:
     import dgl
@@ -91,7 +93,9 @@ def estimate_peak(graph: dgl.DGLGraph, parts: int, method: str, *, by_dgl: bool)
         by_dgl: ``partition_graph`` does the work; False: this package does.
     """
     edges, n = graph.num_edges(), graph.num_nodes()
-    tensors = [value for frame in (graph.ndata, graph.edata) for _, value in frame.items()]
+    frames = [graph.nodes[name].data for name in graph.ntypes]
+    frames += [graph.edges[relation].data for relation in graph.canonical_etypes]
+    tensors = [value for frame in frames for _, value in frame.items()]
     data = sum(value.element_size() * value.numel() for value in tensors)
     if by_dgl:
         return int(LIBRARIES + DGL_SPLIT * edges + 2 * data)
@@ -117,9 +121,12 @@ def choose_method(graph: dgl.DGLGraph, parts: int, method: str = AUTO, max_memor
         raise InputError(f"unknown partition method {method!r}", f"Known: {AUTO}, {', '.join(METHODS)}.")
     limit = parse_memory(max_memory) or memory_for_us()
     asked = PREFERENCE if method == AUTO else (method,)
+    if not graph.is_homogeneous:
+        asked = BY_DGL[:1] if method == AUTO else asked
+        check_method(asked[0])
     too_large = []
     for name in asked:
-        for by_dgl in _writers(name):
+        for by_dgl in _writers(name, one_type=graph.is_homogeneous):
             peak = estimate_peak(graph, parts, name, by_dgl=by_dgl)
             if peak <= limit:
                 return Choice(name, by_dgl, _reason(name, peak, limit, too_large))
@@ -130,9 +137,9 @@ def choose_method(graph: dgl.DGLGraph, parts: int, method: str = AUTO, max_memor
     )
 
 
-def _writers(method: str) -> tuple[bool, ...]:
+def _writers(method: str, *, one_type: bool) -> tuple[bool, ...]:
     """Whether DGL can do it, whether this package can; in the order in which they are tried."""
-    return {"metis": (True,), "random": (True, False)}.get(method, (False,))
+    return {"metis": (True,), "random": (True, False) if one_type else (True,)}.get(method, (False,))
 
 
 def _reason(method: str, peak: int, limit: int, too_large: list[str]) -> str:
@@ -141,7 +148,8 @@ def _reason(method: str, peak: int, limit: int, too_large: list[str]) -> str:
 
 
 def _remedy(graph: dgl.DGLGraph, parts: int, limit: int, method: str) -> str:
-    more = [name for name in METHODS if estimate_peak(graph, parts, name, by_dgl=name == "metis") <= limit]
+    others = METHODS if graph.is_homogeneous else ()  # with several types, both methods need the same
+    more = [name for name in others if estimate_peak(graph, parts, name, by_dgl=name == "metis") <= limit]
     if more and method != AUTO:
         return f"Choose --method {more[0]}, or raise --max-memory."
     return "Raise --max-memory, use more parts, or a computer with more memory."

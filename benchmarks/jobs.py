@@ -1,0 +1,110 @@
+"""Starts a benchmark's job on emulated machines and takes the median of what its ranks told."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tutorial_lib.cluster.launch import MachineUse
+from tutorial_lib.files import write_json
+from tutorial_lib.launching import LaunchRequest, launch
+from tutorial_lib.layout import Layout
+from tutorial_lib.partition import Partition
+from tutorial_lib.result import Silent, versions
+from tutorial_lib.runs import train_on_cluster
+from tutorial_lib.source import DataSource
+from tutorial_lib.training import TrainConfig
+
+SCRIPT = Path(__file__).with_name("loops_job.py")
+
+
+def partition_of(scale: float, parts: int, root: Path | None) -> Partition:
+    """synthetic-products, cut by METIS where it fits into memory; made once and then reused."""
+    source = DataSource("synthetic-products", scale=scale, root=root)
+    return source.partition(source.load(), parts, lambda text: print(f"  {text}", flush=True))
+
+
+def run_job(
+    partition: Partition,
+    settings: dict[str, Any],
+    *,
+    samplers: int = 0,
+    on_event: Callable[[dict[str, Any]], None] = lambda _event: None,
+    use: dict[str, MachineUse] | None = None,
+) -> list[dict[str, Any]]:
+    """Run ``loops_job.py`` with one trainer and one server on each machine; returns its events.
+
+    Args:
+        use: filled with what each machine used.
+    """
+    machines = partition.report.parts
+    events: list[dict[str, Any]] = []
+
+    def take(event: dict[str, Any]) -> None:
+        events.append(event)
+        on_event(event)
+
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        emulated = {"emulated": True, "graph_name": partition.graph_name}
+        classes = {"num_classes": partition.manifest["dataset"]["num_classes"]}
+        write_json(folder / "settings.json", {"keep_freed_memory": True, **settings, **emulated, **classes})
+        request = LaunchRequest(
+            command=[sys.executable, str(SCRIPT), str(folder / "settings.json")],
+            workspace=folder,
+            part_config=partition.config,
+            ip_config=folder / "ip_config.txt",
+            out=folder / "out",
+            emulate=machines,
+            num_samplers=samplers,
+            num_omp_threads=1,
+            stall_timeout=300,
+        )
+        found = launch(request, take)
+        if use is not None:
+            use.update(found)
+    return events
+
+
+def run_training(partition: Partition, config: TrainConfig) -> list[dict[str, Any]]:
+    """One epoch of what `train` does; its events, with one more at the beginning and at the end."""
+    layout = Layout(emulate=partition.report.parts)
+    events = [{"kind": "begin", "time": time.time()}]
+
+    class Collect(Silent):
+        def on_event(self, event: dict[str, Any]) -> None:
+            events.append({"time": time.time(), **event})
+
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        out, one = Path(name) / "run", replace(config, epochs=1)
+        train_on_cluster(partition, layout.cluster(), layout, one, out, reporter=Collect())
+    return [*events, {"kind": "end", "time": time.time()}]
+
+
+def median(events: list[dict[str, Any]], field: str, **wanted: Any) -> float:
+    """Over the rounds, of the mean over the ranks; rounds before 0 warm up."""
+    rounds: dict[int, list[float]] = {}
+    for event in events:
+        if event["kind"] == "timed" and event["round"] >= 0 and all(event[k] == v for k, v in wanted.items()):
+            rounds.setdefault(event["round"], []).append(event[field])
+    return statistics.median(statistics.mean(values) for values in rounds.values()) if rounds else float("nan")
+
+
+def computer() -> str:
+    """One line about where this runs."""
+    found = versions()
+    names = ", ".join(f"{name} {found[name]}" for name in ("python", "torch", "dgl", "numpy"))
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    import psutil
+
+    return f"{psutil.cpu_count()} cores ({model}), {psutil.virtual_memory().total / 1e9:.0f} GB; {names}"

@@ -1,0 +1,217 @@
+"""What each process of a benchmark's job runs: epochs of several loops, one after the other, round after round.
+
+    python benchmarks/loops_job.py SETTINGS     (started by bench.py and growth.py on every machine)
+
+Every loop has its own model and optimiser, and all read the same servers over the same wire. An epoch is timed from a
+barrier before it to a barrier after it; the bytes are those that left this machine's interface meanwhile.
+
+    guide            guide_loop.py
+    ours             what ``train`` does: training.train_task with batches from the pipeline
+    ours, ...        the same with one thing changed
+    alone            the guide's forward, backward and step over its batches, all of them in memory
+    ours alone       the same of our batches
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import guide_loop
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from tutorial_lib.evaluation import accuracy, sum_over_ranks
+from tutorial_lib.lessons.multi_machine_wire import set_wire
+from tutorial_lib.loaders import BatchLoader
+from tutorial_lib.node_task import NodeTask, TrainData
+from tutorial_lib.pipeline.background import run
+from tutorial_lib.pipeline.heap import keep_freed_memory
+from tutorial_lib.pipeline.inference import layerwise_over_part
+from tutorial_lib.pipeline.loader import Pipeline, PipelineLoader
+from tutorial_lib.pipeline.neighbours import NeighbourLists
+from tutorial_lib.pipeline.table import RowTable
+from tutorial_lib.session import Session, join, serve_if_server
+from tutorial_lib.training import TrainConfig, finite, train_task
+
+Loop = Callable[[], Any]
+
+
+class Loops:
+    """The loops of one trainer, made when they are first asked for."""
+
+    def __init__(self, session: Session, settings: dict[str, Any]) -> None:
+        self.session, self.graph = session, session.graph
+        self.config = TrainConfig.from_dict(settings["config"])
+        self.classes = settings["num_classes"]
+        ndata = self.graph.ndata
+        train = session.split(ndata["train_mask"])
+        self.data = TrainData(self.graph, ndata["feat"], ndata["label"], train, train[:0])
+        self.made: dict[str, Loop] = {}
+        self.models: dict[str, torch.nn.Module] = {}
+        self.pipelines: dict[str, Pipeline] = {}
+
+    def __getitem__(self, name: str) -> Loop:
+        if name not in self.made:
+            self.made[name] = self._make(name)
+        return self.made[name]
+
+    def forget(self) -> None:
+        """Begin anew, with other weights."""
+        self.made.clear()
+
+    def _learner(self, name: str, *, guide: bool) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        config, width = self.config, self.data.features.shape[1]
+        with torch.random.fork_rng():
+            torch.manual_seed(config.seed)
+            if guide:
+                layers = len(config.fanouts)
+                plain = guide_loop.GraphSAGE(width, config.hidden_size, self.classes, layers, config.dropout)
+            else:
+                plain = config.model(width, self.classes)
+        self.models[name] = plain
+        model = DistributedDataParallel(plain)
+        return model, torch.optim.Adam(model.parameters(), lr=config.learning_rate)
+
+    def _make(self, name: str) -> Loop:
+        model, optimizer = self._learner(name, guide=name in ("guide", "alone"))
+        if name in ("guide", "alone"):
+            loader = guide_loop.loader_of(
+                self.graph, self.data.train, list(self.config.fanouts), self.config.batch_size
+            )
+            if name == "guide":
+                return lambda: guide_loop.epoch(self.graph, model, optimizer, loader)
+            read, labels = self.data.features, self.data.labels
+            batches = [(blocks, read[nodes], labels[seeds].long()) for nodes, seeds, blocks in loader]
+            return lambda: from_memory(model, optimizer, batches)
+        if name == "ours alone":
+            loader = self._loader("ours")
+            saved = [(batch.blocks, batch.inputs, batch.labels) for batch in loader]
+            return lambda: from_memory(model, optimizer, saved)
+        task = NodeTask(self.data, self._loader(name))
+        return lambda: train_task(model, optimizer, task, emit=self.session.events.emit)
+
+    def _loader(self, name: str) -> PipelineLoader | BatchLoader:
+        config, data = self.config, self.data
+        if name == "ours, DGL's loader":
+            return BatchLoader(data.graph, data.train, config.fanouts, config.batch_size, shuffle=True, threads=1)
+        if name not in self.pipelines:
+            self.pipelines[name] = run(lambda: self._pipeline(name), "the pipeline")
+        means = name != "ours, rows copied, means in the model"
+        pipeline = self.pipelines[name]
+        return PipelineLoader(pipeline, data.train, config.fanouts, config.batch_size, shuffle=True, means=means)
+
+    def _pipeline(self, name: str) -> Pipeline:
+        hops = len(self.config.fanouts)
+        lists = 0 if name in ("ours, no lists kept", "ours, nothing kept") else self.config.cache // 2
+        rows = 0 if name in ("ours, no rows kept", "ours, nothing kept") else self.config.cache // 2
+        if name.endswith("% of the remote rows kept"):
+            remote = self.graph.num_nodes() - len(self.data.features.local_partition)
+            rows = int(remote * self.data.features.shape[1] * 4 * float(name.split()[1].rstrip("%")) / 100)
+        made = NeighbourLists(self.graph, lists, hops, graphbolt=name != "ours, DGL's sampler")
+        book = self.graph.get_partition_book()
+        table = RowTable(self.data.features, book, rows, half=name.startswith("ours, float16"))
+        return Pipeline(made, table, self.data.labels, 0 if name == "ours, nothing ahead" else self.config.ahead)
+
+
+def from_memory(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+    """The computing alone, exchange of gradients included."""
+    model.train()
+    with model.join():
+        for number, (blocks, inputs, labels) in enumerate(batches):
+            loss = F.cross_entropy(model(blocks, inputs), labels)
+            finite(loss.item(), 0, number)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def sent_bytes() -> int:
+    """Bytes that left this machine so far, over every interface but the loopback."""
+    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+    return sum(int(line.split(":")[1].split()[8]) for line in lines if not line.strip().startswith("lo:"))
+
+
+def timed(session: Session, loop: Loop) -> dict[str, float]:
+    """Seconds between the barriers, processor seconds of this trainer, bytes that this machine sent."""
+    session.barrier()
+    start, cpu, sent = time.perf_counter(), time.process_time(), sent_bytes()
+    loop()
+    session.barrier()
+    return {
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu,
+        "sent": sent_bytes() - sent,
+    }
+
+
+def compare(session: Session, settings: dict[str, Any]) -> None:
+    """Every loop once, not measured; then round after round, at each speed of the wire."""
+    loops = Loops(session, settings)
+    for speed in settings["speeds"]:
+        if settings["emulated"]:
+            set_wire(speed)
+        for number in range(-settings["warm"], settings["rounds"]):
+            for name in settings["loops"]:
+                found = timed(session, loops[name])
+                kept = loops.pipelines[name].describe() if name in loops.pipelines else {}
+                session.events.emit("timed", wire=speed, round=number, loop=name, pipeline=kept, **found)
+
+
+def learn(session: Session, settings: dict[str, Any]) -> None:
+    """Accuracy over all test nodes after some epochs of each loop, for each seed."""
+    loops = Loops(session, settings)
+    graph, n = session.graph, session.graph.num_nodes()
+    nodes = session.split(torch.ones(n, dtype=torch.bool), even=False)
+    test = graph.ndata["test_mask"][nodes].bool()
+    labels = graph.ndata["label"][nodes]
+    lists = run(lambda: NeighbourLists(graph, 0, 3), "lists")
+    for seed in settings["seeds"]:
+        loops.config = TrainConfig.from_dict({**settings["config"], "seed": seed})
+        loops.forget()
+        torch.manual_seed(seed * 1000 + session.rank)
+        for name in settings["loops"]:
+            for _ in range(settings["epochs"]):
+                loops[name]()
+            plain = our_model(loops, name)
+            where = f"{name}-{seed}".replace(" ", "-")
+            logits = layerwise_over_part(
+                plain, lists, loops.data.features, nodes, 5000, lambda k, w, where=where: store(n, w, f"{where}-{k}"),
+                session.barrier,
+            )  # fmt: skip
+            right = float((logits[nodes].argmax(1) == labels)[test].sum())
+            found = accuracy(*sum_over_ranks([right, float(test.sum())]))
+            session.events.emit("learned", seed=seed, loop=name, test_accuracy=found)
+
+
+def store(n: int, width: int, name: str) -> Any:
+    """A new DistTensor."""
+    import dgl
+
+    return dgl.distributed.DistTensor((n, width), torch.float32, name=name)
+
+
+def our_model(loops: Loops, name: str) -> torch.nn.Module:
+    """The weights of a loop's model in ``models.GraphSAGE``; the names of the weights are the same."""
+    model = loops.config.model(loops.data.features.shape[1], loops.classes)
+    model.load_state_dict(loops.models[name].state_dict())
+    return model
+
+
+if __name__ == "__main__":
+    serve_if_server()
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    if plan["keep_freed_memory"]:
+        keep_freed_memory()
+    with join(plan["graph_name"], seed=0) as job:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+        (learn if plan.get("seeds") else compare)(job, plan)
+        if dist.get_rank() == 0:
+            job.events.emit("finished")

@@ -1,0 +1,26 @@
+"""A trainer for tests: ``hetero_seeds.py PARTITION OUT CONFIG SEED...`` runs --task hetero for several seeds."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from tutorial_lib.checkpoint import Checkpoints
+from tutorial_lib.partition import load_partition_folder
+from tutorial_lib.session import join, serve_if_server
+from tutorial_lib.tasks.hetero import run
+from tutorial_lib.training import TrainConfig
+
+
+def main(partition: str, out: str, config: str, *seeds: str) -> None:
+    serve_if_server()
+    with join(load_partition_folder(partition).graph_name) as session:
+        for seed in seeds:
+            folder = Path(out) / seed
+            folder.mkdir(parents=True, exist_ok=True)
+            settings = replace(TrainConfig.from_dict(json.loads(config)), seed=int(seed))
+            run(session, settings, Path(partition), folder, Checkpoints(folder / "checkpoint", {}, every=99))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,113 @@
+"""Run by test_pipeline.py on two machines: logits of the same nodes through DGL's loader and through the pipeline.
+
+Over all neighbours nothing is left to chance, so every setting must give the same logits.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+
+import torch
+from dgl.distributed import DistGraph, DistTensor
+from torch import Tensor
+
+from tutorial_lib.evaluation import layerwise_inference
+from tutorial_lib.loaders import FULL, BatchLoader
+from tutorial_lib.node_task import TrainData, prepare
+from tutorial_lib.pipeline.background import run
+from tutorial_lib.pipeline.inference import layerwise_over_part
+from tutorial_lib.pipeline.loader import Pipeline, PipelineLoader
+from tutorial_lib.pipeline.neighbours import NeighbourLists
+from tutorial_lib.pipeline.table import RowTable
+from tutorial_lib.session import Session, join, serve_if_server
+from tutorial_lib.training import TrainConfig
+
+FANOUTS = [FULL] * 3
+CONFIG = TrainConfig(fanouts=(5, 5, 5), hidden_size=128)
+
+
+def logits_of(loader: BatchLoader | PipelineLoader, data: TrainData, model: torch.nn.Module) -> Tensor:
+    model.eval()
+    with torch.no_grad():
+        return torch.cat([model(*prepare(data, batch)[:2]) for batch in loader])
+
+
+def settings(graph: DistGraph) -> dict[str, Pipeline]:
+    """No memory for anything remote, a little, enough; both samplers; nothing ahead; half precision."""
+    ndata, book = graph.ndata, graph.get_partition_book()
+
+    def made(budget: int, *, graphbolt: bool = True, depth: int = 2, half: bool = False) -> Pipeline:
+        lists = run(lambda: NeighbourLists(graph, budget // 2, 3, graphbolt=graphbolt), "lists")
+        return Pipeline(lists, RowTable(ndata["feat"], book, budget // 2, half=half), ndata["label"], depth)
+
+    return {
+        "nothing kept": made(0),
+        "a little kept": made(300_000),
+        "all kept": made(100_000_000),
+        "nothing kept, DGL's sampler": made(0, graphbolt=False),
+        "all kept, DGL's sampler, nothing ahead": made(100_000_000, graphbolt=False, depth=0),
+        "half": made(300_000, half=True),
+    }
+
+
+def tell_inference(session: Session, data: TrainData, model: torch.nn.Module) -> None:
+    """Logits of all nodes, layer by layer: through DGL's loader, and from this machine's lists."""
+    graph, n, wait = session.graph, session.graph.num_nodes(), session.barrier
+    nodes = session.split(torch.ones(n, dtype=torch.bool), even=False)
+    expected = layerwise_inference(
+        model, graph, data.features, nodes, 100, lambda k, w: DistTensor((n, w), torch.float32, f"a{k}"), wait
+    )[nodes]
+    lists = run(lambda: NeighbourLists(graph, 0, 3), "lists")
+    for budget in (0, 20_000, 10**8):
+        found = layerwise_over_part(
+            model,
+            lists,
+            data.features,
+            nodes,
+            100,
+            lambda k, w, b=budget: DistTensor((n, w), torch.float32, f"b{b}{k}"),
+            wait,
+            budget=budget,
+        )[nodes]
+        largest, scale = float((found - expected).abs().max()), float(expected.abs().max())
+        session.events.emit("inferred", budget=budget, largest=largest, scale=scale)
+
+
+def tell(session: Session) -> None:
+    graph = session.graph
+    nodes = session.split(graph.ndata["train_mask"])[:60]
+    data = TrainData(graph, graph.ndata["feat"], graph.ndata["label"], nodes, nodes)
+    model = CONFIG.model(data.features.shape[1], 47)
+    expected = logits_of(BatchLoader(graph, nodes, FANOUTS, 25), data, model)
+    labels = data.labels[nodes].long()
+    for name, pipeline in settings(graph).items():
+        loader = PipelineLoader(pipeline, nodes, FANOUTS, 25)
+        found = logits_of(loader, data, model)
+        again = logits_of(PipelineLoader(pipeline, nodes, FANOUTS, 25, means=False), data, model)
+        session.events.emit(
+            "compared",
+            setting=name,
+            largest=float((found - expected).abs().max()),
+            again=float((again - found).abs().max()),
+            scale=float(expected.abs().max()),
+            labels=torch.equal(torch.cat([batch.labels for batch in loader]), labels),
+            kept=pipeline.describe(),
+        )
+    session.barrier()
+    tell_inference(session, data, model)
+    pipeline = Pipeline.of(graph, data.features, data.labels, budget=100_000_000, hops=3)
+    loader = PipelineLoader(pipeline, nodes, [4, 3, 2], 25, shuffle=True)
+    drawn = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        drawn.append(torch.cat([batch.inputs.mean for batch in loader]))
+    same = [first.shape == second.shape and torch.equal(first, second) for first, second in pairwise(drawn)]
+    session.events.emit("drawn", lists=pipeline.lists.remote_nodes, width=drawn[0].shape[1], same=same)
+    session.barrier()
+
+
+if __name__ == "__main__":
+    serve_if_server()
+    with join(sys.argv[1], seed=0) as session:
+        tell(session)

@@ -1,0 +1,93 @@
+"""The checkers of lesson 14 know right from wrong; its helpers read events; its pictures draw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tutorial_lib.exercises import lesson_14
+from tutorial_lib.lessons.learned_rows import held_by
+from tutorial_lib.plots import learned_rows as plots
+
+
+def machine_bytes(nodes: list[int], width: int, optimizer: str) -> list[int]:
+    return [4 * count * (3 * width + 1 if optimizer == "SparseAdam" else 2 * width) for count in nodes]
+
+
+def vote(src: Tensor, dst: Tensor, labels: Tensor, known: Tensor, classes: int) -> Tensor:
+    return lesson_14.counted(src, dst, labels, known, classes).argmax(1)
+
+
+def summed(ids: list[Tensor], gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
+    rows, means = lesson_14.merged(ids, gradients)
+    return rows, means * torch.cat(ids).unique(return_counts=True)[1][:, None]
+
+
+RIGHT = {
+    lesson_14.check_machine_bytes: machine_bytes,
+    lesson_14.check_merge_gradients: lesson_14.merged,
+    lesson_14.check_vote: vote,
+}
+WRONG = [
+    (lesson_14.check_machine_bytes, lambda *_: None, r"got       None\n  expected  \[772000, 772000\]"),
+    (lesson_14.check_machine_bytes, lambda n, w, _o: [4 * c * w for c in n], "these are the rows alone"),
+    (lesson_14.check_machine_bytes, lambda n, w, _o: [12 * c * w for c in n], "counts the steps of each row"),
+    (lesson_14.check_merge_gradients, lambda *_: None, "got       'NoneType'\n  expected  'tuple of 2'"),
+    (lesson_14.check_merge_gradients, summed, r"\[8.0\]\n  expected .* \[4.0\]\n  hint: the sum"),
+    (
+        lesson_14.check_merge_gradients,
+        lambda i, g: (summed(i, g)[0], summed(i, g)[1] / len(i)),
+        "not by that of all ranks",
+    ),
+    (lesson_14.check_merge_gradients, lambda i, g: (torch.cat(i), torch.cat(g)), "which rows change"),
+    (lesson_14.check_vote, lambda *_: None, "got       'NoneType'"),
+    (lesson_14.check_vote, lambda s, d, y, _k, c: vote(s, d, y, torch.arange(len(y)), c), "whose src is known"),
+    (lesson_14.check_vote, lambda s, d, y, k, c: vote(d, s, y, k, c), "votes for the class"),
+]
+
+
+@pytest.mark.parametrize(("check", "answer"), RIGHT.items(), ids=lambda f: f.__name__)
+def test_right_answer(check: Callable[[Any], None], answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    check(answer)
+    assert re.fullmatch(r"Exercise \d: correct\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
+def test_wrong_answer(
+    check: Callable[[Any], None], answer: Any, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(answer)
+    said = capsys.readouterr().out
+    assert re.match(r"Exercise \d: not yet\. ", said)
+    assert re.search(words, said), said
+
+
+def test_any_class_of_a_draw_will_do(capsys: pytest.CaptureFixture[str]) -> None:
+    def last(src: Tensor, dst: Tensor, labels: Tensor, known: Tensor, classes: int) -> Tensor:
+        return classes - 1 - lesson_14.counted(src, dst, labels, known, classes).flip(1).argmax(1)
+
+    lesson_14.check_vote(last)
+    assert capsys.readouterr().out == "Exercise 3: correct\n"
+
+
+def test_what_machines_hold_in_their_order() -> None:
+    numbers = {"rows": 3, "weight": 24, "step": 12, "mem": 24, "power": 24, "shared_memory": 16384}
+    events = [{"kind": "embedding", "rank": k, "machine": f"machine-{k}", "time": 0.5, **numbers} for k in (1, 0)]
+    assert held_by([{"kind": "epoch"}, *events]) == {"machine-0": numbers, "machine-1": numbers}
+
+
+def test_pictures() -> None:
+    held = {f"machine-{k}": {"weight": 10**6, "mem": 10**6, "power": 10**6, "step": 10**4} for k in (0, 1)}
+    table, labels = torch.rand(60, 5), torch.arange(60) % 3
+    for figure in (
+        plots.accuracies({"a": 0.5, "b": 0.7}),
+        plots.one_step(),
+        plots.memory(held, 5 * 10**5),
+        plots.planes({"before": table, "after": table}, labels, [0, 2]),
+    ):
+        figure.canvas.draw()
