@@ -35,9 +35,10 @@ TECHNIQUES = (
     "ours, 30% of the remote rows kept",
     "ours, no lists kept",
     "ours, nothing kept",
+    "ours, nothing kept, nothing ahead",
     "ours, DGL's sampler",
     "ours, rows copied, means in the model",
-    "ours, float16 on the wire, no rows kept",
+    "ours, no rows kept, float16 on the wire",
     "ours, DGL's loader",
 )
 
@@ -93,7 +94,7 @@ def techniques(partition: Any, rounds: int) -> tuple[str, list[dict[str, Any]]]:
     text = table(head, rows)
     more = []
     for title, options, samplers in (
-        ("freed memory given back to the kernel", {"keep_freed_memory": False}, 0),
+        ("freed memory given back to the kernel, small pages", {"keep_freed_memory": False}, 0),
         ("the guide's loop with one sampler process per trainer", {"loops": ["guide", "alone"]}, 1),
     ):
         settings = {

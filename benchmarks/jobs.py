@@ -17,6 +17,7 @@ from tutorial_lib.files import write_json
 from tutorial_lib.launching import LaunchRequest, launch
 from tutorial_lib.layout import Layout
 from tutorial_lib.partition import Partition
+from tutorial_lib.pipeline.heap import large_pages
 from tutorial_lib.result import Silent, versions
 from tutorial_lib.runs import train_on_cluster
 from tutorial_lib.source import DataSource
@@ -55,7 +56,8 @@ def run_job(
         folder = Path(name)
         emulated = {"emulated": True, "graph_name": partition.graph_name}
         classes = {"num_classes": partition.manifest["dataset"]["num_classes"]}
-        write_json(folder / "settings.json", {"keep_freed_memory": True, **settings, **emulated, **classes})
+        keep = settings.get("keep_freed_memory", True)
+        write_json(folder / "settings.json", {"keep_freed_memory": keep, **settings, **emulated, **classes})
         request = LaunchRequest(
             command=[sys.executable, str(SCRIPT), str(folder / "settings.json")],
             workspace=folder,
@@ -65,6 +67,7 @@ def run_job(
             emulate=machines,
             num_samplers=samplers,
             num_omp_threads=1,
+            extra_envs=[f"{name}={value}" for name, value in large_pages().items()] if keep else [],
             stall_timeout=300,
         )
         found = launch(request, take)

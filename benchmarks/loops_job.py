@@ -110,15 +110,15 @@ class Loops:
 
     def _pipeline(self, name: str) -> Pipeline:
         hops = len(self.config.fanouts)
-        lists = 0 if name in ("ours, no lists kept", "ours, nothing kept") else self.config.cache // 2
-        rows = 0 if name in ("ours, no rows kept", "ours, nothing kept") else self.config.cache // 2
+        lists = 0 if "no lists kept" in name or "nothing kept" in name else self.config.cache // 2
+        rows = 0 if "no rows kept" in name or "nothing kept" in name else self.config.cache // 2
         if name.endswith("% of the remote rows kept"):
             remote = self.graph.num_nodes() - len(self.data.features.local_partition)
             rows = int(remote * self.data.features.shape[1] * 4 * float(name.split()[1].rstrip("%")) / 100)
         made = NeighbourLists(self.graph, lists, hops, graphbolt=name != "ours, DGL's sampler")
         book = self.graph.get_partition_book()
-        table = RowTable(self.data.features, book, rows, half=name.startswith("ours, float16"))
-        return Pipeline(made, table, self.data.labels, 0 if name == "ours, nothing ahead" else self.config.ahead)
+        table = RowTable(self.data.features, book, rows, half="float16" in name)
+        return Pipeline(made, table, self.data.labels, 0 if "nothing ahead" in name else self.config.ahead)
 
 
 def from_memory(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:

@@ -27,6 +27,7 @@ from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.files import write_json
 from tutorial_lib.layout import Layout
 from tutorial_lib.partition import Partition, dataset_description
+from tutorial_lib.pipeline.heap import large_pages
 from tutorial_lib.placement import settle
 from tutorial_lib.result import (
     EventLog,
@@ -252,7 +253,7 @@ def _plan(
         trainers=layout.trainers,
         samplers=layout.samplers,
         servers=layout.servers,
-        env={"TUTORIAL_SEED": str(config.seed)},
+        env={"TUTORIAL_SEED": str(config.seed), **large_pages()},
         silence=getattr(cluster, "silence", None),
     )
 

@@ -10,6 +10,7 @@ leave                        barrier, then client 0 tells the servers to end
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import sys
@@ -79,6 +80,7 @@ def serve_if_server(ip_config: str | None = None) -> None:
         import tutorial_lib.pipeline.service
         import tutorial_lib.seeding  # noqa: F401
 
+        gc.enable()
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
         dgl.distributed.initialize(ip_config or os.environ["DGL_IP_CONFIG"])
         sys.exit(0)

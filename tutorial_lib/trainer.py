@@ -7,6 +7,14 @@ Rank 0 writes ``predictions.npy`` and ``checkpoint/`` there and sends the global
 
 from __future__ import annotations
 
+import gc
+
+if __name__ == "__main__":  # the way to the first step is made of imports
+    gc.disable()  # they make a quarter of a million objects and no garbage
+    from tutorial_lib.session import serve_if_server
+
+    serve_if_server()  # a server stays here until the job ends, and needs nothing of what follows
+
 import json
 import sys
 from dataclasses import asdict
@@ -27,7 +35,7 @@ from tutorial_lib.pipeline.heap import keep_freed_memory
 from tutorial_lib.pipeline.inference import layerwise_over_part
 from tutorial_lib.pipeline.loader import Pipeline
 from tutorial_lib.placement import settle
-from tutorial_lib.session import Session, join, serve_if_server
+from tutorial_lib.session import Session, join
 from tutorial_lib.steps import Pulse
 from tutorial_lib.tasks import module_of
 from tutorial_lib.training import EpochResult, Task, TrainConfig, TrainData, fit, node_task
@@ -147,8 +155,10 @@ def gather_predictions(session: Session, nodes: Tensor, predictions: Tensor) -> 
 
 
 def main() -> None:
-    """Serve or train, as the environment says."""
-    serve_if_server()
+    """Train; what was started as a server has not come this far."""
+    import torch._dynamo  # noqa: F401  torch's first optimizer would import it, with the collector on
+
+    gc.enable()
     plan = json.loads(Path(sys.argv[1]).read_text())
     config = TrainConfig.from_dict(plan["train"])
     graph_name = json.loads((Path(plan["partition"]) / "manifest.json").read_text())["graph_name"]

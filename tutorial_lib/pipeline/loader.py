@@ -1,9 +1,9 @@
 """Batches for node classification, drawn and fetched ahead of their use, with the first layer's sums already made.
 
 The first layer of GraphSAGE takes the mean of the neighbours' features. No weight is involved, so it is made where
-the rows are read: of the outermost hop, by far the largest, neither are the nodes made unique nor are their rows copied.
-Features wider than the hidden layer are left as they are: there the layer multiplies first, and means of short rows
-cost less.
+the rows are read: of the outermost hop, by far the largest, neither are the nodes made unique nor are their rows
+copied. Features wider than the hidden layer are left as they are: there the layer multiplies first, and means of short
+rows cost less.
 """
 
 from __future__ import annotations

@@ -28,6 +28,11 @@ LEVELS = (
         "many machines",
         ("Anatomy of\na cluster", "Multi-machine\ntraining", "When things\nbreak", "Finale:\nogbn-products"),
     ),
+    (
+        "Level 4",
+        "other graphs,\nother tasks",
+        ("Link\nprediction", "Embeddings\nat scale", "Heterographs"),
+    ),
 )
 MEMORIES = (("laptop, 16 GB", 16e9, "right"), ("large GPU, 80 GB", 80e9, "left"), ("large server, 1 TB", 1e12, "left"))
 SPLIT_STYLES = (("train", BLUE, "o"), ("valid", GREEN, "s"), ("test", ORANGE, "^"))
@@ -147,8 +152,8 @@ def reach(reached: Sequence[Sequence[int]], num_nodes: int) -> Figure:
 
 
 def course_map() -> Figure:
-    """The thirteen lessons in their three levels."""
-    fig = Figure(figsize=(10.5, 5.6), layout="constrained")
+    """The sixteen lessons in their four levels."""
+    fig = Figure(figsize=(10.5, 7.4), layout="constrained")
     ax = fig.subplots()
     number = 0
     for level, (title, where, lessons) in enumerate(LEVELS):
@@ -166,7 +171,7 @@ def course_map() -> Figure:
             number += 1
         if level:
             ax.annotate("", (7.5, y + 1.92), (7.5, y + 2.18), arrowprops={"arrowstyle": "->", "color": INK, "lw": 1.4})
-    ax.set(xlim=(-0.05, 12.05), ylim=(0.1, 6.6))
+    ax.set(xlim=(-0.05, 12.05), ylim=(-2.1, 6.6))
     ax.axis("off")
     return fig
 
