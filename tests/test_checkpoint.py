@@ -217,7 +217,7 @@ def test_a_crash_before_the_manifest_leaves_the_one_before(saved):
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
+@pytest.mark.long
 def test_embeddings_and_their_optimizers_go_on_exactly(emulation, nothing_left, partition_of, tmp_path):
     """Two machines train two embeddings, save, and train on; a second job loads and reaches the same rows."""
     partition = partition_of(2)

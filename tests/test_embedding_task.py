@@ -161,6 +161,7 @@ def test_labels_go_along_edges() -> None:
     assert torch.equal(propagate_labels(graph, hidden, torch.tensor([0, 3]), 2), found)  # others' labels are not read
 
 
+@pytest.mark.long
 def test_learned_rows_beat_label_propagation(dataset) -> None:
     graph = dataset.graph
     wide = {"hidden_size": 128, "embedding_size": 128, "dropout": 0.7}
@@ -227,7 +228,7 @@ def two_machines(parts: Partition, tmp_path_factory) -> Callable[[int], tuple[Jo
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left, dataset, two_machines) -> None:
     """The mean over three seeds, on 11,000 test nodes; both begin with the same rows."""
     found: dict[str, list[float]] = {"one process": [], "two machines": []}

@@ -18,7 +18,7 @@ from tutorial_lib.multi_process import hush_dgl, train_rank
 from tutorial_lib.processes import fix_openmp, fork, prepare_mp
 from tutorial_lib.training import EpochResult, TrainConfig, TrainData, fit, node_task
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("nothing_left")]
 SEEDS = (0, 1, 2)
 LAST = 3
 WITHIN = 0.01

@@ -146,7 +146,7 @@ def test_the_same_command_gives_the_same_numbers(emulation, data_root, tmp_path)
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_amazon_computers_on_two_machines(emulation, nothing_left, data_root, tmp_path):
     """Real data: at least 0.88 on two machines, and within 0.015 of one process with as many seeds per step."""
@@ -160,7 +160,7 @@ def test_amazon_computers_on_two_machines(emulation, nothing_left, data_root, tm
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_two_machines_agree_with_the_plain_loop(emulation, data_root, tmp_path):
     """Default data set and scale, three seeds: valid accuracies of each pair differ by less than 0.01."""
