@@ -92,7 +92,10 @@ def figure(found: list[dict[str, Any]]) -> Figure:
             axis = axes[line][column]
             for name, color, mark in (("guide", "#D55E00", "o"), ("ours", "#0072B2", "s")):
                 axis.plot(at, [row[f"{name} {unit}"] for row in rows], color=color, marker=mark, label=name)
-            axis.set(xscale="log", yscale="log", xlabel=label, ylabel=title, xticks=at)
+            scale = "linear" if key == "machines" else "log"  # one machine sends nothing
+            axis.set(xscale="log", yscale=scale, xlabel=label, ylabel=title, xticks=at)
+            if scale == "linear":
+                axis.set_ylim(bottom=0)
             axis.set_xticks(at, [str(value) for value in at])
             axis.minorticks_off()
             axis.grid(alpha=0.3)
