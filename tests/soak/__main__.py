@@ -1,0 +1,216 @@
+"""Many launches, each with one fault at a random moment: ``python tests/soak [--launches 100] [--seed 0]``.
+
+Three ways to run take turns. In each, ``train`` launches continue one and the same run again and again, whatever has
+happened to it before; at the end it is let finish, and its losses must be those of a run that nobody has disturbed.
+After each launch: nothing is left, nothing of the user's is gone or changed, the report names the cause.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ["TUTORIAL_SOAK"] = "1"  # inherited by every process of every job: what is left can be told
+
+from faults import FAULTS, Fault, Run
+from ways import Emulated, Local, Ssh, Way, events_of
+
+from tutorial_lib.files import sha256_of
+
+END_SECONDS = 90
+GONE_SECONDS = 10
+MARK = "<!-- written by make test-soak -->\n"
+
+
+def losses_of(out: Path) -> list[float]:
+    """By epoch; a later line counts: an epoch that was not saved is trained again."""
+    losses = {event["epoch"]: event["loss"] for event in events_of(out) if event["kind"] == "epoch"}
+    return [losses[epoch] for epoch in sorted(losses)]
+
+
+def saved_epochs(out: Path) -> int:
+    """How many the checkpoint has."""
+    manifest = out / "checkpoint" / "manifest.json"
+    return len(json.loads(manifest.read_text())["epochs"]) if manifest.exists() else 0
+
+
+class Soak:
+    """The launches and what was seen of them.
+
+    Attributes:
+        rows: by fault: launches, named right, longest seconds from fault to exit.
+        problems: sentences; a good soak has none.
+        ends: by way, how its long run ended.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.data = folder, folder / "data"
+        self.random = random.Random(seed)
+        random.seed(seed)
+        self.rows: dict[str, list[tuple[str, bool, float]]] = defaultdict(list)
+        self.problems: list[str] = []
+        self.ends: list[str] = []
+        self.count = 0
+
+    def _to_the_end(self, way: Way, out: Path, epochs: int) -> list[float]:
+        process = way.start(*way.train(out, epochs))
+        text, errors = process.communicate(timeout=END_SECONDS + 10 * epochs)
+        assert process.returncode == 0, text + errors
+        return losses_of(out)
+
+    def launch(self, way: Way) -> None:
+        """One launch with one fault."""
+        self.count += 1
+        fault = self.random.choice([fault for fault in FAULTS if not fault.ways or way.name in fault.ways])
+        run = self._start(way, fault)
+        owned = self._things_of_the_user(run)
+        try:
+            hit = self._hit(run, fault)
+            start = time.monotonic()
+            errors = run.process.communicate(timeout=END_SECONDS)[1]
+            seconds = time.monotonic() - start
+        except subprocess.TimeoutExpired:
+            run.process.kill()
+            errors, seconds, hit = run.process.communicate()[1], END_SECONDS, True
+            self._problem(run, fault, f"no end within {END_SECONDS} s", errors)
+        code = run.process.returncode
+        named = fault.named(errors) and code in fault.codes
+        if hit:
+            self.rows[fault.name].append((way.name, named, seconds))
+            if not named:
+                self._problem(run, fault, f"exit code {code}, and the cause is not named", errors)
+        elif code != 0:
+            self._problem(run, fault, f"ended by itself with exit code {code}", errors)
+        self._mend(way)
+        self._look_around(run, fault, owned)
+        first = (errors.strip().splitlines() or ["(nothing)"])[0]
+        print(f"{self.count:4} {way.name:14} {fault.name:36} {seconds:5.1f} s  {code:4}  {first[:110]}", flush=True)
+
+    def _start(self, way: Way, fault: Fault) -> Run:
+        if fault.script is None:
+            out = self._long_run(way)
+            if not saved_epochs(out):  # the one before was hit in its first epoch
+                shutil.rmtree(out, ignore_errors=True)
+            words = way.train(out, 10_000, *fault.options)
+        else:
+            out = self.folder / f"launch-{self.count}"
+            words = way.launch(out, *fault.script, *fault.options)
+        return Run(way, out, way.start(*words), fault.script is None, len(events_of(out)))
+
+    def _hit(self, run: Run, fault: Fault) -> bool:
+        """Do it, at a random moment; False: the job had ended before."""
+        if fault.inject is None:
+            return True
+        if fault.at_once:
+            time.sleep(self.random.uniform(0.5, 14))
+        elif not run.wait_until_moving():
+            return False
+        else:
+            time.sleep(self.random.uniform(0, 3))
+        if run.process.poll() is not None:
+            return False
+        fault.inject(run)
+        return True
+
+    def _things_of_the_user(self, run: Run) -> dict[Path, str]:
+        """Files with names much like ours, in places where we remove files; and the user's workspace."""
+        mine = [Path("/dev/shm/torch_of_the_user_edge_1"), Path("/dev/shm/psm_node_of_the_user")]
+        checkpoint = run.out / "checkpoint"
+        if checkpoint.exists():
+            mine += [checkpoint / ".notes", checkpoint / "epoch-0002-best-keep" / "model.safetensors"]
+        for path in mine:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("mine")
+        parts = [path for path in self.folder.glob("workspace*/**/*") if path.is_file()]
+        parts = [path for path in parts if not path.name.startswith("ip-")]
+        run.way.before |= {str(path) for path in mine if path.parent.name == "shm"}
+        return {path: sha256_of(path) for path in [*mine, *parts]}
+
+    def _mend(self, way: Way) -> None:
+        if isinstance(way, Ssh):
+            for machine in way.lab.machines:
+                way.lab.cluster.mend(machine)
+
+    def _look_around(self, run: Run, fault: Fault, owned: dict[Path, str]) -> None:
+        deadline = time.monotonic() + (45 if "wire" in fault.name else GONE_SECONDS)
+        while left := run.way.left():
+            if time.monotonic() > deadline:
+                self._problem(run, fault, f"left behind: {left}", "")
+                run.way.before = run.way.seen()
+                break
+            time.sleep(0.3)
+        for path, digest in owned.items():
+            if not path.exists() or sha256_of(path) != digest:
+                self._problem(run, fault, f"the user's {path} is gone or changed", "")
+        if problem := run.way.after(run.out):
+            self._problem(run, fault, problem, "")
+        if run.trains and (run.out / "logs").exists():
+            shutil.rmtree(run.out / "logs")  # of a hundred starts they would fill the disk
+
+    def _problem(self, run: Run, fault: Fault, text: str, errors: str) -> None:
+        sentence = f"launch {self.count}, {run.way.name}, {fault.name}: {text}"
+        self.problems.append(sentence)
+        print(f"!!!! {sentence}\n{errors}", flush=True)
+
+    def finish(self, way: Way) -> None:
+        """The last launch: the run that was broken off so often ends, with the losses of one that was not."""
+        out = self._long_run(way)
+        epochs = saved_epochs(out) + 2
+        got = self._to_the_end(way, out, epochs)
+        wanted = self._to_the_end(way, self.folder / f"{out.name}-undisturbed", epochs)
+        different = [epoch for epoch, pair in enumerate(zip(got, wanted, strict=True)) if pair[0] != pair[1]]
+        how = f"differ from epoch {different[0]} on" if different else "are equal"
+        self.ends.append(
+            f"{way.name}: finished after {epochs} epochs; its losses and those of an undisturbed run {how}."
+        )
+        self.problems += self.ends[-1:] if different else []
+
+    def _long_run(self, way: Way) -> Path:
+        return self.folder / f"{way.name.split()[0].strip('-')}-run"
+
+    def table(self) -> str:
+        """Markdown: one row a fault."""
+        lines = ["| fault | launches | named right | longest, from fault to exit |", "|---|---|---|---|"]
+        for name, seen in sorted(self.rows.items()):
+            right = sum(named for _, named, _ in seen)
+            lines.append(f"| {name} | {len(seen)} | {right} | {max(s for _, _, s in seen):.1f} s |")
+        return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--launches", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="begin of the name of the one way to run: emulated, --machines 1, ssh")
+    parser.add_argument("--table", type=Path, help="file that gets the table, below its mark")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        soak = Soak(Path(name), options.seed)
+        for kind in (Emulated, Local, Ssh):
+            if options.only and not kind.name.startswith(options.only):
+                continue
+            with kind(soak.folder, soak.data) as way:
+                for _ in range(options.launches // 3 + (kind is Emulated) * (options.launches % 3)):
+                    soak.launch(way)
+                soak.finish(way)
+    ends = "\n".join(soak.ends)
+    text = f"{soak.table()}\n{soak.count} launches, seed {options.seed}, problems: {len(soak.problems)}.\n{ends}\n"
+    print("", text, *soak.problems, sep="\n")
+    if options.table:
+        head = options.table.read_text().split(MARK)[0]
+        options.table.write_text(f"{head}{MARK}\n{text}")
+    return 1 if soak.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The faults of the soak: what is done to a job, and what its report must say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from ways import Ssh, Way, events_of, members
+
+READY_SECONDS = 90
+
+
+@dataclass
+class Run:
+    """A job that runs; ``trains`` tells ``train`` from ``launch``."""
+
+    way: Way
+    out: Path
+    process: subprocess.Popen
+    trains: bool
+    started: int  # events that were there before it
+
+    def moving(self) -> bool:
+        """Whether the trainers have begun to train."""
+        if self.trains:
+            return any(event["kind"] in ("step", "epoch") for event in events_of(self.out)[self.started :])
+        return any(path.stat().st_size for path in self.out.glob("*/events-*.jsonl"))
+
+    def wait_until_moving(self) -> bool:
+        """False: it ended before."""
+        deadline = time.monotonic() + READY_SECONDS
+        while not self.moving():
+            if self.process.poll() is not None:
+                return False
+            assert time.monotonic() < deadline, f"no step within {READY_SECONDS} s"
+            time.sleep(0.1)
+        return True
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A row of the table.
+
+    Attributes:
+        name: as in the table.
+        report: pattern of the line that names the cause; None where the command itself is killed.
+        codes: exit codes that are right.
+        inject: does it, to a running job; None: the job does it to itself.
+        script: for ``launch``: fault and rank of ``faulty_trainer.py``; None runs ``train``.
+        options: further ones of the command.
+        at_once: may come at any moment from the start, not only while it trains.
+        ways: names of the ways that it can be done on; empty: all.
+    """
+
+    name: str
+    report: str | None
+    codes: tuple[int, ...] = (1,)
+    inject: Callable[[Run], None] | None = None
+    script: tuple[str, str] | None = None
+    options: tuple[str, ...] = ()
+    at_once: bool = False
+    ways: tuple[str, ...] = ()
+
+    def named(self, errors: str) -> bool:
+        """Whether the report says what it was."""
+        return self.report is None or re.search(self.report, errors) is not None
+
+
+def to_the_command(number: signal.Signals) -> Callable[[Run], None]:
+    def inject(run: Run) -> None:
+        os.kill(run.way.pid(run.process), number)
+
+    return inject
+
+
+def to_a(role: str, number: signal.Signals) -> Callable[[Run], None]:
+    def inject(run: Run) -> None:
+        random.choice(members(role)).send_signal(number)
+
+    return inject
+
+
+def remove_the_logs(run: Run) -> None:
+    shutil.rmtree(run.out / "logs" if run.trains else run.out, ignore_errors=True)
+
+
+def cut_the_wire(run: Run) -> None:
+    assert isinstance(run.way, Ssh)
+    run.way.lab.cluster.cut(run.way.lab.machines[1])
+
+
+def kill_all_of_a_machine(run: Run) -> None:
+    """Everything that an agent has started, and the agent: as if somebody had switched the machine off and on."""
+    agent = random.choice(members("agent"))
+    for process in [agent, *agent.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+SSH, EMULATED, LOCAL = "ssh --copy_to", "emulated", "--machines 1"
+WHO = r"on \S+"
+KILLED = "killed by signal 9"
+AGENT_GONE = rf"error: agent {WHO}: (it was killed|the agent ended)"
+STALL = ("--stall-timeout", "6")
+STILL = "error: the job has not moved for 6 s: "
+FAULTS = [
+    Fault("SIGINT to the command", "interrupted; everything", (130,), to_the_command(signal.SIGINT), at_once=True),
+    Fault("SIGTERM to the command", r"told to end \(SIGTERM\)", (143,), to_the_command(signal.SIGTERM), at_once=True),
+    Fault("SIGHUP to the command", r"told to end \(SIGHUP\)", (129,), to_the_command(signal.SIGHUP), at_once=True),
+    Fault("SIGKILL to the command", None, (-9, 137), to_the_command(signal.SIGKILL), at_once=True),
+    Fault("SIGKILL to a trainer", rf"error: trainer 0 .*{WHO}: {KILLED}", inject=to_a("trainer", signal.SIGKILL)),
+    Fault("SIGKILL to a server", rf"error: server 0 {WHO}: {KILLED}", inject=to_a("server", signal.SIGKILL)),
+    Fault("SIGKILL to torchrun", rf"error: torchrun {WHO}: {KILLED}", inject=to_a("torchrun", signal.SIGKILL)),
+    Fault("SIGKILL to an agent", AGENT_GONE, inject=to_a("agent", signal.SIGKILL)),
+    Fault("SIGKILL to everything on a machine", AGENT_GONE, inject=kill_all_of_a_machine),
+    Fault(
+        "SIGSTOP of a trainer",
+        rf"{STILL}trainer 0 .*{WHO} is stopped",
+        (1,),
+        to_a("trainer", signal.SIGSTOP),
+        None,
+        STALL,
+    ),
+    Fault(
+        "SIGSTOP of a server", rf"{STILL}server 0 {WHO} is stopped", (1,), to_a("server", signal.SIGSTOP), None, STALL
+    ),
+    Fault("the logs are deleted", r"error: .*vanished", inject=remove_the_logs, ways=(EMULATED, LOCAL)),
+    Fault("the wire is cut for good", r"error: .*machine-1", inject=cut_the_wire, ways=(SSH,)),
+    Fault("a trainer raises", r"error: trainer 0 .*ValueError: a mistake in the training loop", script=("raise", "0")),
+    Fault("a trainer calls sys.exit(3)", r"error: trainer 0 .*SystemExit: 3", script=("exit", "0")),
+    Fault("a trainer calls os._exit(3)", r"error: trainer 0 .*exit code 3", script=("os._exit", "0")),
+    Fault(
+        "SIGKILL to a sampler",
+        rf"error: sampler of trainer 0 .*{WHO}: {KILLED}",
+        inject=to_a("sampler", signal.SIGKILL),
+        script=("loop:1000000", "-"),
+        options=("--num_samplers", "1"),
+    ),
+]
