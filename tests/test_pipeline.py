@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
@@ -80,6 +81,30 @@ def test_own_rows_are_not_copied(tmp_path):
     assert table.first > 30  # further rows begin after the last page of the file
     tensor.local_partition[7] = 3.0
     assert torch.equal(table[torch.tensor([17])], torch.full((1, 100), 3.0))
+
+
+def test_rows_outlive_their_table(tmp_path):
+    """Who holds a view of the rows holds their memory; with the last view, it is given back."""
+    code = """
+import gc, pathlib, sys, torch
+sys.path.insert(0, sys.argv[1])
+from test_pipeline import Book, Rows
+from tutorial_lib.pipeline.table import RowTable
+mapped = lambda: pathlib.Path("/proc/self/maps").read_text().count(sys.argv[2])
+tensor = Rows(torch.ones(50, 100), 10, 40, shared=pathlib.Path(sys.argv[2]))
+before = mapped()
+table = RowTable(tensor, Book(10, 40), budget=4000)
+rows = table.rows[3:5]
+del table
+gc.collect()
+print(float(rows.sum()), mapped() - before)
+del rows
+gc.collect()
+print(mapped() - before)
+"""
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path / "rows")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, ["200.0", "1", "0"]), done.stderr
 
 
 def test_a_part_without_nodes():

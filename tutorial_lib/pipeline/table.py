@@ -49,7 +49,7 @@ class RowTable:
         self.row_bytes = own[:1].numel() * own.element_size() if len(own) else 0
         remote = self.shape[0] - len(own)
         self.capacity = min(remote, budget // self.row_bytes) if self.row_bytes else 0
-        self.rows, self.first = _contiguous(own, self.capacity + remote, self)
+        self.rows, self.first = _contiguous(own, self.capacity + remote)
         self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
         self.slot_of[self.begin : self.end] = torch.arange(self.end - self.begin, dtype=torch.int32)
         self.used = self.asked = self.hits = self.pulled = 0
@@ -117,7 +117,7 @@ class RowTable:
             self._passing = None
 
 
-def _contiguous(own: Tensor, more: int, owner: object) -> tuple[Tensor, int]:
+def _contiguous(own: Tensor, more: int) -> tuple[Tensor, int]:
     """A tensor that begins with the rows of ``own``, and where in it ``more`` further rows begin.
 
     Its beginning is the same memory as ``own`` where that lies in a shared file at the start of a page (DGL's servers
@@ -143,12 +143,13 @@ def _contiguous(own: Tensor, more: int, owner: object) -> tuple[Tensor, int]:
     address = libc.mmap(None, total, PROT_READ | PROT_WRITE, free, -1, 0)
     if address == failed:
         raise MemoryError(f"no room for {total} bytes in the address space: {ctypes.get_errno()}")
-    # Not at the end of the process, when a thread may still be reading: the kernel does it then.
-    weakref.finalize(owner, libc.munmap, address, total).atexit = False
+    buffer = (ctypes.c_char * total).from_address(address)
+    # Every view of the tensor holds the buffer. Not at the end of the process, when a thread may still be reading: the
+    # kernel does it then.
+    weakref.finalize(buffer, libc.munmap, address, total).atexit = False
     with path.open("rb") as file:
         if libc.mmap(address, pages, PROT_READ, MAP_SHARED | MAP_FIXED, file.fileno(), offset) == failed:
             raise OSError(ctypes.get_errno(), f"cannot map {path}")
-    buffer = (ctypes.c_char * total).from_address(address)
     return torch.frombuffer(buffer, dtype=own.dtype).view(first + more, *own.shape[1:]), first
 
 
