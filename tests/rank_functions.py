@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tutorial_lib.exchange import all_gather, broadcast, gather
 from tutorial_lib.processes import fix_openmp, fork_safety
 
 
@@ -169,3 +170,15 @@ def uneven_accuracy(rank: int, world_size: int) -> float:
 
 def edges_of_graphbolt(rank: int, world_size: int, graph) -> int:
     return graph.total_num_edges + rank
+
+
+def exchanged(rank: int, world_size: int) -> Any:
+    """Values of uneven sizes over each way; tensors as what can be compared."""
+    rows = torch.arange(1000 * rank)
+
+    def seen(values: list[Any]) -> list[Any]:
+        return [[sender, len(tensor), float(tensor.sum())] for sender, tensor in values]
+
+    first = broadcast({"name": f"rank {rank}", "values": torch.arange(5.0) + rank})
+    totals = {"name": first["name"], "sum": float(first["values"].sum())}
+    return seen(gather((rank, rows))), seen(all_gather((rank, rows))), totals
