@@ -9,6 +9,7 @@ leave                        barrier, then client 0 tells the servers to end
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -121,11 +122,24 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
         _fail(events, error)
 
 
+def leave_process_group() -> None:
+    """As ``destroy_process_group``, but gloo's part is destroyed at the end of the process, and cannot hang.
+
+    A thread of gloo's may still hold the tensor of the last collective, and needs Python's lock (the GIL) to free it.
+    torch (2.2 at least) destroys the group with that lock held, and waits for the thread: for ever. The object kept
+    here is destroyed without the lock. Not earlier than at exit: a DistributedDataParallel that is still alive would
+    then be the last to let go of the group, with the lock.
+    """
+    gloo = [dist.group.WORLD._get_backend(torch.device("cpu"))]
+    dist.destroy_process_group()
+    atexit.register(gloo.clear)
+
+
 def _leave(events: EventWriter) -> None:
     import dgl
 
     dist.barrier()
-    dist.destroy_process_group()
+    leave_process_group()
     events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     dgl.distributed.exit_client()
 
