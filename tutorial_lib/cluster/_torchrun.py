@@ -4,8 +4,8 @@ Runs as ``python _torchrun.py -m torch.distributed.run OPTIONS...``: the command
 
 The torchrun of machine 0 holds the store in which the trainers find each other. torch lets it listen on every network
 card, so whoever reaches any of them could write into it. Here the listening socket is made first, bound to the
-address of ``--master-addr``, and handed over. That needs torch's older store (``use_libuv=False``): the newer one takes
-no socket. A torch that can do neither is left to do as it does, and the log says so.
+address of ``--master-addr``, and handed over. The store of torch 2.4 to 2.7 takes a socket only with
+``use_libuv=False``, that of others as it is. Where neither works, the store listens on all, and the log says so.
 """
 
 import os
@@ -20,19 +20,20 @@ def listen_on_own_address() -> None:
     from torch.distributed.elastic.rendezvous import static_tcp_rendezvous as static
 
     class OnOneAddress(static.StaticTCPRendezvous):
+        def bound_store(self):
+            options = (self.master_addr, self.master_port, self.world_size, True, self.timeout)
+            with socket.create_server((self.master_addr, self.master_port), backlog=2048) as listener:
+                for more in ({}, {"use_libuv": False}):
+                    try:
+                        return TCPStore(*options, master_listen_fd=os.dup(listener.fileno()), **more)
+                    except (TypeError, NotImplementedError) as error:
+                        reason = error
+            print(f"this torch cannot bind its store to one address; it listens on all: {reason}", flush=True)
+            return None
+
         def next_rendezvous(self):
             if self.rank == 0 and self._store is None:
-                listener = socket.create_server((self.master_addr, self.master_port), backlog=2048)
-                try:
-                    self._store = TCPStore(
-                        *(self.master_addr, self.master_port, self.world_size, True, self.timeout),
-                        master_listen_fd=os.dup(listener.fileno()),
-                        use_libuv=False,
-                    )
-                except (TypeError, NotImplementedError) as error:
-                    print(f"this torch cannot bind its store to one address; it listens on all: {error}", flush=True)
-                finally:
-                    listener.close()
+                self._store = self.bound_store()
             return super().next_rendezvous()
 
     static.StaticTCPRendezvous = OnOneAddress
