@@ -182,3 +182,16 @@ def exchanged(rank: int, world_size: int) -> Any:
     first = broadcast({"name": f"rank {rank}", "values": torch.arange(5.0) + rank})
     totals = {"name": first["name"], "sum": float(first["values"].sum())}
     return seen(gather((rank, rows))), seen(all_gather((rank, rows))), totals
+
+
+def drawn_after_start_epoch(rank: int, world_size: int) -> list[float]:
+    """The first number of each generator that an epoch seeds."""
+    import dgl
+    import numpy as np
+
+    from tutorial_lib.seeding import start_epoch
+
+    start_epoch(3, 1)
+    graph = dgl.graph((torch.arange(1, 2000), torch.zeros(1999, dtype=torch.int64)))
+    sampled = dgl.sampling.sample_neighbors(graph, [0], 1).edges()[0]
+    return [float(torch.rand(1)), float(np.random.rand()), float(sampled.sum())]
