@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tutorial_lib.exchange import all_gather, broadcast, gather
 from tutorial_lib.processes import fix_openmp, fork_safety
 
 
@@ -169,3 +170,28 @@ def uneven_accuracy(rank: int, world_size: int) -> float:
 
 def edges_of_graphbolt(rank: int, world_size: int, graph) -> int:
     return graph.total_num_edges + rank
+
+
+def exchanged(rank: int, world_size: int) -> Any:
+    """Values of uneven sizes over each way; tensors as what can be compared."""
+    rows = torch.arange(1000 * rank)
+
+    def seen(values: list[Any]) -> list[Any]:
+        return [[sender, len(tensor), float(tensor.sum())] for sender, tensor in values]
+
+    first = broadcast({"name": f"rank {rank}", "values": torch.arange(5.0) + rank})
+    totals = {"name": first["name"], "sum": float(first["values"].sum())}
+    return seen(gather((rank, rows))), seen(all_gather((rank, rows))), totals
+
+
+def drawn_after_start_epoch(rank: int, world_size: int) -> list[float]:
+    """The first number of each generator that an epoch seeds."""
+    import dgl
+    import numpy as np
+
+    from tutorial_lib.seeding import start_epoch
+
+    start_epoch(3, 1)
+    graph = dgl.graph((torch.arange(1, 2000), torch.zeros(1999, dtype=torch.int64)))
+    sampled = dgl.sampling.sample_neighbors(graph, [0], 1).edges()[0]
+    return [float(torch.rand(1)), float(np.random.rand()), float(sampled.sum())]

@@ -20,13 +20,14 @@ from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.layout import Layout
 from tutorial_lib.models import FirstLayer, GraphSAGE
-from tutorial_lib.pipeline import background
+from tutorial_lib.pipeline import background, service
 from tutorial_lib.pipeline.neighbours import Drawn, NeighbourLists, _Kept
 from tutorial_lib.pipeline.service import ranges
 from tutorial_lib.pipeline.settings import check_loader
 from tutorial_lib.pipeline.table import RowTable
 from tutorial_lib.runs import train_on_cluster
 from tutorial_lib.training import TrainConfig
+from tutorial_lib.waiting import WaitedTooLong
 
 TRAINER = Path(__file__).with_name("pipeline_trainer.py")
 
@@ -203,8 +204,17 @@ def test_an_error_comes_in_its_place_and_the_thread_goes_on():
 def test_a_wait_says_what_for(monkeypatch):
     monkeypatch.setattr(background, "WAIT_SECONDS", 0.1)
     found = background.ahead(lambda: (time.sleep(0.5) for _ in range(1)), 1, "the next batch")
-    with pytest.raises(TimeoutError, match=r"the next batch: nothing within 0\.1 s; a server does not answer"):
+    with pytest.raises(WaitedTooLong, match=r"waited 0\.1 s for the next batch, which a thread fetches from the serv"):
         next(found)
+
+
+def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr(service, "LIMIT_SECONDS", 2.5)
+    monkeypatch.setattr(service.rpc, "recv_rpc_message", lambda ms: time.sleep(ms / 1000))  # as DGL: None, in time
+    what = "rows: answer 1 of 2 from the DGL servers of other machines"
+    with pytest.raises(WaitedTooLong, match=f"waited 2.5 s for {what}"):
+        service.answers_to({7: 0, 8: 1}, "rows")
+    assert capsys.readouterr().err == f"waiting for {what} (for at most 2.5 s)\n"
 
 
 @pytest.mark.parametrize(

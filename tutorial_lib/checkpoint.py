@@ -38,6 +38,7 @@ from torch import nn
 from tutorial_lib.durable import flush_folder, named, write_tensors
 from tutorial_lib.embeddings import local_rows, sparse_settings, stores_of, write_local_rows
 from tutorial_lib.errors import InputError
+from tutorial_lib.exchange import broadcast, gather
 from tutorial_lib.files import sha256_of, write_json
 from tutorial_lib.optimizer_state import flatten_optimizer, unflatten_optimizer
 from tutorial_lib.steps import Emit, no_events
@@ -223,7 +224,7 @@ def save(
     except OSError:
         shutil.rmtree(target, ignore_errors=True)  # a full disk gets its space back
         raise
-    all_files = _gather(files)
+    all_files = gather(files)
     if _rank() == 0:
         manifest = {
             "format": FORMAT_VERSION,
@@ -266,7 +267,7 @@ def restore(
             load_file(checkpoint.folder / "model.safetensors"),
             load_file(checkpoint.folder / "optimizer.safetensors"),
         )
-    manifest, weights, tensors = _broadcast(content)
+    manifest, weights, tensors = broadcast(content)
     model.load_state_dict(weights)
     optimizer.load_state_dict(unflatten_optimizer(tensors, manifest["optimizer"]))
     stores = stores_of(embeddings or {}, sparse_optimizers)
@@ -310,21 +311,3 @@ def _machine() -> str:
 def _barrier() -> None:
     if dist.is_initialized():
         dist.barrier()
-
-
-def _gather(value: Any) -> list[Any]:
-    """On rank 0: the values of all ranks."""
-    if not dist.is_initialized():
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size() if _rank() == 0 else []
-    dist.gather_object(value, values if _rank() == 0 else None, dst=0)
-    return values
-
-
-def _broadcast(value: Any) -> Any:
-    """Rank 0's value on every rank."""
-    if not dist.is_initialized():
-        return value
-    values = [value]
-    dist.broadcast_object_list(values, src=0)
-    return values[0]

@@ -7,6 +7,7 @@ tens, and the model spends its first epochs on shrinking them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,15 @@ class Probe:
         logits = (h.numpy() - self.mean) / self.scale @ self.weight.T + self.bias
         return torch.from_numpy(self.classes[logits.argmax(1)])
 
+    def to_tensors(self) -> dict[str, Tensor]:
+        """For other ranks and files: the same numbers, by name."""
+        return {name: torch.from_numpy(values) for name, values in vars(self).items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Probe:
+        """Inverse of ``to_tensors``."""
+        return cls(**{name: values.numpy() for name, values in tensors.items()})
+
 
 def fit_probe(h: Tensor, labels: Tensor) -> Probe:
     """Logistic regression (scikit-learn, L2, C = 1) on standardised embeddings.
@@ -95,4 +105,5 @@ def fit_probe(h: Tensor, labels: Tensor) -> Probe:
     weight, bias = fitted.coef_, fitted.intercept_
     if len(weight) == 1:  # two classes share one row
         weight, bias = np.concatenate([-weight, weight]), np.concatenate([-bias, bias])
-    return Probe(mean, scale, weight, bias, fitted.classes_)
+    # One layout of memory, so that a probe that was sent to another rank adds in the same order.
+    return Probe(mean, scale, np.ascontiguousarray(weight), bias, fitted.classes_)

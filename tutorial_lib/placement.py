@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.exchange import all_gather
 from tutorial_lib.plain_sage import plain_blocks
 
 if TYPE_CHECKING:
@@ -186,12 +187,10 @@ def settle(wanted: str) -> Placement:
     if wanted == "cpu":
         return Placement(backend="none" if alone else "gloo")
     own = (this_computer(), gpu_count(), dist.is_nccl_available())
-    everybody: list[Any] = [own]
-    if not alone:
-        everybody = [None] * dist.get_world_size()
-        dist.all_gather_object(everybody, own)
-    nccl = all(rank[2] for rank in everybody)
-    mine = assign(wanted, [rank[:2] for rank in everybody], nccl=nccl)[0 if alone else dist.get_rank()]
+    everybody = all_gather(own)
+    nccl = all(has for _computer, _gpus, has in everybody)
+    ranks = [(computer, gpus) for computer, gpus, _has in everybody]
+    mine = assign(wanted, ranks, nccl=nccl)[0 if alone else dist.get_rank()]
     backend = "none" if alone else mine.backend
     if mine.gpu is None:
         return Placement(backend=backend, reason=mine.reason)

@@ -22,9 +22,11 @@ from dgl.distributed import rpc
 from dgl.distributed.dist_context import is_initialized
 from dgl.utils import get_num_threads, set_num_threads
 
+from tutorial_lib.waiting import NOTICE_SECONDS, attempts
+
 RESEED = 770001  # DGL's own services use other numbers
 SERVERS = 2**20  # ranks from here on stand for servers
-LIMIT_MS = 60_000
+LIMIT_SECONDS = 60.0
 
 
 def derived_seed(seed: int, epoch: int, rank: int) -> int:
@@ -69,14 +71,15 @@ def reseed_servers(seed: int, epoch: int) -> None:
     """Ask every DGL server to seed its generator, and wait until all have.
 
     Raises:
-        TimeoutError: a server does not answer within a minute.
+        WaitedTooLong: a server does not answer within a minute.
     """
     servers = rpc.get_num_server()
     for server in range(servers):
         rpc.send_request(server, ReseedRequest(derived_seed(seed, epoch, SERVERS + server)))
-    for _ in range(servers):
-        if rpc.recv_response(LIMIT_MS) is None:
-            raise TimeoutError(f"a DGL server did not answer within {LIMIT_MS // 1000} s")
+    for number in range(servers):
+        for left in attempts(f"DGL server {number + 1} of {servers} to seed its generator", LIMIT_SECONDS, pause=0):
+            if rpc.recv_response(max(1, int(1000 * min(left, NOTICE_SECONDS)))) is not None:  # 0 would be for ever
+                break
 
 
 class ReseedRequest(rpc.Request):

@@ -9,6 +9,7 @@ leave                        barrier, then client 0 tells the servers to end
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -26,7 +27,12 @@ from torch import Tensor
 
 from tutorial_lib.events import EventWriter
 
-COLLECTIVE_LIMIT = timedelta(minutes=10)
+COLLECTIVE_SECONDS = 600.0
+
+
+def collective_limit() -> timedelta:
+    """How long a collective may wait for a rank: ``TUTORIAL_COLLECTIVE_SECONDS``, which the job sets, or 10 minutes."""
+    return timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", COLLECTIVE_SECONDS)))
 
 
 @dataclass
@@ -64,7 +70,11 @@ class Session:
         return dgl.distributed.node_split(mask, book, force_even=even).long()
 
     def barrier(self) -> None:
-        """Wait for all trainers (time limit: 10 minutes)."""
+        """Wait for all trainers, at most as long as ``collective_limit`` says.
+
+        Raises:
+            RuntimeError: one of them has not come by then, or is gone.
+        """
         dist.barrier()
 
 
@@ -103,7 +113,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
 
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
-        dist.init_process_group("gloo", timeout=COLLECTIVE_LIMIT)
+        dist.init_process_group("gloo", timeout=collective_limit())
         rank = dist.get_rank()
         own_seed = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
         torch.manual_seed(own_seed)
@@ -121,11 +131,24 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
         _fail(events, error)
 
 
+def leave_process_group() -> None:
+    """As ``destroy_process_group``, but gloo's part is destroyed at the end of the process, and cannot hang.
+
+    A thread of gloo's may still hold the tensor of the last collective, and needs Python's lock (the GIL) to free it.
+    torch (2.2 at least) destroys the group with that lock held, and waits for the thread: for ever. The object kept
+    here is destroyed without the lock. Not earlier than at exit: a DistributedDataParallel that is still alive would
+    then be the last to let go of the group, with the lock.
+    """
+    gloo = [dist.group.WORLD._get_backend(torch.device("cpu"))]
+    dist.destroy_process_group()
+    atexit.register(gloo.clear)
+
+
 def _leave(events: EventWriter) -> None:
     import dgl
 
     dist.barrier()
-    dist.destroy_process_group()
+    leave_process_group()
     events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     dgl.distributed.exit_client()
 

@@ -22,12 +22,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.checkpoint import Checkpoints, export_weights
 from tutorial_lib.evaluation import accuracy, layerwise_inference, sum_over_ranks
+from tutorial_lib.exchange import gather
 from tutorial_lib.models import GraphSAGE
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.pipeline.choice import pipeline_for
@@ -133,7 +132,7 @@ def evaluate(
         chosen = graph.ndata[name][nodes].bool()  # DGL returns masks as uint8, which would index instead of select
         counts += [float((right & chosen).sum()), float(chosen.sum())]
     val_right, val_count, test_right, test_count = sum_over_ranks(counts)
-    gathered = gather_predictions(session, nodes, predictions)
+    gathered = gather((nodes, predictions))
     if session.rank == 0:
         original = np.empty(n, dtype=np.int64)
         for ids, values in gathered:
@@ -145,13 +144,6 @@ def evaluate(
             test_accuracy=accuracy(test_right, test_count),
         )
     session.barrier()
-
-
-def gather_predictions(session: Session, nodes: Tensor, predictions: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """On rank 0: (ids, predicted classes) of every rank. On the others: an empty list."""
-    gathered: list = [None] * session.world_size if session.rank == 0 else []
-    dist.gather_object((nodes, predictions), gathered if session.rank == 0 else None, dst=0)
-    return gathered
 
 
 def main() -> None:

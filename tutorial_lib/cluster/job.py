@@ -144,10 +144,13 @@ def trainer_env(plan: JobPlan, index: int, interface: str, cpus: int) -> dict[st
 
 
 def torchrun_command(plan: JobPlan, index: int) -> list[str]:
-    """The torchrun call of machine ``index``; each trainer goes through ``_rank.py``, which opens its log."""
-    rank_stub = str(Path(__file__).with_name("_rank.py"))
+    """The torchrun call of machine ``index``: through ``_torchrun.py``, which ties its store to one address.
+
+    Each trainer goes through ``_rank.py``, which opens its log.
+    """
+    torchrun, rank_stub = (str(Path(__file__).with_name(name)) for name in ("_torchrun.py", "_rank.py"))
     return [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(sys.executable, torchrun, "-m", "torch.distributed.run"),
         f"--nnodes={len(plan.machines)}",
         f"--node-rank={index}",
         f"--nproc-per-node={plan.trainers}",

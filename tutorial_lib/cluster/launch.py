@@ -22,6 +22,7 @@ from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.progress import Progress
 from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
 from tutorial_lib.cluster.stacks import Stack, report
+from tutorial_lib.findings import OK
 
 __all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse", "how_it_ended"]
 
@@ -109,7 +110,10 @@ class Coordinator:
         """
         if self._preflight:
             self._stage("checks")
-            require(self.cluster, self._remote, allow_public=self._allow_public)
+            for finding in require(self.cluster, self._remote, allow_public=self._allow_public):
+                if finding.status == OK and finding.remedy:  # allowed, and to be known
+                    text = f"{finding.sentence}. {finding.remedy}"
+                    self.on_event({"kind": "warning", "text": text, "time": time.time()})
         self._progress = Progress()
         try:
             self.agents.start()

@@ -79,7 +79,7 @@ def part_findings(plan: JobPlan, index: int, checksum_seconds: float) -> Iterato
     yield from problems
     if problems:
         return
-    yield _checksums(part, checksum_seconds)
+    yield _checksums(part, plan, checksum_seconds)
     yield _formats(part, plan)
     yield _dtypes(part)
 
@@ -172,16 +172,19 @@ def tensor_types(path: Path) -> dict[str, str]:
     return types
 
 
-def _checksums(part: Part, seconds: float) -> Finding:
+def _checksums(part: Part, plan: JobPlan, seconds: float) -> Finding:
+    """Compare with the manifest. What the job will unpickle comes first, and is compared however long it takes."""
     files = [part.config, *part.files.values()]
     total = sum(path.stat().st_size for path in files)
     known = [path for path in files if path in part.manifest]
     if not known:
         detail = f"part {part.index}: {len(files)} files there, {total / 1e6:.1f} MB; no manifest.json with checksums"
         return Finding("partition", OK, detail)
+    unpickled = part.files.get(GRAPHBOLT) if _asks_for_graphbolt(plan) else None
+    known.sort(key=lambda path: (path != unpickled, path.stat().st_size))
     deadline = time.monotonic() + seconds
-    for done, path in enumerate(sorted(known, key=lambda path: path.stat().st_size)):
-        if time.monotonic() + path.stat().st_size / 1e9 > deadline:
+    for done, path in enumerate(known):
+        if path != unpickled and time.monotonic() + path.stat().st_size / 1e9 > deadline:
             left = ", ".join(p.name for p in known[done:])
             return Finding("partition", SKIP, f"all sizes are right; checksums take longer than {seconds:g} s: {left}")
         if sha256_of(path) != part.manifest[path]["sha256"]:
@@ -190,10 +193,14 @@ def _checksums(part: Part, seconds: float) -> Finding:
     return Finding("partition", OK, f"part {part.index}: {len(files)} files, {total / 1e6:.1f} MB, checksums right")
 
 
-def _formats(part: Part, plan: JobPlan) -> Finding:
+def _asks_for_graphbolt(plan: JobPlan) -> bool:
     """GraphBolt is asked for in the script (``initialize(use_graphbolt=True)``); a command line may show it."""
-    asked = any(word.lower().replace("-", "_").startswith("__use_graphbolt") for word in plan.command)
-    structure, graphbolt = STRUCTURE in part.files, GRAPHBOLT in part.files
+    return any(word.lower().replace("-", "_").startswith("__use_graphbolt") for word in plan.command)
+
+
+def _formats(part: Part, plan: JobPlan) -> Finding:
+    """Is the format there? A GraphBolt file without a checksum of ours may be anybody's: allowed, and announced."""
+    asked, structure, graphbolt = _asks_for_graphbolt(plan), STRUCTURE in part.files, GRAPHBOLT in part.files
     there = " and ".join(name for name, has in [("DGL", structure), ("GraphBolt", graphbolt)] if has)
     if asked and not graphbolt:
         remedy = (
@@ -203,7 +210,12 @@ def _formats(part: Part, plan: JobPlan) -> Finding:
     if not structure and not asked:
         detail = f"the part has no DGL structure ({there or 'none at all'})"
         return Finding("partition format", FAIL, detail, "Let the script call initialize(..., use_graphbolt=True).")
-    return Finding("partition format", OK, there)
+    path = part.files.get(GRAPHBOLT)
+    if path is None or path in part.manifest:
+        return Finding("partition format", OK, there)
+    when = "" if asked else "if the script calls initialize(use_graphbolt=True), "
+    detail = f"{there}; no manifest.json has a checksum of {path}: {when}DGL unpickles it, which can run any code"
+    return Finding("partition format", OK, detail, "Use such a file only if you, or somebody you trust, made it.")
 
 
 def _dtypes(part: Part) -> Finding:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotInTime
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
+
+from tutorial_lib.waiting import NOTICE_SECONDS, attempts
 
 Item = TypeVar("Item")
 
@@ -37,7 +38,7 @@ def _one_thread() -> None:
 
 
 def run(work: Callable[[], Item], what: str) -> Item:
-    """Do ``work`` in the thread and wait for it."""
+    """Do ``work`` in the thread and wait for it, with the limit of ``ahead``."""
     return _result(background().submit(work), what)
 
 
@@ -47,10 +48,10 @@ def ahead(make: Callable[[], Iterator[Item]], depth: int, what: str) -> Iterator
     Args:
         make: makes the iterator; is called in the thread.
         depth: 0 makes each item when it is asked for, and nothing overlaps.
-        what: what is waited for, for the message after ``WAIT_SECONDS``.
+        what: what is waited for, for the messages after two seconds and after ``WAIT_SECONDS``.
 
     Raises:
-        TimeoutError: no item in time. Whatever the iterator raises is raised here, in its place in the order.
+        WaitedTooLong: no item in time. Whatever the iterator raises is raised here, in its place in the order.
     """
     iterator = run(lambda: iter(make()), what)
     end = object()
@@ -71,9 +72,8 @@ def ahead(make: Callable[[], Iterator[Item]], depth: int, what: str) -> Iterator
 
 
 def _result(future: Future[Item], what: str) -> Item:
-    try:
-        return future.result(WAIT_SECONDS)
-    except NotInTime:
-        if future.done():  # the work itself raised it
-            raise
-        raise TimeoutError(f"{what}: nothing within {WAIT_SECONDS} s; a server does not answer") from None
+    for left in attempts(f"{what}, which a thread fetches from the servers", WAIT_SECONDS, pause=0):
+        wait([future], min(left, NOTICE_SECONDS))
+        if future.done():
+            break
+    return future.result()

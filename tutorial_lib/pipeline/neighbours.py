@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.pipeline.service import LIMIT_MS, in_edges_of_part, lists_of, ranges
+from tutorial_lib.pipeline.service import answers_to, in_edges_of_part, lists_of, ranges
 
 ASKED_AT_ONCE = 8192  # nodes
 PIECE = 8 * 2**20  # edges converted at a time
@@ -188,9 +188,7 @@ class _Asked:
 
     def receive(self) -> list[tuple[Tensor, Tensor]]:
         """Sources and destinations, from each machine that was asked."""
-        from dgl.distributed import rpc
-
-        return [(answer.global_src, answer.global_dst) for answer in rpc.recv_responses(self.numbers, LIMIT_MS)]
+        return [(answer.global_src, answer.global_dst) for answer in answers_to(self.numbers, "sampled neighbours")]
 
 
 class _Kept:

@@ -12,8 +12,31 @@ from dgl import NID
 from dgl.distributed import rpc
 from torch import Tensor
 
+from tutorial_lib.waiting import NOTICE_SECONDS, attempts
+
 LISTS, HALF_ROWS = 770002, 770003  # DGL's own services use other numbers
-LIMIT_MS = 120_000
+LIMIT_SECONDS = 120.0
+
+
+def answers_to(asked: dict[int, int], what: str) -> list[Any]:
+    """The answers to what ``rpc.send_requests_to_machine`` has sent, in the order of the requests.
+
+    As DGL's ``recv_responses``, but the wait says what it is for.
+
+    Raises:
+        WaitedTooLong: a server does not answer within two minutes.
+    """
+    found: list[Any] = [None] * len(asked)
+    for number in range(len(asked)):
+        who = f"{what}: answer {number + 1} of {len(asked)} from the DGL servers of other machines"
+        for left in attempts(who, LIMIT_SECONDS, pause=0):
+            message = rpc.recv_rpc_message(max(1, int(1000 * min(left, NOTICE_SECONDS))))  # 0 would be for ever
+            if message is not None:
+                _, kind = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
+                answer = rpc.deserialize_from_payload(kind, message.data, message.tensors)
+                found[asked[message.msg_seq]] = answer
+                break
+    return found
 
 
 def in_edges_of_part(part: Any, inner: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -40,7 +63,7 @@ def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
         int64 (K,) number of neighbours of each; int64 ids of all of them, in the order of ``ids``.
 
     Raises:
-        DGLError: a server does not answer within two minutes.
+        WaitedTooLong: a server does not answer within two minutes.
     """
     part_of = book.nid2partid(ids)
     chosen = [(part, (part_of == part).nonzero().flatten()) for part in part_of.unique().tolist()]
@@ -48,7 +71,7 @@ def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
     if not chosen:
         return counts, counts[:0]
     requests = [(part, ListsRequest(ids[positions])) for part, positions in chosen]
-    answers = rpc.recv_responses(rpc.send_requests_to_machine(requests), LIMIT_MS)
+    answers = answers_to(rpc.send_requests_to_machine(requests), "lists of neighbours")
     for (_part, positions), answer in zip(chosen, answers, strict=True):
         counts[positions] = answer.counts.long()
     begin = torch.cumsum(counts, 0) - counts
@@ -70,7 +93,7 @@ def half_rows(tensor: Any, book: Any, ids: Tensor) -> Tensor:
     rows = torch.empty((len(ids), *tensor.shape[1:]), dtype=tensor.dtype)
     chosen = [(part, (part_of == part).nonzero().flatten()) for part in part_of.unique().tolist()]
     requests = [(part, HalfRowsRequest(tensor._name, ids[positions])) for part, positions in chosen]
-    answers = rpc.recv_responses(rpc.send_requests_to_machine(requests), LIMIT_MS) if chosen else []
+    answers = answers_to(rpc.send_requests_to_machine(requests), "rows") if chosen else []
     for (_part, positions), answer in zip(chosen, answers, strict=True):
         rows[positions] = answer.rows.to(tensor.dtype)
     return rows

@@ -20,12 +20,13 @@ from tutorial_lib.checkpoint import Checkpoints
 from tutorial_lib.datasets.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.evaluation import accuracy, sum_over_ranks
+from tutorial_lib.exchange import gather
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.placement import CPU, Placement, settle
 from tutorial_lib.rgcn import RGCN
 from tutorial_lib.session import Session
 from tutorial_lib.steps import Emit, OnBatch, Pulse, no_events, no_pulse
-from tutorial_lib.trainer import gather_predictions, learn
+from tutorial_lib.trainer import learn
 from tutorial_lib.training import EpochResult, Saver, TrainConfig, TrainResult, fit
 from tutorial_lib.typed_batches import TypedBatch, TypedLoader, rows_of, typed_bytes
 from tutorial_lib.typed_inference import typed_inference
@@ -203,7 +204,7 @@ def evaluate(
         chosen = graph.nodes[target].data[name][nodes[target]].bool()  # DGL returns masks as uint8
         counts += [float((right & chosen).sum()), float(chosen.sum())]
     val_right, val_count, test_right, test_count = sum_over_ranks(counts)
-    gathered = gather_predictions(session, nodes[target], predictions)
+    gathered = gather((nodes[target], predictions))
     if session.rank == 0:
         original = np.empty(graph.num_nodes(target), dtype=np.int64)
         for ids, values in gathered:

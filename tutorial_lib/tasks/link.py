@@ -25,8 +25,9 @@ from tutorial_lib.edge_batches import TrainingGraph
 from tutorial_lib.edge_split import SIDES
 from tutorial_lib.errors import InputError
 from tutorial_lib.evaluation import sum_over_ranks
+from tutorial_lib.exchange import broadcast, gather
 from tutorial_lib.link_evaluation import ROWS, edge_ranks, embed, save_embeddings, scores_of, thinned
-from tutorial_lib.link_scores import fit_probe, rank_sums
+from tutorial_lib.link_scores import Probe, fit_probe, rank_sums
 from tutorial_lib.link_task import LinkData, LinkOptions, draw_negatives, link_task
 from tutorial_lib.models import GraphSAGE
 from tutorial_lib.partition import Partition, load_partition_folder
@@ -149,8 +150,6 @@ def evaluate(
     """Embed every node, rank the held-out edges, probe; each trainer does a share of its own machine's part."""
     import dgl
 
-    from tutorial_lib.trainer import gather_predictions
-
     graph, node_map = session.graph, partition.node_map
     n, emit = graph.num_nodes(), session.events.emit
     nodes = session.split(torch.ones(n, dtype=torch.bool), even=False)
@@ -164,22 +163,21 @@ def evaluate(
     sums = sum_over_ranks([*rank_sums(ranks["val"]), *rank_sums(ranks["test"])])
 
     own = session.split(graph.ndata["train_mask"], even=False)
-    train = gather_predictions(session, own, own)
-    probe = None
+    train = gather((own, own))
+    fitted = None
     if session.rank == 0:
         ids = torch.cat([part for part, _ in train])
         ids = ids[np.argsort(node_map[ids.numpy()])]  # in the data set's order, like a single process
         ids = thinned(ids, options.probe_nodes)
-        probe = fit_probe(h[ids], data.labels[ids].long())
-    shared = [probe]
-    dist.broadcast_object_list(shared, src=0)
-    predictions = torch.cat([shared[0].predict(h[part]) for part in nodes.split(ROWS)] or [nodes])
+        fitted = fit_probe(h[ids], data.labels[ids].long()).to_tensors()
+    probe = Probe.from_tensors(broadcast(fitted))
+    predictions = torch.cat([probe.predict(h[part]) for part in nodes.split(ROWS)] or [nodes])
     right = predictions == data.labels[nodes]
     chosen = [graph.ndata[f"{side}_mask"][nodes].bool() for side in ("val", "test")]
     counts = sum_over_ranks([float(x) for mask in chosen for x in ((right & mask).sum(), mask.sum())])
 
-    gathered = gather_predictions(session, nodes, predictions)
-    ranked = gather_predictions(session, data.edges["test"], ranks["test"])
+    gathered = gather((nodes, predictions))
+    ranked = gather((data.edges["test"], ranks["test"]))
     if session.rank == 0:
         original = np.empty(n, dtype=np.int64)
         for ids, values in gathered:

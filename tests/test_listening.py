@@ -1,0 +1,80 @@
+"""Who listens where while a job runs: each machine on its own address, and with one machine on loopback only."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from fault_support import RunningJob, plan_of
+
+import tutorial_lib
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.local import LocalCluster, free_ports
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
+
+# All sockets of the network that it runs in, TCP that listens and UDP: (address, port, process number or None).
+LOOK = """
+import json, psutil
+found = [[c.laddr.ip, c.laddr.port, c.pid] for c in psutil.net_connections("inet") if c.laddr and not c.raddr]
+print(json.dumps(found))
+"""
+
+
+def listening(cluster, machine) -> list[tuple[str, int, int | None]]:
+    process = cluster.popen(machine, [sys.executable, "-c", LOOK], stdout=subprocess.PIPE, text=True)
+    out, _ = process.communicate(timeout=20)
+    return [tuple(entry) for entry in json.loads(out)]
+
+
+def check(found: list[tuple[str, int, int | None]], plan, machine) -> None:
+    """Servers, trainers and samplers are all there, and all of them on the machine's address."""
+    ports = {port for _address, port, _pid in found}
+    assert {machine.port + server for server in range(plan.servers)} <= ports, found
+    assert (plan.master_port in ports) == (machine == plan.machines[0]), found
+    # The trainers' gloo; DGL in trainers and in samplers.
+    assert len(found) >= plan.servers + plan.trainers * (1 + 1 + plan.samplers), found
+    assert {address for address, _port, _pid in found} == {machine.address}, found
+
+
+def test_a_job_on_two_machines_listens_on_their_addresses_only(emulation, partition_of, tmp_path):
+    with EmulatedCluster(2) as cluster:
+        plan = plan_of(cluster, partition_of(2), tmp_path, "loop:60", "-", samplers=1)
+        job = RunningJob(cluster, plan)
+        try:
+            job.wait_for("beat", 4, seconds=120)
+            for machine in cluster.machines:
+                check(listening(cluster, machine), plan, machine)  # nothing else runs in their networks
+        finally:
+            error, _ = job.end()
+    assert error is None
+
+
+def test_a_job_on_this_computer_listens_on_loopback_only(partition_of, tmp_path):
+    with LocalCluster(servers=2) as cluster:
+        plan = plan_of(cluster, partition_of(1), tmp_path, "loop:60", "-", trainers=2, samplers=1, servers=2)
+        job = RunningJob(cluster, plan)
+        try:
+            job.wait_for("beat", 4, seconds=120)
+            own = {process.pid for process in psutil.Process().children(recursive=True)}
+            found = [entry for entry in listening(cluster, cluster.machines[0]) if entry[2] in own]
+            check(found, plan, cluster.machines[0])
+        finally:
+            error, _ = job.end()
+    assert error is None
+
+
+def test_a_file_of_the_user_is_no_module_for_torchrun(tmp_path):
+    """``copy.py`` in the folder that a job runs in, which is also on PYTHONPATH."""
+    (tmp_path / "copy.py").write_text("raise SystemExit('the copy of the user')")
+    torchrun = Path(tutorial_lib.__file__).parent / "cluster" / "_torchrun.py"
+    options = ["--master-addr=127.0.0.1", f"--master-port={free_ports(1)}", f"--log-dir={tmp_path}", "--no-python"]
+    command = [sys.executable, torchrun, "-m", "torch.distributed.run", *options, "/bin/echo", "started"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr

@@ -1,0 +1,53 @@
+"""torchrun, with its store on one address of this machine instead of on all of them.
+
+Runs as ``python _torchrun.py -m torch.distributed.run OPTIONS...``: the command still says what it is.
+
+The torchrun of machine 0 holds the store in which the trainers find each other. torch lets it listen on every network
+card, so whoever reaches any of them could write into it. Here the listening socket is made first, bound to the
+address of ``--master-addr``, and handed over. The store of torch 2.4 to 2.7 takes a socket only with
+``use_libuv=False``, that of others as it is. Where neither works, the store listens on all, and the log says so.
+"""
+
+import os
+import sys
+
+
+def listen_on_own_address() -> None:
+    """From now on, the store of a static rendezvous listens on the address of machine 0 only."""
+    import socket
+
+    from torch.distributed import TCPStore
+    from torch.distributed.elastic.rendezvous import static_tcp_rendezvous as static
+
+    class OnOneAddress(static.StaticTCPRendezvous):
+        def bound_store(self):
+            options = (self.master_addr, self.master_port, self.world_size, True, self.timeout)
+            with socket.create_server((self.master_addr, self.master_port), backlog=2048) as listener:
+                for more in ({}, {"use_libuv": False}):
+                    try:
+                        return TCPStore(*options, master_listen_fd=os.dup(listener.fileno()), **more)
+                    except (TypeError, NotImplementedError) as error:
+                        reason = error
+            print(f"this torch cannot bind its store to one address; it listens on all: {reason}", flush=True)
+            return None
+
+        def next_rendezvous(self):
+            if self.rank == 0 and self._store is None:
+                self._store = self.bound_store()
+            return super().next_rendezvous()
+
+    static.StaticTCPRendezvous = OnOneAddress
+
+
+def main() -> None:
+    # Neither our neighbours here nor the user's files (a `random.py`) are modules for torch to import.
+    sys.path[:] = [path for path in sys.path if path not in (os.path.dirname(os.path.abspath(__file__)), os.getcwd())]
+    import runpy
+
+    listen_on_own_address()
+    module, sys.argv = sys.argv[2], sys.argv[2:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
