@@ -76,6 +76,8 @@ class RunDisplay:
         elif kind == "epoch":
             self.epoch(event)
         elif kind == "resumed":
+            if "damaged" in event:
+                self.say(f"{event['damaged']}; the one before it is used")
             self.say(f"continuing after epoch {event['epochs']} from the checkpoint")
         elif kind == "evaluating":
             self.say("evaluating every node over all its neighbours")
