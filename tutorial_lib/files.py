@@ -82,7 +82,8 @@ def lock_holder(handle: int) -> str:
             fields = line.split()  # 1: FLOCK ADVISORY WRITE 123 08:01:5678 0 EOF
             if fields[1] == "FLOCK" and fields[5] == place and int(fields[4]) > 0:
                 command = Path(f"/proc/{fields[4]}/cmdline").read_bytes().decode(errors="replace")
-                return f"process {fields[4]} ({' '.join(command.split(chr(0)))[:80].strip()})"
+                words = " ".join(command.replace("\0", " ").split())
+                return f"process {fields[4]} ({words[:80]})"
     return "another process"
 
 
