@@ -10,11 +10,13 @@ import typer
 
 from tutorial_lib.cli.app import app
 from tutorial_lib.cli.options import (
+    CollectiveOption,
     CopyToOption,
     EmulateOption,
     MachinesOption,
     PublicOption,
     RemotePythonOption,
+    ServingOption,
     SshPortOption,
     SshUserOption,
     StallOption,
@@ -63,7 +65,9 @@ def launch(
     wire: WireOption = None,
     timeout: Annotated[float | None, typer.Option(min=1, help="Seconds the trainers may take.")] = None,
     stall_timeout: StallOption = 120.0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the logs (default: runs/TIME-launch)")] = None,
+    serving_timeout: ServingOption = 300.0,
+    collective_timeout: CollectiveOption = 600.0,
+    out: Annotated[Path | None, typer.Option(help="Folder of the logs (default: runs/TIME-launch-XXXX)")] = None,
 ) -> None:
     """Run any DistDGL script, unchanged, on emulated or real machines. Trainer output is in the log folder."""
     from tutorial_lib.launching import LaunchRequest
@@ -95,6 +99,8 @@ def launch(
         wire=wire,
         timeout=timeout,
         stall_timeout=stall_timeout or None,
+        serving_timeout=serving_timeout,
+        collective_timeout=collective_timeout,
         real=real_machines(address_file, ssh_port, ssh_username, remote_python, copy_to, allow_public),
     )
     with RunDisplay() as display:

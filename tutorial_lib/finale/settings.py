@@ -19,6 +19,7 @@ from tutorial_lib.training import TrainConfig
 STATE, LOCK = "finale.json", ".lock"  # earlier versions made a file to lock; now it is the folder
 FREE = {  # may differ when a finale is continued: they change no finished step
     *("scaling", "scaling_scale", "source.max_memory", "layout.stall_timeout"),
+    *("layout.serving_timeout", "layout.collective_timeout"),
     *(f"layout.real.{name}" for name in ("ssh_port", "ssh_username", "python", "copy_to", "allow_public")),
 }
 FULL_SCALE, FULL_EPOCHS = 1.0, 20
