@@ -143,7 +143,7 @@ def test_an_earlier_run_is_not_overwritten(tmp_path, run_here):
 
 def test_a_run_folder_that_is_a_file_or_below_one(tmp_path, run_here):
     (tmp_path / "file").write_text("mine")
-    for out, words in [("file", "is a file, not a folder"), ("file/run", "no right to write in")]:
+    for out, words in [("file", "is a file, not a folder"), ("file/run", "file is a file, not a folder")]:
         done = run_here("train", "--out", str(tmp_path / out), "--root", str(tmp_path / "data"))
         assert done.returncode == 2
         assert words in done.stderr.splitlines()[0]

@@ -15,6 +15,7 @@ import pytest
 from tutorial_lib.datasets.cache import ArrayCache
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import alone_in, new_folder, write_json
+from tutorial_lib.launching import LaunchRequest, launch
 from tutorial_lib.result import EventLog, Silent, check_run_folder, default_run_folder, own_run_folder
 from tutorial_lib.waiting import WaitedTooLong
 
@@ -69,6 +70,20 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
         assert [event["kind"] for event in log.earlier] == ["stage"]
 
 
+def test_a_launch_has_its_folder_alone(tmp_path, partition_of):
+    request = LaunchRequest(
+        command=["true"],
+        workspace=tmp_path,
+        part_config=partition_of(1).config,
+        ip_config=Path("ip_config.txt"),
+        out=tmp_path / "logs",
+    )
+    with own_run_folder(request.out), pytest.raises(InputError, match="another program is running in"):
+        launch(request)
+    assert sorted(os.listdir(tmp_path)) == ["logs"]  # not even the address file was written
+    assert os.listdir(request.out) == []
+
+
 def test_who_waits_for_a_cache_says_for_whom_and_goes_on(tmp_path, hold, capfd):
     holder = hold(tmp_path, 3)
     with alone_in(tmp_path) as alone:
@@ -102,6 +117,18 @@ def test_left_over_folders_of_killed_processes_go_and_others_stay(tmp_path):
 def test_json_that_cannot_be_written_leaves_nothing(tmp_path):
     with pytest.raises(TypeError):
         write_json(tmp_path / "x.json", {"a": object()})
+    assert os.listdir(tmp_path) == []
+
+
+def test_json_on_a_full_disk_names_the_file_and_leaves_nothing(tmp_path):
+    code = (
+        "import resource, signal, sys; from pathlib import Path; from tutorial_lib.files import write_json\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "write_json(Path(sys.argv[1]), list(range(10_000)))"
+    )
+    path = tmp_path / "x.json"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == f"OSError: [Errno 27] File too large: '{path}'"
     assert os.listdir(tmp_path) == []
 
 

@@ -40,7 +40,10 @@ def write_json(path: Path, value: Any) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:  # a full disk, or Ctrl-C
+    except OSError as error:  # of a full disk, Python does not say which file
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 

@@ -42,6 +42,9 @@ if TYPE_CHECKING:  # the command line needs this module without torch, for the d
     from tutorial_lib.training import TrainConfig
 
 
+NOT_EMPTY = "Choose another folder, or remove this one yourself."
+
+
 class Reporter(Protocol):
     """Where a run tells how far it is; ``display.RunDisplay`` is one."""
 
@@ -71,13 +74,9 @@ def check_run_folder(out: Path) -> Path:
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file, not a folder")
     if out.exists() and any(out.iterdir()):
-        raise _not_empty(out)
+        raise InputError(f"--out {out} is not empty", NOT_EMPTY)
     check_right_to_write(out)
     return out
-
-
-def _not_empty(out: Path) -> InputError:
-    return InputError(f"--out {out} is not empty", "Choose another folder, or remove this one yourself.")
 
 
 def check_resume_folder(out: Path) -> Path:
@@ -96,6 +95,8 @@ def check_resume_folder(out: Path) -> Path:
 
 def check_right_to_write(out: Path) -> None:
     parent = next(folder for folder in [out, *out.parents] if folder.exists())
+    if not parent.is_dir():
+        raise InputError(f"--out {out}: {parent} is a file, not a folder")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"--out {out}: no right to write in {parent}")
 
@@ -145,7 +146,7 @@ class EventLog:
                 # A new file, never a truncated one. Unbuffered: what a full disk refuses must not be tried again later.
                 self.file = (out / "events.jsonl").open("r+b" if resume else "xb", buffering=0)
             except FileExistsError:
-                raise _not_empty(out) from None
+                raise InputError(f"--out {out} is not empty", NOT_EMPTY) from None
             except OSError as error:
                 raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
             self._folder = stack.pop_all()
@@ -196,8 +197,7 @@ def distributed_result(
     Args:
         events, use, seconds: of this start of the job.
         earlier: events of the starts before it.
-        resumed: epochs of the checkpoint, as this computer sees it; the trainers may have found that a file of another
-            machine is damaged, and have continued after fewer.
+        resumed: epochs of the checkpoint as seen from here; fewer count where a file of another machine was damaged.
 
     Raises:
         JobFailed: the trainers ended well and never reported an accuracy.

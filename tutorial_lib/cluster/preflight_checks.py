@@ -58,19 +58,11 @@ def examine_machine(plan: JobPlan, index: int, checksum_seconds: float = 10.0) -
         except (psutil.Error, PermissionError) as error:  # what this machine does not let us see may be in order
             findings.append(Finding("preflight", SKIP, f"a check could not be made: {type(error).__name__}: {error}"))
         except Exception as error:  # anything else would be found again in the middle of the job, by its servers
-            findings.append(_broken_off(error))
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"({Path(frame.filename).name}:{frame.lineno}, {frame.name})"
+            detail = f"a check broke off: {type(error).__name__}: {error} {place}"
+            findings.append(Finding("preflight", FAIL, detail, "Look at what that line reads on this machine."))
     return findings
-
-
-def _broken_off(error: Exception) -> Finding:
-    """What nobody has thought of: seen, with its place, and not taken for a check that has passed."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{Path(frame.filename).name}:{frame.lineno}, {frame.name}"
-    detail = f"a check broke off: {type(error).__name__}: {error} ({place})"
-    remedy = (
-        "Look at what that line reads on this machine; if nothing is wrong there, this is a mistake of tutorial_lib."
-    )
-    return Finding("preflight", FAIL, detail, remedy)
 
 
 def environment() -> dict[str, str]:
