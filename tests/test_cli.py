@@ -121,7 +121,7 @@ def test_a_mistake_in_launch(options, words, tmp_path, run_here, partition_of):
         ["train", "--epochs", "0"],
         ["train", "--epochs", "x"],
         ["train", "--no-such"],
-        *(["train", name, "9" * 20] for name in ("--hidden-size", "--batch-size", "--epochs", "--ahead")),
+        *(["train", name, "9" * 20] for name in ("--hidden-size", "--batch-size", "--epochs", "--servers")),
         *(["train", name, value] for name in ("--stall-timeout", "--collective-timeout") for value in ("inf", "nan")),
         ["launch", "--serving-timeout", "0", "--part_config", "x", "true"],
     ],

@@ -10,6 +10,7 @@ import typer
 
 from tutorial_lib.cli.app import app
 from tutorial_lib.cli.options import (
+    MOST_PROCESSES,
     CollectiveOption,
     CopyToOption,
     EmulateOption,
@@ -44,9 +45,11 @@ def launch(
         ),
     ] = Path("ip_config.txt"),
     workspace: Annotated[Path, typer.Option(help="Working directory of every process.")] = Path(),
-    num_trainers: Annotated[int, typer.Option("--num_trainers", help="Trainers per machine.")] = 1,
-    num_samplers: Annotated[int, typer.Option("--num_samplers", help="Sampler processes per trainer.")] = 0,
-    num_servers: Annotated[int, typer.Option("--num_servers", help="DGL servers per machine.")] = 1,
+    num_trainers: Annotated[int, typer.Option("--num_trainers", max=MOST_PROCESSES, help="Trainers per machine.")] = 1,
+    num_samplers: Annotated[
+        int, typer.Option("--num_samplers", max=MOST_PROCESSES, help="Sampler processes per trainer.")
+    ] = 0,
+    num_servers: Annotated[int, typer.Option("--num_servers", max=MOST_PROCESSES, help="DGL servers per machine.")] = 1,
     num_server_threads: Annotated[
         int, typer.Option("--num_server_threads", min=1, help="OpenMP threads of a server.")
     ] = 1,

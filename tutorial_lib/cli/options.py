@@ -14,6 +14,7 @@ from tutorial_lib.layout import RealMachines
 from tutorial_lib.tasks import TASKS
 
 LARGEST = 2**31 - 1  # of a number that C++ code takes
+MOST_PROCESSES = 1024  # of a kind on a machine: each is looked at before a job
 
 DatasetOption = Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")]
 ScaleOption = Annotated[float, typer.Option(help="Size of synthetic-products, 0.002 to 1.0 (1.0: 2.4M nodes).")]
@@ -73,9 +74,9 @@ IpConfigOption = Annotated[
     Path | None,
     typer.Option("--ip_config", help="Real machines over ssh, one a line: its address, and if you like a port."),
 ]
-TrainersOption = Annotated[int, typer.Option(help="Trainers per machine.")]
-SamplersOption = Annotated[int, typer.Option(help="Sampler processes per trainer.")]
-ServersOption = Annotated[int, typer.Option(help="DGL servers per machine.")]
+TrainersOption = Annotated[int, typer.Option(max=MOST_PROCESSES, help="Trainers per machine.")]
+SamplersOption = Annotated[int, typer.Option(max=MOST_PROCESSES, help="Sampler processes per trainer.")]
+ServersOption = Annotated[int, typer.Option(max=MOST_PROCESSES, help="DGL servers per machine.")]
 FanoutsOption = Annotated[str, typer.Option(help="Neighbours per hop, outermost first.")]
 BatchSizeOption = Annotated[int, typer.Option(min=1, max=LARGEST, help="Seed nodes per trainer and step.")]
 HiddenSizeOption = Annotated[int, typer.Option(min=1, max=LARGEST)]
