@@ -79,4 +79,6 @@ lock: venv
 	$(PY) scripts/make_environment_yml.py
 
 clean:
-	rm -rf .venv .venv-modern .pytest_cache .ruff_cache data/cache data/partitions
+	@sh scripts/make_venv.sh remove
+	@STACK=modern sh scripts/make_venv.sh remove
+	rm -rf .pytest_cache .ruff_cache data/cache data/partitions

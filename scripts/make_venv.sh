@@ -1,6 +1,6 @@
 #!/bin/sh
 # Make .venv from requirements.lock, or with STACK=modern .venv-modern from requirements-modern.lock; or do nothing when
-# it is up to date. Called by every make target.
+# it is up to date. Called by every make target. With the argument `remove`, remove it.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,20 @@ esac
 
 # What it depends on. The folder's own path is part of it: a moved or copied .venv does not work.
 wanted=$( (pwd -P; cat $lock scripts/make_venv.sh) | cksum)
-if [ -x $venv/bin/python ] && [ "$(cat $venv/made-from 2>/dev/null)" = "$wanted" ] && $venv/bin/python -c ''; then
+if [ "${1:-}" != remove ] && [ -x $venv/bin/python ] && [ "$(cat $venv/made-from 2>/dev/null)" = "$wanted" ] &&
+    $venv/bin/python -c ''; then
+    exit 0
+fi
+
+# Only what this script has made is removed, finished or not. A link leads to somebody else's folder.
+mark=made-by-make_venv
+if [ -L $venv ] || { [ -e $venv ] && ! [ -f $venv/$mark ] && ! [ -f $venv/made-from ]; }; then
+    say "error: $(pwd -P)/$venv was not made by scripts/make_venv.sh, so it is neither replaced nor removed"
+    say "what to do: move it away (mv $venv $venv-mine) or remove it yourself, then run make again"
+    exit 2
+fi
+if [ "${1:-}" = remove ]; then
+    rm -rf $venv
     exit 0
 fi
 
@@ -37,16 +50,7 @@ for candidate in "${PYTHON:-python3.12}" python3.12 python3.11 python3.10 python
     fi
 done
 
-rm -rf $venv
-if [ -n "$python" ]; then
-    say "Making $venv with $("$python" --version) ($(command -v "$python"))"
-    "$python" -m venv $venv
-    set -- $venv/bin/python -m pip install --progress-bar on --disable-pip-version-check --no-input
-elif command -v uv >/dev/null 2>&1; then
-    say "No suitable Python found; uv makes $venv with Python 3.11"
-    uv venv --python 3.11 $venv
-    set -- uv pip install --python $venv/bin/python
-else
+if [ -z "$python" ] && ! command -v uv >/dev/null 2>&1; then
     say "error: found no Python 3.10, 3.11 or 3.12 with the venv module (DGL 2.1.0 has no build for newer ones)"
     say "what to do: install one, then run make again:"
     say "  Debian, Ubuntu:  sudo apt install python3 python3-venv     (or python3.11 python3.11-venv)"
@@ -54,6 +58,25 @@ else
     say "  without root:    install uv (https://docs.astral.sh/uv), which brings its own Python"
     say "  or name one:     make run PYTHON=/path/to/python3.11"
     exit 2
+fi
+
+if [ -e $venv ]; then
+    # The mark goes last: what an interrupted removal leaves is still known to be ours.
+    find $venv -mindepth 1 -maxdepth 1 ! -name $mark ! -name made-from -exec rm -rf {} +
+else
+    mkdir $venv
+fi
+: > $venv/$mark
+rm -f $venv/made-from
+
+if [ -n "$python" ]; then
+    say "Making $venv with $("$python" --version) ($(command -v "$python"))"
+    "$python" -m venv $venv
+    set -- $venv/bin/python -m pip install --progress-bar on --disable-pip-version-check --no-input
+else
+    say "No suitable Python found; uv makes $venv with Python 3.11"
+    uv venv --allow-existing --python 3.11 $venv
+    set -- uv pip install --python $venv/bin/python
 fi
 
 say "Installing $(grep -c '==' $lock) packages, 2.5 to 3 GB to download and 6 GB on disk (torch brings CUDA libraries)"

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tutorial_lib.checkpoint import (
-    Checkpoints,
-    check_same_settings,
-    read_checkpoint,
-    remove_leftovers,
-    restore,
-    save,
-)
+from tutorial_lib.checkpoint import Checkpoints, restore, save
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.launch import Coordinator
 from tutorial_lib.cluster.spec import write_ip_config
+from tutorial_lib.embeddings import restore_settings
 from tutorial_lib.errors import InputError
+from tutorial_lib.generations import check_same_settings, read_checkpoint, remove_leftovers
 from tutorial_lib.optimizer_state import flatten_optimizer, unflatten_optimizer
 
 TRAINER = Path(__file__).with_name("checkpoint_trainer.py")
@@ -71,11 +69,12 @@ def test_training_goes_on_exactly_where_it_was(tmp_path, optimizer_class, option
     assert unflatten_optimizer(tensors, json.loads(json.dumps(numbers)))["param_groups"] == numbers["param_groups"]
 
 
-def test_the_one_before_goes_when_the_new_one_is_valid(tmp_path):
+def test_two_are_kept_and_those_before_go_when_the_new_one_is_valid(tmp_path):
     model, optimizer = trained()
-    for count in (1, 2, 3):
+    for count in (1, 2, 3, 4):
         save(tmp_path, model, optimizer, [{"epoch": k} for k in range(count)], SETTINGS)
-        assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", f"epoch-000{count}"}
+        before = {"manifest-previous.json", f"epoch-000{count - 1}"} if count > 1 else set()
+        assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", f"epoch-000{count}", *before}
         assert len(read_checkpoint(tmp_path).epochs) == count
 
 
@@ -116,6 +115,187 @@ def test_a_flipped_bit_anywhere_is_found_and_the_file_named(saved, name, positio
     flip_bit(path, int(path.stat().st_size * position))
     with pytest.raises(InputError, match=f"(damaged checkpoint: .*{name}|{name} has format)"):
         read_checkpoint(saved)
+
+
+@pytest.fixture
+def saved_twice(saved) -> Path:
+    """``saved``, whose model has the weights after 3 steps, and a newer one, after 6."""
+    save(saved, *trained(steps=6), [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    return saved
+
+
+@pytest.mark.parametrize("name", ["epoch-0002/model.safetensors", "epoch-0002/optimizer.safetensors", "manifest.json"])
+def test_a_flipped_bit_costs_one_epoch(saved_twice, name):
+    """Resuming says so and takes the one before; the next save does not take that one's place."""
+    flip_bit(saved_twice / name, (saved_twice / name).stat().st_size // 2)
+    found = read_checkpoint(saved_twice)
+    assert (len(found.epochs), found.folder.name) == (1, "epoch-0001")
+    assert f"damaged checkpoint: {saved_twice / name} " in found.damaged
+    told = []
+    model, optimizer = trained(steps=0)
+    keeper = Checkpoints(saved_twice, SETTINGS, resume=True, emit=lambda kind, **fields: told.append((kind, fields)))
+    assert keeper.restore(model, optimizer) == [{"epoch": 0}]
+    assert told == [("resumed", {"epochs": 1, "damaged": found.damaged})]
+    assert torch.equal(model[0].weight, trained(steps=3)[0][0].weight)
+    save(saved_twice, model, optimizer, [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    assert read_checkpoint(saved_twice).damaged == ""
+    flip_bit(saved_twice / "epoch-0002" / "model.safetensors", -5)
+    assert len(read_checkpoint(saved_twice).epochs) == 1
+
+
+def test_a_missing_manifest_costs_one_epoch_too(saved_twice):
+    (saved_twice / "manifest.json").unlink()
+    assert len(read_checkpoint(saved_twice).epochs) == 1
+
+
+def test_two_damaged_ones_are_both_named(saved_twice):
+    for epoch in (1, 2):
+        flip_bit(saved_twice / f"epoch-000{epoch}" / "model.safetensors", -5)
+    for read in (lambda: read_checkpoint(saved_twice), lambda: restore(saved_twice, *trained(steps=0))):
+        with pytest.raises(InputError, match=r"epoch-0002/model.*; and the one before it: .*epoch-0001/model"):
+            read()
+
+
+def test_what_the_user_keeps_there_stays(saved_twice, tmp_path_factory):
+    """Only files with exactly our names are removed; a folder goes only when nothing else is in it."""
+    shutil.copytree(saved_twice / "epoch-0002", saved_twice / "epoch-0002-best-keep")
+    (saved_twice / ".notes").write_text("mine")
+    (saved_twice / ".ipynb_checkpoints").mkdir()
+    (saved_twice / ".model.safetensors.mine").write_text("mine")
+    (saved_twice / "epoch-0001" / "notes.txt").write_text("mine")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "model.safetensors").write_text("mine")
+    (saved_twice / "epoch-0007").symlink_to(elsewhere)
+    save(saved_twice, *trained(), [{"epoch": k} for k in range(3)], SETTINGS)
+    remove_leftovers(saved_twice)
+    assert len(read_checkpoint(saved_twice).epochs) == 3
+    kept = {str(path.relative_to(saved_twice)) for path in saved_twice.rglob("*")} - {"epoch-0007"}
+    ours = {f"epoch-000{k}/{name}.safetensors" for k in (2, 3) for name in ("model", "optimizer")}
+    best = {f"epoch-0002-best-keep/{name}.safetensors" for name in ("model", "optimizer")}
+    folders = {"epoch-0001", "epoch-0002", "epoch-0003", "epoch-0002-best-keep", ".ipynb_checkpoints"}
+    users = {".notes", ".model.safetensors.mine", "epoch-0001/notes.txt"}
+    assert kept == {"manifest.json", "manifest-previous.json", *ours, *best, *folders, *users}
+    assert (elsewhere / "model.safetensors").read_text() == "mine"
+
+
+def test_files_are_on_the_disk_before_the_manifest_names_them(tmp_path, monkeypatch):
+    """Each fsync and rename, in order: a file, its folder, the folder of that; then the manifest, and its folder."""
+    told = []
+    fsync, replace = os.fsync, Path.replace
+
+    def recorded_fsync(number: int) -> None:
+        fsync(number)
+        told.append(Path(os.readlink(f"/proc/self/fd/{number}")).name)
+
+    def recorded_replace(path: Path, target: Path) -> Path:
+        told.append(f"-> {target.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "replace", recorded_replace)
+    checkpoint = tmp_path / "checkpoint"
+    save(checkpoint, *trained(), [{"epoch": 0}], SETTINGS)
+    files = [[f"{name}.safetensors", "epoch-0001", "checkpoint"] for name in ("model", "optimizer")]
+    temporary = told[6]
+    assert temporary.startswith(".manifest.json.")
+    assert told == [*files[0], *files[1], temporary, "-> manifest.json", "checkpoint"]
+
+
+def test_a_checkpoint_sets_no_attribute_but_those_that_were_saved():
+    optimizer = SimpleNamespace(_lr=0.1, _eps=1e-8, step=print)
+    restore_settings(optimizer, {"_lr": 0.5})
+    assert optimizer._lr == 0.5
+    for wrong in ({"step": 3}, {"_lr": "x"}, {"_lr": 0.1, "__class__": 1}):
+        with pytest.raises(InputError, match="the checkpoint sets"):
+            restore_settings(optimizer, wrong)
+    assert (optimizer._lr, optimizer.step) == (0.5, print)
+
+
+RANKS = """
+import os, sys, threading, time
+from pathlib import Path
+from types import SimpleNamespace
+import torch
+import torch.distributed as dist
+sys.path.insert(0, sys.argv[1])
+from test_checkpoint import SETTINGS, flip_bit, trained
+from tutorial_lib import checkpoint, generations
+rank, mode, folder, store = int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), sys.argv[5]
+os.environ.update(LOCAL_RANK="0", TUTORIAL_MACHINE=f"machine-{rank}")
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+rows = {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
+def save(count):
+    epochs = [{"epoch": k} for k in range(count)]
+    checkpoint.save(folder, *trained(steps=count), epochs, SETTINGS, embeddings=rows)
+def load():
+    dist.barrier()
+    rows["users"].weight.zero_()
+    said = []
+    epochs = checkpoint.restore(folder, *trained(steps=0), embeddings=rows, say=said.append)
+    print(len(epochs), rows["users"].weight[0, 0].item(), *said)
+save(1)
+rows["users"].weight += 10
+save(2)
+if mode == "damage":
+    load()
+    if rank == 1:
+        flip_bit(folder / "epoch-0002" / "embeddings-machine-1.safetensors", -3)
+    load()
+else:
+    write = generations.write_json
+    def slowly(path, value):
+        time.sleep(0.5)
+        for k in (1, 2):
+            assert (folder / f"epoch-000{k}" / "model.safetensors").exists(), "gone before the new manifest"
+        write(path, value)
+    generations.write_json = slowly
+    save(3)
+dist.barrier()
+"""
+
+
+def run_ranks(tmp_path: Path, mode: str, *folders: Path) -> list[str]:
+    """Two ranks, on two machines as far as they know, each with its checkpoint folder; what they print."""
+    ranks = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                RANKS,
+                str(Path(__file__).parent),
+                str(k),
+                mode,
+                str(folder),
+                str(tmp_path / "store"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for k, folder in enumerate(folders)
+    ]
+    ended = [rank.communicate(timeout=60) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], ended[0][1] + ended[1][1]
+    return [printed for printed, _ in ended]
+
+
+def test_damage_that_only_another_machine_sees_sends_all_ranks_back(tmp_path):
+    """Each machine has a folder of its own; a bit of machine 1's rows is flipped, and rank 0 cannot see that file."""
+    folders = [tmp_path / f"machine-{k}" for k in (0, 1)]
+    first, second = run_ranks(tmp_path, "damage", *folders)
+    assert not (folders[0] / "epoch-0002" / "embeddings-machine-1.safetensors").exists()
+    assert not (folders[1] / "manifest.json").exists()
+    rows = folders[1] / "epoch-0002" / "embeddings-machine-1.safetensors"
+    damage = f"damaged checkpoint: {rows} has other content than when it was written (checksum)"
+    assert first.splitlines() == ["2 10.0", f"1 0.0 {damage}"]
+    assert second.splitlines() == ["2 11.0", "1 1.0"]
+
+
+def test_no_rank_removes_a_checkpoint_before_the_new_manifest(tmp_path):
+    """Rank 0 takes half a second to write each manifest; the first trainer of another machine removes, too."""
+    shared = tmp_path / "shared"
+    run_ranks(tmp_path, "slow", shared, shared)
+    assert {path.name for path in shared.glob("epoch-*")} == {"epoch-0002", "epoch-0003"}
 
 
 def test_a_short_or_missing_file_is_named(saved):
@@ -211,7 +391,8 @@ def test_a_crash_before_the_manifest_leaves_the_one_before(saved):
     (saved / ".manifest.json.123").write_text('{"format": 1, "fol')
     found = read_checkpoint(saved)
     assert (len(found.epochs), found.folder.name) == (1, "epoch-0001")
-    remove_leftovers(saved, keep=found.folder.name)
+    (saved / ".model.safetensors").write_bytes(b"half")
+    remove_leftovers(saved)
     assert {path.name for path in saved.iterdir()} == {"manifest.json", "epoch-0001"}
     restore(saved, *trained(steps=0))
 

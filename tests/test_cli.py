@@ -12,7 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tutorial_lib import launching
 from tutorial_lib.cli import main
+from tutorial_lib.layout import Layout
 
 
 def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
@@ -24,7 +26,7 @@ def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
 @pytest.fixture
 def run_here(capsys, monkeypatch, tmp_path):
     """As ``run``, in a folder of its own and without a new process, which would import torch each time."""
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def call(*arguments: str) -> SimpleNamespace:
         monkeypatch.chdir(tmp_path)
@@ -34,7 +36,8 @@ def run_here(capsys, monkeypatch, tmp_path):
         return SimpleNamespace(returncode=end.value.code, stdout=output.out, stderr=output.err)
 
     yield call
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_a_mistake_in_a_process_of_its_own(tmp_path):
@@ -73,6 +76,7 @@ def test_help(command, run_here):
         ),
         (["train", "--fanouts", "a,b"], "--fanouts 'a,b' is not a list"),
         (["train", "--fanouts", "10,0"], "--fanouts '10,0' is not a list"),
+        (["train", "--fanouts", "99999999999999999999"], "is not a list of neighbour counts, 1 to 2147483647"),
         (["data", "no-such-file.npz"], "no-such-file.npz"),
         (["data", "ogbn-products"], "ogbn-products"),
         (["partition", "--dataset", "synthetic-products", "--parts", "0", "--out", "p"], "into 0 parts"),
@@ -111,7 +115,17 @@ def test_a_mistake_in_launch(options, words, tmp_path, run_here, partition_of):
     assert (tmp_path / "ip_config.txt").read_text() == "10.0.0.1\n"
 
 
-@pytest.mark.parametrize("arguments", [["train", "--epochs", "0"], ["train", "--epochs", "x"], ["train", "--no-such"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--epochs", "0"],
+        ["train", "--epochs", "x"],
+        ["train", "--no-such"],
+        *(["train", name, "9" * 20] for name in ("--hidden-size", "--batch-size", "--epochs", "--servers")),
+        *(["train", name, value] for name in ("--stall-timeout", "--collective-timeout") for value in ("inf", "nan")),
+        ["launch", "--serving-timeout", "0", "--part_config", "x", "true"],
+    ],
+)
 def test_wrong_options(arguments, run_here):
     done = run_here(*arguments)
     assert done.returncode == 2
@@ -125,6 +139,31 @@ def test_an_earlier_run_is_not_overwritten(tmp_path, run_here):
     assert done.returncode == 2
     assert "is not empty" in done.stderr
     assert (tmp_path / "run" / "result.json").read_text() == "{}"
+
+
+def test_a_run_folder_that_is_a_file_or_below_one(tmp_path, run_here):
+    (tmp_path / "file").write_text("mine")
+    for out, words in [("file", "is a file, not a folder"), ("file/run", "file is a file, not a folder")]:
+        done = run_here("train", "--out", str(tmp_path / out), "--root", str(tmp_path / "data"))
+        assert done.returncode == 2
+        assert words in done.stderr.splitlines()[0]
+        assert "Traceback" not in done.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_time_limits_are_options(tmp_path, run_here, partition_of):
+    """A program that never serves ends after the seconds that were given, and the plan has those of the collectives."""
+    seen = []
+    real = launching._plan
+    limits = ["--serving-timeout", "2", "--collective-timeout", "33"]
+    arguments = ["--machines", "1", "--part_config", str(partition_of(1).config), *limits, "--out", "logs"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launching, "_plan", lambda *args: seen.append(real(*args)) or seen[-1])
+        done = run_here("launch", *arguments, "sleep", "100")
+    assert done.returncode == 1
+    assert "waited 2 s for the DGL servers to load their parts and listen" in done.stderr.splitlines()[0]
+    assert [plan.collective_seconds for plan in seen] == [33]
+    assert Layout(serving_timeout=7).limits().serving == 7
 
 
 def test_data_as_json(data_root):

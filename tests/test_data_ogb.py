@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import gzip
+import hashlib
 import http.server
 import importlib.util
 import os
@@ -12,8 +14,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +27,7 @@ import pytest
 import torch
 from shared_data import shared_data
 
-from tutorial_lib.datasets import load_dataset
+from tutorial_lib.datasets import download, load_dataset
 from tutorial_lib.datasets import ogb as module
 from tutorial_lib.datasets.ogb import CACHE, SPECS, OgbSpec, load_ogb
 from tutorial_lib.errors import InputError
@@ -371,10 +376,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path.startswith("/missing"):
             self.send_error(404)
             return
+        half = len(body) // 2
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body[: len(body) // 2] if self.path.startswith("/cut") else body)
+        if self.path.startswith("/cut"):
+            self.wfile.write(body[:half])
+        elif self.path.startswith("/nuls"):
+            self.wfile.write(body[:half] + bytes(len(body) - half))
+        elif self.path.startswith("/trickle"):
+            for byte in body:
+                self.wfile.write(bytes([byte]))
+                time.sleep(0.05)
+        else:
+            self.wfile.write(body[:half])
+            time.sleep(0.5 if self.path.startswith("/slow") else 0)
+            self.wfile.write(body[half:])
 
     def log_message(self, *_: object) -> None:
         pass
@@ -399,13 +416,17 @@ def test_download(server: str, toy_zip: Path, monkeypatch: pytest.MonkeyPatch):
     assert names(toy_zip.parent) == ["cites.zip", "toy_cites"]
 
 
-@pytest.mark.parametrize("fault", ["missing", "cut", "refused", "unknown"])
+@pytest.mark.parametrize("fault", ["missing", "cut", "nuls", "trickle", "refused", "unknown"])
 def test_download_fails(server: str, toy_zip: Path, monkeypatch: pytest.MonkeyPatch, fault: str):
+    """Also a file of the right length that holds zeros, and a server that sends a byte now and then."""
+    monkeypatch.setattr(download, "SILENT_SECONDS", 0.5)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
         url = {
             "missing": f"{server}/missing.zip",
             "cut": f"{server}/cut.zip",
+            "nuls": f"{server}/nuls.zip",
+            "trickle": f"{server}/trickle.zip",
             "refused": f"http://127.0.0.1:{unused.getsockname()[1]}/cites.zip",
             "unknown": "no-such-scheme://x/cites.zip",
         }[fault]
@@ -414,6 +435,49 @@ def test_download_fails(server: str, toy_zip: Path, monkeypatch: pytest.MonkeyPa
     assert f"download of {url} failed" in error.message
     assert str(toy_zip) in error.remedy
     assert names(toy_zip.parent) == []
+
+
+def test_two_downloads_at_once_do_not_mix(server: str, tmp_path: Path):
+    """Neither shares the other's file, and both end with a whole archive under its name."""
+    target = tmp_path / "two" / "cites.zip"
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(download.fetch, f"{server}/slow.zip", target, "") for _ in range(2)]:
+            done.result(timeout=20)
+    with zipfile.ZipFile(target) as archive:
+        assert archive.testzip() is None
+    assert names(target.parent) == ["cites.zip"]
+
+
+def test_who_comes_second_waits_and_takes_what_is_there(server: str, toy_zip: Path, monkeypatch, capsys):
+    monkeypatch.setitem(SPECS, CITES.name, dataclasses.replace(CITES, url=f"{server}/slow.zip"))
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(load_ogb, CITES.name, root=toy_zip.parent, download=True) for _ in range(2)]
+        assert len({done.result(timeout=30).fingerprint() for done in both}) == 1
+    assert names(toy_zip.parent) == ["cites.zip", "toy_cites"]
+    assert capsys.readouterr().err.count("is plain HTTP") == 1  # one of the two has downloaded
+
+
+def test_plain_http_needs_a_checksum(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    target = tmp_path / "cites.npz"
+    with pytest.raises(InputError, match="came over plain HTTP, and nothing tells"):
+        download.fetch(f"{server}/cites.npz", target, "")
+    with pytest.raises(InputError, match="its SHA-256 is not the published one"):
+        download.fetch(f"{server}/cites.npz", target, "", sha256="0" * 64)
+    assert names(tmp_path) == ["made", "root"]
+    with urllib.request.urlopen(f"{server}/cites.npz") as answer:
+        body = answer.read()
+    download.fetch(f"{server}/cites.npz", target, "", sha256=hashlib.sha256(body).hexdigest())
+    assert target.read_bytes() == body
+    assert f"{server}/cites.npz is plain HTTP: only the checksums vouch for it" in capsys.readouterr().err
+
+
+def test_input_of_everybody_else_stays_what_it_is():
+    before = builtins.input
+    with module._quiet_ogb() as quiet:
+        assert builtins.input is before
+        with pytest.raises(InputError, match="wanted to ask a question"):
+            quiet.input("remove it?")
+    assert "input" not in vars(quiet)
 
 
 def test_import_of_ogb_starts_no_version_check():

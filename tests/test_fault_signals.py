@@ -25,6 +25,7 @@ EMULATED, LOCAL = ["--emulate", "2"], ["--machines", "1"]
         (EMULATED, signal.SIGKILL, -9),
         (LOCAL, signal.SIGTERM, 143),
         pytest.param(EMULATED, signal.SIGTERM, 143, marks=rare),
+        pytest.param(EMULATED, signal.SIGHUP, 129, marks=rare),
         pytest.param(LOCAL, signal.SIGINT, 130, marks=rare),
         pytest.param(LOCAL, signal.SIGKILL, -9, marks=rare),
     ],
@@ -54,13 +55,16 @@ def test_signals_to_the_command_end_everything(machines, sent, code, emulation, 
     assert seconds < CLEAN_EXIT_SECONDS
     last = (errors.strip().splitlines() or ["nothing: the command itself was killed"])[-1]
     saw(f"{sent.name} to the command, {' '.join(machines)}", last, seconds)
+    if sent == signal.SIGHUP:
+        assert last == "told to end (SIGHUP); everything that was started has been stopped"
     if sent == signal.SIGINT:
         assert errors.endswith("interrupted; everything that was started has been stopped\n")
 
 
 def heed_ctrl_c() -> None:
-    """A suite that a shell started in the background ignores it, and hands that down."""
+    """A suite that a shell started in the background ignores it, and hands that down; so does nohup with SIGHUP."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def wait_for_event(run: Path, kind: str, command: subprocess.Popen, seconds: float = 120) -> None:

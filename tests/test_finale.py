@@ -21,7 +21,7 @@ from tutorial_lib.cli import app
 from tutorial_lib.cli.options import parse_machine_counts
 from tutorial_lib.datasets import Dataset, load_dataset
 from tutorial_lib.datasets.ogb import PRODUCTS, SPECS
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.finale import FinaleSettings, write_report
 from tutorial_lib.finale.memory import PeakMemory
 from tutorial_lib.finale.script import Finale, startup_of
@@ -70,6 +70,31 @@ def test_two_finales_in_one_folder(tmp_path):
         pass
     with alone_in(tmp_path):
         pass
+
+
+def test_a_folder_of_the_users_is_not_touched_by_looking_at_it(tmp_path):
+    """Not even a file of the name that earlier versions locked."""
+    (tmp_path / ".lock").write_text("mine")
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty"):
+        Finale(FinaleSettings(scaling=()), tmp_path, Quiet()).run()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {".lock": "mine", "thesis.txt": "mine"}
+
+
+def test_predictions_that_are_not_those_of_the_trainers_are_an_error(tmp_path):
+    """One of 200 classes is changed, where accuracy is counted."""
+    finale = Finale(FinaleSettings(scaling=()), tmp_path, Quiet())
+    finale.state = State(tmp_path, FinaleSettings(scaling=()))
+    label = np.arange(200) % 7
+    masks = {name: np.arange(200) % 2 == k for k, name in enumerate(("val", "test"))}
+    np.savez(tmp_path / "splits.npz", label=label, train=label < 0, **masks)
+    np.save(tmp_path / "predictions.npy", label)
+    finale.state.finish("training", {"result": {"val_accuracy": 1.0, "test_accuracy": 1.0}})
+    assert finale._predictions() == {"val": 1.0, "test": 1.0}
+    label[101] += 1
+    np.save(tmp_path / "predictions.npy", label)
+    with pytest.raises(JobError, match=r"gives test accuracy 0\.990000, the trainers reported 1\.000000"):
+        finale._predictions()
 
 
 def test_what_changes_no_finished_step_may_differ(tmp_path):

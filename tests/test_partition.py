@@ -13,6 +13,7 @@ import torch
 from tutorial_lib.datasets import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import count_partition, graph_name_of, load_partition_folder, partition_dataset
+from tutorial_lib.partition.folder import checksums_of
 
 
 def tiny_dataset() -> Dataset:
@@ -166,6 +167,24 @@ def test_a_damaged_file_is_named(partition_of, small_dataset, tmp_path, name, da
     with pytest.raises(InputError, match=words) as caught:
         partition_dataset(small_dataset, 2, folder)
     assert str(folder / name) in caught.value.message
+
+
+def test_part_1_is_not_part_10(tmp_path):
+    """A machine that has its own part only: that one is checked, whatever its number; those of others may be gone."""
+    for k in range(11):
+        (tmp_path / f"part{k}").mkdir()
+        (tmp_path / f"part{k}" / "graph.dgl").write_text("x")
+    manifest = {"report": {"parts": 11}, "files": checksums_of(tmp_path)}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "part10" / "graph.dgl").write_text("y")
+    for part in (0, 1):
+        load_partition_folder(tmp_path, part=part)
+    with pytest.raises(InputError, match=r"part10/graph\.dgl has other content"):
+        load_partition_folder(tmp_path, part=10)
+    (tmp_path / "part1" / "graph.dgl").unlink()
+    with pytest.raises(InputError, match=r"part1/graph\.dgl is missing"):
+        load_partition_folder(tmp_path, part=1)
+    load_partition_folder(tmp_path, part=2)
 
 
 def test_a_damaged_manifest_is_named(partition_of, tmp_path):

@@ -16,7 +16,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import torch
 from runtime_support import MARK, marked_processes
+
+from tutorial_lib.checkpoint import save
+from tutorial_lib.continuation import Continuation, describe
+from tutorial_lib.errors import InputError
+from tutorial_lib.result import own_run_folder
+from tutorial_lib.training import TrainConfig
 
 EPOCHS = 3
 COMMON = ["--scale", "0.005", "--hidden-size", "32", "--batch-size", "20", "--fanouts", "5,5"]
@@ -104,7 +111,8 @@ def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(
     assert [phases["epochs"] for phases in results[1]["phases"]] == [EPOCHS, EPOCHS]
     assert {path.name for path in (out / "logs").iterdir()} == {"machine-0", "machine-1", "resume-1", "resume-2"}
     kept = {path.name for path in (out / "checkpoint").iterdir()}
-    assert kept == {"manifest.json", "epoch-0003", "model.safetensors", "config.json"}
+    before = {"manifest-previous.json", "epoch-0002"}
+    assert kept == {"manifest.json", "epoch-0003", *before, "model.safetensors", "config.json"}
 
 
 @pytest.fixture(scope="module")
@@ -168,15 +176,70 @@ def test_resume_without_a_checkpoint(tmp_path):
     assert f"no checkpoint in {tmp_path / 'checkpoint'}" in done.stderr
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_file_named(whole, tmp_path):
+def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(whole, tmp_path, saw):
+    """The user's own files in checkpoint/ do not disturb it, and stay."""
     out = tmp_path / "run"
     shutil.copytree(whole[0], out)
+    keep, notes = out / "checkpoint" / "epoch-0002-best-keep", out / "checkpoint" / ".ipynb_checkpoints"
+    shutil.copytree(out / "checkpoint" / "epoch-0002", keep)
+    notes.mkdir()
     path = out / "checkpoint" / f"epoch-000{EPOCHS}" / "optimizer.safetensors"
+    flip_bit(path)
+    done = tutorial("train", *whole[1], "--epochs", str(EPOCHS), "--resume", "--out", str(out))
+    sentence = f"damaged checkpoint: {path} has other content than when it was written (checksum)"
+    assert f"{sentence}; the one before it is used" in done.stdout
+    assert f"continuing after epoch {EPOCHS - 1} from the checkpoint" in done.stdout
+    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
+    assert np.array_equal(np.load(out / "predictions.npy"), np.load(whole[0] / "predictions.npy"))
+    assert (keep / "model.safetensors").exists()
+    assert notes.is_dir()
+    saw("a flipped bit in the newest checkpoint", f"none: {sentence}; the one before it is used", None)
+    flip_bit(path)
+    flip_bit(out / "checkpoint" / f"epoch-000{EPOCHS - 1}" / "model.safetensors")
+    done = tutorial("train", *whole[1], "--epochs", "9", "--resume", "--out", str(out), code=2)
+    assert f"error: {sentence}; and the one before it: damaged checkpoint: " in done.stderr
+
+
+def flip_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    done = tutorial("train", *whole[1], "--epochs", "9", "--resume", "--out", str(out), code=2)
-    assert f"error: damaged checkpoint: {path} has other content" in done.stderr
+
+
+def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(whole, tmp_path):
+    """It was ended between the last checkpoint and the end: there is no epoch left, and still something to do."""
+    out = tmp_path / "run"
+    shutil.copytree(whole[0], out)
+    for name in ("result.json", "predictions.npy"):
+        (out / name).unlink()
+    tutorial("train", *whole[1], "--epochs", str(EPOCHS), "--resume", "--out", str(out))
+    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
+    result, expected = (json.loads((folder / "result.json").read_text()) for folder in (out, whole[0]))
+    assert (result["resumed_epochs"], result["test_accuracy"]) == (EPOCHS, expected["test_accuracy"])
+    assert np.array_equal(np.load(out / "predictions.npy"), np.load(whole[0] / "predictions.npy"))
+
+
+def test_another_cut_of_the_same_graph_is_refused(tmp_path):
+    """Rows of embeddings and shares of seed nodes belong to one partition, which the settings name by its node map."""
+    settings = describe(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut one")
+    model = torch.nn.Linear(2, 2)
+    save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), [{"epoch": 0}], settings)
+    again = Continuation(resume=True)
+    assert again.open(tmp_path, TrainConfig(epochs=9), settings) == [{"epoch": 0}]
+    other = describe(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut two")
+    with pytest.raises(InputError, match="partition cut one in the checkpoint, cut two now"):
+        again.open(tmp_path, TrainConfig(epochs=9), other)
+
+
+def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(tmp_path):
+    settings = describe(TrainConfig(epochs=9), "toy", "f" * 64, machines=1, trainers=1, partition=None)
+    model = torch.nn.Linear(2, 2)
+    save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), [{"epoch": 0}], settings)
+    writing = tmp_path / "checkpoint" / "epoch-0002"
+    writing.mkdir()
+    with own_run_folder(tmp_path), pytest.raises(InputError, match=f"another program is running in .* {os.getpid()} "):
+        Continuation(resume=True).open(tmp_path, TrainConfig(epochs=9), settings)
+    assert writing.exists()
 
 
 def test_a_loss_that_is_no_number_ends_the_run(whole, tmp_path, saw):

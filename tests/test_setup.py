@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-TOOLS = ("sh", "dirname", "pwd", "cat", "cksum", "uname", "grep", "rm", "printf", "mkdir")
+TOOLS = ("sh", "dirname", "pwd", "cat", "cksum", "uname", "grep", "rm", "printf", "mkdir", "find")
 
 
 @pytest.fixture
@@ -32,10 +32,15 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-def make_venv(clone: Path, **variables: str) -> subprocess.CompletedProcess:
+def make_venv(clone: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
     environment = {"PATH": str(clone / "bin"), **variables}
     return subprocess.run(
-        ["sh", "scripts/make_venv.sh"], cwd=clone, env=environment, capture_output=True, text=True, timeout=60
+        ["sh", "scripts/make_venv.sh", *arguments],
+        cwd=clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 
@@ -120,6 +125,64 @@ def test_a_failed_install_is_not_taken_for_done(clone):
     assert not (clone / ".venv" / "made-from").exists()
 
 
+def test_a_venv_of_the_users_own_is_refused_and_stays(clone):
+    good_python(clone, "python3.11")
+    own = clone / ".venv" / "bin" / "python"
+    program(own, "echo mine")
+    for arguments in ((), ("remove",)):
+        done = make_venv(clone, *arguments)
+        assert done.returncode == 2
+        assert f"error: {clone}/.venv was not made by scripts/make_venv.sh" in done.stderr
+        assert "mv .venv .venv-mine" in done.stderr
+        assert "echo mine" in own.read_text()
+
+
+def test_a_link_to_a_venv_is_refused_and_leads_where_it_did(clone, tmp_path_factory):
+    good_python(clone, "python3.11")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "made-from").write_text("something else\n")
+    (clone / ".venv").symlink_to(elsewhere)
+    assert make_venv(clone).returncode == 2
+    assert [path.name for path in elsewhere.iterdir()] == ["made-from"]
+
+
+@pytest.mark.parametrize("when", ["making", "installing"])
+def test_an_interrupted_install_is_known_and_repaired(clone, when):
+    """Killed by a signal that no script can catch, while the folder is made or while packages are installed."""
+    kill = "kill -9 $PPID"
+    good_python(clone, "python3.11")
+    if when == "making":
+        program(clone / "bin" / "python3.11", GOOD.replace('mkdir -p "$3/bin";', f'mkdir -p "$3/bin"; {kill}; exit;'))
+    else:
+        program(clone / "venv-python", f'case "$*" in *requirements.lock*) {kill} ;; esac')
+    assert make_venv(clone).returncode == -9
+    (clone / ".venv" / "half").mkdir()
+    program(clone / "bin" / "python3.11", GOOD)
+    program(clone / "venv-python", 'echo "$*" >> calls')
+    done = make_venv(clone)
+    assert done.returncode == 0, done.stderr
+    assert not (clone / ".venv" / "half").exists()
+    assert (clone / ".venv" / "made-from").exists()
+
+
+def test_what_it_made_it_removes(clone):
+    good_python(clone, "python3.11")
+    assert make_venv(clone, "remove").returncode == 0  # there is nothing
+    make_venv(clone)
+    assert make_venv(clone, "remove").returncode == 0
+    assert not (clone / ".venv").exists()
+
+
+def test_without_python_the_venv_that_is_there_stays(clone):
+    good_python(clone, "python3.11")
+    make_venv(clone)
+    with (clone / "requirements.lock").open("a") as lock:
+        lock.write("# changed\n")
+    (clone / "bin" / "python3.11").unlink()
+    assert make_venv(clone).returncode == 2
+    assert (clone / ".venv" / "made-from").exists()
+
+
 def test_uv_is_used_when_there_is_no_python(clone):
     program(clone / "bin" / "uv", 'echo "uv $*" >> calls; mkdir -p .venv/bin; cp venv-python .venv/bin/python')
     program(clone / "venv-python", "")
@@ -127,7 +190,7 @@ def test_uv_is_used_when_there_is_no_python(clone):
     done = make_venv(clone)
     assert done.returncode == 0, done.stderr
     calls = (clone / "calls").read_text().splitlines()
-    assert calls[0] == "uv venv --python 3.11 .venv"
+    assert calls[0] == "uv venv --allow-existing --python 3.11 .venv"
     assert calls[1] == "uv pip install --python .venv/bin/python --require-hashes --no-deps -r requirements.lock"
 
 

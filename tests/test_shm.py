@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -32,12 +33,12 @@ import sys, time
 from pathlib import Path
 from tutorial_lib.cluster.shm import SHM, job_marker
 with job_marker("test-shm-graph", set(sys.argv[1:])):
-    for name in ["node~_N~test-shm-feat-kvdata-", "test-shm-graph_node_map", "test-shm-graph"]:
+    for name in ["node~_N~test-shm-feat-kvdata-", "test-shm-graph_node_node_map", "test-shm-graph"]:
         (SHM / name).write_bytes(b"x" * 4096)
     print("ready", flush=True)
     time.sleep(100)
 """
-OWN = ("node~_N~test-shm-feat-kvdata-", "test-shm-graph", "test-shm-graph_node_map")
+OWN = ("node~_N~test-shm-feat-kvdata-", "test-shm-graph", "test-shm-graph_node_node_map")
 
 
 @pytest.fixture
@@ -184,10 +185,95 @@ def test_a_marker_that_nobody_can_read_is_left_alone():
         damaged.unlink()
 
 
+HOSTILE = {
+    "fifo": lambda path: os.mkfifo(path, 0o666),
+    "link": lambda path: path.symlink_to("/dev/zero"),
+    "folder": lambda path: path.mkdir(),
+    "endless": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 33),
+    "deep": lambda path: path.write_text("[" * 100_000),
+    "no pid": lambda path: path.write_text('{"pid": Infinity, "graph_name": "g", "before": []}'),
+    "odd names": lambda path: path.write_text('{"pid": 1, "graph_name": 3, "before": [[1]]}'),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_another_user_names_like_a_marker_stops_nobody(kind):
+    """A FIFO has no end and no writer: who opens it for reading waits for ever, unless told not to."""
+    path = SHM / f"{MARKER}1-hostile.json"
+    HOSTILE[kind](path)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    try:
+        code = "from tutorial_lib.cluster.shm import *; print(clean_leftovers(), leftovers().live)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+        assert (done.returncode, done.stdout) == (0, "[] []\n"), done.stderr
+    finally:
+        path.rmdir() if kind == "folder" else path.unlink()
+
+
+def test_names_of_others_are_not_taken_for_dgls(tmp_path):
+    """A graph may be named torch: torch and Python's multiprocessing name their shared memory torch_* and psm_*."""
+    (tmp_path / "p.json").write_text('{"graph_name": "torch"}')
+    others = ["torch_123_456_7", "psm_1_edge_2", "torch_node_x", "torchtorch_0_csc_indptr.mine", "my-kvdata-notes"]
+    ours = ["torch", "torch_node_meta", "torchtorch_0_csc_indptr", "edge~_E~weight-kvdata-"]
+    ours.append("dgl.graphbolt.torch_metadata.lock")
+    try:
+        for name in [*others, *ours]:
+            (SHM / name).write_bytes(b"x")
+        assert dgl_segments() == sorted(ours[1:])  # the name of a graph alone says nothing
+        remove_segments(set(), str(tmp_path / "p.json"))
+        assert not any((SHM / name).exists() for name in ours)
+        assert all((SHM / name).exists() for name in others)
+    finally:
+        for name in [*others, *ours]:
+            (SHM / name).unlink(missing_ok=True)
+
+
+def test_every_name_that_dgl_writes_is_known():
+    """DGL's own functions, as a server calls them, in a process of their own: what they add is ours to remove."""
+    done = subprocess.run([sys.executable, "-c", DGL_NAMES], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert len(told["added"]) > 12
+    assert told["left"] == []
+
+
+DGL_NAMES = """
+import json, os
+import dgl, numpy, torch
+from dgl.distributed.dist_graph import _copy_graph_to_shared_mem
+from dgl.distributed.graph_partition_book import RangePartitionBook
+from tutorial_lib.cluster.shm import dgl_segments, remove_segments
+before = set(os.listdir("/dev/shm"))
+graph = dgl.rand_graph(30, 100)
+graph.ndata.update({"inner_node": torch.ones(30, dtype=torch.int32), dgl.NID: torch.arange(30)})
+graph.edata.update({"inner_edge": torch.ones(100, dtype=torch.int32), dgl.EID: torch.arange(100)})
+graph.edata[dgl.ETYPE] = torch.zeros(100, dtype=torch.int32)
+kept = [_copy_graph_to_shared_mem(graph, "test-shm-names", ["csc", "csr", "coo"], False)]
+edge = ("_N", "_E", "_N")
+book = RangePartitionBook(0, 1, {"_N": numpy.array([[0, 30]])}, {edge: numpy.array([[0, 100]])}, {"_N": 0}, {edge: 0})
+book.shared_memory("test-shm-names")
+try:
+    import dgl.graphbolt as gb
+    kept.append(gb.from_dglgraph(graph).copy_to_shared_memory("test-shm-names"))
+except (ImportError, AttributeError):
+    pass  # a stack without GraphBolt
+added = set(os.listdir("/dev/shm")) - before
+with open("/dev/shm/test-shm-names.json", "w") as file:
+    json.dump({"graph_name": "test-shm-names"}, file)
+unknown = added - set(dgl_segments()) - {"test-shm-names"}
+remove_segments(before | {"test-shm-names.json"}, "/dev/shm/test-shm-names.json")
+os.unlink("/dev/shm/test-shm-names.json")
+left = set(os.listdir("/dev/shm")) - before
+print(json.dumps({"added": sorted(added), "left": sorted(left | unknown)}))
+os._exit(0)
+"""
+
+
 def test_remove_segments_takes_only_what_is_new(foreign, tmp_path):
     config = tmp_path / "p.json"
     config.write_text('{"graph_name": "test-shm-graph"}')
-    new = SHM / "test-shm-graph_edge_map"
+    new = SHM / "test-shm-graph_edge_edge_map"
     new.write_bytes(b"x")
     remove_segments({FEATURE}, str(config))
     assert not new.exists()

@@ -272,7 +272,7 @@ def test_full_disk_costs_the_cache_and_not_the_data(tiny, tmp_path, monkeypatch,
 
 
 def test_left_overs_of_a_killed_process_are_removed(tmp_path):
-    left_over = tmp_path / "cache" / ".synthetic-products-0.002-seed0-v1.tmp-1-abc"
+    left_over = tmp_path / "cache" / ".synthetic-products-0.002-seed0-v1.tmp-1-abcdef01"
     left_over.mkdir(parents=True)
     (left_over / "feat.npy").write_bytes(b"half")
     load_synthetic_products(scale=TINY, root=tmp_path)

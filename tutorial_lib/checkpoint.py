@@ -3,13 +3,15 @@
 ``checkpoint/`` of a run folder::
 
     manifest.json                        which folder is valid, size and SHA-256 of each file, settings, epochs
+    manifest-previous.json               the same of the checkpoint before, which is kept with its folder
     epoch-0003/model.safetensors         weights                                                  (rank 0)
     epoch-0003/optimizer.safetensors     the optimiser's tensors; its numbers are in the manifest (rank 0)
     epoch-0003/embeddings-MACHINE.safetensors   rows of the DistEmbeddings that this machine holds, with the state of
                                          their sparse optimiser                (the first trainer of each machine)
 
 A checkpoint is written into a new folder, flushed to the disk, and takes effect when ``manifest.json`` is replaced, in
-one step of the file system; the folder before it is removed after that. At any moment there is one that is valid.
+one step of the file system. At any moment there is one that is valid. The one before it stays, too: where a file of the
+newest is damaged, on whichever machine, all ranks continue from that one, see ``generations``.
 Loading runs no code from the files: safetensors and JSON, no pickle.
 
 Random generators: nothing is saved, because DGL's state cannot be read. Every epoch seeds them from (seed, epoch,
@@ -21,11 +23,8 @@ other ranks on resuming; each machine finds the rows of its own embeddings where
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,113 +34,26 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
 
-from tutorial_lib.durable import flush_folder, named, write_tensors
-from tutorial_lib.embeddings import local_rows, sparse_settings, stores_of, write_local_rows
+from tutorial_lib.durable import named, write_tensors
+from tutorial_lib.embeddings import local_rows, restore_settings, sparse_settings, stores_of, write_local_rows
 from tutorial_lib.errors import InputError
 from tutorial_lib.exchange import broadcast, gather
-from tutorial_lib.files import sha256_of, write_json
+from tutorial_lib.files import write_json
+from tutorial_lib.generations import (
+    FORMAT_VERSION,
+    FRESH,
+    MANIFEST,
+    PREVIOUS,
+    check_files,
+    exists,
+    folders_named,
+    make_valid,
+    read_manifest,
+    remove_checkpoint,
+    remove_other_checkpoints,
+)
 from tutorial_lib.optimizer_state import flatten_optimizer, unflatten_optimizer
 from tutorial_lib.steps import Emit, no_events
-
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
-FRESH = "Start again without --resume, in another folder."
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A complete checkpoint on disk, with intact files.
-
-    Attributes:
-        folder: of the files.
-        epochs: one dict per finished epoch, as in ``result.json``.
-        description: the settings that it belongs to.
-    """
-
-    folder: Path
-    manifest: dict[str, Any]
-
-    @property
-    def epochs(self) -> list[dict[str, Any]]:
-        return self.manifest["epochs"]
-
-    @property
-    def description(self) -> dict[str, Any]:
-        return self.manifest["description"]
-
-
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """Open the checkpoint in ``folder`` (``checkpoint/`` of a run) and check every file that is on this machine.
-
-    Raises:
-        InputError: there is none, or a file is damaged or missing; the file is named.
-    """
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_bytes())
-        version, promised = manifest["format"], manifest.pop("sha256")
-    except FileNotFoundError:
-        raise InputError(f"no checkpoint in {folder}: the run ended before its first was complete", FRESH) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(f"damaged checkpoint: {path} cannot be read", FRESH) from None
-    if version != FORMAT_VERSION:
-        raise InputError(f"{path} has format {version}, this program reads format {FORMAT_VERSION}", FRESH)
-    if _digest(manifest) != promised:
-        raise InputError(f"damaged checkpoint: {path} has other content than when it was written (checksum)", FRESH)
-    for name, expected in manifest["files"].items():
-        file = folder / manifest["folder"] / name
-        if file.exists() or expected["machine"] is None:  # rows of another machine may be on that machine only
-            check_file(file, expected)
-    return Checkpoint(folder / manifest["folder"], manifest)
-
-
-def check_file(path: Path, expected: Mapping[str, Any]) -> None:
-    """Raise an InputError that names the file unless size and SHA-256 are as expected."""
-    if not path.is_file():
-        problem = "is missing"
-    elif path.stat().st_size != expected["bytes"]:
-        problem = f"has {path.stat().st_size} bytes, expected {expected['bytes']}"
-    elif sha256_of(path) != expected["sha256"]:
-        problem = "has other content than when it was written (checksum)"
-    else:
-        return
-    raise InputError(f"damaged checkpoint: {path} {problem}", FRESH)
-
-
-def check_same_settings(checkpoint: Checkpoint, description: Mapping[str, Any], where: Path) -> None:
-    """Raise an InputError that lists every value that differs. The number of epochs may."""
-    old, new = checkpoint.description, description
-    differences = [
-        f"{key} {_text(old.get(key))} in the checkpoint, {_text(new.get(key))} now"
-        for key in [*old, *(set(new) - set(old))]
-        if key != "epochs" and old.get(key) != new.get(key)
-    ]
-    if differences:
-        raise InputError(
-            f"the checkpoint in {where} belongs to a run with other settings: {'; '.join(differences)}",
-            "Repeat the options of the first start (job.json in that folder has them), or use another --out.",
-        )
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def remove_leftovers(folder: Path, keep: str | None) -> None:
-    """Remove what an interrupted save left in ``folder``: every checkpoint but ``keep``, and half-written files.
-
-    Before a job only: in a job, another rank may be writing such a file at this moment.
-    """
-    remove_other_checkpoints(folder, keep)
-    for path in folder.glob(".*"):
-        path.unlink(missing_ok=True)
-
-
-def remove_other_checkpoints(folder: Path, keep: str | None) -> None:
-    """Remove every checkpoint but ``keep``; several machines may do so at once."""
-    for path in folder.glob("epoch-*"):
-        if path.name != keep:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 @dataclass
@@ -169,9 +81,10 @@ class Checkpoints:
         """See ``checkpoint.restore``."""
         if not self.resume:
             return []
-        sparse = self.sparse_optimizers
-        epochs = restore(self.folder, model, optimizer, embeddings=self.embeddings, sparse_optimizers=sparse)
-        self.emit("resumed", epochs=len(epochs))
+        damaged: list[str] = []
+        more = {"embeddings": self.embeddings, "sparse_optimizers": self.sparse_optimizers}
+        epochs = restore(self.folder, model, optimizer, say=damaged.append, **more)
+        self.emit("resumed", epochs=len(epochs), **({"damaged": damaged[0]} if damaged else {}))
         return epochs
 
     def save(
@@ -222,7 +135,7 @@ def save(
             name = f"embeddings-{_machine()}.safetensors"
             files[name] = {**write_tensors(target / name, local_rows(stores)), "machine": _machine()}
     except OSError:
-        shutil.rmtree(target, ignore_errors=True)  # a full disk gets its space back
+        remove_checkpoint(target)  # a full disk gets its space back
         raise
     all_files = gather(files)
     if _rank() == 0:
@@ -235,12 +148,11 @@ def save(
             "sparse_optimizers": [sparse_settings(sparse) for sparse in sparse_optimizers],
             "files": {name: about for part in all_files for name, about in part.items()},
         }
-        with named(folder / MANIFEST):
-            write_json(folder / MANIFEST, {**manifest, "sha256": _digest(manifest)})
-            flush_folder(folder)
-    _barrier()  # the new one is valid: now the old one may go
+        make_valid(folder, manifest)
+    # Rank 0 sends this when the new one is valid: only now may an older one go.
+    keep = broadcast(sorted(folders_named(folder)) if _rank() == 0 else None)
     if _local_rank() == 0:
-        remove_other_checkpoints(folder, keep=target.name)
+        remove_other_checkpoints(folder, keep)
 
 
 def restore(
@@ -250,37 +162,84 @@ def restore(
     *,
     embeddings: Mapping[str, Any] | None = None,
     sparse_optimizers: Sequence[Any] = (),
+    say: Callable[[str], None] = lambda _text: None,
 ) -> list[dict[str, Any]]:
     """Load the checkpoint into everything that was given to ``save``; returns ``epochs``. Every trainer must call it.
 
     Rank 0 reads and sends to the others. Rows of embeddings are written by the machine that holds them: a write to
     another machine's server is not acknowledged, so a barrier after it would prove nothing.
 
+    Args:
+        say: on rank 0, takes what is wrong with the newest checkpoint where the one before it is used.
+
     Raises:
-        InputError: no checkpoint, or a damaged one.
+        InputError: no checkpoint, or both are damaged; on all ranks.
     """
+    stores = stores_of(embeddings or {}, sparse_optimizers)
+    chosen = _choose(folder, bool(stores), say)
     content = None
     if _rank() == 0:
-        checkpoint = read_checkpoint(folder)
         content = (
-            checkpoint.manifest,
-            load_file(checkpoint.folder / "model.safetensors"),
-            load_file(checkpoint.folder / "optimizer.safetensors"),
+            chosen,
+            load_file(folder / chosen["folder"] / "model.safetensors"),
+            load_file(folder / chosen["folder"] / "optimizer.safetensors"),
         )
     manifest, weights, tensors = broadcast(content)
     model.load_state_dict(weights)
     optimizer.load_state_dict(unflatten_optimizer(tensors, manifest["optimizer"]))
-    stores = stores_of(embeddings or {}, sparse_optimizers)
     if stores and _local_rank() == 0:
-        name = f"embeddings-{_machine()}.safetensors"
-        if name not in manifest["files"]:
-            raise InputError(f"the checkpoint in {folder} has no embeddings of {_machine()}", FRESH)
-        check_file(folder / manifest["folder"] / name, manifest["files"][name])
-        write_local_rows(stores, folder / manifest["folder"] / name)
+        write_local_rows(stores, folder / manifest["folder"] / f"embeddings-{_machine()}.safetensors")
     for sparse, settings in zip(sparse_optimizers, manifest["sparse_optimizers"], strict=True):
-        vars(sparse).update(settings)
+        restore_settings(sparse, settings)
     _barrier()  # nobody reads an embedding before it is there
     return manifest["epochs"]
+
+
+def _choose(folder: Path, with_rows: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """The manifest of the newest checkpoint that is whole on every machine; rank 0 decides when it has heard from all.
+
+    Where that is the one before the newest, it becomes the newest: the next save must not take its place.
+    """
+    problems = []
+    for name in (MANIFEST, PREVIOUS):
+        manifest, problem = _look_at(folder, name) if _rank() == 0 else (None, "")
+        manifest = broadcast(manifest)
+        if manifest is not None and _local_rank() == 0:
+            problem = _problem_here(folder, manifest, with_rows)
+        found = broadcast(sorted(filter(None, gather(problem))))
+        if manifest is not None and not found:
+            if problems and _rank() == 0:
+                say(problems[0])
+                make_valid(folder, manifest)
+            return manifest
+        problems += found[:1]
+    raise InputError("; and the one before it: ".join(problems), FRESH)
+
+
+def _look_at(folder: Path, name: str) -> tuple[dict[str, Any] | None, str]:
+    """On rank 0: a manifest, or what is wrong with it."""
+    if not exists(folder):
+        return None, f"no checkpoint in {folder}: the run ended before its first was complete"
+    if name == PREVIOUS and not (folder / name).exists():
+        return None, ""
+    try:
+        return read_manifest(folder / name), ""
+    except InputError as error:
+        return None, error.message
+
+
+def _problem_here(folder: Path, manifest: dict[str, Any], with_rows: bool) -> str:
+    """What is wrong with the files of a checkpoint that this machine can see, or needs; empty: nothing."""
+    rows = f"embeddings-{_machine()}.safetensors"
+    if with_rows and rows not in manifest["files"]:
+        return f"the checkpoint in {folder} has no embeddings of {_machine()}"
+    if _rank() != 0:  # a machine without a shared folder has its own rows only
+        manifest = {**manifest, "files": {name: about for name, about in manifest["files"].items() if name == rows}}
+    try:
+        check_files(folder, manifest, _machine())
+    except InputError as error:
+        return error.message
+    return ""
 
 
 def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
@@ -290,10 +249,6 @@ def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) ->
     temporary.replace(folder / "model.safetensors")
     with named(folder / "config.json"):
         write_json(folder / "config.json", dict(config))
-
-
-def _digest(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _rank() -> int:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.checkpoint import check_same_settings, read_checkpoint, remove_leftovers
 from tutorial_lib.errors import InputError
-from tutorial_lib.result import check_resume_folder, check_run_folder
+from tutorial_lib.generations import check_same_settings, read_checkpoint, remove_leftovers
+from tutorial_lib.result import check_resume_folder, check_run_folder, own_run_folder
 from tutorial_lib.training import TrainConfig
 
 
@@ -31,7 +31,7 @@ class Continuation:
             The finished epochs of the checkpoint, one dict each; none for a new run.
 
         Raises:
-            InputError: no checkpoint, a damaged one, other settings, or nothing left to do.
+            InputError: no checkpoint, two damaged ones, other settings, nothing left to do, or the run is running.
         """
         if not self.resume:
             check_run_folder(out)
@@ -47,7 +47,8 @@ class Continuation:
                 f"the run in {out} is finished: it has {done} of {done} epochs",
                 f"To train on, give more, for example --epochs {done + 10}.",
             )
-        remove_leftovers(folder, keep=checkpoint.folder.name)
+        with own_run_folder(out):
+            remove_leftovers(folder)
         return checkpoint.epochs
 
 

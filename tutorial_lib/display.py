@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import os
+import select
 import sys
 import time
 from pathlib import Path
@@ -76,6 +80,8 @@ class RunDisplay:
         elif kind == "epoch":
             self.epoch(event)
         elif kind == "resumed":
+            if "damaged" in event:
+                self.say(f"{event['damaged']}; the one before it is used")
             self.say(f"continuing after epoch {event['epochs']} from the checkpoint")
         elif kind == "evaluating":
             self.say("evaluating every node over all its neighbours")
@@ -104,9 +110,60 @@ def human_bytes(count: float) -> str:
 
 def own_console() -> Console:
     """A console that ignores markup in paths and, on a terminal, keeps writing there while output is redirected."""
-    terminal = os.fdopen(os.dup(sys.stdout.fileno()), "w") if sys.stdout.isatty() else None
+    terminal = lasting_stream(sys.stdout, os.dup(sys.stdout.fileno())) if sys.stdout.isatty() else None
     # Jupyter sets FORCE_COLOR for its programs; in a pipe, colours would be signs between the words.
     return Console(file=terminal, force_terminal=terminal is not None, markup=False, emoji=False, highlight=False)
+
+
+class _LastingFile(io.RawIOBase):
+    """A file descriptor that never fails: a week of training does not end because nobody reads its output any more.
+
+    Attributes:
+        lost: why something was not written, other than that its reader or its terminal is gone; else empty.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number, self.lost = number, ""
+
+    def fileno(self) -> int:
+        return self._number
+
+    def isatty(self) -> bool:
+        return os.isatty(self._number)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        try:
+            return os.write(self._number, data)
+        except BlockingIOError:  # another program has made this pipe or terminal so; its reader gets a moment
+            select.select([], [self._number], [], 1.0)
+            return 0 if select.select([], [self._number], [], 0)[1] else len(data)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
+                self.lost = error.strerror
+            return len(data)
+
+
+def lasting_stream(like: Any, number: int) -> io.TextIOWrapper:
+    """A text stream to a file descriptor that goes on when its reader is gone, and writes any text in any locale.
+
+    Args:
+        like: the stream whose encoding and buffering it gets; None (it was closed at the start): UTF-8, by lines.
+    """
+    by_line = like is None or like.line_buffering or like.write_through
+    encoding = getattr(like, "encoding", None) or "utf-8"
+    file = io.BufferedWriter(_LastingFile(number))
+    return io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=by_line)
+
+
+def lost_output() -> str:
+    """Why something that was printed is not where it belongs, for example on a full disk; empty: nothing is lost."""
+    with contextlib.suppress(AttributeError, ValueError):
+        sys.stdout.flush()
+        return sys.stdout.buffer.raw.lost
+    return ""
 
 
 def summary_table(result: dict[str, Any]) -> Table:

@@ -7,13 +7,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.files import sha256_of
+
+if TYPE_CHECKING:  # the command line reads manifests without torch
+    from torch import Tensor
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -22,6 +21,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     Raises:
         OSError: it cannot be written; the file is named.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     with named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

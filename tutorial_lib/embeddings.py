@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tutorial_lib.errors import InputError
+
 ROWS = 1_000_000  # read and written at a time
 
 
@@ -44,6 +46,21 @@ def sparse_settings(optimizer: Any) -> dict[str, Any]:
     """Learning rate and the like, as they are now."""
     names = getattr(optimizer, "_defaults", ("_lr", "_beta1", "_beta2", "_eps"))
     return {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
+
+
+def restore_settings(optimizer: Any, settings: Mapping[str, Any]) -> None:
+    """Inverse of ``sparse_settings``; a file must not set any other attribute.
+
+    Raises:
+        InputError: a name that this optimiser does not save, or a value that is no number.
+    """
+    known = sparse_settings(optimizer)
+    for name, value in settings.items():
+        if name not in known or isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(
+                f"the checkpoint sets {name} = {value!r}; {type(optimizer).__name__} saves {sorted(known)}"
+            )
+    vars(optimizer).update(settings)
 
 
 def local_ids(store: Any) -> Tensor:

@@ -1,16 +1,24 @@
-"""Small helpers for files: checksums, atomic JSON, and catching what C++ libraries print."""
+"""Small helpers for files: checksums, atomic JSON, locks, and catching what C++ libraries print."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
+import secrets
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tutorial_lib.waiting import attempts
+
+# For another process that makes the same files: enough for the largest graph here, and it ends the same day.
+CACHE_SECONDS = 1800.0
 
 
 def sha256_of(path: Path) -> str:
@@ -24,13 +32,90 @@ def sha256_of(path: Path) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that a reader sees the old content or the new, never a part of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        json.dump(value, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        with temporary.open("x") as file:
+            json.dump(value, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:  # of a full disk, Python does not say which file
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def new_folder(parent: Path, prefix: str) -> Path:
+    """A new folder whose name nobody else has; unlike ``mkdtemp``, with the rights that the user's umask gives."""
+    folder = parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
+    folder.mkdir()
+    return folder
+
+
+def remove_new_folders(parent: Path, prefix: str) -> None:
+    """Remove what ``new_folder`` made for a process that was killed; only while nobody else can be making one."""
+    for folder in parent.iterdir():
+        if re.fullmatch(re.escape(prefix) + r"\d+-[0-9a-f]{8}(-damaged)?", folder.name):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def lock_now(handle: int) -> bool | None:
+    """Lock an open file or folder against other processes until it is closed; False where another one has it.
+
+    None where that is not possible: some network file systems have no locks.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def lock_holder(handle: int) -> str:
+    """``process 123 (python -m ...)``: who has locked an open file, as far as the kernel tells."""
+    about = os.fstat(handle)
+    place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()  # 1: FLOCK ADVISORY WRITE 123 08:01:5678 0 EOF
+            if fields[1] == "FLOCK" and fields[5] == place and int(fields[4]) > 0:
+                command = Path(f"/proc/{fields[4]}/cmdline").read_bytes().decode(errors="replace")
+                words = " ".join(command.replace("\0", " ").split())
+                return f"process {fields[4]} ({words[:80]})"
+    return "another process"
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path, seconds: float = CACHE_SECONDS) -> Iterator[bool]:
+    """Lock a folder, which is made where there is none, against others that do the same; wait for them.
+
+    Yields:
+        Whether it is locked: False in a folder that cannot be written, or on a file system without locks.
+
+    Raises:
+        WaitedTooLong: the folder and the process that has it are named.
+    """
+    handle = None
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        locked = None if handle is None else lock_now(handle)
+        if handle is not None and locked is False:
+            holder = lock_holder(handle)
+            remedy = f"If {holder} does nothing any more, end it; or use another folder."
+            for _ in attempts(f"{holder}, which is writing to {folder}", seconds, remedy=remedy):
+                if (locked := lock_now(handle)) is not False:
+                    break
+        yield bool(locked)
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 @contextlib.contextmanager
@@ -39,7 +124,7 @@ def output_to(path: Path) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     saved = [os.dup(1), os.dup(2)]
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         os.dup2(log, 1)
         os.dup2(log, 2)

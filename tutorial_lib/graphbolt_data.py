@@ -8,13 +8,10 @@ graphbolt_has_cuda may GraphBolt's steps run on a GPU here
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
 import os
-import secrets
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ import numpy as np
 
 from tutorial_lib.datasets import Dataset, default_root
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import graph_name_of
+from tutorial_lib.files import alone_in, graph_name_of, new_folder, remove_new_folders
 
 VERSION = 1  # part of the folder's name: raise it with every change of what is written
 SETS = {"train_set": "train_mask", "validation_set": "val_mask", "test_set": "test_mask"}
@@ -55,10 +52,9 @@ def graphbolt_folder(dataset: Dataset, *, root: str | Path | None = None) -> Pat
     if is_whole(folder):
         return folder
     try:
-        with _alone_in(cache) as alone:
+        with alone_in(cache) as alone:
             if alone:  # then a temporary folder is that of a killed process
-                for left_over in cache.glob(f".{name}.tmp-*"):
-                    shutil.rmtree(left_over, ignore_errors=True)
+                remove_new_folders(cache, f".{name}.tmp-")
             if not is_whole(folder):
                 _make(dataset, folder)
     except OSError as error:
@@ -115,9 +111,8 @@ def is_whole(folder: Path) -> bool:
 
 def _make(dataset: Dataset, folder: Path) -> None:
     """Write beside the folder, then rename; a damaged folder makes way."""
-    temporary = folder.parent / f".{folder.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+    temporary = new_folder(folder.parent, f".{folder.name}.tmp-")
     try:
-        temporary.mkdir()
         _write(dataset, temporary)
         if os.path.lexists(folder):
             os.rename(folder, temporary / "damaged")
@@ -155,18 +150,3 @@ def _write(dataset: Dataset, folder: Path) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
     (folder / SIZES).write_text(json.dumps(sizes, indent=1) + "\n")
-
-
-@contextlib.contextmanager
-def _alone_in(parent: Path) -> Iterator[bool]:
-    """Lock a folder against other processes that do the same; False where that is not possible."""
-    parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(parent, os.O_RDONLY)
-    try:
-        locked = False
-        with contextlib.suppress(OSError):  # some network file systems cannot lock; the rename keeps the folder whole
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            locked = True
-        yield locked
-    finally:
-        os.close(handle)

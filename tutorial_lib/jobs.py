@@ -23,9 +23,11 @@ from tutorial_lib.partition import Partition
 from tutorial_lib.result import check_resume_folder, check_run_folder
 from tutorial_lib.runs import DataSource, Layout, run_distributed, train_on_cluster
 from tutorial_lib.training import TrainConfig
+from tutorial_lib.waiting import attempts
 from tutorial_lib.watching import JobView
 
 UPDATE_SECONDS = 0.5
+STOP_SECONDS = 600.0  # a large graph is being cut; a job that runs ends within seconds
 
 
 class JobStopped(JobFailed):
@@ -120,10 +122,18 @@ class Job:
         return self._result
 
     def stop(self) -> None:
-        """End the job and everything that it started; returns when that is done. Does nothing after its end."""
+        """End the job and everything that it started; returns when that is done. Does nothing after its end.
+
+        Raises:
+            WaitedTooLong: it goes on, for example in METIS, which cannot be interrupted.
+        """
         self._stopping.set()
         self._wake_up()
-        self._thread.join()
+        remedy = "Restart the kernel: everything that the job has started ends with it."
+        for left in attempts(f"the job in {self.out} to end", STOP_SECONDS, pause=0, remedy=remedy):
+            self._thread.join(min(left, UPDATE_SECONDS))
+            if not self.running:
+                return
 
     def _wake_up(self) -> None:
         """The coordinator takes an event, whose reporter, below, then raises."""

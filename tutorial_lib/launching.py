@@ -16,6 +16,7 @@ from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.spec import Cluster, Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.layout import RealMachines, cluster_of
+from tutorial_lib.result import own_run_folder
 
 FORMATS = {"coo", "csr", "csc"}
 _SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=")
@@ -35,6 +36,7 @@ class LaunchRequest:
         real: machines over ssh; their ``copy_to`` gets a copy of the workspace, None: they share it.
         out: folder of the logs; inside it one folder a machine.
         stall_timeout: seconds without any progress after which the job is ended; None for no limit.
+        serving_timeout, collective_timeout: see ``Layout``.
     """
 
     command: Sequence[str]
@@ -53,11 +55,13 @@ class LaunchRequest:
     wire: str | None = None
     timeout: float | None = None
     stall_timeout: float | None = 120.0
+    serving_timeout: float = 300.0
+    collective_timeout: float = 600.0
     real: RealMachines | None = None
 
     def limits(self) -> Limits:
         """Time limits of the stages."""
-        return Limits(job=self.timeout, stall=self.stall_timeout)
+        return Limits(serving=self.serving_timeout, job=self.timeout, stall=self.stall_timeout)
 
 
 def words_of(command: Sequence[str]) -> tuple[list[str], bool]:
@@ -160,7 +164,7 @@ def launch(request: LaunchRequest, on_event: Callable[[Event], None] = lambda _e
     environment = environment_of(request.extra_envs)
     if request.emulate is not None:
         _provide_ip_config(ip_config, cluster.machines)
-    with cluster:
+    with own_run_folder(request.out), cluster:
         if isinstance(cluster, LocalCluster):  # its ports are chosen on entering
             _replace_own_ip_config(ip_config, cluster.machines)
         plan = _plan(request, cluster, part_config, ip_config, environment)
@@ -197,4 +201,5 @@ def _plan(
         env=environment,
         shell=shell,
         silence=getattr(cluster, "silence", None),
+        collective_seconds=request.collective_timeout,
     )

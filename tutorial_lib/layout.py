@@ -64,6 +64,8 @@ class Layout:
         real: machines over ssh.
         device: "cpu", "cuda" or "auto" for the model, see ``placement``; sampling is on the CPU in any case.
         stall_timeout: seconds without any progress after which the job is ended; None for no limit.
+        serving_timeout: seconds that the servers may take to load their parts.
+        collective_timeout: seconds that a rank waits for the others in one collective.
     """
 
     emulate: int | None = 2
@@ -74,6 +76,8 @@ class Layout:
     real: RealMachines | None = None
     stall_timeout: float | None = 120.0
     device: str = "cpu"
+    serving_timeout: float = 300.0
+    collective_timeout: float = 600.0
 
     def __post_init__(self) -> None:
         check_counts(self.trainers, self.samplers, self.servers)
@@ -97,4 +101,4 @@ class Layout:
 
     def limits(self) -> Limits:
         """Time limits of the stages."""
-        return Limits(stall=self.stall_timeout)
+        return Limits(serving=self.serving_timeout, stall=self.stall_timeout)

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tutorial_lib.checkpoint import read_checkpoint
 from tutorial_lib.embeddings import local_ids, stores_of
+from tutorial_lib.generations import read_checkpoint
 from tutorial_lib.partition import Partition
 
 NAME = "learned"

@@ -19,26 +19,30 @@ of features per epoch from its own machine and from others; ``steps.phases_of`` 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
+import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import tutorial_lib
+from tutorial_lib import generations
 from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.launch import Event, JobFailed, MachineUse
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import graph_name_of
+from tutorial_lib.files import graph_name_of, lock_holder, lock_now
 
 if TYPE_CHECKING:  # the command line needs this module without torch, for the doctor
     from tutorial_lib.partition import Partition
     from tutorial_lib.training import TrainConfig
+
+
+NOT_EMPTY = "Choose another folder, or remove this one yourself."
 
 
 class Reporter(Protocol):
@@ -60,8 +64,8 @@ class Silent:
 
 
 def default_run_folder(dataset_name: str) -> Path:
-    """``runs/TIME-NAME`` in the working directory."""
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{graph_name_of(dataset_name)}"
+    """``runs/TIME-NAME-XXXX`` in the working directory; the last digits tell apart two of the same second."""
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{graph_name_of(dataset_name)}-{secrets.token_hex(2)}"
 
 
 def check_run_folder(out: Path) -> Path:
@@ -70,7 +74,7 @@ def check_run_folder(out: Path) -> Path:
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file, not a folder")
     if out.exists() and any(out.iterdir()):
-        raise InputError(f"--out {out} is not empty", "Choose another folder, or remove this one yourself.")
+        raise InputError(f"--out {out} is not empty", NOT_EMPTY)
     check_right_to_write(out)
     return out
 
@@ -80,7 +84,7 @@ def check_resume_folder(out: Path) -> Path:
     out = out.absolute()
     if not out.is_dir():
         raise InputError(f"--resume: there is no folder {out}")
-    if not (out / "checkpoint" / "manifest.json").exists():
+    if not generations.exists(out / "checkpoint"):
         raise InputError(
             f"--resume: no checkpoint in {out / 'checkpoint'}",
             "A run has one when its first epoch is finished. Start it again without --resume, in another folder.",
@@ -91,6 +95,8 @@ def check_resume_folder(out: Path) -> Path:
 
 def check_right_to_write(out: Path) -> None:
     parent = next(folder for folder in [out, *out.parents] if folder.exists())
+    if not parent.is_dir():
+        raise InputError(f"--out {out}: {parent} is a file, not a folder")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"--out {out}: no right to write in {parent}")
 
@@ -99,6 +105,28 @@ def log_folder(out: Path) -> Path:
     """Where the logs of the next start in a run folder go; earlier ones are kept."""
     logs = out / "logs"
     return logs if not logs.exists() else logs / f"resume-{len(list(logs.glob('resume-*'))) + 1}"
+
+
+@contextlib.contextmanager
+def own_run_folder(out: Path) -> Iterator[None]:
+    """While the block runs, no other program writes to this run folder; it is made where there is none.
+
+    Raises:
+        InputError: the folder cannot be made, or another program is running in it.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
+    try:
+        if lock_now(handle) is False:
+            raise InputError(
+                f"another program is running in {out}: {lock_holder(handle)}", "Wait for its end, or stop it."
+            )
+        yield
+    finally:
+        os.close(handle)
 
 
 class EventLog:
@@ -112,19 +140,16 @@ class EventLog:
     """
 
     def __init__(self, out: Path, reporter: Reporter, *, resume: bool = False) -> None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            # Unbuffered: what a full disk refuses must not be tried again on closing.
-            self.file = (out / "events.jsonl").open("r+b" if resume else "wb", buffering=0)
-        except OSError as error:
-            raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.file.close()
-            raise InputError(f"another program is running in {out}", "Wait for its end, or stop it.") from None
-        except OSError:  # a file system without locks
-            pass
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(own_run_folder(out))
+            try:
+                # A new file, never a truncated one. Unbuffered: what a full disk refuses must not be tried again later.
+                self.file = (out / "events.jsonl").open("r+b" if resume else "xb", buffering=0)
+            except FileExistsError:
+                raise InputError(f"--out {out} is not empty", NOT_EMPTY) from None
+            except OSError as error:
+                raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
+            self._folder = stack.pop_all()
         self.earlier: list[Event] = self._keep_whole_lines() if resume else []
         self.reporter = reporter
 
@@ -153,6 +178,7 @@ class EventLog:
 
     def __exit__(self, *_exc: object) -> None:
         self.file.close()
+        self._folder.close()
 
 
 def distributed_result(
@@ -171,7 +197,7 @@ def distributed_result(
     Args:
         events, use, seconds: of this start of the job.
         earlier: events of the starts before it.
-        resumed: epochs that came from the checkpoint.
+        resumed: epochs of the checkpoint as seen from here; fewer count where a file of another machine was damaged.
 
     Raises:
         JobFailed: the trainers ended well and never reported an accuracy.
@@ -192,6 +218,7 @@ def distributed_result(
             log=log,
             tail=[],
         )
+    resumed = resumed[: next((event["epochs"] for event in events if event["kind"] == "resumed"), len(resumed))]
     epochs = [
         {key: event[key] for key in ("epoch", "loss", "seconds", "val_accuracy")}
         for event in events

@@ -255,6 +255,7 @@ def _plan(
         servers=layout.servers,
         env={"TUTORIAL_SEED": str(config.seed), **large_pages()},
         silence=getattr(cluster, "silence", None),
+        collective_seconds=layout.collective_timeout,
     )
 
 

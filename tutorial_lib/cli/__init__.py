@@ -1,4 +1,8 @@
-"""``python -m tutorial_lib``: every command. Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted."""
+"""``python -m tutorial_lib``: every command. Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
+
+SIGTERM and SIGHUP (the terminal or the login is gone) end a command like Ctrl-C, with 143 and 129; under ``nohup`` the
+second is ignored. A closed output, as in ``... | head -1``, ends nothing: the job goes on without it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ from collections.abc import Sequence
 
 from tutorial_lib.cli import finale, launching, preparing, training  # noqa: F401  each adds its commands
 from tutorial_lib.cli.app import app
-from tutorial_lib.display import print_failure
+from tutorial_lib.display import lasting_stream, lost_output, print_failure
 from tutorial_lib.errors import TutorialError
 
-INTERRUPTED, TERMINATED = 130, 128 + signal.SIGTERM
+INTERRUPTED = 130
+SIGNALS = {128 + number: number.name for number in (signal.SIGTERM, signal.SIGHUP)}  # by exit code
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -20,7 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: what stands behind ``python -m tutorial_lib``; None for those of this process.
     """
-    signal.signal(signal.SIGTERM, _end_on_sigterm)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _end)
+    if sys.stdout is sys.__stdout__:  # not where a notebook or a test has put its own
+        sys.stdout, sys.stderr = lasting_stream(sys.stdout, 1), lasting_stream(sys.stderr, 2)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["launch"]:
         from tutorial_lib.launching import spread_extra_envs
@@ -31,17 +40,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TutorialError as error:
         print_failure(error)
         sys.exit(error.exit_code)
+    except UnicodeError as error:
+        text = f"a name that this locale cannot write: {getattr(error, 'object', '')!r}"
+        print_failure(TutorialError(text, "Set LC_ALL=C.UTF-8, or choose names of plain letters."))
+        sys.exit(1)
     except OSError as error:
         print_failure(TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}"))
         sys.exit(1)
     except SystemExit as end:
-        if end.code in (INTERRUPTED, TERMINATED):
-            how = "interrupted" if end.code == INTERRUPTED else "told to end (SIGTERM)"
+        if end.code == INTERRUPTED or end.code in SIGNALS:
+            how = f"told to end ({SIGNALS[end.code]})" if end.code in SIGNALS else "interrupted"
             print(f"{how}; everything that was started has been stopped", file=sys.stderr)
         raise
+    finally:
+        if lost := lost_output():
+            print(f"warning: a part of the output could not be written: {lost}", file=sys.stderr)
 
 
-def _end_on_sigterm(*_args: object) -> None:
-    """Unwind like Ctrl-C, so that every machine is stopped; a second signal ends at once."""
+def _end(number: int, _frame: object) -> None:
+    """Unwind like Ctrl-C, so that every machine is stopped; a second SIGTERM ends at once.
+
+    A second SIGHUP does not: of a terminal that is closed, the shell and the kernel each send one.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    sys.exit(TERMINATED)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.exit(128 + number)

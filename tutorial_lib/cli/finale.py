@@ -10,7 +10,9 @@ import typer
 
 from tutorial_lib.cli.app import app
 from tutorial_lib.cli.options import (
+    LARGEST,
     BatchSizeOption,
+    CollectiveOption,
     CopyToOption,
     DeviceOption,
     FanoutsOption,
@@ -25,6 +27,7 @@ from tutorial_lib.cli.options import (
     SamplersOption,
     SeedOption,
     ServersOption,
+    ServingOption,
     SshPortOption,
     SshUserOption,
     StallOption,
@@ -61,7 +64,7 @@ def finale(
     scale: Annotated[
         float | None, typer.Option(help="Size of synthetic-products, 0.002 to 1.0. (default: 0.1)")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="(default: 10)")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="(default: 10)")] = None,
     fanouts: FanoutsOption = "15,10,5",
     batch_size: BatchSizeOption = 1000,
     hidden_size: HiddenSizeOption = 256,
@@ -78,10 +81,13 @@ def finale(
     copy_to: CopyToOption = None,
     allow_public: PublicOption = False,
     stall_timeout: StallOption = 120.0,
+    serving_timeout: ServingOption = 300.0,
+    collective_timeout: CollectiveOption = 600.0,
     max_memory: MaxMemoryOption = None,
     root: RootOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder; that of an unfinished finale continues it. (default: runs/TIME-finale)")
+        Path | None,
+        typer.Option(help="Folder; that of an unfinished finale continues it. (default: runs/TIME-finale-XXXX)"),
     ] = None,
 ) -> None:
     """Machines, data, partition, training, predictions, scaling, report; again with the same --out, it continues."""
@@ -114,10 +120,10 @@ def finale(
         counts = parse_machine_counts(scaling)
     if scale is None:
         scale = FULL_SCALE if full else QUICK_SCALE
-    seconds = stall_timeout or None
+    limits = (serving_timeout, collective_timeout)
     settings = FinaleSettings(
         source=DataSource(dataset, scale=scale, seed=seed, root=root, max_memory=max_memory),
-        layout=Layout(emulate, wire, trainers, samplers, servers, real, seconds, device),
+        layout=Layout(emulate, wire, trainers, samplers, servers, real, stall_timeout or None, device, *limits),
         config=TrainConfig(
             epochs=epochs or (FULL_EPOCHS if full else QUICK_EPOCHS),
             fanouts=parse_fanouts(fanouts),

@@ -10,11 +10,14 @@ import typer
 
 from tutorial_lib.cli.app import app
 from tutorial_lib.cli.options import (
+    MOST_PROCESSES,
+    CollectiveOption,
     CopyToOption,
     EmulateOption,
     MachinesOption,
     PublicOption,
     RemotePythonOption,
+    ServingOption,
     SshPortOption,
     SshUserOption,
     StallOption,
@@ -42,9 +45,11 @@ def launch(
         ),
     ] = Path("ip_config.txt"),
     workspace: Annotated[Path, typer.Option(help="Working directory of every process.")] = Path(),
-    num_trainers: Annotated[int, typer.Option("--num_trainers", help="Trainers per machine.")] = 1,
-    num_samplers: Annotated[int, typer.Option("--num_samplers", help="Sampler processes per trainer.")] = 0,
-    num_servers: Annotated[int, typer.Option("--num_servers", help="DGL servers per machine.")] = 1,
+    num_trainers: Annotated[int, typer.Option("--num_trainers", max=MOST_PROCESSES, help="Trainers per machine.")] = 1,
+    num_samplers: Annotated[
+        int, typer.Option("--num_samplers", max=MOST_PROCESSES, help="Sampler processes per trainer.")
+    ] = 0,
+    num_servers: Annotated[int, typer.Option("--num_servers", max=MOST_PROCESSES, help="DGL servers per machine.")] = 1,
     num_server_threads: Annotated[
         int, typer.Option("--num_server_threads", min=1, help="OpenMP threads of a server.")
     ] = 1,
@@ -63,7 +68,9 @@ def launch(
     wire: WireOption = None,
     timeout: Annotated[float | None, typer.Option(min=1, help="Seconds the trainers may take.")] = None,
     stall_timeout: StallOption = 120.0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the logs (default: runs/TIME-launch)")] = None,
+    serving_timeout: ServingOption = 300.0,
+    collective_timeout: CollectiveOption = 600.0,
+    out: Annotated[Path | None, typer.Option(help="Folder of the logs (default: runs/TIME-launch-XXXX)")] = None,
 ) -> None:
     """Run any DistDGL script, unchanged, on emulated or real machines. Trainer output is in the log folder."""
     from tutorial_lib.launching import LaunchRequest
@@ -95,6 +102,8 @@ def launch(
         wire=wire,
         timeout=timeout,
         stall_timeout=stall_timeout or None,
+        serving_timeout=serving_timeout,
+        collective_timeout=collective_timeout,
         real=real_machines(address_file, ssh_port, ssh_username, remote_python, copy_to, allow_public),
     )
     with RunDisplay() as display:

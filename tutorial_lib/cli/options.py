@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +13,13 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.layout import RealMachines
 from tutorial_lib.tasks import TASKS
 
+LARGEST = 2**31 - 1  # of a number that C++ code takes
+MOST_PROCESSES = 1024  # of a kind on a machine: each is looked at before a job
+
 DatasetOption = Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")]
 ScaleOption = Annotated[float, typer.Option(help="Size of synthetic-products, 0.002 to 1.0 (1.0: 2.4M nodes).")]
 RootOption = Annotated[Path | None, typer.Option(help="Folder of downloads and caches. (default: data/)")]
-SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of data, partition and training.")]
+SeedOption = Annotated[int, typer.Option(min=0, max=LARGEST, help="Seed of data, partition and training.")]
 SshPortOption = Annotated[
     int | None, typer.Option("--ssh_port", min=1, max=65535, help="(default: your ssh configuration's)")
 ]
@@ -34,9 +38,24 @@ PublicOption = Annotated[
     bool,
     typer.Option("--allow_public_addresses", help="DGL runs code that arrives on its ports: only behind a firewall."),
 ]
+
+
+def _finite(seconds: float) -> float:
+    if not math.isfinite(seconds):
+        raise typer.BadParameter(f"{seconds} is not a number of seconds")
+    return seconds
+
+
+def _seconds(name: str, least: float, text: str) -> Any:
+    return typer.Option(name, min=least, callback=_finite, help=text)
+
+
 StallOption = Annotated[
-    float,
-    typer.Option("--stall-timeout", min=0, help="Seconds without progress until the job is ended; 0: never."),
+    float, _seconds("--stall-timeout", 0, "Seconds without progress until a job is ended; 0: never.")
+]
+ServingOption = Annotated[float, _seconds("--serving-timeout", 1, "Seconds for the DGL servers to load their parts.")]
+CollectiveOption = Annotated[
+    float, _seconds("--collective-timeout", 1, "Seconds that a rank waits for the others in one collective.")
 ]
 MaxMemoryOption = Annotated[
     str | None,
@@ -55,15 +74,17 @@ IpConfigOption = Annotated[
     Path | None,
     typer.Option("--ip_config", help="Real machines over ssh, one a line: its address, and if you like a port."),
 ]
-TrainersOption = Annotated[int, typer.Option(help="Trainers per machine.")]
-SamplersOption = Annotated[int, typer.Option(help="Sampler processes per trainer.")]
-ServersOption = Annotated[int, typer.Option(help="DGL servers per machine.")]
+TrainersOption = Annotated[int, typer.Option(max=MOST_PROCESSES, help="Trainers per machine.")]
+SamplersOption = Annotated[int, typer.Option(max=MOST_PROCESSES, help="Sampler processes per trainer.")]
+ServersOption = Annotated[int, typer.Option(max=MOST_PROCESSES, help="DGL servers per machine.")]
 FanoutsOption = Annotated[str, typer.Option(help="Neighbours per hop, outermost first.")]
-BatchSizeOption = Annotated[int, typer.Option(min=1, help="Seed nodes per trainer and step.")]
-HiddenSizeOption = Annotated[int, typer.Option(min=1)]
+BatchSizeOption = Annotated[int, typer.Option(min=1, max=LARGEST, help="Seed nodes per trainer and step.")]
+HiddenSizeOption = Annotated[int, typer.Option(min=1, max=LARGEST)]
 LearningRateOption = Annotated[float, typer.Option(min=0)]
 TaskOption = Annotated[str, typer.Option(help=f"What is learned: {', '.join(TASKS)}.")]
-EmbeddingSizeOption = Annotated[int, typer.Option(min=1, help="Width of learned rows, for nodes without features.")]
+EmbeddingSizeOption = Annotated[
+    int, typer.Option(min=1, max=LARGEST, help="Width of learned rows, for nodes without features.")
+]
 EmbeddingLearningRateOption = Annotated[float, typer.Option(min=0, help="Of learned rows.")]
 LoaderOption = Annotated[
     str,
@@ -72,7 +93,7 @@ LoaderOption = Annotated[
 CacheOption = Annotated[
     str, typer.Option(help="Memory of each trainer for rows and lists of other machines, in the pipeline; 0: none.")
 ]
-AheadOption = Annotated[int, typer.Option(min=0, help="Batches made ahead of their use, in the pipeline.")]
+AheadOption = Annotated[int, typer.Option(min=0, max=LARGEST, help="Batches made ahead of their use, in the pipeline.")]
 HalfWireOption = Annotated[
     bool, typer.Option("--half-wire", help="Features cross the wire as float16, rounded; in the pipeline.")
 ]
@@ -88,9 +109,11 @@ def parse_fanouts(text: str) -> tuple[int, ...]:
         fanouts = tuple(int(part) for part in text.split(","))
     except ValueError:
         fanouts = ()
-    if not fanouts or any(f == 0 or f < -1 for f in fanouts):
+    if not fanouts or any(f == 0 or not -1 <= f <= LARGEST for f in fanouts):
+        shown = text if len(text) < 80 else f"{text[:80]}..."
         raise InputError(
-            f"--fanouts {text!r} is not a list of neighbour counts", "Example: 15,10,5 (-1 takes all neighbours)."
+            f"--fanouts {shown!r} is not a list of neighbour counts, 1 to {LARGEST}",
+            "Example: 15,10,5 (-1 takes all neighbours).",
         )
     return fanouts
 

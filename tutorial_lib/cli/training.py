@@ -10,9 +10,11 @@ import typer
 
 from tutorial_lib.cli.app import app
 from tutorial_lib.cli.options import (
+    LARGEST,
     AheadOption,
     BatchSizeOption,
     CacheOption,
+    CollectiveOption,
     CopyToOption,
     DatasetOption,
     DeviceOption,
@@ -34,6 +36,7 @@ from tutorial_lib.cli.options import (
     ScaleOption,
     SeedOption,
     ServersOption,
+    ServingOption,
     SshPortOption,
     SshUserOption,
     StallOption,
@@ -70,8 +73,10 @@ def train(
     copy_to: CopyToOption = None,
     allow_public: PublicOption = False,
     stall_timeout: StallOption = 120.0,
+    serving_timeout: ServingOption = 300.0,
+    collective_timeout: CollectiveOption = 600.0,
     task: TaskOption = "node",
-    epochs: Annotated[int, typer.Option(min=1)] = 20,
+    epochs: Annotated[int, typer.Option(min=1, max=LARGEST)] = 20,
     fanouts: FanoutsOption = "15,10,5",
     batch_size: BatchSizeOption = 1000,
     hidden_size: HiddenSizeOption = 256,
@@ -88,7 +93,8 @@ def train(
     max_memory: MaxMemoryOption = None,
     root: RootOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run folder; must not exist yet, but for --resume. (default: runs/TIME-NAME)")
+        Path | None,
+        typer.Option(help="Run folder; must not exist yet, but for --resume. (default: runs/TIME-NAME-XXXX)"),
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 1,
     resume: Annotated[
@@ -140,6 +146,7 @@ def train(
         if single_process:
             result = run_single(source, config, folder, display, keep, device=device)
         else:
-            layout = Layout(emulate, wire, trainers, samplers, servers, real, stall_timeout or None, device)
+            limits = (serving_timeout, collective_timeout)
+            layout = Layout(emulate, wire, trainers, samplers, servers, real, stall_timeout or None, device, *limits)
             result = run_distributed(source, layout, config, folder, display, keep)
     display.summary(result, folder)

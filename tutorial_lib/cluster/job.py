@@ -36,6 +36,7 @@ class JobPlan:
         shell: the command is ``/bin/sh -c TEXT``: the trainer is a child of what torchrun starts.
         silence: seconds without a word from the coordinator after which an agent ends its share; None where the
             connection is a pipe on this computer, which tells at once.
+        collective_seconds: time limit of the trainers' collectives.
     """
 
     machines: Sequence[Machine]
@@ -54,6 +55,7 @@ class JobPlan:
     env: dict[str, str] = field(default_factory=dict)
     shell: bool = False
     silence: float | None = None
+    collective_seconds: float = 600.0
 
     @property
     def world_size(self) -> int:

@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -54,8 +55,13 @@ def examine_machine(plan: JobPlan, index: int, checksum_seconds: float = 10.0) -
     for check in checks:
         try:
             findings += check()
-        except Exception as error:  # a check that fails says nothing about the job
+        except (psutil.Error, PermissionError) as error:  # what this machine does not let us see may be in order
             findings.append(Finding("preflight", SKIP, f"a check could not be made: {type(error).__name__}: {error}"))
+        except Exception as error:  # anything else would be found again in the middle of the job, by its servers
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"({Path(frame.filename).name}:{frame.lineno}, {frame.name})"
+            detail = f"a check broke off: {type(error).__name__}: {error} {place}"
+            findings.append(Finding("preflight", FAIL, detail, "Look at what that line reads on this machine."))
     return findings
 
 

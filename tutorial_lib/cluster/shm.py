@@ -1,7 +1,8 @@
 """The files that DGL's servers keep in /dev/shm: whose they are, and removing those of a job that has ended.
 
-Seen with DGL 2.1.0 for a graph named G: ``G``, ``G_node_*``, ``G_edge_*``, ``GG_0_csc_*`` and, for each feature F,
-``node~_N~F-kvdata-``. The last carry no name of graph or job: two jobs on one /dev/shm overwrite each other's.
+Seen with DGL 2.1.0 for a graph named G: ``G``, ``G_node_inner_node`` and the like, ``GG_0_csc_indptr`` and the like,
+for GraphBolt locks like ``dgl.graphbolt.G_data.lock`` and, for each feature F, ``node~_N~F-kvdata-``. The last carry no
+name of graph or job: two jobs on one /dev/shm overwrite each other's. Other names (``torch_*``, ``psm_*``) are others'.
 
 So an agent leaves a **marker** beside them, ``tutorial_lib-job-PID-*.json``, and keeps it locked (``flock``) while
 it lives. The kernel drops the lock when the agent ends, however it ends. Thus a marker without a lock means a dead
@@ -11,24 +12,33 @@ job, also when its process number is in use again, or counts in the process list
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO
 
 SHM = Path("/dev/shm")
 MARKER = "tutorial_lib-job-"
-_SEGMENT = re.compile(r"kvdata|_(node|edge)_|_(csc|csr|coo)_")
+_LARGEST_MARKER = 1 << 20  # bytes; it lists the names that were in /dev/shm before the job
+_FEATURE = r".+-kvdata-"
+_OF_GRAPH = (
+    r"{0}_node_(?:inner_node|_ID|meta|node_map)|{0}_edge_(?:inner_edge|_ID|_TYPE|edge_map)"
+    r"|{1}_\d+_(?:csc|csr|coo)_(?:indptr|indices|data|row|col)|dgl\.graphbolt\.{0}_(?:meta)?data(?:\.lock)?"
+)
+_SEGMENT = re.compile(f"{_FEATURE}|" + _OF_GRAPH.format(".+", r"(.+)\1"))
 
 
 def dgl_segments() -> list[str]:
     """Names of the files in /dev/shm that look like a DGL server's."""
-    return sorted(name for name in os.listdir(SHM) if _SEGMENT.search(name))
+    return sorted(name for name in os.listdir(SHM) if _SEGMENT.fullmatch(name))
 
 
 def graph_name_in(part_config: str | Path) -> str | None:
@@ -42,8 +52,10 @@ def graph_name_in(part_config: str | Path) -> str | None:
 
 def _belongs(name: str, graph_name: str | None) -> bool:
     """Whether a server of a job on this graph would write a file of this name."""
-    structure = graph_name and (name == graph_name or name.startswith((f"{graph_name}_", graph_name * 2)))
-    return bool(structure) or name.endswith("-kvdata-")
+    if graph_name is None:
+        return re.fullmatch(_FEATURE, name) is not None
+    of_graph = _OF_GRAPH.format(re.escape(graph_name), re.escape(graph_name * 2))
+    return re.fullmatch(f"{re.escape(graph_name)}|{_FEATURE}|{of_graph}", name) is not None
 
 
 def remove_segments(before: set[str], part_config: str) -> None:
@@ -60,7 +72,7 @@ def _unlink_own(names: Iterable[str]) -> list[str]:
     removed = []
     for name in names:
         with contextlib.suppress(OSError):
-            if (SHM / name).stat().st_uid == os.geteuid():
+            if (SHM / name).lstat().st_uid == os.geteuid():
                 (SHM / name).unlink()
                 removed.append(name)
     return sorted(removed)
@@ -83,7 +95,7 @@ def job_marker(graph_name: str | None, before: set[str]) -> Iterator[Path]:
     path = SHM / f"{MARKER}{os.getpid()}-{temporary.rsplit('-', 1)[1]}.json"
     with open(number, "w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else can have it: it is new, and private yet
             json.dump(content, file)
             file.flush()
             os.fchmod(number, 0o644)  # other users may look, too
@@ -139,13 +151,13 @@ def leftovers() -> Leftovers:
     for name in sorted(names):
         if name.startswith(MARKER) and (read := _read_marker(name)) is not None:
             job, running = read
-            files = {n for n in names - set(job["before"]) if _belongs(n, job["graph_name"])}
+            files = {n for n in names - job["before"] if _belongs(n, job["graph_name"])}
             if running:
                 live.append(MarkedJob(name, job["pid"], job["uid"], tuple(sorted(files))))
             elif job["uid"] == os.geteuid():
                 dead.append(MarkedJob(name, job["pid"], job["uid"], tuple(sorted(files))))
     taken = {name for job in live for name in job.files}
-    suspects = ({name for name in names if _SEGMENT.search(name)} | {n for job in dead for n in job.files}) - taken
+    suspects = ({name for name in names if _SEGMENT.fullmatch(name)} | {n for job in dead for n in job.files}) - taken
     users = processes_using(suspects)
     dead = [
         replace(
@@ -159,15 +171,32 @@ def leftovers() -> Leftovers:
     return Leftovers(dead, live, sorted(foreign), {n: pid for n, pid in users.items() if n in foreign})
 
 
+@contextlib.contextmanager
+def _opened_marker(name: str) -> Iterator[IO[bytes]]:
+    """A marker, opened for reading. Any user may make a file of that name: a FIFO, a link, or one without an end.
+
+    Raises:
+        OSError: it just went, or is no regular file of a marker's size.
+    """
+    number = os.open(SHM / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(number, "rb") as file:
+        about = os.fstat(number)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST_MARKER:
+            raise OSError(errno.EINVAL, "not a marker of ours", str(SHM / name))
+        yield file
+
+
 def _read_marker(name: str) -> tuple[dict, bool] | None:
     """Content of a marker and whether its process lives; None for one that just went or that is none of ours."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), (SHM / name).open() as file:
-        content = json.load(file)
+    wrong = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+    with contextlib.suppress(*wrong), _opened_marker(name) as file:
+        content = json.loads(file.read(_LARGEST_MARKER))
+        graph_name = content["graph_name"]
         job = {
             "pid": int(content["pid"]),
             "uid": os.fstat(file.fileno()).st_uid,  # what the kernel says, not what the file says
-            "graph_name": content["graph_name"],
-            "before": list(content["before"]),
+            "graph_name": graph_name if isinstance(graph_name, str) and graph_name else None,
+            "before": set(map(str, content["before"])),
         }
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -185,8 +214,8 @@ def processes_using(names: Iterable[str]) -> dict[str, int]:
     wanted = {}
     for name in names:
         with contextlib.suppress(OSError):
-            stat = (SHM / name).stat()
-            wanted[f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x} {stat.st_ino}"] = name
+            about = (SHM / name).lstat()
+            wanted[f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x} {about.st_ino}"] = name
     found: dict[str, int] = {}
     if not wanted:
         return found
@@ -208,7 +237,7 @@ def clean_leftovers() -> list[str]:
     """
     removed: list[str] = []
     for job in leftovers().dead:
-        with contextlib.suppress(OSError), (SHM / job.marker).open() as file:
+        with contextlib.suppress(OSError), _opened_marker(job.marker) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Another process may have cleaned up, and started a job, since we looked: then the marker is gone.
             if os.fstat(file.fileno()).st_nlink:

@@ -26,7 +26,9 @@ import torch
 from scipy import sparse
 
 from tutorial_lib.datasets.base import MASKS, Dataset
+from tutorial_lib.datasets.download import WAIT_SECONDS, fetch
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import alone_in
 
 ADJACENCY = ("adj_data", "adj_indices", "adj_indptr", "adj_shape")
 SPARSE = ("attr_data", "attr_indices", "attr_indptr", "attr_shape")
@@ -107,8 +109,6 @@ def _find(spec: AmazonSpec, root: Path) -> Path | None:
 
 
 def _download(spec: AmazonSpec, name: str, root: Path, allowed: bool) -> Path:
-    from tutorial_lib.datasets.ogb import fetch
-
     url = os.environ.get("DGL_REPO", "https://data.dgl.ai").rstrip("/") + f"/dataset/{spec.stem}.zip"
     target = root / f"{spec.stem}.zip"
     steps = (
@@ -120,7 +120,9 @@ def _download(spec: AmazonSpec, name: str, root: Path, allowed: bool) -> Path:
     )
     if not allowed:
         raise InputError(f"{name}: neither {spec.stem}.npz nor {spec.stem}.zip is in {root}", steps)
-    fetch(url, target, steps)
+    with alone_in(root, WAIT_SECONDS):
+        if not target.is_file():  # else another process was quicker
+            fetch(url, target, steps)
     return target
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import secrets
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from tutorial_lib.files import alone_in, new_folder, remove_new_folders
 
 Arrays = dict[str, np.ndarray]
 
@@ -45,10 +45,9 @@ class ArrayCache:
     def _generate(self, generate: Callable[[], Arrays]) -> Arrays:
         """Generate and cache, one process at a time; who had to wait reads what the other one wrote."""
         folder = self.folder
-        with _alone_in(folder.parent) as alone:
+        with alone_in(folder.parent) as alone:
             if alone:  # nobody else is writing, so temporary folders are those of a killed process
-                for left_over in folder.parent.glob(f".{folder.name}.tmp-*"):
-                    shutil.rmtree(left_over, ignore_errors=True)
+                remove_new_folders(folder.parent, f".{folder.name}.tmp-")
             arrays, damage = self.read()
             if arrays is not None:
                 return arrays
@@ -79,9 +78,8 @@ class ArrayCache:
         return arrays, ""
 
     def _write(self, arrays: Arrays) -> None:
-        temporary = self.folder.parent / f".{self.folder.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+        temporary = new_folder(self.folder.parent, f".{self.folder.name}.tmp-")
         try:
-            temporary.mkdir()
             for name in self.names:
                 np.save(temporary / f"{name}.npy", arrays[name])
             meta = {"version": self.version, "arrays": {name: describe(arrays[name]) for name in self.names}}
@@ -114,19 +112,3 @@ def name_with_scale(name: str, scale: float, seed: int, version: int) -> str:
     """Name of a cache folder; two different scales never share one."""
     short = f"{scale:g}"
     return f"{name}-{short if float(short) == scale else repr(float(scale))}-seed{seed}-v{version}"
-
-
-@contextlib.contextmanager
-def _alone_in(parent: Path) -> Iterator[bool]:
-    """Lock a folder against other processes that do the same; False where that is not possible."""
-    handle, locked = None, False
-    with contextlib.suppress(OSError):  # some network file systems cannot lock; the rename alone keeps the cache whole
-        parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(parent, os.O_RDONLY)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        locked = True
-    try:
-        yield locked
-    finally:
-        if handle is not None:
-            os.close(handle)

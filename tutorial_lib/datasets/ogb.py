@@ -18,22 +18,20 @@ import gzip
 import os
 import shutil
 import sys
-import tempfile
-import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
-from tqdm import tqdm
 
 from tutorial_lib.datasets.base import MASKS, Dataset
+from tutorial_lib.datasets.download import WAIT_SECONDS, fetch
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import alone_in, new_folder, remove_new_folders
 
 if TYPE_CHECKING:
     import dgl
@@ -103,34 +101,16 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     if spec is None:
         raise InputError(f"unknown OGB data set {name!r}", f"Known: {', '.join(SPECS)}.")
     folder = _find_folder(spec, Path(root).expanduser(), download)
-    _check_folder(spec, folder, features)
-    return _to_dataset(spec, folder, _construct(spec, folder), features)
+    with alone_in(folder):  # ogb writes its cache there, not in one step
+        _check_folder(spec, folder, features)
+        loaded = _construct(spec, folder)
+    return _to_dataset(spec, folder, loaded, features)
 
 
 def is_present(name: str, root: Path) -> bool:
     """Whether ``root`` holds the folder or the zip of an OGB data set, complete or not."""
     spec = SPECS[name]
     return (root / spec.folder).is_dir() or (root / spec.zip_name).is_file()
-
-
-def fetch(url: str, target: Path, steps: str) -> None:
-    """Download; ``target`` appears when it is complete. A failure leaves no file: an InputError with ``steps``."""
-    part = target.with_name(target.name + ".part")
-    try:
-        with urllib.request.urlopen(url, timeout=60) as response:
-            size = int(response.headers.get("Content-Length") or 0)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(part, "wb") as out, tqdm(total=size or None, unit="B", unit_scale=True, desc=target.name) as bar:
-                while chunk := response.read(1 << 20):
-                    bar.update(out.write(chunk))
-        if 0 < size != part.stat().st_size:
-            raise OSError(f"the connection ended after {part.stat().st_size} of {size} bytes")
-        os.replace(part, target)
-    except (OSError, ValueError, HTTPException) as error:
-        raise InputError(f"download of {url} failed: {error}", steps) from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def _steps(spec: OgbSpec, root: Path) -> str:
@@ -147,12 +127,16 @@ def _find_folder(spec: OgbSpec, root: Path, download: bool) -> Path:
     folder, archive = root / spec.folder, root / spec.zip_name
     if folder.is_dir():
         return folder
-    if not archive.exists():
-        if not download:
-            text = f"{spec.name}: neither the folder {spec.folder} nor {spec.zip_name} is in {root}"
-            raise InputError(text, _steps(spec, root))
-        fetch(spec.url, archive, _steps(spec, root))
-    _unpack(spec, archive, folder)
+    if not archive.exists() and not download:
+        text = f"{spec.name}: neither the folder {spec.folder} nor {spec.zip_name} is in {root}"
+        raise InputError(text, _steps(spec, root))
+    with alone_in(root, WAIT_SECONDS) as alone:
+        if alone:  # then what is left there is that of a killed process
+            remove_new_folders(root, f".{spec.folder}-")
+        if not archive.exists():
+            fetch(spec.url, archive, _steps(spec, root))
+        if not folder.is_dir():  # else another process was quicker
+            _unpack(spec, archive, folder)
     return folder
 
 
@@ -164,7 +148,7 @@ def _unpack(spec: OgbSpec, archive: Path, folder: Path) -> None:
         with zipfile.ZipFile(archive) as zipped:
             if unsafe := [name for name in zipped.namelist() if name.startswith("/") or ".." in Path(name).parts]:
                 raise InputError(f"{spec.name}: {archive} holds the unsafe path {unsafe[0]!r}: not unpacked", remedy)
-            temporary = Path(tempfile.mkdtemp(prefix=f".{spec.folder}-", dir=archive.parent))
+            temporary = new_folder(archive.parent, f".{spec.folder}-")
             zipped.extractall(temporary)
         if missing := _missing(spec, temporary / archive.stem, features=False):
             raise InputError(f"{spec.name}: {archive} does not contain {', '.join(missing)}", remedy)
@@ -227,11 +211,15 @@ def _check_gzip(spec: OgbSpec, path: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet_ogb() -> Iterator[Any]:
-    """ogb's module, with input() and its download turned into an InputError, and its prints sent to stderr."""
+    """ogb's module, with its input() and its download turned into an InputError, and its prints sent to stderr.
+
+    ``input`` becomes a name of that module for so long: everybody else's stays what it is.
+    """
     from ogb.nodeproppred import dataset_dgl as module
 
     asked = {"side_effect": InputError("ogb wanted to ask a question or to download")}
-    no_input, no_download = mock.patch("builtins.input", **asked), mock.patch.object(module, "decide_download", **asked)
+    no_input = mock.patch.object(module, "input", create=True, **asked)
+    no_download = mock.patch.object(module, "decide_download", **asked)
     with no_input, no_download, contextlib.redirect_stdout(sys.stderr):
         yield module
 

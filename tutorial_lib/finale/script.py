@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tutorial_lib import generations
 from tutorial_lib.cluster.launch import Event
 from tutorial_lib.cluster.spec import Cluster, read_ip_config, write_ip_config
 from tutorial_lib.continuation import NEW_RUN, Continuation
@@ -160,7 +161,7 @@ class Finale:
         if (out / "result.json").exists():  # it was finished, and then the script was stopped
             return self._results(json.loads((out / "result.json").read_text()))
         keep = NEW_RUN
-        if (out / "checkpoint" / "manifest.json").exists():
+        if generations.exists(out / "checkpoint"):
             keep = Continuation(resume=True)
         elif out.exists():
             self.display.say(f"the earlier start had no checkpoint yet; it is kept as {_set_aside(out).name}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,14 @@ from typing import Any
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
 from tutorial_lib.layout import Layout
+from tutorial_lib.result import own_run_folder
 from tutorial_lib.runs import DataSource
 from tutorial_lib.training import TrainConfig
 
-STATE, LOCK = "finale.json", ".lock"
+STATE, LOCK = "finale.json", ".lock"  # earlier versions made a file to lock; now it is the folder
 FREE = {  # may differ when a finale is continued: they change no finished step
     *("scaling", "scaling_scale", "source.max_memory", "layout.stall_timeout"),
+    *("layout.serving_timeout", "layout.collective_timeout"),
     *(f"layout.real.{name}" for name in ("ssh_port", "ssh_username", "python", "copy_to", "allow_public")),
 }
 FULL_SCALE, FULL_EPOCHS = 1.0, 20
@@ -65,13 +66,12 @@ def alone_in(folder: Path) -> Iterator[None]:
     Raises:
         FolderRefused: another program has it.
     """
-    with (folder / LOCK).open("w") as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderRefused(f"another finale is running in {folder}", "Wait for its end, or stop it.") from None
-        except OSError:  # a file system without locks
-            pass
+            stack.enter_context(own_run_folder(folder))
+        except InputError as error:
+            message = error.message.replace("another program is", "another finale is")
+            raise FolderRefused(message, error.remedy) from None
         yield
 
 

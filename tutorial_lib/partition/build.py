@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 
 from tutorial_lib.datasets.base import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import graph_name_of, output_to, write_json
+from tutorial_lib.files import graph_name_of, new_folder, output_to, write_json
 from tutorial_lib.partition.assign import assign, check_no_empty_part, remedy_for
 from tutorial_lib.partition.folder import Partition, checksums_of, load_partition_folder
 from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method
@@ -122,9 +121,8 @@ def _reuse(out: Path, wanted: dict[str, Any], progress: Say) -> Partition:
 def _write_partition(dataset: Dataset, wanted: dict[str, Any], choice: Choice, out: Path, progress: Say) -> Partition:
     out.parent.mkdir(parents=True, exist_ok=True)
     # Written beside and renamed: a folder with the final name is always complete.
-    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    temporary = new_folder(out.parent, f".{out.name}-")
     try:
-        temporary.chmod(0o755)
         name, parts, method = graph_name_of(dataset.name), wanted["parts"], wanted["method"]
         progress(f"cutting {dataset.graph.num_edges():,} edges into {parts} part(s) ({method})")
         if choice.by_dgl:

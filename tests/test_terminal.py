@@ -1,0 +1,118 @@
+"""Terminals, pipes and logins that go away, closed outputs, and a locale without letters beyond ASCII."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TRAIN = ["train", "--single-process", "--scale", "0.005", "--hidden-size", "8", "--fanouts", "2,2"]
+
+
+def command(root: Path, out: Path, epochs: int = 2) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "tutorial_lib",
+        *TRAIN,
+        "--epochs",
+        str(epochs),
+        "--root",
+        str(root),
+        "--out",
+        str(out),
+    ]
+
+
+def check_whole(out: Path) -> None:
+    """The run has its result, and nothing but events is in its events."""
+    assert len(json.loads((out / "result.json").read_text())["epochs"]) == 2
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    assert [event["epoch"] for event in events if event["kind"] == "epoch"] == [0, 1]
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(small_dataset, data_root, tmp_path):
+    """As `... | head -1` does."""
+    out = tmp_path / "run"
+    run = subprocess.Popen(command(data_root, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "loading synthetic-products" in run.stdout.readline()
+    run.stdout.close()
+    errors = run.stderr.read()
+    run.stderr.close()
+    assert run.wait(timeout=60) == 0, errors
+    assert "Traceback" not in errors
+    assert "BrokenPipe" not in errors
+    check_whole(out)
+
+
+def test_a_name_that_the_locale_cannot_write_is_printed_in_signs_it_has(small_dataset, data_root, tmp_path):
+    out = tmp_path / "\u00fcber"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command(data_root, out), capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "run folder: " in done.stdout
+    assert "/\\xfcber" in done.stdout
+
+
+def test_closed_streams_at_the_start_are_nobodys_files(small_dataset, data_root, tmp_path):
+    """Without care, events.jsonl would get the number of the output, and every line that is printed."""
+    closing = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    done = subprocess.run([*closing, *command(data_root, tmp_path / "run")], timeout=60)
+    assert done.returncode == 0
+    check_whole(tmp_path / "run")
+
+
+def test_a_full_disk_behind_the_output_does_not_end_the_run(small_dataset, data_root, tmp_path):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command(data_root, tmp_path / "run"), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith("warning: a part of the output could not be written: No space left on device\n")
+    check_whole(tmp_path / "run")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_login_that_ends(ignored, small_dataset, data_root, tmp_path):
+    """SIGHUP ends a run with a sentence and an exit code, also when it comes twice; under nohup it does nothing."""
+    run = subprocess.Popen(
+        command(data_root, tmp_path / "run", epochs=100_000),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL),
+    )
+    try:
+        wait_for_epochs(tmp_path / "run", 1, run)
+        run.send_signal(signal.SIGHUP)
+        run.send_signal(signal.SIGHUP)
+        if ignored:
+            before = epochs_of(tmp_path / "run")
+            wait_for_epochs(tmp_path / "run", before + 2, run)
+            run.send_signal(signal.SIGTERM)
+        errors = run.communicate(timeout=30)[1]
+    finally:
+        run.kill()
+    name = "SIGTERM" if ignored else "SIGHUP"
+    assert run.returncode == (143 if ignored else 129)
+    assert errors.endswith(f"told to end ({name}); everything that was started has been stopped\n")
+    assert "Traceback" not in errors
+
+
+def epochs_of(run: Path) -> int:
+    path = run / "events.jsonl"
+    return path.read_text().count('"kind": "epoch"') if path.exists() else 0
+
+
+def wait_for_epochs(out: Path, count: int, run: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while epochs_of(out) < count:
+        assert run.poll() is None, run.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
