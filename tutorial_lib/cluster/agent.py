@@ -28,11 +28,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tutorial_lib.cluster.children import Process, end_descendants, peak_rss, tail, who_failed
+from tutorial_lib.cluster.children import Process, end_descendants, peak_rss, who_failed
 from tutorial_lib.cluster.job import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_command, trainer_env
+from tutorial_lib.cluster.logs import EventFiles, tail
 from tutorial_lib.cluster.namespaces import die_with_parent
 from tutorial_lib.cluster.network import bytes_sent, interface_of, listening_ports
-from tutorial_lib.cluster.outbox import POLL_SECONDS, EventFiles, outbox, send
+from tutorial_lib.cluster.outbox import POLL_SECONDS, outbox, send
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments
 from tutorial_lib.cluster.stacks import FOLDER as PROCESSES_FOLDER
 from tutorial_lib.cluster.stacks import collect, members
@@ -89,7 +90,7 @@ class Agent:
             remove_segments(self.shm_before, self.plan.part_config)
             for name in (TORCHRUN_FOLDER, PROCESSES_FOLDER):
                 shutil.rmtree(self.logs / name, ignore_errors=True)
-            self._forward_events()
+            self._forward_events(FLUSH_SECONDS)
             send(
                 {
                     "type": "done",
@@ -204,7 +205,7 @@ class Agent:
                 self._report_failure(member.role, member.index, code, self.logs / f"trainer-{member.index}.log")
 
     def _report_exit(self, process: Process) -> None:
-        self._forward_events()  # what a trainer said of its end is better than what we can see of it
+        self._forward_events(FLUSH_SECONDS)  # what a trainer said of its end is better than what we can see of it
         send({"type": "exited", "role": process.role, "index": process.index, "code": process.code})
         if process.code == 0 or self.stopping:
             return
@@ -232,12 +233,17 @@ class Agent:
                 send({"type": "serving"})
         if not self.announced_trainers and any(p.role == "torchrun" and p.code == 0 for p in self.processes):
             self.announced_trainers = True
-            self._forward_events()
+            self._forward_events(FLUSH_SECONDS)
             send({"type": "trainers_done"})
 
-    def _forward_events(self) -> None:
-        for event in self.events.new():
-            send({"type": "event", "event": event})
+    def _forward_events(self, seconds: float = 0.0) -> None:
+        """A piece of what the trainers have written; with a time, as many pieces as there are."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for event in self.events.new():
+                send({"type": "event", "event": event})
+            if not self.events.more or time.monotonic() >= deadline:
+                return
 
     def _stop_everything(self) -> None:
         self.stopping = True

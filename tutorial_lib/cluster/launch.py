@@ -212,6 +212,9 @@ class Coordinator:
             self._record({"kind": "exited", "time": time.time(), **_without_type(message)}, index)
         elif message["type"] == "failed":
             raise exit_failure(self.plan, index, message)
+        elif message["type"] == "dropped":
+            text = f"{self.plan.machines[index].name}: {message['count']} step events were dropped, nobody read them"
+            self.on_event({"kind": "warning", "text": text, "time": time.time()})
         elif message["type"] == "stacks":
             self._stacks[index] = [Stack(**fields) for fields in message["stacks"]]
         elif message["type"] == "done":
