@@ -134,8 +134,19 @@ def test_how_it_ended(code, words):
     ("cause", "consequence"),
     [
         ("RuntimeError: [gloo] Connection closed by peer [10.77.0.3]:1234", True),
+        ("RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]", True),
+        ("RuntimeError: [enforce fail at gloo/pair.cc:144] read [10.77.0.2]:77: Connection reset by peer", True),
+        ("RuntimeError: Connection reset by peer", True),  # the trainers' store
+        ("torch.distributed.DistNetworkError: Broken pipe (exit code 1)", True),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
+        ("no answer from machine-0 (10.77.0.1) for 26 s: it is down", True),
         ("EOFError", True),  # of the pipe to a sampler that was killed
+        ("EOFError (exit code 1)", True),
+        ("EOFError: Ran out of input", False),  # a damaged file
         ("ValueError: a mistake", False),
+        ("ValueError: request refused", False),
+        ("RuntimeError: the bank refused, reset by peer review", False),
+        ("AssertionError: heard nothing, no answer from the model", False),
         ("killed by signal 9 (SIGKILL)", False),
     ],
 )

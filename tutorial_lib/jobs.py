@@ -23,9 +23,11 @@ from tutorial_lib.partition import Partition
 from tutorial_lib.result import check_resume_folder, check_run_folder
 from tutorial_lib.runs import DataSource, Layout, run_distributed, train_on_cluster
 from tutorial_lib.training import TrainConfig
+from tutorial_lib.waiting import attempts
 from tutorial_lib.watching import JobView
 
 UPDATE_SECONDS = 0.5
+STOP_SECONDS = 60.0  # the agents alone may take 15
 
 
 class JobStopped(JobFailed):
@@ -119,16 +121,19 @@ class Job:
         assert self._result is not None
         return self._result
 
-    def stop(self) -> None:
-        """End the job and everything that it started; returns when that is done. Does nothing after its end."""
-        self._stopping.set()
-        self._wake_up()
-        self._thread.join()
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """End the job and everything that it started; returns when that is done. Does nothing after its end.
 
-    def _wake_up(self) -> None:
-        """The coordinator takes an event, whose reporter, below, then raises."""
+        Raises:
+            WaitedTooLong: it has not ended within so many seconds (data are loaded and cut in one piece).
+        """
+        self._stopping.set()
         if self._coordinator is not None:
-            self._coordinator.wake_up()
+            self._coordinator.cancel(self._stopped())
+        for left in attempts("the job to end what it started", seconds, pause=0, say=self._view.wait_for):
+            self._thread.join(min(left, UPDATE_SECONDS))
+            if not self._thread.is_alive():
+                return
 
     def _run(self) -> None:
         source, layout, config, keep, limits = self._arguments
@@ -172,9 +177,11 @@ class Job:
 
     def _check_stop(self) -> None:
         if self._stopping.is_set():
-            raise JobStopped(
-                "the job was stopped", machine="", role="", index=0, rank=None, log=self.out / "events.jsonl", tail=[]
-            )
+            raise self._stopped()
+
+    def _stopped(self) -> JobStopped:
+        log = self.out / "events.jsonl"
+        return JobStopped("the job was stopped", machine="", role="", index=0, rank=None, log=log, tail=[])
 
 
 class _NoScreen:

@@ -15,7 +15,15 @@ from tutorial_lib.cluster.stacks import Stack
 from tutorial_lib.errors import JobError
 
 # What a process says when another one is gone: a peer, the coordinator, or (EOFError: a pipe's other end) its sampler.
-_CONSEQUENCE = re.compile(r"reset by peer|closed by peer|refused|Broken pipe|no answer from|heard nothing|: EOFError")
+# Not every message with these words: a user's ValueError("request refused") is a cause.
+_CONSEQUENCE = re.compile(
+    r": (ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError)\b"
+    r"|: EOFError( \(|$)"
+    # gloo and the trainers' store say it as a RuntimeError or an error of torch.distributed; DGL as a DGLError
+    r"|: (RuntimeError|[\w.]*Dist\w*Error|[\w.]*DGLError): (\[[^]]*(gloo|rpc|network|socket)[^]]*\].*)?"
+    r"(Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe)"
+    r"|: no answer from \S+ \(|: heard nothing from the coordinator"
+)
 
 
 class JobFailed(JobError):

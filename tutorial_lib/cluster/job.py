@@ -13,6 +13,13 @@ from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
 
 TORCHRUN_FOLDER = ".torchrun"
+# `python -m` looks for every module in the working directory first: a copy.py or random.py there would hide Python's
+# own. This puts that folder behind the standard library. One argument, so that the module's name follows it.
+_BEHIND = (
+    "-cimport sys; p = sys.path; here = p[:1] == ['']; p[:1] = p[here:1]; "
+    "here and p.insert(next((k for k, f in enumerate(p) if f.endswith('-packages')), len(p)), ''); "
+    "sys.argv[:1] = []; import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
 CONNECT_TRIES = 20  # a client waits 3 s between tries: one minute, not the 51 of DGL's default
 
 
@@ -36,6 +43,7 @@ class JobPlan:
         shell: the command is ``/bin/sh -c TEXT``: the trainer is a child of what torchrun starts.
         silence: seconds without a word from the coordinator after which an agent ends its share; None where the
             connection is a pipe on this computer, which tells at once.
+        collective_seconds: time limit of the trainers' collectives.
     """
 
     machines: Sequence[Machine]
@@ -54,6 +62,7 @@ class JobPlan:
     env: dict[str, str] = field(default_factory=dict)
     shell: bool = False
     silence: float | None = None
+    collective_seconds: float = 600.0
 
     @property
     def world_size(self) -> int:
@@ -81,6 +90,11 @@ class JobPlan:
         return Path(self.log_dir) / self.machines[index].name
 
 
+def run_module(python: str, name: str) -> list[str]:
+    """As ``python -m name``, but no file of the working directory can hide a module of Python itself."""
+    return [python, _BEHIND, name]
+
+
 def check_counts(trainers: int, samplers: int, servers: int, prefix: str = "--") -> None:
     """Raise an InputError for a number of processes that cannot be; ``prefix`` is that of the user's options."""
     for name, value, least in [("trainers", trainers, 1), ("samplers", samplers, 0), ("servers", servers, 1)]:
@@ -99,7 +113,7 @@ def check_parts(parts: int, machines: int, where: Path) -> None:
 
 def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict[str, str]:
     hook = str(Path(__file__).with_name("hook"))
-    python_path = plan.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    python_path = _python_path(plan)
     return {
         **os.environ,
         # `python3` in a user's command is then the interpreter that has DGL, also without `activate`.
@@ -120,11 +134,16 @@ def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict
         "PYTHONUNBUFFERED": "1",
         "TUTORIAL_MACHINE": plan.machines[index].name,
         "TUTORIAL_LOG_DIR": str(plan.log_folder(index)),
+        "TUTORIAL_COLLECTIVE_SECONDS": f"{plan.collective_seconds:g}",
         **({"TUTORIAL_SHELL": "1"} if plan.shell else {}),
         **{name: os.path.expandvars(value) for name, value in plan.env.items()},  # $LD_LIBRARY_PATH of that machine
         # The hook makes failures end at once, see hook/sitecustomize.py.
         "PYTHONPATH": os.pathsep.join(p for p in [hook, plan.cwd, python_path] if p),
     }
+
+
+def _python_path(plan: JobPlan) -> str:
+    return plan.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
 
 
 def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[str, str]:
@@ -140,14 +159,16 @@ def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[s
 def trainer_env(plan: JobPlan, index: int, interface: str, cpus: int) -> dict[str, str]:
     """Environment of torchrun and the trainers on machine ``index``; its CPUs are divided among the trainers."""
     threads = plan.omp_threads or max(1, cpus // plan.trainers)
-    return {**_common_env(plan, index, interface, threads), "DGL_ROLE": "client"}
+    env = {**_common_env(plan, index, interface, threads), "DGL_ROLE": "client"}
+    # Torchrun itself must not find the modules of the working directory; `_rank.py` hands the variable on.
+    return {**env, "TUTORIAL_PYTHONPATH": env["PYTHONPATH"], "PYTHONPATH": _python_path(plan)}
 
 
 def torchrun_command(plan: JobPlan, index: int) -> list[str]:
     """The torchrun call of machine ``index``; each trainer goes through ``_rank.py``, which opens its log."""
     rank_stub = str(Path(__file__).with_name("_rank.py"))
     return [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *run_module(sys.executable, "torch.distributed.run"),
         f"--nnodes={len(plan.machines)}",
         f"--node-rank={index}",
         f"--nproc-per-node={plan.trainers}",

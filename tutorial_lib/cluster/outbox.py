@@ -11,7 +11,10 @@ POLL_SECONDS = 0.05
 WRITE_BYTES = 1 << 16
 MOST_WAITING = 8 << 20
 # Events without which the coordinator could not tell how the job went. Of others some may be missing.
-KEPT = {"joined", "split", "epoch", "checkpoint", "resumed", "evaluating", "evaluation", "failure", "left", "kept"}
+KEPT = {
+    *("joined", "split", "placed", "epoch", "checkpoint", "resumed", "kept"),
+    *("evaluating", "evaluation", "failure", "left"),
+}
 
 
 class Outbox:
