@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from dgl.dataloading import DistNodeDataLoader, MultiLayerNeighborSampler
 from torch.distributed.algorithms.join import Join
 
 from tutorial_lib.loaders import BatchLoader
@@ -61,6 +62,14 @@ def uneven(session) -> None:
     session.events.emit("compared", equal=equal, batches=len(rows[session.rank]))
 
 
+class FailingSampler(MultiLayerNeighborSampler):
+    """Runs in the sampler process."""
+
+    def sample_blocks(self, *_arguments, **_options):
+        Path("fault-at").write_text(str(time.time()))
+        raise ValueError("a mistake in the sampler")
+
+
 def use_memory_up() -> None:
     """The test puts us into a group with 400 MB: the kernel ends us when we pass that."""
     while not Path("go").exists():
@@ -94,6 +103,8 @@ def main(graph_name: str, fault: str, rank: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             if fault == "memory":
                 use_memory_up()
+            if fault == "sampler":
+                next(iter(DistNodeDataLoader(session.graph, torch.arange(50), FailingSampler([5]), batch_size=10)))
             if fault == "skip":
                 return  # leaves without the barrier that the others are in: waits in `leave`
             time.sleep(1000)

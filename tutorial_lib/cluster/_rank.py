@@ -14,7 +14,6 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
     os.environ["TUTORIAL_TRAINER_PID"] = str(os.getpid())  # the command keeps our process id; see hook/sitecustomize.py
-    os.environ["PYTHONPATH"] = os.environ.pop("TUTORIAL_PYTHONPATH")  # the command's; torchrun has gone without it
     path = os.path.join(os.environ["TUTORIAL_LOG_DIR"], f"trainer-{os.environ['LOCAL_RANK']}.log")
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)

@@ -113,7 +113,7 @@ def check_parts(parts: int, machines: int, where: Path) -> None:
 
 def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict[str, str]:
     hook = str(Path(__file__).with_name("hook"))
-    python_path = _python_path(plan)
+    python_path = plan.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return {
         **os.environ,
         # `python3` in a user's command is then the interpreter that has DGL, also without `activate`.
@@ -137,13 +137,11 @@ def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict
         "TUTORIAL_COLLECTIVE_SECONDS": f"{plan.collective_seconds:g}",
         **({"TUTORIAL_SHELL": "1"} if plan.shell else {}),
         **{name: os.path.expandvars(value) for name, value in plan.env.items()},  # $LD_LIBRARY_PATH of that machine
-        # The hook makes failures end at once, see hook/sitecustomize.py.
-        "PYTHONPATH": os.pathsep.join(p for p in [hook, plan.cwd, python_path] if p),
+        # The hook makes failures end at once, and puts the working directory behind the standard library on the
+        # module path (here, a copy.py in it would hide Python's own), see hook/sitecustomize.py.
+        "PYTHONPATH": os.pathsep.join(p for p in [hook, python_path] if p),
+        "TUTORIAL_CWD": plan.cwd,
     }
-
-
-def _python_path(plan: JobPlan) -> str:
-    return plan.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
 
 
 def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[str, str]:
@@ -159,9 +157,7 @@ def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[s
 def trainer_env(plan: JobPlan, index: int, interface: str, cpus: int) -> dict[str, str]:
     """Environment of torchrun and the trainers on machine ``index``; its CPUs are divided among the trainers."""
     threads = plan.omp_threads or max(1, cpus // plan.trainers)
-    env = {**_common_env(plan, index, interface, threads), "DGL_ROLE": "client"}
-    # Torchrun itself must not find the modules of the working directory; `_rank.py` hands the variable on.
-    return {**env, "TUTORIAL_PYTHONPATH": env["PYTHONPATH"], "PYTHONPATH": _python_path(plan)}
+    return {**_common_env(plan, index, interface, threads), "DGL_ROLE": "client"}
 
 
 def torchrun_command(plan: JobPlan, index: int) -> list[str]:

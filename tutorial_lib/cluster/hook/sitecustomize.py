@@ -8,10 +8,13 @@ So a trainer of ours ends by ``os._exit`` after its traceback, and leaves a ``fa
 It lets the machine's agent ask any of these processes for its Python stack (`cluster/stacks.py`), which works also
 while the process waits inside C++ code. And it ends a sampler whose trainer is gone.
 
-It lets a script say ``import dgl`` on any torch (`graphbolt_stub.py`). And it takes three seconds of sleep out of the
-start of every job.
+It takes three seconds of sleep out of the start of every job.
 
-Programs that a script starts are left alone, but for the last point.
+It lets a script say ``import dgl`` on any torch (`graphbolt_stub.py`).
+
+It lets a script in a sub-folder import what lies in the job's working directory.
+
+Programs that a script starts are left alone, but for the last two points.
 """
 
 import importlib.util
@@ -38,6 +41,14 @@ def let_dgl_load_without_graphbolt():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.install()
+
+
+def find_modules_of_the_workspace():
+    """Behind the standard library: a copy.py or random.py of the user's must not hide Python's own."""
+    folder = os.environ.get("TUTORIAL_CWD")
+    if folder and folder not in sys.path:
+        packages = (k for k, path in enumerate(sys.path) if path.endswith("-packages"))
+        sys.path.insert(next(packages, len(sys.path)), folder)
 
 
 def role_of_this_process():
@@ -237,6 +248,7 @@ def main():
 
 
 if "TUTORIAL_LOG_DIR" in os.environ:
+    find_modules_of_the_workspace()
     let_dgl_load_without_graphbolt()
     main()
 
