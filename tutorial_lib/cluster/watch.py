@@ -21,6 +21,7 @@ from tutorial_lib.cluster.stacks import FOLDER, Member, members
 SILENCE_SECONDS = 25.0  # a cable pulled for 5 s is survived by TCP; the report must come within a minute
 MEMORY_SECONDS = 0.25
 MEMORY_LOOKS = 40  # a kill that was counted before the last ten seconds of a process was not its own
+FLAGS, ENDING = 6, 4  # place in ``stat_of``, and PF_EXITING
 LITTLE_BYTES = 1 << 20
 ZOMBIE_SECONDS = 1.0  # a parent that ends its samplers on purpose collects them within this time
 
@@ -90,8 +91,9 @@ class Watch:
             return
         self._next_memory = now + MEMORY_SECONDS
         for member in self._known():
-            fields = member.stat()
-            if fields and fields[0] not in ("Z", "X") and (counter := counter_of(member.pid)) is not None:
+            counter, fields = counter_of(member.pid), member.stat()
+            # Of a process that is ending, version 1 says that it is in the topmost group.
+            if counter is not None and fields and not int(fields[FLAGS]) & ENDING:
                 seen = self._kills.setdefault(member, collections.deque(maxlen=MEMORY_LOOKS))
                 seen.append((counter, kills(counter)))
 
