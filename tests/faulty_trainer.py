@@ -89,6 +89,11 @@ def main(graph_name: str, fault: str, rank: str) -> None:
             session.events.emit("counted", seeds=counted)
         elif fault == "uneven":
             uneven(session)
+        elif fault == "sampler":  # all samplers together open the graph
+            sampler = FailingSampler([5]) if session.rank == int(rank) else MultiLayerNeighborSampler([5])
+            for _ in DistNodeDataLoader(session.graph, torch.arange(50), sampler, batch_size=10):
+                pass
+            dist.barrier()
         elif fault.startswith("loop:"):
             loop(session, int(fault.split(":")[1]))
         elif session.rank == int(rank):
@@ -103,8 +108,6 @@ def main(graph_name: str, fault: str, rank: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             if fault == "memory":
                 use_memory_up()
-            if fault == "sampler":
-                next(iter(DistNodeDataLoader(session.graph, torch.arange(50), FailingSampler([5]), batch_size=10)))
             if fault == "skip":
                 return  # leaves without the barrier that the others are in: waits in `leave`
             time.sleep(1000)
