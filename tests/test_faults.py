@@ -196,6 +196,44 @@ def test_one_rank_with_fewer_batches(machines, tmp_path, saw):
     saw("one rank with fewer batches", "none: the job ends well, with the weights of a single process", None)
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 4 MB, mounted before the machines are made."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "small-disk", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@rare
+@pytest.mark.parametrize("fault", ["the run disk is full", "the run folder is removed"])
+def test_a_run_folder_that_cannot_be_written(fault, small_disk, emulation, partition_of, tmp_path, saw):
+    run = small_disk / "run"
+    with EmulatedCluster(2) as cluster:
+        plan = plan_of(cluster, partition_of(2), tmp_path, ENDLESS, "-", log_dir=str(run / "logs"))
+        job = RunningJob(cluster, plan)
+        job.wait_for("beat", 20)
+        job.fault_now()
+        if fault == "the run disk is full":
+            with contextlib.suppress(OSError), (small_disk / "fill").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+        else:
+            shutil.rmtree(run, ignore_errors=True)
+            shutil.rmtree(run, ignore_errors=True)  # the job may have written meanwhile
+        error, seconds = job.end()
+    if fault == "the run disk is full":
+        assert "No space left on device" in str(error) or "no space left on" in str(error)
+        assert str(small_disk) in str(error)
+    else:
+        assert "has vanished" in str(error)
+    assert seconds < CLEAN_EXIT_SECONDS
+    saw(fault, error, seconds)
+
+
 @pytest.mark.skipif(
     not os.access("/sys/fs/cgroup/memory", os.W_OK), reason="needs a memory control group (v1) to write"
 )

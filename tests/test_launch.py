@@ -84,12 +84,17 @@ def test_a_job_over_its_time_limit_is_ended(two_machines, tmp_path):
     assert "waited 5 s for the trainers to finish on machine-0, machine-1" in str(failure)
 
 
-def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, tmp_path):
+def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, tmp_path, monkeypatch):
+    """Also with a temporary folder whose name is too long for the sockets of the samplers: there they would stall."""
+    temporary = tmp_path / ("long" * 20)
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     cluster = LocalCluster(servers=2)
     with cluster:
         plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
         coordinator = Coordinator(cluster, plan)
         use = coordinator.run()
+    assert not [path.name for path in temporary.iterdir() if path.name.startswith(("pymp-", "dgl-job-"))]
     counts = [event["seeds"] for event in coordinator.events if event["kind"] == "counted"]
     assert sorted(counts) == [98, 98]  # half of the 196 first nodes each
     assert use["machine-0"].bytes_sent == 0
