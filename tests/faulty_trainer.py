@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from dgl.dataloading import DistNodeDataLoader, MultiLayerNeighborSampler
 from torch.distributed.algorithms.join import Join
 
 from tutorial_lib.loaders import BatchLoader
@@ -61,6 +62,14 @@ def uneven(session) -> None:
     session.events.emit("compared", equal=equal, batches=len(rows[session.rank]))
 
 
+class FailingSampler(MultiLayerNeighborSampler):
+    """Runs in the sampler process."""
+
+    def sample_blocks(self, *_arguments, **_options):
+        Path("fault-at").write_text(str(time.time()))
+        raise ValueError("a mistake in the sampler")
+
+
 def use_memory_up() -> None:
     """The test puts us into a group with 400 MB: the kernel ends us when we pass that."""
     while not Path("go").exists():
@@ -80,6 +89,11 @@ def main(graph_name: str, fault: str, rank: str) -> None:
             session.events.emit("counted", seeds=counted)
         elif fault == "uneven":
             uneven(session)
+        elif fault == "sampler":  # all samplers together open the graph
+            sampler = FailingSampler([5]) if session.rank == int(rank) else MultiLayerNeighborSampler([5])
+            for _ in DistNodeDataLoader(session.graph, torch.arange(50), sampler, batch_size=10):
+                pass
+            dist.barrier()
         elif fault.startswith("loop:"):
             loop(session, int(fault.split(":")[1]))
         elif session.rank == int(rank):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing.util
 import os
 import signal
 import subprocess
@@ -195,3 +196,26 @@ def drawn_after_start_epoch(rank: int, world_size: int) -> list[float]:
     graph = dgl.graph((torch.arange(1, 2000), torch.zeros(1999, dtype=torch.int64)))
     sampled = dgl.sampling.sample_neighbors(graph, [0], 1).edges()[0]
     return [float(torch.rand(1)), float(np.random.rand()), float(sampled.sum())]
+
+
+def effect_before_cause(rank: int, world_size: int) -> None:
+    """Rank 0 complains of its peer a moment before rank 1 has said what was wrong."""
+    time.sleep(0.15 * rank)
+    if rank == 0:
+        raise RuntimeError("Connection closed by peer")
+    raise ValueError("the cause")
+
+
+def dies_after_its_return(rank: int, world_size: int) -> str:
+    """In an exit handler."""
+    if rank == 1:
+        print("last words")
+        multiprocessing.util.Finalize(None, os._exit, args=(3,), exitpriority=100)
+    return "result"
+
+
+def listening_sockets(rank: int, world_size: int) -> int:
+    """That this rank has inherited."""
+    inodes = {os.readlink(f"/proc/self/fd/{fd.name}") for fd in os.scandir("/proc/self/fd") if os.path.exists(fd.path)}
+    lines = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return sum(fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes for fields in lines)

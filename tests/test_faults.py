@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,12 @@ def machines(emulation, partition_of):
     """Two emulated machines, switched on, and a partition for them."""
     with EmulatedCluster(2) as cluster:
         yield cluster, partition_of(2)
+
+
+def temporary_folders() -> set[str]:
+    """Of jobs and of Python's multiprocessing."""
+    folder = Path(tempfile.gettempdir())
+    return {path.name for pattern in ("dgl-job-*", "pymp-*") for path in folder.glob(pattern)}
 
 
 def endless(cluster, partition, folder: Path, limits: Limits | None = None, **fields) -> RunningJob:
@@ -65,6 +72,20 @@ def test_a_trainer_that_ends_by_itself(fault, words, machines, tmp_path, saw):
     saw(f"a trainer: {fault}", error, seconds)
 
 
+def test_an_exception_in_a_sampler(machines, tmp_path, saw):
+    """Not the trainer's wait for it."""
+    cluster, partition = machines
+    job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, "sampler", "1", samplers=1))
+    error, _ = job.end()
+    seconds = time.time() - float((tmp_path / "fault-at").read_text())
+    assert str(error) == "sampler of trainer 0 (rank 1) on machine-1: ValueError: a mistake in the sampler"
+    assert (error.machine, error.role, error.log.name) == ("machine-1", "sampler", "trainer-0.log")
+    assert any("in sample_blocks" in line for line in error.tail)
+    assert seconds < CLEAN_EXIT_SECONDS
+    assert not list(Path(tempfile.gettempdir()).glob("dgl-job-*"))
+    saw("an exception in a sampler", error, seconds)
+
+
 @pytest.mark.parametrize(
     ("role", "index", "fields", "words"),
     [
@@ -79,8 +100,11 @@ def test_sigkill(role, index, fields, words, machines, tmp_path, saw):
     cluster, partition = machines
     job = endless(cluster, partition, tmp_path, **fields)
     job.signal(cluster.machines[1], role, signal.SIGKILL, index)
+    before = temporary_folders()
     error, seconds = job.end()
     assert str(error) == f"{words}: killed by signal 9 (SIGKILL)"
+    assert before - temporary_folders() == ({name for name in before if name.startswith("dgl-job-")})
+    assert not any(name.startswith("pymp-") for name in before)
     assert seconds < CLEAN_EXIT_SECONDS
     name = "a backup server" if index == 1 else f"a {role}"
     saw(f"SIGKILL to {name}", error, seconds)
@@ -172,6 +196,44 @@ def test_one_rank_with_fewer_batches(machines, tmp_path, saw):
     saw("one rank with fewer batches", "none: the job ends well, with the weights of a single process", None)
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 4 MB, mounted before the machines are made."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "small-disk", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@rare
+@pytest.mark.parametrize("fault", ["the run disk is full", "the run folder is removed"])
+def test_a_run_folder_that_cannot_be_written(fault, small_disk, emulation, partition_of, tmp_path, saw):
+    run = small_disk / "run"
+    with EmulatedCluster(2) as cluster:
+        plan = plan_of(cluster, partition_of(2), tmp_path, ENDLESS, "-", log_dir=str(run / "logs"))
+        job = RunningJob(cluster, plan)
+        job.wait_for("beat", 20)
+        job.fault_now()
+        if fault == "the run disk is full":
+            with contextlib.suppress(OSError), (small_disk / "fill").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+        else:
+            shutil.rmtree(run, ignore_errors=True)
+            shutil.rmtree(run, ignore_errors=True)  # the job may have written meanwhile
+        error, seconds = job.end()
+    if fault == "the run disk is full":
+        assert "No space left on device" in str(error) or "no space left on" in str(error)
+        assert str(small_disk) in str(error)
+    else:
+        assert "has vanished" in str(error)
+    assert seconds < CLEAN_EXIT_SECONDS
+    saw(fault, error, seconds)
+
+
 @pytest.mark.skipif(
     not os.access("/sys/fs/cgroup/memory", os.W_OK), reason="needs a memory control group (v1) to write"
 )
@@ -192,6 +254,7 @@ def test_out_of_memory(machines, tmp_path, saw):
                     and process.environ().get("RANK") == "1"
                 ):
                     (group / "cgroup.procs").write_text(str(process.pid))
+        time.sleep(0.5)  # the agent looks four times a second in which group a process is
         (tmp_path / "go").touch()
         error, _ = job.end()
     finally:

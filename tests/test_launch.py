@@ -84,12 +84,17 @@ def test_a_job_over_its_time_limit_is_ended(two_machines, tmp_path):
     assert "waited 5 s for the trainers to finish on machine-0, machine-1" in str(failure)
 
 
-def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, tmp_path):
+def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, tmp_path, monkeypatch):
+    """Also with a temporary folder whose name is too long for the sockets of the samplers: there they would stall."""
+    temporary = tmp_path / ("long" * 20)
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     cluster = LocalCluster(servers=2)
     with cluster:
         plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
         coordinator = Coordinator(cluster, plan)
         use = coordinator.run()
+    assert not [path.name for path in temporary.iterdir() if path.name.startswith(("pymp-", "dgl-job-"))]
     counts = [event["seeds"] for event in coordinator.events if event["kind"] == "counted"]
     assert sorted(counts) == [98, 98]  # half of the 196 first nodes each
     assert use["machine-0"].bytes_sent == 0
@@ -134,8 +139,19 @@ def test_how_it_ended(code, words):
     ("cause", "consequence"),
     [
         ("RuntimeError: [gloo] Connection closed by peer [10.77.0.3]:1234", True),
+        ("RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]", True),
+        ("RuntimeError: [enforce fail at gloo/pair.cc:144] read [10.77.0.2]:77: Connection reset by peer", True),
+        ("RuntimeError: Connection reset by peer", True),  # the trainers' store
+        ("torch.distributed.DistNetworkError: Broken pipe (exit code 1)", True),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
+        ("no answer from machine-0 (10.77.0.1) for 26 s: it is down", True),
         ("EOFError", True),  # of the pipe to a sampler that was killed
+        ("EOFError (exit code 1)", True),
+        ("EOFError: Ran out of input", False),  # a damaged file
         ("ValueError: a mistake", False),
+        ("ValueError: request refused", False),
+        ("RuntimeError: the bank refused, reset by peer review", False),
+        ("AssertionError: heard nothing, no answer from the model", False),
         ("killed by signal 9 (SIGKILL)", False),
     ],
 )

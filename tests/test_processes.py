@@ -147,6 +147,23 @@ def test_end_without_a_result_names_rank_and_cause(how: str, message: str, code:
     assert code is None or caught.value.exit_code == code
 
 
+def test_the_cause_may_come_a_moment_after_its_effect() -> None:
+    with pytest.raises(ValueError, match="the cause"):
+        fork(rf.effect_before_cause, 2)
+
+
+@METHODS
+def test_a_rank_that_dies_after_its_return_is_a_failure(start: Callable[..., Any]) -> None:
+    with pytest.raises(RankFailed, match=r"^rank 1 returned its result, then ended with exit code 3") as caught:
+        start(rf.dies_after_its_return, 2, timeout=LIMIT)
+    assert (caught.value.rank, caught.value.exit_code, caught.value.output) == (1, 3, "last words")
+
+
+def test_ranks_do_not_inherit_the_sockets_of_the_parent() -> None:
+    """The port at which they find each other would stay taken after the parent's end."""
+    assert fork(rf.listening_sockets, 2) == [0, 0]
+
+
 def test_result_that_cannot_be_pickled_is_named() -> None:
     with pytest.raises(TypeError, match=r"rank 1 returned a builtins\.function, which cannot be pickled"):
         fork(rf.fail, 2, ("unpicklable",))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import multiprocessing.connection
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,9 +21,10 @@ from tutorial_lib.cluster.failure import exit_failure, stall_failure
 from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.network import SilentPeers, ipv4_of
 from tutorial_lib.cluster.progress import Progress
+from tutorial_lib.cluster.sockets import sockets_folder
 from tutorial_lib.cluster.spec import Machine
-from tutorial_lib.cluster.stacks import Stack, collect, main_thread, members
-from tutorial_lib.cluster.watch import Watch
+from tutorial_lib.cluster.stacks import STARTED, Stack, collect, main_thread, members, stat_of
+from tutorial_lib.cluster.watch import Watch, disk_trouble
 
 DUMP = """Thread 0x00007f0000000001 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 327 in wait
@@ -175,6 +180,142 @@ def test_stacks_of_a_running_and_of_a_stopped_process(server):
     [stack] = collect(folder)
     assert stack.stopped
     assert "in wait_here" in stack.text
+
+
+BYSTANDER = """
+import signal, time
+signal.signal(signal.SIGRTMAX - 1, lambda *_: print("signalled", flush=True))
+print("up", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("started", [1, None])
+def test_a_process_that_has_a_members_number_by_now_gets_no_signal(tmp_path, started):
+    """Started at another time; or ours, but no longer the program that handles the signal (it would end it)."""
+    code = BYSTANDER if started else BYSTANDER.replace("signal.signal(", "(lambda *_: None)(")
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"up\n"
+        note_member(tmp_path, process.pid, "trainer", started=started)
+        assert collect(tmp_path) == []
+        time.sleep(0.2)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        assert process.communicate()[0] == b""
+
+
+def note_member(folder: Path, pid: int, role: str, index: int = 0, started: int | None = None) -> None:
+    """What the hook would write for a process."""
+    (folder / ".processes").mkdir(exist_ok=True)
+    started = int(stat_of(pid)[STARTED]) if started is None else started
+    member = {"pid": pid, "parent": os.getpid(), "role": role, "index": index, "started": started}
+    (folder / ".processes" / f"{pid}.json").write_text(json.dumps(member))
+
+
+GROUPS = Path("/sys/fs/cgroup/memory")
+HOARD = "import sys; sys.stdin.readline(); hoard = [bytearray(1 << 20) for _ in range(4000)]"
+
+
+@pytest.mark.skipif(not os.access(GROUPS, os.W_OK), reason="needs a memory control group (v1) to write")
+def test_out_of_memory_is_told_of_the_own_group_only(tmp_path):
+    """Two processes are killed at the same time: one by the kernel, for want of memory, the other by somebody."""
+    groups = [GROUPS / f"tutorial-test-{os.getpid()}-{k}" for k in range(2)]
+    children = [subprocess.Popen([sys.executable, "-c", HOARD], stdin=subprocess.PIPE) for _ in groups]
+    look = Watch(tmp_path, [])
+    try:
+        for index, (group, child) in enumerate(zip(groups, children, strict=True)):
+            group.mkdir()
+            (group / "memory.limit_in_bytes").write_text(str(60 << 20))
+            (group / "cgroup.procs").write_text(str(child.pid))
+            note_member(tmp_path, child.pid, "trainer", index)
+        look.look_at_memory()
+        children[0].stdin.write(b"go\n")
+        children[0].stdin.flush()
+        assert children[0].wait(timeout=20) == -signal.SIGKILL
+        children[1].kill()
+        assert children[1].wait(timeout=20) == -signal.SIGKILL
+        assert look.out_of_memory("trainer", 0, -signal.SIGKILL)
+        assert not look.out_of_memory("trainer", 1, -signal.SIGKILL)
+        assert not look.out_of_memory("trainer", 0, 1)
+    finally:
+        for group, child in zip(groups, children, strict=True):
+            child.kill()
+            child.communicate()
+            time.sleep(0.1)
+            group.rmdir()
+
+
+def test_what_is_wrong_with_a_disk(tmp_path):
+    assert disk_trouble(tmp_path, thorough=True) is None
+    assert list(tmp_path.iterdir()) == []
+    run = tmp_path / "run"
+    words = f"run folder {run} has vanished (removed or unmounted while the job ran)"
+    assert disk_trouble(run / "logs" / "machine-0") == words
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_a_full_disk_is_named_with_its_device(tmp_path):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "small-disk", str(tmp_path)], check=True)
+    try:
+        assert disk_trouble(tmp_path) is None
+        with contextlib.suppress(OSError), (tmp_path / "fill").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        assert disk_trouble(tmp_path) == f"no space left on {tmp_path} (small-disk, mounted on {tmp_path})"
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+DESCENDANTS = """
+import os, subprocess, sys
+from tutorial_lib.cluster.children import end_descendants
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+first = subprocess.Popen(["sleep", "100"], **quiet)
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+second = subprocess.Popen(["sleep", "100"], **quiet)
+end_descendants(second.poll)
+print(first.pid, second.poll())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a process of another user")
+def test_a_child_of_another_user_does_not_save_the_others():
+    done = subprocess.run([sys.executable, "-c", DESCENDANTS], capture_output=True, text=True, timeout=30)
+    pid, code = done.stdout.split() or ["0", done.stderr]
+    os.kill(int(pid), signal.SIGKILL)
+    assert code == str(-signal.SIGTERM)
+
+
+def test_a_folder_for_sockets_is_short_and_removed(tmp_path, monkeypatch):
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with sockets_folder() as path:
+        assert not Path(path).is_relative_to(long)
+        assert len(path) + len("/listener-12345678") <= 107
+        listener = multiprocessing.connection.Listener(f"{path}/listener-12345678")  # the kernel takes it
+        listener.close()
+    assert not Path(path).exists()
+
+
+def test_folders_of_killed_agents_are_removed_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    old = time.time() - 1000
+    for name in ("dgl-job-deadbeef", "dgl-job-of-the-user", "dgl-job-freshone", "dgl-job-yourself"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (time.time(), time.time()) if name.endswith("one") else (old, old))
+    (tmp_path / "dgl-job-yourself").rmdir()
+    (tmp_path / "dgl-job-yourself").symlink_to(tmp_path / "dgl-job-of-the-user")
+    with sockets_folder() as living:
+        os.utime(living, (old, old))
+        with sockets_folder():
+            left = {path.name for path in tmp_path.iterdir()}
+            assert Path(living).exists()
+    assert "dgl-job-deadbeef" not in left
+    assert {"dgl-job-of-the-user", "dgl-job-freshone", "dgl-job-yourself"} <= left
 
 
 def test_signs_of_life(tmp_path):

@@ -12,7 +12,7 @@ Each event has ``kind``, ``time`` (seconds since 1970), ``rank`` and ``local_ran
     kept        pipeline: what it holds of other machines, see ``Pipeline.describe``
     evaluating  from rank 0
     evaluation  val_accuracy, test_accuracy, and scores of the task: of all ranks, from rank 0
-    failure     exception, message, traceback
+    failure     exception, message, traceback, and role where it was not the trainer but its sampler
     left        peak_rss (bytes)
     stopped     the user ended the job
 

@@ -128,17 +128,13 @@ class Job:
             WaitedTooLong: it goes on, for example in METIS, which cannot be interrupted.
         """
         self._stopping.set()
-        self._wake_up()
+        if self._coordinator is not None:
+            self._coordinator.cancel(self._stopped())
         remedy = "Restart the kernel: everything that the job has started ends with it."
         for left in attempts(f"the job in {self.out} to end", STOP_SECONDS, pause=0, remedy=remedy):
             self._thread.join(min(left, UPDATE_SECONDS))
             if not self.running:
                 return
-
-    def _wake_up(self) -> None:
-        """The coordinator takes an event, whose reporter, below, then raises."""
-        if self._coordinator is not None:
-            self._coordinator.wake_up()
 
     def _run(self) -> None:
         source, layout, config, keep, limits = self._arguments
@@ -182,9 +178,11 @@ class Job:
 
     def _check_stop(self) -> None:
         if self._stopping.is_set():
-            raise JobStopped(
-                "the job was stopped", machine="", role="", index=0, rank=None, log=self.out / "events.jsonl", tail=[]
-            )
+            raise self._stopped()
+
+    def _stopped(self) -> JobStopped:
+        log = self.out / "events.jsonl"
+        return JobStopped("the job was stopped", machine="", role="", index=0, rank=None, log=log, tail=[])
 
 
 class _NoScreen:

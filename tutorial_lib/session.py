@@ -159,8 +159,8 @@ def _fail(events: EventWriter, error: BaseException) -> None:
         events.emit(
             "failure",
             exception=type(error).__name__,
-            message=str(error).strip().split("\n")[0],
-            traceback=traceback.format_exc().splitlines()[-20:],
+            message=str(error).strip().split("\n")[0][:1000],  # an agent passes over events of half a megabyte
+            traceback=[line[:1000] for line in traceback.format_exc().splitlines()[-20:]],
         )
     with contextlib.suppress(OSError):
         traceback.print_exc()

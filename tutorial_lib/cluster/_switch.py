@@ -27,6 +27,7 @@ from tutorial_lib.cluster import namespaces as ns
 
 NAMESPACES = ("mnt", "net", "uts", "ipc", "pid")
 BURST_BYTES = 256 * 1024  # token bucket; smaller ones cannot reach 1 Gbit/s at a 100 or 250 Hz kernel tick
+STEP_SECONDS = 20.0
 QUEUE_SECONDS = 0.4  # how long a packet may wait for the wire before it is dropped
 
 
@@ -59,7 +60,10 @@ def _configure_machine(plan: dict[str, Any], machine: dict[str, Any]) -> None:
     ns.private_mounts_with_proc()
     options = f"mode=1777,size={plan['shm_bytes']}" if plan["shm_bytes"] else "mode=1777"
     with contextlib.suppress(OSError):  # so that /sys/class/net shows this machine's cards; a container may refuse
+        groups = os.open("/sys/fs/cgroup", os.O_PATH)  # hidden by the mount, then shown again: they count OOM kills
         ns.mount("sysfs", "/sys", "sysfs", ns.MS_NOSUID | ns.MS_NODEV, "", "mount /sys")
+        ns.mount(f"/proc/self/fd/{groups}", "/sys/fs/cgroup", "", ns.MS_BIND | ns.MS_REC, "", "show the control groups")
+        os.close(groups)
     ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, options, "mount a private /dev/shm")
     # Unlinked right away: the bind mount keeps the file, and /dev/shm is shown empty.
     with open("/dev/shm/hosts", "w") as hosts:
@@ -103,6 +107,7 @@ def _machine_main(line: socket.socket, plan: dict[str, Any], index: int) -> None
 def _start_machine(plan: dict[str, Any], index: int) -> list[int]:
     """Fork a machine and return its open namespace files."""
     ours, theirs = socket.socketpair()
+    ours.settimeout(STEP_SECONDS)  # a fork or a mount that hangs; the coordinator says what it waits for
     outer = os.fork()
     if outer == 0:
         _run_child(theirs, lambda: _fork_into_machine(theirs, plan, index))
@@ -192,7 +197,9 @@ def _obey(order: dict[str, int]) -> None:
 def main() -> None:
     """Read the plan, enter the namespaces, become pid 1 of the emulation."""
     line = socket.socket(fileno=os.dup(0))
+    line.settimeout(STEP_SECONDS)
     plan = json.loads(line.recv(1 << 20))
+    line.settimeout(None)  # from now on it is the life line: it ends when the coordinator does
     if plan["die_with_parent"]:
         ns.die_with_parent()
     try:

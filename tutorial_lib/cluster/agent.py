@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -28,20 +29,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tutorial_lib.cluster.children import Process, end_descendants, peak_rss, tail, who_failed
+from tutorial_lib.cluster.children import Process, end_descendants, peak_rss, who_failed
 from tutorial_lib.cluster.job import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_command, trainer_env
+from tutorial_lib.cluster.logs import EventFiles, tail
 from tutorial_lib.cluster.namespaces import die_with_parent
 from tutorial_lib.cluster.network import bytes_sent, interface_of, listening_ports
-from tutorial_lib.cluster.outbox import POLL_SECONDS, EventFiles, outbox, send
+from tutorial_lib.cluster.outbox import POLL_SECONDS, outbox, send
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments
+from tutorial_lib.cluster.sockets import TOO_LONG, sockets_folder
 from tutorial_lib.cluster.stacks import FOLDER as PROCESSES_FOLDER
 from tutorial_lib.cluster.stacks import collect, members
 from tutorial_lib.cluster.traffic import Traffic
-from tutorial_lib.cluster.watch import Watch
+from tutorial_lib.cluster.watch import Watch, disk_trouble
 
 PR_SET_CHILD_SUBREAPER = 36
 ALIVE_SECONDS = 2.0
 FLUSH_SECONDS = 3.0
+PLAN_SECONDS = 60.0
 SERVER_LEAD_SECONDS = 120.0  # how long before torchrun a server may end; a script may work on without DGL
 
 
@@ -72,8 +76,16 @@ class Agent:
 
     def run(self) -> None:
         """Do the job; returns when everything this machine started is gone."""
+        shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)  # of a job whose agent was killed
+        with sockets_folder() as sockets:
+            self.sockets = {} if sockets is None else {"TUTORIAL_SOCKETS": sockets}
+            if sockets is None and self.plan.samplers:
+                self._fail("agent", 0, TOO_LONG, self.logs / "agent.log")
+            self._run()
+
+    def _run(self) -> None:
         try:
-            for k in range(self.plan.servers):
+            for k in range(0 if self.stopping else self.plan.servers):
                 self._start("server", k, self.plan.command, server_env(self.plan, self.index, k, self.interface))
             while not self._finished():
                 outbox.flush()
@@ -83,13 +95,14 @@ class Agent:
                 self._forward_events()
                 self._announce()
                 self.traffic.look()
+                self.watch.look_at_memory()
                 self._look_around()
         finally:
             self._stop_everything()
             remove_segments(self.shm_before, self.plan.part_config)
             for name in (TORCHRUN_FOLDER, PROCESSES_FOLDER):
                 shutil.rmtree(self.logs / name, ignore_errors=True)
-            self._forward_events()
+            self._forward_events(FLUSH_SECONDS)
             send(
                 {
                     "type": "done",
@@ -107,7 +120,7 @@ class Agent:
                 popen = subprocess.Popen(
                     list(argv),
                     cwd=self.plan.cwd,
-                    env=env,
+                    env={**env, **self.sockets},
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
@@ -115,7 +128,8 @@ class Agent:
                     preexec_fn=die_with_parent,  # the agent has one thread, so this is safe
                 )
         except OSError as error:
-            self._fail(role, k, f"cannot start {argv[0]!r}: {error.strerror}", log)
+            note = f"cannot start {argv[0]!r}: {error.strerror}"
+            self._fail(role, k, disk_trouble(self.logs, thorough=True) or note, log)
         else:
             self.processes.append(Process(role, k, popen, log))
 
@@ -125,7 +139,9 @@ class Agent:
         self.stopping = True
 
     def _report_failure(self, role: str, k: int, code: int | None, log: Path, note: str = "") -> None:
-        oom = code == -signal.SIGKILL and self.watch.out_of_memory()
+        if not note and (trouble := disk_trouble(self.logs, thorough=True)):  # whatever else was said is its effect
+            role, k, note = "agent", 0, trouble
+        oom = self.watch.out_of_memory(role, k, code)
         message = {"type": "failed", "role": role, "index": k, "code": code, "log": log.name, "tail": tail(log)}
         send({**message, "note": note, "out_of_memory": oom})
 
@@ -170,6 +186,8 @@ class Agent:
         sent = bytes_sent(self.interface)
         send({"type": "alive", **self.watch.signs_of_life(), "sent": sent - self.sent_last})
         self.sent_last = sent
+        if trouble := disk_trouble(self.logs):
+            self._fail("agent", 0, trouble, self.logs / "agent.log")
         for member, code in self.watch.dead_workers():
             self._report_failure(member.role, member.index, code, self.logs / f"trainer-{member.index}.log")
         for address, seconds in self.watch.lost_peers().items():
@@ -204,7 +222,7 @@ class Agent:
                 self._report_failure(member.role, member.index, code, self.logs / f"trainer-{member.index}.log")
 
     def _report_exit(self, process: Process) -> None:
-        self._forward_events()  # what a trainer said of its end is better than what we can see of it
+        self._forward_events(FLUSH_SECONDS)  # what a trainer said of its end is better than what we can see of it
         send({"type": "exited", "role": process.role, "index": process.index, "code": process.code})
         if process.code == 0 or self.stopping:
             return
@@ -232,12 +250,17 @@ class Agent:
                 send({"type": "serving"})
         if not self.announced_trainers and any(p.role == "torchrun" and p.code == 0 for p in self.processes):
             self.announced_trainers = True
-            self._forward_events()
+            self._forward_events(FLUSH_SECONDS)
             send({"type": "trainers_done"})
 
-    def _forward_events(self) -> None:
-        for event in self.events.new():
-            send({"type": "event", "event": event})
+    def _forward_events(self, seconds: float = 0.0) -> None:
+        """A piece of what the trainers have written; with a time, as many pieces as there are."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for event in self.events.new():
+                send({"type": "event", "event": event})
+            if not self.events.more or time.monotonic() >= deadline:
+                return
 
     def _stop_everything(self) -> None:
         self.stopping = True
@@ -249,17 +272,27 @@ class Agent:
         return {names[address]: count for address, count in self.traffic.received().items()}
 
 
+def _first_line() -> bytes:
+    """Of standard input, and not a byte more; empty when the coordinator has gone, or says nothing."""
+    first = b""
+    while not first.endswith(b"\n"):
+        if not select.select([0], [], [], PLAN_SECONDS)[0]:
+            sys.exit(f"waited {PLAN_SECONDS:g} s for the plan from the coordinator")
+        byte = os.read(0, 1)
+        if not byte:
+            return b""
+        first += byte
+    return first
+
+
 def main() -> None:
     """``python -m tutorial_lib.cluster.agent INDEX``, with the plan as the first line of standard input."""
     # Orphans (the samplers of a killed trainer) become our children, so that we can end them.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    first = b""
-    while not first.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            return
-        first += byte
+    first = _first_line()
+    if not first:
+        return
     agent = Agent(JobPlan.from_json(first.decode()), int(sys.argv[1]))
     with job_marker(graph_name_in(agent.plan.part_config), agent.shm_before):
         agent.run()

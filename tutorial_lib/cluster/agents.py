@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -12,10 +13,14 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
-from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.job import JobPlan, run_module
 from tutorial_lib.cluster.spec import Cluster
+from tutorial_lib.waiting import WaitedTooLong, attempts, to_stderr
 
 CLEAN_SECONDS = 5.0
+PLAN_SECONDS = 30.0
+KILLED_SECONDS = 5.0
+WRITE_BYTES, MOST_UNREAD = 1 << 16, 1 << 24
 Message = dict[str, Any]
 
 
@@ -26,6 +31,7 @@ class Agents:
         cluster: entered; its transport starts the agents.
         plan: with the paths of this computer.
         remote: with the paths of the machines.
+        say: takes what is waited for, when that takes longer than two seconds.
 
     Attributes:
         processes: what the transport started, in the order of the machines.
@@ -33,12 +39,15 @@ class Agents:
         open: machines whose agent is still expected to speak.
     """
 
-    def __init__(self, cluster: Cluster, plan: JobPlan, remote: JobPlan) -> None:
-        self.cluster, self.plan, self.remote = cluster, plan, remote
+    def __init__(
+        self, cluster: Cluster, plan: JobPlan, remote: JobPlan, say: Callable[[str], None] = to_stderr
+    ) -> None:
+        self.cluster, self.plan, self.remote, self.say = cluster, plan, remote, say
         self.processes: list[subprocess.Popen] = []
         self.inbox: queue.Queue[tuple[int, Message | None]] = queue.Queue()
         self.open: set[int] = set()
         self._errors: list[IO] = []
+        self._unread: list[bytearray] = []
 
     def start(self) -> None:
         """One on each machine; what it prints on standard error goes to its ``agent.log`` here."""
@@ -49,16 +58,22 @@ class Agents:
             self._errors.append(errors)
             agent = self.cluster.popen(
                 machine,
-                [sys.executable, "-m", "tutorial_lib.cluster.agent", str(index)],
+                [*run_module(sys.executable, "tutorial_lib.cluster.agent"), str(index)],
                 cwd=self.remote.cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
             )
+            os.set_blocking(agent.stdin.fileno(), False)
             self.processes.append(agent)
+            self._unread.append(bytearray())
             self.open.add(index)
             threading.Thread(target=self._listen, args=(index, agent), daemon=True).start()
             self._write(index, self.remote.to_json())
+        for _left in attempts("the agents to read the plan", PLAN_SECONDS, pause=0.02, say=self.say):
+            self.push()
+            if not any(self._unread):
+                return
 
     def _listen(self, index: int, agent: subprocess.Popen) -> None:
         assert agent.stdout is not None
@@ -70,11 +85,22 @@ class Agents:
             self.inbox.put((index, None))
 
     def _write(self, index: int, text: str) -> None:
-        stdin = self.processes[index].stdin
-        assert stdin is not None
-        with contextlib.suppress(BrokenPipeError, ValueError):  # its listener reports the end of that agent
-            stdin.write(text.encode() + b"\n")
-            stdin.flush()
+        """Queue a line and write what its pipe takes now: an agent that does not read must not hold us up."""
+        if len(self._unread[index]) < MOST_UNREAD:
+            self._unread[index] += text.encode() + b"\n"
+        self.push()
+
+    def push(self) -> None:
+        """Write what the agents have not taken yet, as far as they take it now."""
+        for agent, unread in zip(self.processes, self._unread, strict=True):
+            assert agent.stdin is not None
+            try:
+                while unread:
+                    del unread[: os.write(agent.stdin.fileno(), unread[:WRITE_BYTES])]
+            except BlockingIOError:
+                continue
+            except (OSError, ValueError):  # its listener reports the end of that agent
+                unread.clear()
 
     def tell_all(self, command: str) -> None:
         """``{"do": command}`` to every agent."""
@@ -95,23 +121,41 @@ class Agents:
         return None
 
     def stop(self, seconds: float, take: Callable[[int, Message | None], None]) -> None:
-        """Have every agent stop, hand on what they still say, and end those that do not answer in time."""
-        self.tell_all("stop")
+        """Have every agent stop, hand on what they still say, and end those that do not answer in time.
+
+        Raises:
+            KeyboardInterrupt: while it waited; then they are ended at once.
+        """
+        try:
+            self.tell_all("stop")
+            for left in attempts("the agents to stop what they started", seconds, pause=0, say=self.say):
+                self.push()
+                if not self.open:
+                    break
+                if (received := self.receive(min(left, 0.2))) is not None:
+                    take(*received)
+            self._close(max(0.5, left))
+        except WaitedTooLong:
+            pass
+        finally:
+            self._close(0)
+            for errors in self._errors:
+                errors.close()
+
+    def _close(self, seconds: float) -> None:
+        """End the connections, wait so long for the agents, and kill the others; the kernel ends what is theirs."""
         deadline = time.monotonic() + seconds
-        while self.open and time.monotonic() < deadline:
-            if (received := self.receive(0.2)) is not None:
-                take(*received)
         for agent in self.processes:
-            if agent.stdin is not None:
-                with contextlib.suppress(OSError):
-                    agent.stdin.close()
+            with contextlib.suppress(OSError):
+                agent.stdin.close()
+        for agent in self.processes:
             try:
-                agent.wait(timeout=max(0.5, deadline - time.monotonic()))
+                agent.wait(timeout=max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 agent.kill()
-                agent.wait()
-        for errors in self._errors:
-            errors.close()
+        for agent in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                agent.wait(timeout=KILLED_SECONDS)
 
     def clean_up(self, indices: set[int]) -> None:
         """On machines whose agent died: remove what it would have removed, the shared memory of its servers.
@@ -120,8 +164,13 @@ class Agents:
         """
         if getattr(self.cluster, "private_shm", False):  # goes away with the machine
             return
+        cleaners = []
         for index in sorted(indices) if self.processes else []:
-            with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-                command = [sys.executable, "-m", "tutorial_lib.cluster.shm"]
-                pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-                self.cluster.popen(self.plan.machines[index], command, **pipes).wait(timeout=CLEAN_SECONDS)
+            command = run_module(sys.executable, "tutorial_lib.cluster.shm")
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            with contextlib.suppress(OSError):
+                cleaners.append(self.cluster.popen(self.plan.machines[index], command, **pipes))
+        deadline = time.monotonic() + CLEAN_SECONDS
+        for cleaner in cleaners:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                cleaner.wait(timeout=max(0.0, deadline - time.monotonic()))

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import psutil
 
+from tutorial_lib.cluster.logs import end_of
+
 TERM_SECONDS = 3.0
 POLL_SECONDS = 0.05
-TAIL_LINES = 20
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Process:
 
 def who_failed(torchrun: Process) -> tuple[str, int, int | None, Path]:
     """Role, index, exit code and log of the trainer that torchrun names as its first failure, else of torchrun."""
-    match = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", torchrun.log.read_text(errors="replace"))
+    match = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", end_of(torchrun.log))
     if match:
         log = torchrun.log.with_name(f"trainer-{match[2]}.log")
         if log.exists():
@@ -61,16 +62,8 @@ def end_descendants(reap: Callable[[], None]) -> None:
         # Listed anew each time: a process may be forked after the others were told to end.
         while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
             for process in left:
-                with contextlib.suppress(psutil.NoSuchProcess):
+                with contextlib.suppress(psutil.Error):  # it has ended, or is another user's (setuid)
                     process.send_signal(number)
             time.sleep(POLL_SECONDS)
             reap()
     reap()
-
-
-def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """The last lines of a log."""
-    try:
-        return path.read_text(errors="replace").splitlines()[-lines:]
-    except OSError:
-        return []

@@ -20,8 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib.cluster.job import run_module
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
+from tutorial_lib.waiting import WaitedTooLong, attempts
 
 SUBNET = "10.77.0"
 MAX_MACHINES = 64
@@ -111,7 +113,7 @@ class EmulatedCluster:
     def _start_switch(self, user_namespace: bool) -> None:
         self._line, theirs = socket.socketpair()
         self._switch = subprocess.Popen(
-            [sys.executable, "-m", "tutorial_lib.cluster._switch"],
+            run_module(sys.executable, "tutorial_lib.cluster._switch"),
             stdin=theirs,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C in the terminal is for the coordinator to handle
@@ -126,23 +128,31 @@ class EmulatedCluster:
             # The kernel ties this to the thread that forked: only the main thread lives long enough.
             "die_with_parent": threading.current_thread() is threading.main_thread(),
         }
-        self._line.settimeout(START_SECONDS)
         self._line.sendall(json.dumps(plan).encode())
         for machine in self.machines:
             self._fds[machine.name] = self._receive_machine(machine)
 
     def _receive_machine(self, machine: Machine) -> list[int]:
-        assert self._line is not None
-        try:
-            message, fds, _, _ = socket.recv_fds(self._line, 65536, 8)
-        except TimeoutError:
-            raise OSError(errno.ETIMEDOUT, f"setting up {machine.name} took more than {START_SECONDS} s") from None
+        message, fds = self._receive(f"{machine.name} to be set up")
         if message == b"m":
-            return list(fds)
+            return fds
         if not message:
             raise OSError(errno.ECHILD, "the process that sets up the machines ended at once")
         report = json.loads(message)
         raise OSError(report["errno"], report["step"])
+
+    def _receive(self, what: str) -> tuple[bytes, list[int]]:
+        """The next message of the process behind the machines, and the open files that came with it."""
+        assert self._line is not None
+        try:
+            for left in attempts(what, START_SECONDS, pause=0):
+                self._line.settimeout(max(0.01, min(left, 1.0)))
+                with contextlib.suppress(TimeoutError):
+                    message, fds, _, _ = socket.recv_fds(self._line, 65536, 8)
+                    return message, list(fds)
+        except WaitedTooLong as error:
+            raise OSError(errno.ETIMEDOUT, error.message) from None
+        raise AssertionError
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on an emulated machine; the arguments are those of ``subprocess.Popen``."""
@@ -170,7 +180,7 @@ class EmulatedCluster:
         if self._line is None:
             raise RuntimeError("the emulated machines are switched off")
         self._line.sendall(json.dumps({verb: self.machines.index(machine)}).encode())
-        if self._line.recv(1) != b"k":
+        if self._receive("the process that holds the cables")[0] != b"k":
             raise OSError(errno.ECHILD, "the process that holds the cables has ended")
 
     def __exit__(self, *_exc: object) -> None:
@@ -187,7 +197,8 @@ class EmulatedCluster:
                 self._switch.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 self._switch.kill()  # its child is pid 1 of the emulation and dies with it
-                self._switch.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._switch.wait(timeout=10)
             self._switch = None
 
 

@@ -9,12 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.logs import tail as tail_of
+from tutorial_lib.cluster.logs import uncaught
 from tutorial_lib.cluster.stacks import Stack
 from tutorial_lib.errors import JobError
 
 # What a process says when another one is gone: a peer, the coordinator, or (EOFError: a pipe's other end) its sampler.
-_CONSEQUENCE = re.compile(r"reset by peer|closed by peer|refused|Broken pipe|no answer from|heard nothing|: EOFError")
-_EXCEPTION = re.compile(r"(Error|Exception|Interrupt)$")
+# Not every message with these words: a user's ValueError("request refused") is a cause.
+_CONSEQUENCE = re.compile(
+    r": (ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError)\b"
+    r"|: EOFError( \(|$)"
+    # gloo and the trainers' store say it as a RuntimeError or an error of torch.distributed; DGL as a DGLError
+    r"|: (RuntimeError|[\w.]*Dist\w*Error|[\w.]*DGLError): (\[[^]]*(gloo|rpc|network|socket)[^]]*\].*)?"
+    r"(Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe)"
+    r"|: no answer from \S+ \(|: heard nothing from the coordinator"
+)
 
 
 class JobFailed(JobError):
@@ -54,7 +63,7 @@ def failure(
     machine = plan.machines[index].name
     path = plan.log_folder(index) / (log or ("agent.log" if role == "agent" else f"{role}-{k}.log"))
     if tail is None:
-        tail = path.read_text(errors="replace").splitlines()[-20:] if path.exists() else []
+        tail = tail_of(path)
     who = f"{role} {k}" if rank is None else f"trainer {k} (rank {rank})"
     if role in ("agent", "torchrun"):  # one a machine
         who = role
@@ -72,13 +81,9 @@ def exit_failure(plan: JobPlan, index: int, message: dict[str, Any]) -> JobFaile
         how += "; the kernel ended a process for want of memory at that time"
     role, k = message["role"], message["index"]
     rank = index * plan.trainers + k if role == "trainer" else None
-    cause = how
-    # The last line of a Python traceback says more than the exit code.
-    for line in reversed(message["tail"] if role not in ("sampler", "worker") else []):
-        name = line.split(":")[0].strip()
-        if _EXCEPTION.search(name) and " " not in name:
-            cause = f"{line.strip()} ({how})"
-            break
+    # The last line of a Python traceback says more than the exit code. (A sampler has no log of its own.)
+    exception = uncaught(message["tail"], message["code"]) if role not in ("sampler", "worker") else None
+    cause = f"{exception} ({how})" if exception else how
     return failure(plan, index, role, k, cause, rank=rank, tail=message["tail"], log=message["log"])
 
 

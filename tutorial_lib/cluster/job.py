@@ -13,6 +13,13 @@ from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
 
 TORCHRUN_FOLDER = ".torchrun"
+# `python -m` looks for every module in the working directory first: a copy.py or random.py there would hide Python's
+# own. This puts that folder behind the standard library. One argument, so that the module's name follows it.
+_BEHIND = (
+    "-cimport sys; p = sys.path; here = p[:1] == ['']; p[:1] = p[here:1]; "
+    "here and p.insert(next((k for k, f in enumerate(p) if f.endswith('-packages')), len(p)), ''); "
+    "sys.argv[:1] = []; import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
 CONNECT_TRIES = 20  # a client waits 3 s between tries: one minute, not the 51 of DGL's default
 
 
@@ -83,6 +90,11 @@ class JobPlan:
         return Path(self.log_dir) / self.machines[index].name
 
 
+def run_module(python: str, name: str) -> list[str]:
+    """As ``python -m name``, but no file of the working directory can hide a module of Python itself."""
+    return [python, _BEHIND, name]
+
+
 def check_counts(trainers: int, samplers: int, servers: int, prefix: str = "--") -> None:
     """Raise an InputError for a number of processes that cannot be; ``prefix`` is that of the user's options."""
     for name, value, least in [("trainers", trainers, 1), ("samplers", samplers, 0), ("servers", servers, 1)]:
@@ -122,10 +134,13 @@ def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict
         "PYTHONUNBUFFERED": "1",
         "TUTORIAL_MACHINE": plan.machines[index].name,
         "TUTORIAL_LOG_DIR": str(plan.log_folder(index)),
+        "TUTORIAL_COLLECTIVE_SECONDS": f"{plan.collective_seconds:g}",
         **({"TUTORIAL_SHELL": "1"} if plan.shell else {}),
         **{name: os.path.expandvars(value) for name, value in plan.env.items()},  # $LD_LIBRARY_PATH of that machine
-        # The hook makes failures end at once, see hook/sitecustomize.py.
-        "PYTHONPATH": os.pathsep.join(p for p in [hook, plan.cwd, python_path] if p),
+        # The hook makes failures end at once, and puts the working directory behind the standard library on the
+        # module path (here, a copy.py in it would hide Python's own), see hook/sitecustomize.py.
+        "PYTHONPATH": os.pathsep.join(p for p in [hook, python_path] if p),
+        "TUTORIAL_CWD": plan.cwd,
     }
 
 

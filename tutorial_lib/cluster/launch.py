@@ -22,6 +22,7 @@ from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.progress import Progress
 from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
 from tutorial_lib.cluster.stacks import Stack, report
+from tutorial_lib.errors import JobError
 from tutorial_lib.findings import OK
 
 __all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse", "how_it_ended"]
@@ -52,6 +53,7 @@ class Limits:
     silence: float = 30.0
 
 
+CANCEL = -1  # in the place of an agent's number: a message of our own
 PING_SECONDS = 5.0
 STACKS_SECONDS = 8.0
 
@@ -94,12 +96,13 @@ class Coordinator:
     ) -> None:
         self.cluster, self.plan, self.on_event, self.limits = cluster, plan, on_event, limits or Limits()
         self._remote, self._preflight, self._allow_public = remote or plan, preflight, allow_public
-        self.agents = Agents(cluster, plan, self._remote)
+        self.agents = Agents(cluster, plan, self._remote, self._warn)
         self._said: dict[str, set[int]] = {}
         self.use = {machine.name: MachineUse() for machine in plan.machines}
         self.events: list[Event] = []
         self._last_ping = 0.0
         self._stacks: dict[int, list[Stack]] = {}
+        self._cancelled: BaseException | None = None
 
     def run(self) -> dict[str, MachineUse]:
         """Run the job to its end and return what each machine used.
@@ -125,17 +128,20 @@ class Coordinator:
             self._stage("leaving")
             if not self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False):
                 text = f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped"
-                self.on_event({"kind": "warning", "text": text, "time": time.time()})
+                self._warn(text)
         except JobFailed as failure:
             raise self._first_cause(failure) from None
         finally:
-            self.agents.stop(self.limits.stopping, self._take_quietly)
-            self.agents.clean_up(set(range(len(self.plan.machines))) - self._said.get("done", set()))
+            try:
+                self.agents.stop(self.limits.stopping, self._take_quietly)
+            finally:
+                self.agents.clean_up(set(range(len(self.plan.machines))) - self._said.get("done", set()))
         return self.use
 
-    def wake_up(self) -> None:
-        """From another thread: have ``on_event`` called soon with an event ``stopped``; it may raise to end the job."""
-        self.agents.inbox.put((0, {"type": "event", "event": {"kind": "stopped", "time": time.time(), "rank": 0}}))
+    def cancel(self, error: BaseException) -> None:
+        """From another thread: have ``run`` stop everything and raise this error, after an event ``stopped``."""
+        self._cancelled = error
+        self.agents.inbox.put((CANCEL, None))  # or it would notice after the message that it waits for
 
     def _first_cause(self, first: JobFailed) -> JobFailed:
         """A lost connection is what others see of a death; wait a little for the one who died to be reported."""
@@ -148,11 +154,22 @@ class Coordinator:
                 first = first if other.is_consequence else other
         return first
 
+    def _warn(self, text: str) -> None:
+        with contextlib.suppress(JobError):  # of a reporter that ends the job by raising: it will do so again
+            self.on_event({"kind": "warning", "text": text, "time": time.time()})
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled is not None:
+            error, self._cancelled = self._cancelled, None
+            self.on_event({"kind": "stopped", "time": time.time()})
+            raise error
+
     def _stage(self, name: str) -> None:
         self.on_event({"kind": "stage", "stage": name, "time": time.time()})
 
     def _wait_for(self, kind: str, seconds: float | None, what: str, *, fatal: bool = True) -> bool:
         """Take messages until every machine has sent ``kind``; some may have done so during an earlier wait."""
+        self._check_cancelled()
         deadline = None if seconds is None else time.monotonic() + seconds
         while missing := set(range(len(self.plan.machines))) - self._said.get(kind, set()):
             left = 1.0 if deadline is None else deadline - time.monotonic()
@@ -167,16 +184,19 @@ class Coordinator:
                 continue
             index, message = received
             self._take(index, message)
-            if index not in self.agents.open and index not in self._said.get(kind, set()):
+            if index >= 0 and index not in self.agents.open and index not in self._said.get(kind, set()):
                 raise failure(self.plan, index, "agent", 0, f"the agent ended; waited for {what}")
         return True
 
     def _look_for_a_stall(self) -> None:
         now = time.monotonic()
         self._progress.tick()
+        self.agents.push()
         if self.plan.silence is not None and now - self._last_ping > PING_SECONDS:
             self._last_ping = now
             self.agents.tell_all("ping")
+        if not self.agents.inbox.empty():  # what has come and is not read yet may say otherwise
+            return
         silent = self._progress.silent_agent(self.limits.silence)
         if silent is not None and silent in self.agents.open:
             cause = f"no word from it for {self.limits.silence:g} s: the machine, or the way to it, is down or frozen"
@@ -191,10 +211,11 @@ class Coordinator:
         deadline = time.monotonic() + STACKS_SECONDS
         while set(self._stacks) < self.agents.open and time.monotonic() < deadline:
             if (received := self.agents.receive(0.2)) is not None:
-                self._take_quietly(*received)
+                self._take(*received)  # a failure that is told only now is the cause of the stall
         found = [(index, stack) for index in sorted(self._stacks) for stack in self._stacks[index]]
         path = Path(self.plan.log_dir) / "stacks.txt"
-        path.write_text(report([(self.plan.machines[index].name, stack) for index, stack in found]))
+        with contextlib.suppress(OSError):  # a full disk must not hide what the first line says
+            path.write_text(report([(self.plan.machines[index].name, stack) for index, stack in found]))
         return stall_failure(self.plan, seconds, found, path)
 
     def _take_quietly(self, index: int, message: dict[str, Any] | None) -> None:
@@ -202,6 +223,9 @@ class Coordinator:
             self._take(index, message)
 
     def _take(self, index: int, message: dict[str, Any] | None) -> None:
+        if index == CANCEL:
+            self._check_cancelled()
+            return
         if message is None:
             expected = index not in self.agents.open
             self.agents.open.discard(index)
@@ -216,6 +240,9 @@ class Coordinator:
             self._record({"kind": "exited", "time": time.time(), **_without_type(message)}, index)
         elif message["type"] == "failed":
             raise exit_failure(self.plan, index, message)
+        elif message["type"] == "dropped":
+            text = f"{self.plan.machines[index].name}: {message['count']} step events were dropped, nobody read them"
+            self._warn(text)
         elif message["type"] == "stacks":
             self._stacks[index] = [Stack(**fields) for fields in message["stacks"]]
         elif message["type"] == "done":
@@ -237,9 +264,10 @@ class Coordinator:
     def _take_event(self, index: int, event: Event) -> None:
         self._record(event, index)
         if event["kind"] == "failure":
-            rank = event["rank"]
+            role, k = event.get("role", "trainer"), event["local_rank"]
+            rank, log = (event["rank"], None) if role == "trainer" else (None, f"trainer-{k}.log")
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
-            raise failure(self.plan, index, "trainer", event["local_rank"], cause, rank=rank, tail=event["traceback"])
+            raise failure(self.plan, index, role, k, cause, rank=rank, tail=event["traceback"], log=log)
 
 
 def _without_type(message: dict[str, Any]) -> dict[str, Any]:

@@ -22,14 +22,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.job import JobPlan, run_module
 from tutorial_lib.cluster.spec import Cluster, Machine
 from tutorial_lib.errors import InputError
 from tutorial_lib.findings import FAIL, OK, Finding, Findings, verdict
+from tutorial_lib.waiting import attempts
 
 CLOCK_SECONDS = 5.0  # logs and events of machines whose clocks differ by more cannot be put in order
 SAME_EVERYWHERE = ("python", "torch", "dgl", "tutorial_lib", "digest")
 LINES_OF_STDERR = 5
+ENDING_SECONDS = 5.0  # for a check that was killed
 
 
 class PreflightFailed(InputError):
@@ -145,12 +147,12 @@ def examine_cluster(cluster: Cluster, plan: JobPlan, *, timeout: float = 30.0) -
 def ask_machines(cluster: Cluster, plan: JobPlan, timeout: float) -> list[Answer]:
     """Start the preflight everywhere; from each machine an answer, or the reason why there is none in time."""
     python = getattr(cluster, "python", None) or sys.executable
-    answers, processes, threads = [], [], []
+    answers, processes, threads, started = [], [], [], []
     try:
         for index, machine in enumerate(plan.machines):
             answer = Answer(time.time())
             answers.append(answer)
-            argv = [python, "-m", "tutorial_lib.cluster.preflight", str(index), str(timeout)]
+            argv = [*run_module(python, "tutorial_lib.cluster.preflight"), str(index), str(timeout)]
             try:
                 process = cluster.popen(
                     machine,
@@ -164,15 +166,20 @@ def ask_machines(cluster: Cluster, plan: JobPlan, timeout: float) -> list[Answer
                 answer.problem = f"cannot start {argv[0]!r}: {error.strerror}"
                 continue
             processes.append(process)
+            started.append(machine)
             threads.append(threading.Thread(target=_collect, args=(process, plan, timeout, answer), daemon=True))
             threads[-1].start()
-        for thread in threads:
-            thread.join()
+        for thread, machine in zip(threads, started, strict=True):
+            for left in attempts(f"the checks on {machine.name}", timeout + ENDING_SECONDS, pause=0):
+                thread.join(min(left, 1.0))
+                if not thread.is_alive():
+                    break
     finally:
         for process in processes:  # after Ctrl-C, some still run
             if process.poll() is None:
                 process.kill()
-                process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=ENDING_SECONDS)
     return answers
 
 

@@ -20,18 +20,29 @@ from typing import Any
 DUMP_SIGNAL = signal.SIGRTMAX - 1
 DUMP_SECONDS = 3.0
 FOLDER = ".processes"
+STARTED = 19  # place of the start time in ``stat_of``
+MOST_TEXT = 1 << 18  # characters of one process's stacks
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|^<|tutorial_lib/cluster/hook")
 
 
 @dataclass(frozen=True)
 class Member:
-    """A process of the job that has told who it is; ``index`` is the local rank for a sampler, of its trainer."""
+    """A process of the job that has told who it is; ``index`` is the local rank, for a sampler that of its trainer.
+
+    ``started`` is when, as the kernel counts (field 22 of /proc/PID/stat): with the number it names one process only.
+    """
 
     pid: int
     parent: int
     role: str
     index: int
+    started: int
+
+    def stat(self) -> list[str] | None:
+        """As ``stat_of``; None also when another process has the number by now."""
+        fields = stat_of(self.pid)
+        return fields if fields and int(fields[STARTED]) == self.started else None
 
 
 @dataclass(frozen=True)
@@ -95,10 +106,30 @@ def stat_of(pid: int) -> list[str] | None:
         return None
 
 
-def state_of(pid: int) -> str | None:
-    """The kernel's letter for the state of a process; None when there is none."""
-    fields = stat_of(pid)
-    return fields[0] if fields else None
+def _ask(member: Member, *numbers: int) -> bool:
+    """Send signals to a process that is surely ours, and that handles the first of them; whether that was so."""
+    try:
+        handle = os.pidfd_open(member.pid)  # from here on the number cannot pass to another process unnoticed
+    except ProcessLookupError:
+        return False
+    except (AttributeError, OSError):  # an old kernel: the moment between the look and the signal remains
+        handle = None
+    try:
+        status = Path(f"/proc/{member.pid}/status").read_text()
+        handled = int(re.search(r"^SigCgt:\s*(\w+)", status, flags=re.MULTILINE)[1], 16)
+        if member.stat() is None or not handled >> (numbers[0] - 1) & 1:
+            return False
+        for number in numbers:
+            if handle is None:
+                os.kill(member.pid, number)
+            else:
+                signal.pidfd_send_signal(handle, number)
+        return True
+    except (OSError, TypeError):
+        return False
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def collect(folder: Path) -> list[Stack]:
@@ -108,23 +139,33 @@ def collect(folder: Path) -> list[Stack]:
     """
     asked: dict[Member, str] = {}
     for member in members(folder):
-        state = state_of(member.pid)
-        if state in (None, "Z", "X"):
+        fields = member.stat()
+        if fields is None or fields[0] in ("Z", "X"):
             continue
-        with contextlib.suppress(OSError):
-            os.kill(member.pid, DUMP_SIGNAL)
-            if state in ("T", "t"):
-                os.kill(member.pid, signal.SIGCONT)
-            asked[member] = state
+        further = [signal.SIGCONT] if fields[0] in ("T", "t") else []
+        if _ask(member, DUMP_SIGNAL, *further):
+            asked[member] = fields[0]
     deadline = time.monotonic() + DUMP_SECONDS
     sizes: dict[Member, int] = {}
     while time.monotonic() < deadline:
-        now = {member: _dump(folder, member).stat().st_size for member in asked}
-        if now and all(now.values()) and now == sizes:
+        now = {member: _size(folder, member) for member in asked}
+        if all(now.values()) and now == sizes:
             break
         sizes = now
         time.sleep(0.2)
-    return [Stack(m.role, m.index, m.pid, s, _dump(folder, m).read_text(errors="replace")) for m, s in asked.items()]
+    return [Stack(m.role, m.index, m.pid, s, _text(folder, m)) for m, s in asked.items()]
+
+
+def _size(folder: Path, member: Member) -> int:
+    with contextlib.suppress(OSError):
+        return _dump(folder, member).stat().st_size
+    return 0
+
+
+def _text(folder: Path, member: Member) -> str:
+    with contextlib.suppress(OSError), _dump(folder, member).open(errors="replace") as file:
+        return file.read(MOST_TEXT)
+    return ""
 
 
 def _dump(folder: Path, member: Member) -> Path:

@@ -8,10 +8,13 @@ So a trainer of ours ends by ``os._exit`` after its traceback, and leaves a ``fa
 It lets the machine's agent ask any of these processes for its Python stack (`cluster/stacks.py`), which works also
 while the process waits inside C++ code. And it ends a sampler whose trainer is gone.
 
-It lets a script say ``import dgl`` on any torch (`graphbolt_stub.py`). And it takes three seconds of sleep out of the
-start of every job.
+It takes three seconds of sleep out of the start of every job.
 
-Programs that a script starts are left alone, but for the last point.
+It lets a script say ``import dgl`` on any torch (`graphbolt_stub.py`).
+
+It lets a script in a sub-folder import what lies in the job's working directory.
+
+Programs that a script starts are left alone, but for the last two points.
 """
 
 import importlib.util
@@ -38,6 +41,14 @@ def let_dgl_load_without_graphbolt():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.install()
+
+
+def find_modules_of_the_workspace():
+    """Behind the standard library: a copy.py or random.py of the user's must not hide Python's own."""
+    folder = os.environ.get("TUTORIAL_CWD")
+    if folder and folder not in sys.path:
+        packages = (k for k, path in enumerate(sys.path) if path.endswith("-packages"))
+        sys.path.insert(next(packages, len(sys.path)), folder)
 
 
 def role_of_this_process():
@@ -68,7 +79,10 @@ def register(role, index):
     faulthandler.register(signal.SIGRTMAX - 1, file=stacks, all_threads=True)
     path = os.path.join(folder, f"{os.getpid()}.json")
     with open(path + ".new", "w") as file:
-        json.dump({"pid": os.getpid(), "parent": os.getppid(), "role": role, "index": index}, file)
+        member = {"pid": os.getpid(), "parent": os.getppid(), "role": role, "index": index}
+        with open("/proc/self/stat") as stat:  # our start time: the number may later be another process's
+            member["started"] = int(stat.read().rsplit(")", 1)[1].split()[19])
+        json.dump(member, file)
     os.rename(path + ".new", path)
 
 
@@ -89,34 +103,74 @@ def end_with_parent():
     threading.Thread(target=watch, daemon=True).start()
 
 
-def write_event(kind, message, lines):
+def write_event(role, kind, message, lines):
     """As ``tutorial_lib.events``, but without importing anything of ours into a stranger's script."""
     import json
     import time
 
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    event = {"kind": "failure", "time": time.time(), "rank": rank, "local_rank": local_rank}
-    event |= {"exception": kind, "message": message, "traceback": lines[-20:]}
+    event = {"kind": "failure", "time": time.time(), "rank": rank, "local_rank": local_rank, "role": role}
+    event |= {"exception": kind, "message": message[:1000], "traceback": [line[:1000] for line in lines[-20:]]}
     with open(os.path.join(os.environ["TUTORIAL_LOG_DIR"], f"events-{local_rank}.jsonl"), "a") as file:
         file.write(json.dumps(event) + "\n")
 
 
-def end_on_exception(kind, error, trace):
-    """sys.excepthook: the traceback as always, the event, and the end."""
+def tell(role, error):
+    """The event of an exception that nobody has caught, and the end."""
     import traceback
 
-    sys.__excepthook__(kind, error, trace)
-    lines = "".join(traceback.format_exception(kind, error, trace)).splitlines()
-    end(1, kind.__name__, (str(error).strip().splitlines() or [""])[0], lines)
+    lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
+    end(role, 1, type(error).__name__, (str(error).strip().splitlines() or [""])[0], lines)
 
 
-def end(code, kind, message, lines):
+def end_on_exception(role):
+    """For sys.excepthook: the traceback as always, the event, and the end."""
+
+    def hook(kind, error, trace):
+        sys.__excepthook__(kind, error, trace)
+        tell(role, error)
+
+    return hook
+
+
+def end(role, code, kind, message, lines):
     try:
-        write_event(kind, message, lines)
+        write_event(role, kind, message, lines)
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def end_sampler_on_exception():
+    """DGL's sampler prints its exception, and then its exit handler waits for all other clients, which wait for it.
+
+    Only what DGL itself runs in a process is changed. An exception in a process that a script has started is for
+    the script to deal with.
+    """
+    from multiprocessing.process import BaseProcess
+
+    original = BaseProcess.run
+
+    def run(self):
+        try:
+            original(self)
+        except Exception as error:
+            if getattr(self._target, "__module__", None) != "dgl.distributed.dist_context":
+                raise
+            tell("sampler", error)
+
+    BaseProcess.run = run
+
+
+def use_temporary_folder_of_job():
+    """The sockets over which samplers hand on their batches lie in a folder that the machine's agent removes.
+
+    Those of a killed process would stay, and in a folder with a long name they could not be made at all.
+    """
+    from multiprocessing.process import current_process
+
+    current_process()._config["tempdir"] = os.environ["TUTORIAL_SOCKETS"]
 
 
 def watch_sys_exit():
@@ -131,7 +185,7 @@ def watch_sys_exit():
     def before_exit_handlers():
         if last[0] not in (None, 0, False):
             code = last[0] if isinstance(last[0], int) else 1
-            end(code & 0xFF, "SystemExit", str(last[0]), [f"SystemExit: {last[0]}"])
+            end("trainer", code & 0xFF, "SystemExit", str(last[0]), [f"SystemExit: {last[0]}"])
 
     sys.exit = remember
     threading._register_atexit(before_exit_handlers)  # these run before those of `atexit`
@@ -182,14 +236,19 @@ def main():
     if found[0] == "server":
         connect_soon()
     if found[0] == "trainer":
-        sys.excepthook = end_on_exception
+        sys.excepthook = end_on_exception("trainer")
         watch_sys_exit()
+        if "TUTORIAL_SOCKETS" in os.environ:
+            use_temporary_folder_of_job()
+    if found[0] == "sampler":
+        end_sampler_on_exception()
     started_directly = os.getpid() in (os.getsid(0), int(os.environ.get("TUTORIAL_TRAINER_PID", -1)))
     if not started_directly:  # a sampler, or the child of a shell
         end_with_parent()
 
 
 if "TUTORIAL_LOG_DIR" in os.environ:
+    find_modules_of_the_workspace()
     let_dgl_load_without_graphbolt()
     main()
 

@@ -1,0 +1,222 @@
+"""Real agents without a real job: their messages, their end, what they leave, and who can hide a module from them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fault_support import CLEAN_EXIT_SECONDS
+
+from tutorial_lib.cluster.agents import Agents
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.job import JobPlan, run_module, torchrun_command, trainer_env
+from tutorial_lib.cluster.launch import Coordinator, JobFailed, Limits
+from tutorial_lib.cluster.local import LocalCluster
+from tutorial_lib.cluster.preflight import examine_cluster
+from tutorial_lib.cluster.shm import dgl_segments
+from tutorial_lib.cluster.spec import write_ip_config
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
+SLEEP = ["sleep", "1000"]
+
+
+def plan_in(folder: Path, cluster, *command: str, **fields) -> JobPlan:
+    """A job whose servers are any command; no trainer is ever started."""
+    write_ip_config(folder / "ip_config.txt", cluster.machines)
+    paths = {"part_config": "none.json", "ip_config": str(folder / "ip_config.txt"), "log_dir": str(folder / "logs")}
+    return JobPlan(
+        **{
+            "machines": cluster.machines,
+            "command": list(command),
+            "cwd": str(folder),
+            "master_port": cluster.master_port,
+            **paths,
+            **fields,
+        }
+    )
+
+
+def fail(cluster, plan: JobPlan, **options) -> tuple[JobFailed, Coordinator]:
+    coordinator = Coordinator(cluster, plan, preflight=False, **options)
+    with pytest.raises(JobFailed) as caught:
+        coordinator.run()
+    return caught.value, coordinator
+
+
+def test_segments_of_a_killed_server_are_removed(tmp_path):
+    code = "import os; open('/dev/shm/node~_N~feat-kvdata-', 'w').write('x'); os.kill(os.getpid(), 9)"
+    with LocalCluster() as cluster:
+        error, _ = fail(cluster, plan_in(tmp_path, cluster, sys.executable, "-c", code))
+        assert str(error) == "server 0 on machine-0: killed by signal 9 (SIGKILL)"
+        assert dgl_segments() == []
+
+
+def test_traffic_before_the_job_is_not_counted(emulation, tmp_path):
+    sender = (
+        "import socket; s = socket.socket(type=socket.SOCK_DGRAM); [s.sendto(b'x' * 1000, ('10.77.0.2', 9)) "
+        "for _ in range(3000)]; print(open('/sys/class/net/eth0/statistics/tx_bytes').read())"
+    )
+    with EmulatedCluster(2) as cluster:
+        command = [sys.executable, "-c", sender]
+        sent = cluster.popen(cluster.machines[0], command, stdout=subprocess.PIPE).communicate(timeout=20)[0]
+        assert int(sent) > 2_000_000
+        _, coordinator = fail(cluster, plan_in(tmp_path, cluster, "true"))
+    assert coordinator.use["machine-0"].bytes_sent < 1_000_000
+
+
+@pytest.fixture
+def stopped_agent(tmp_path):
+    """An agent with a server, stopped in the middle of its work, and what those who wait for it have said."""
+    said: list[str] = []
+    with LocalCluster() as cluster:
+        plan = plan_in(tmp_path, cluster, *SLEEP)
+        agents = Agents(cluster, plan, plan, said.append)
+        agents.start()
+        while not (tmp_path / "logs" / "machine-0" / "server-0.log").exists():
+            time.sleep(0.05)
+        agents.processes[0].send_signal(signal.SIGSTOP)
+        yield agents, said
+        agents.stop(0.1, lambda *_: None)
+        agents.clean_up({0})
+
+
+def test_an_agent_that_does_not_read_holds_up_nobody(stopped_agent):
+    agents, said = stopped_agent
+    start = time.monotonic()
+    for _ in range(20_000):  # a pipe takes 64 KB
+        agents.tell_all("ping")
+    assert time.monotonic() - start < 5
+    agents.stop(2.5, lambda *_: None)
+    assert time.monotonic() - start < 8
+    assert agents.processes[0].returncode == -signal.SIGKILL
+    assert said == ["waiting for the agents to stop what they started (for at most 2.5 s)"]
+
+
+def test_ctrl_c_while_a_stopped_agent_is_waited_for(stopped_agent):
+    """Raised by a real signal; the agent and what it started are gone at once."""
+    agents, _ = stopped_agent
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    start = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            agents.stop(60, lambda *_: None)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - start < 5
+    assert agents.processes[0].returncode == -signal.SIGKILL
+
+
+def test_a_cancelled_job_raises_what_it_was_told(tmp_path):
+    events: list[dict] = []
+    with LocalCluster() as cluster:
+        coordinator = Coordinator(cluster, plan_in(tmp_path, cluster, *SLEEP), events.append, preflight=False)
+        coordinator.cancel(FloatingPointError("enough"))
+        with pytest.raises(FloatingPointError, match="enough"):
+            coordinator.run()
+    assert [event["kind"] for event in events if event["kind"] not in ("stage", "exited")] == ["stopped"]
+
+
+def test_a_run_folder_that_vanishes_is_named(tmp_path):
+    run = tmp_path / "run"
+
+    def on_event(event: dict) -> None:
+        if event.get("stage") == "servers":
+            while not (run / "logs" / "machine-0" / "server-0.log").exists():
+                time.sleep(0.05)
+            subprocess.run(["rm", "-r", str(run)], check=True)
+
+    with LocalCluster() as cluster:
+        start = time.monotonic()
+        plan = plan_in(tmp_path, cluster, *SLEEP, log_dir=str(run / "logs"))
+        error, _ = fail(cluster, plan, on_event=on_event)
+    assert f"run folder {run} has vanished" in str(error)
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+@pytest.mark.parametrize("code", ["open('log', 'wb').write(bytes(9 << 20))", "print('x' * (9 << 20))"])
+def test_a_full_run_disk_is_named_with_its_device(tmp_path, code):
+    run = tmp_path / "run"
+    run.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small-disk", str(run)], check=True)
+    try:
+        with LocalCluster() as cluster:
+            start = time.monotonic()
+            command = [sys.executable, "-c", code]
+            plan = plan_in(tmp_path, cluster, *command, log_dir=str(run / "logs"), cwd=str(run))
+            error, _ = fail(cluster, plan)
+    finally:
+        subprocess.run(["umount", str(run)], check=True)
+    assert "no space left on" in str(error)
+    assert f"(small-disk, mounted on {run})" in str(error)
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
+
+
+def test_a_program_that_writes_a_gigabyte_is_named_by_its_end(tmp_path):
+    """Its machine's agent goes on saying that it lives, and needs no more memory than before."""
+    code = "import os, sys; [os.write(1, b'x' * (1 << 20)) for _ in range(300)]; sys.exit(3)"
+    with LocalCluster() as cluster:
+        start = time.monotonic()
+        plan = plan_in(tmp_path, cluster, sys.executable, "-c", code)
+        error, _ = fail(cluster, plan, limits=Limits(silence=6))
+    assert str(error) == "server 0 on machine-0: exit code 3"
+    assert len(error.tail) == 1
+    assert len(error.tail[0]) < 1100
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
+
+
+HIDING = ("copy", "random", "json", "queue", "socket", "runpy", "selectors")
+
+
+@pytest.fixture
+def workspace(tmp_path) -> Path:
+    """A folder whose files have names of Python's own modules, and one module of the user's."""
+    for name in HIDING:
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not the one of Python')\n")
+    (tmp_path / "mine.py").write_text("import copy, sys; print(sys.argv[1], copy.copy('copied'))\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("python_path", [None, "below"])
+def test_the_workspace_cannot_hide_modules_of_python(workspace, python_path):
+    """But its own modules, and those of PYTHONPATH, are found."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if python_path:
+        (workspace / python_path).mkdir()
+        (workspace / "mine.py").rename(workspace / python_path / "mine.py")
+        env["PYTHONPATH"] = python_path
+    command = [*run_module(sys.executable, "mine"), "argument"]
+    done = subprocess.run(command, cwd=workspace, env=env, capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr) == ("argument copied\n", "")
+
+
+def test_agents_and_checks_work_in_such_a_workspace(workspace):
+    (workspace / "program.py").write_text("import sys; sys.exit(3)\n")
+    with LocalCluster() as cluster:
+        plan = plan_in(workspace, cluster, *SLEEP)
+        assert not [f for f in examine_cluster(cluster, plan) if f.check == "preflight"]
+        command = ["env", "-u", "PYTHONPATH", sys.executable, "-I", str(workspace / "program.py")]
+        error, _ = fail(cluster, plan_in(workspace, cluster, *command))
+        assert str(error) == "server 0 on machine-0: exit code 3"
+
+
+def test_torchrun_works_in_such_a_workspace_and_trainers_find_its_modules(workspace):
+    (workspace / "below").mkdir()
+    script = "import json, os, mine; print(json.dumps(sorted(os.environ)))"
+    (workspace / "below" / "train.py").write_text(script)
+    with LocalCluster() as cluster:
+        plan = plan_in(workspace, cluster, sys.executable, "below/train.py", "argument", collective_seconds=42)
+        plan.log_folder(0).mkdir(parents=True)
+        env = trainer_env(plan, 0, "lo", cpus=1)
+        assert env["TUTORIAL_COLLECTIVE_SECONDS"] == "42"
+        command = torchrun_command(plan, 0)
+        done = subprocess.run(command, cwd=plan.cwd, env=env, capture_output=True, text=True, timeout=60)
+    log = (plan.log_folder(0) / "trainer-0.log").read_text()
+    assert done.returncode == 0, done.stderr + log
+    assert log.startswith("argument copied\n[")
