@@ -164,7 +164,7 @@ def torchrun_command(plan: JobPlan, index: int) -> list[str]:
     """The torchrun call of machine ``index``; each trainer goes through ``_rank.py``, which opens its log."""
     rank_stub = str(Path(__file__).with_name("_rank.py"))
     return [
-        *run_module(sys.executable, "torch.distributed.run"),
+        *(sys.executable, "-m", "torch.distributed.run"),
         f"--nnodes={len(plan.machines)}",
         f"--node-rank={index}",
         f"--nproc-per-node={plan.trainers}",
@@ -177,3 +177,9 @@ def torchrun_command(plan: JobPlan, index: int) -> list[str]:
         *(sys.executable, "-I", "-S", rank_stub),
         *plan.command,
     ]
+
+
+def torchrun_argv(plan: JobPlan, index: int) -> list[str]:
+    """``torchrun_command`` as the agent starts it, see ``run_module``."""
+    python, _, name, *arguments = torchrun_command(plan, index)
+    return [*run_module(python, name), *arguments]
