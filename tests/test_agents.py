@@ -14,7 +14,7 @@ from fault_support import CLEAN_EXIT_SECONDS
 
 from tutorial_lib.cluster.agents import Agents
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.job import JobPlan, run_module, torchrun_command, trainer_env
+from tutorial_lib.cluster.job import JobPlan, run_module, torchrun_argv, trainer_env
 from tutorial_lib.cluster.launch import Coordinator, JobFailed, Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.preflight import examine_cluster
@@ -215,7 +215,7 @@ def test_torchrun_works_in_such_a_workspace_and_trainers_find_its_modules(worksp
         plan.log_folder(0).mkdir(parents=True)
         env = trainer_env(plan, 0, "lo", cpus=1)
         assert env["TUTORIAL_COLLECTIVE_SECONDS"] == "42"
-        command = torchrun_command(plan, 0)
+        command = torchrun_argv(plan, 0)
         done = subprocess.run(command, cwd=plan.cwd, env=env, capture_output=True, text=True, timeout=60)
     log = (plan.log_folder(0) / "trainer-0.log").read_text()
     assert done.returncode == 0, done.stderr + log

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tutorial_lib.cluster.children import Process, end_descendants, peak_rss, who_failed
-from tutorial_lib.cluster.job import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_command, trainer_env
+from tutorial_lib.cluster.job import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_argv, trainer_env
 from tutorial_lib.cluster.logs import EventFiles, tail
 from tutorial_lib.cluster.namespaces import die_with_parent
 from tutorial_lib.cluster.network import bytes_sent, interface_of, listening_ports
@@ -169,7 +169,7 @@ class Agent:
             self.stopping = True
         elif command == "trainers":
             cpus = len(os.sched_getaffinity(0))
-            argv = torchrun_command(self.plan, self.index)
+            argv = torchrun_argv(self.plan, self.index)
             self._start("torchrun", 0, argv, trainer_env(self.plan, self.index, self.interface, cpus))
         elif command == "stacks":
             send({"type": "stacks", "stacks": [stack.to_dict() for stack in collect(self.logs)]})
@@ -273,7 +273,7 @@ class Agent:
 
 
 def _first_line() -> bytes:
-    """Of standard input, and not a byte more; empty when the coordinator has gone, or says nothing."""
+    """Of standard input, and not a byte more; empty when the coordinator has gone."""
     first = b""
     while not first.endswith(b"\n"):
         if not select.select([0], [], [], PLAN_SECONDS)[0]:
