@@ -6,29 +6,48 @@
     the bytes of those files             ------->   written beside, verified, renamed
                                          <-------   {"received": count}
 
-``send FOLDER`` is the same with the parts exchanged. Any transport of a cluster carries it: it talks over standard
-input and output.
+    here                                            there: python -m tutorial_lib.cluster.transfer send FOLDER
+                                         <-------   ["path", ...]: what there is
+    ["path", ...]: what is wanted        ------->   opens and describes these
+                                         <-------   {"path": [size, sha256, mode], ...}
+    ["path", ...]: what is needed        ------->
+                                         <-------   the bytes of those files
+    {"received": count, "remove": true}  ------->   removes FOLDER
+                                         <-------   {"removed": true}
+
+Any transport of a cluster carries it: it talks over standard input and output, see ``channel``. What fails there is the
+last line of its standard error.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import fcntl
+import hashlib
 import os
+import re
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import BinaryIO
 
+from tutorial_lib.cluster.channel import CHUNK, Channel, Stopped
 from tutorial_lib.cluster.spec import Cluster, Machine
 from tutorial_lib.errors import JobError, TutorialError
-from tutorial_lib.files import sha256_of
 
-CHUNK = 1 << 20
 MAX_FILES = 100_000
+MAX_OPEN = 200
 SKIPPED_FOLDERS = {"__pycache__", "runs", "node_modules"}
+PARTNER_SECONDS = 600.0  # the limit of the side that is started; the side that starts it has a shorter one, and ends it
+RESULTS = ".tutorial_lib"  # folder below a copy that gets the results; one folder in it for each start
+NOTICE_SECONDS, NOTICE_EVERY = 2.0, 10.0
 
 Entry = tuple[int, str, int]  # bytes, SHA-256, permission bits
 
@@ -51,143 +70,376 @@ def files_in(folder: Path, skip: Callable[[Path], bool] = lambda _path: False) -
     return found
 
 
-def describe(files: Mapping[str, Path]) -> dict[str, Entry]:
-    """Size, checksum and permissions of each file."""
-    table = {}
-    for name, path in files.items():
-        status = path.stat()
-        table[name] = (status.st_size, sha256_of(path), stat.S_IMODE(status.st_mode))
-    return table
+@dataclass
+class Watch:
+    """What a caller may know of a copy under way, and how it ends one.
+
+    Attributes:
+        say: takes a line about how far it is, when it takes longer than 2 s, and every 10 s from then on.
+        stopped: asked several times a second; True ends the copy.
+    """
+
+    say: Callable[[str], None] = lambda _text: None
+    stopped: Callable[[], bool] = lambda: False
+    _start: float = field(default_factory=time.monotonic)
+    _said: float = 0.0
+
+    def moved(self, what: str, done: int, total: int | None = None) -> None:
+        """So many bytes of so many, if that is known, are done."""
+        if self.stopped():
+            raise Stopped
+        now = time.monotonic()
+        if now - self._start > NOTICE_SECONDS and now - self._said > NOTICE_EVERY:
+            self._said = now
+            self.say(f"{what}: {done / 1e6:.1f} {'' if total is None else f'of {total / 1e6:.1f} '}MB so far")
 
 
-def deliver(cluster: Cluster, machine: Machine, files: Mapping[str, Path], folder: str, seconds: float) -> int:
+@dataclass
+class Fetched:
+    """What came from a machine.
+
+    Attributes:
+        table: size, checksum and mode of all wanted files, also of those that were here already; None: the folder does
+            not exist there.
+        count, size: files that were copied now, and their bytes.
+        removed: whether the folder there is gone now.
+        ancestor: where the folder does not exist, the deepest folder above it that does.
+    """
+
+    table: dict[str, Entry] | None = None
+    count: int = 0
+    size: int = 0
+    removed: bool = False
+    ancestor: str = ""
+
+
+def deliver(
+    cluster: Cluster,
+    machine: Machine,
+    files: Mapping[str, Path],
+    folder: str,
+    seconds: float,
+    watch: Watch | None = None,
+) -> int:
     """Copy files into a folder of a machine; returns how many it did not have yet.
 
     Args:
         files: name below ``folder`` -> local path.
-        seconds: limit for the machine to do each step.
+        seconds: limit without a byte that moves, or any other sign of work there.
 
     Raises:
-        JobError: naming the machine, and what went wrong there.
+        JobError: naming the machine, the file, and what went wrong.
     """
-    with _partner(cluster, machine, "receive", folder, seconds) as (write, read):
-        write.write(json.dumps(describe(files)).encode() + b"\n")
-        write.flush()
-        needed = _answer(read)
-        for name in needed:
-            _write_file(write, files[name])
-        write.flush()
-        if _answer(read) != {"received": len(needed)}:
-            raise JobError(f"copying to {machine.name}: it did not confirm the files")
+    watch, what = watch or Watch(), f"copying to {machine.name}"
+    with _errors_of(what), contextlib.ExitStack() as stack:
+        opened = _open(stack, files)
+        table = _describe(opened, lambda done: watch.moved(f"{what}: checksums", done))
+    with _partner(cluster, machine, "receive", folder, seconds, what, watch) as channel:
+        channel.send(table)
+        needed = channel.receive()
+        with contextlib.ExitStack() as stack:
+            opened = _open(stack, {name: files[name] for name in needed})
+            _send_files(channel, opened, needed, table, lambda done, total: watch.moved(what, done, total))
+        if channel.receive() != {"received": len(needed)}:
+            raise ValueError("it did not confirm the files")
         return len(needed)
 
 
-def fetch(cluster: Cluster, machine: Machine, folder: str, target: Path, seconds: float) -> int:
-    """Copy a folder of a machine here, hidden files left out; returns the number of files."""
-    with _partner(cluster, machine, "send", folder, seconds) as (write, read):
-        return len(_receive(read, write, target))
+def fetch(
+    cluster: Cluster,
+    machine: Machine,
+    folder: str,
+    target: Path,
+    seconds: float,
+    *,
+    wanted: Callable[[str], bool] = lambda _name: True,
+    place: Callable[[str], str] = lambda name: name,
+    remove: bool = False,
+    watch: Watch | None = None,
+) -> Fetched:
+    """Copy files of a folder of a machine here, hidden ones left out; on the disk when this returns.
+
+    The files are opened there all at once, so that one that is replaced or removed meanwhile still comes whole.
+
+    Args:
+        wanted: which names.
+        place: the name below ``target`` that a file gets here.
+        remove: have the folder there removed when everything is here; only one that a job of ours has made is.
+
+    Raises:
+        JobError: naming the machine, the file, and what went wrong.
+    """
+    watch, what = watch or Watch(), f"copying from {machine.name}"
+    with _partner(cluster, machine, "send", folder, seconds, what, watch) as channel:
+        answer = channel.receive()
+        if answer["files"] is None:
+            return Fetched(ancestor=answer["ancestor"])
+        channel.send([name for name in answer["files"] if wanted(name)])
+        table: dict[str, Entry] = channel.receive()
+        moved = lambda done, total: watch.moved(what, done, total)  # noqa: E731
+        needed = _receive(channel, table, target, moved, place=place, durable=True)
+        channel.send({"received": len(needed), "remove": remove})
+        removed = channel.receive()["removed"]
+        return Fetched(table, len(needed), sum(table[name][0] for name in needed), removed)
+
+
+@contextlib.contextmanager
+def _errors_of(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, EOFError) as error:
+        raise JobError(f"{what}: {error}") from None
 
 
 @contextlib.contextmanager
 def _partner(
-    cluster: Cluster, machine: Machine, verb: str, folder: str, seconds: float
-) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    process = cluster.popen(
-        machine,
-        [sys.executable, "-m", "tutorial_lib.cluster.transfer", verb, folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
+    cluster: Cluster, machine: Machine, verb: str, folder: str, seconds: float, what: str, watch: Watch
+) -> Iterator[Channel]:
+    with tempfile.TemporaryFile() as errors:  # a pipe that nobody reads could fill up and stop it
+        process = cluster.popen(
+            machine,
+            [sys.executable, "-m", "tutorial_lib.cluster.transfer", verb, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            bufsize=0,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        channel = Channel(process.stdout.fileno(), process.stdin.fileno(), seconds, watch.stopped)
+        try:
+            channel.find_start()
+            yield channel
+            process.stdin.close()
+            process.wait(timeout=seconds)
+        except (TimeoutError, subprocess.TimeoutExpired):
+            raise JobError(f"{what}: nothing moved for {seconds:g} s{channel.where()}") from None
+        except (EOFError, BrokenPipeError, ConnectionError):
+            raise JobError(f"{what}: {_last_words(process, errors)}{channel.where()}") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=2)  # the other side removes its half-written file
+            raise JobError(f"{what}: on this computer: {error}") from None
+        finally:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel cannot be killed
+                process.wait(timeout=5)
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def _last_words(process: subprocess.Popen, errors: BinaryIO) -> str:
+    """Why the other side has ended."""
+    from tutorial_lib.cluster.failure import how_it_ended
+
     try:
-        yield process.stdin, process.stdout
-        process.stdin.close()
-        process.wait(timeout=seconds)
-    except (OSError, ValueError, EOFError, subprocess.TimeoutExpired) as error:
-        process.kill()
-        said = process.stderr.read().decode(errors="replace").strip().splitlines()
-        raise JobError(f"copying files ({verb}) on {machine.name}: {said[-1] if said else error}") from None
-    finally:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            with contextlib.suppress(OSError):
-                stream.close()
+        code = process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        return "it ended early"
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"it ended early ({how_it_ended(code)})"
 
 
-def _answer(stream: IO[bytes]) -> Any:
-    line = stream.readline()
-    if not line:
-        raise EOFError("it ended early")
-    return json.loads(line)
+def _open(stack: contextlib.ExitStack, files: Mapping[str, Path]) -> dict[str, Path | BinaryIO]:
+    """Open so many files that nobody can take them away; of more, one after the other will be opened."""
+    if len(files) > MAX_OPEN:
+        return dict(files)
+    return {name: stack.enter_context(path.open("rb")) for name, path in files.items()}
 
 
-def _write_file(stream: IO[bytes], path: Path) -> None:
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            stream.write(chunk)
+@contextlib.contextmanager
+def _opened(source: Path | BinaryIO) -> Iterator[BinaryIO]:
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            yield file
+    else:
+        source.seek(0)
+        yield source
 
 
-def _receive(read: IO[bytes], write: IO[bytes], folder: Path) -> Sequence[str]:
-    """The receiving side of the protocol, here or there."""
-    table: dict[str, Entry] = _answer(read)
+def _describe(files: Mapping[str, Path | BinaryIO], moved: Callable[[int], None]) -> dict[str, Entry]:
+    """Size, checksum and permissions of each file."""
+    table, done = {}, 0
+    for name, source in files.items():
+        with _opened(source) as file:
+            digest, size = hashlib.sha256(), 0
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+                moved(done + size)
+            done += size
+            table[name] = (size, digest.hexdigest(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+    return table
+
+
+def _send_files(
+    channel: Channel,
+    files: Mapping[str, Path | BinaryIO],
+    names: Sequence[str],
+    table: Mapping[str, Entry],
+    moved: Callable[[int, int], None],
+) -> None:
+    """Exactly as many bytes as were promised, or an error: the other side counts on them."""
+    total, done = sum(table[name][0] for name in names), 0
+    for name in names:
+        channel.doing = name
+        with _opened(files[name]) as file:
+            left = table[name][0]
+            while left:
+                chunk = file.read(min(left, CHUNK))
+                if not chunk:
+                    raise ValueError(f"{file.name} became shorter while it was copied")
+                channel.write(chunk)
+                left -= len(chunk)
+                done += len(chunk)
+                moved(done, total)
+            if file.read(1):
+                raise ValueError(f"{file.name} became longer while it was copied")
+    channel.doing = ""
+
+
+def _receive(
+    channel: Channel,
+    table: Mapping[str, Entry],
+    folder: Path,
+    moved: Callable[[int, int], None],
+    *,
+    place: Callable[[str], str] = lambda name: name,
+    durable: bool = False,
+) -> list[str]:
+    """The receiving side, here or there, from the table to the last byte."""
     folder = folder.resolve()
-    for name in table:
-        if not (folder / name).resolve().is_relative_to(folder):
+    paths = {name: folder / place(name) for name in table}
+    for name, path in paths.items():
+        if not path.resolve().is_relative_to(folder):
             raise ValueError(f"{name!r} would lie outside of {folder}")
-    needed = [name for name, entry in table.items() if not _is_there(folder / name, entry)]
-    write.write(json.dumps(needed).encode() + b"\n")
-    write.flush()
+    for parent in {path.parent for path in paths.values()}:
+        _remove_abandoned(parent)
+    needed = [name for name, entry in table.items() if not _is_there(paths[name], entry, channel)]
+    channel.send(needed)
+    total, done = sum(table[name][0] for name in needed), 0
     for name in needed:
-        _receive_file(read, folder / name, table[name], name)
-    write.write(json.dumps({"received": len(needed)}).encode() + b"\n")
-    write.flush()
+        channel.doing = name
+        try:
+            _receive_file(channel, paths[name], table[name], lambda n, done=done: moved(done + n, total), durable)
+        except OSError as error:
+            if isinstance(error, TimeoutError | ConnectionError):
+                raise
+            raise OSError(error.errno, error.strerror, str(paths[name])) from None
+        done += table[name][0]
+    if durable:
+        for parent in {paths[name].parent for name in needed}:
+            flush_folder(parent)
+    channel.doing = ""
     return needed
 
 
-def _is_there(path: Path, entry: Entry) -> bool:
-    return path.is_file() and path.stat().st_size == entry[0] and sha256_of(path) == entry[1]
+def _is_there(path: Path, entry: Entry, channel: Channel) -> bool:
+    if not path.is_file() or path.stat().st_size != entry[0]:
+        return False
+    with path.open("rb") as file:
+        found = _describe({"": file}, lambda _done: channel.alive())
+    return found[""][1] == entry[1]
 
 
-def _receive_file(read: IO[bytes], path: Path, entry: Entry, name: str) -> None:
+def flush_folder(folder: Path) -> None:
+    """Names in a folder are on the disk only when the folder is flushed."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _receive_file(channel: Channel, path: Path, entry: Entry, moved: Callable[[int], None], durable: bool) -> None:
     """Written beside and renamed: a broken connection leaves the old file or the new one."""
     size, checksum, mode = entry
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary, descriptor = _own_temporary(path.parent, mode)
     try:
-        with temporary.open("wb") as file:
-            while size:
-                chunk = read.read(min(size, CHUNK))
-                if not chunk:
-                    raise EOFError(f"the connection ended within {name}")
+        digest, done = hashlib.sha256(), 0
+        with open(descriptor, "wb") as file:
+            while done < size:
+                chunk = channel.read(min(size - done, CHUNK))
+                digest.update(chunk)
                 file.write(chunk)
-                size -= len(chunk)
-        if sha256_of(temporary) != checksum:
-            raise ValueError(f"{name} arrived with another checksum; was it changed meanwhile?")
-        temporary.chmod(mode)
-        temporary.replace(path)
+                done += len(chunk)
+                moved(done)
+            if digest.hexdigest() != checksum:
+                raise ValueError(f"{path} arrived with another checksum; was it changed while it was copied?")
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+TEMPORARY = ".copying-"
+
+
+def _own_temporary(folder: Path, mode: int) -> tuple[Path, int]:
+    """A new file with a name of its own, locked as long as it is open. The kernel takes the umask off its mode."""
+    while True:
+        path = folder / f"{TEMPORARY}{uuid.uuid4().hex}"
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode & 0o777)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)  # taken for an abandoned one before it was locked
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Temporary files of ours that nobody holds any more: whoever wrote them was killed."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if re.fullmatch(re.escape(TEMPORARY) + "[0-9a-f]{32}", path.name):
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+
+
+def is_folder_of_a_start(folder: Path) -> bool:
+    """Whether a path has the form that ``delivery`` gives to the folder of one start of a job."""
+    return folder.parent.name == RESULTS and re.fullmatch(r".*-[0-9a-f]{8}", folder.name) is not None
+
+
+def _send_folder(channel: Channel, folder: Path) -> None:
+    """The sending side that was started on a machine."""
+    if not folder.is_dir():
+        ancestor = next(parent for parent in folder.parents if parent.is_dir())
+        channel.send({"files": None, "ancestor": str(ancestor)})
+        return
+    files = files_in(folder)
+    channel.send({"files": list(files)})
+    wanted = channel.receive()
+    with contextlib.ExitStack() as stack:
+        opened = _open(stack, {name: files[name] for name in wanted})
+        table = _describe(opened, lambda _done: channel.alive())
+        channel.send(table)
+        _send_files(channel, opened, channel.receive(), table, lambda _done, _total: None)
+    remove = channel.receive()["remove"] and is_folder_of_a_start(folder) and not folder.is_symlink()
+    if remove:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another start has its folder there
+            folder.parent.rmdir()
+    channel.send({"removed": remove and not folder.exists()})
 
 
 def main() -> None:
     """``python -m tutorial_lib.cluster.transfer receive|send FOLDER``, with the other side at stdin and stdout."""
     verb, folder = sys.argv[1], Path(sys.argv[2])
-    read, write = sys.stdin.buffer, sys.stdout.buffer
+    channel = Channel(sys.stdin.fileno(), sys.stdout.fileno(), PARTNER_SECONDS)
     try:
+        channel.mark_start()
         if verb == "receive":
-            _receive(read, write, folder)
+            needed = _receive(channel, channel.receive(), folder, lambda _done, _total: None)
+            channel.send({"received": len(needed)})
         else:
-            files = files_in(folder)
-            write.write(json.dumps(describe(files)).encode() + b"\n")
-            write.flush()
-            for name in _answer(read):
-                _write_file(write, files[name])
-            write.flush()
-            _answer(read)
+            _send_folder(channel, folder)
     except (OSError, ValueError, EOFError, TutorialError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
 
