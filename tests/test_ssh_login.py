@@ -14,7 +14,7 @@ import json, sys
 from pathlib import Path
 from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
-from tutorial_lib.cluster.transfer import deliver, fetch
+from tutorial_lib.cluster.copying import deliver, fetch
 from tutorial_lib.errors import TutorialError
 
 arguments = json.loads(sys.argv[1])

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tutorial_lib.cluster import transfer
+from tutorial_lib.cluster import copying
+from tutorial_lib.cluster.channel import Stopped
+from tutorial_lib.cluster.copying import Watch, deliver, fetch
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import Machine
-from tutorial_lib.cluster.transfer import Stopped, Watch, deliver, fetch, files_in
+from tutorial_lib.cluster.transfer import files_in
 from tutorial_lib.errors import JobError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -234,7 +236,7 @@ def test_what_the_shell_prints_first_is_not_taken_for_an_answer(source, tmp_path
 
 
 def test_a_copy_that_takes_long_says_how_far_it_is_and_can_be_stopped(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(transfer, "NOTICE_SECONDS", -1.0)
+    monkeypatch.setattr(copying, "NOTICE_SECONDS", -1.0)
     said: list[str] = []
     bring(source, tmp_path / "target", watch=Watch(said.append))
     assert said[0].startswith("copying from machine-7: ")

@@ -28,26 +28,20 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import sys
-import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from tutorial_lib.cluster.channel import CHUNK, Channel, Stopped
-from tutorial_lib.cluster.spec import Cluster, Machine
-from tutorial_lib.errors import JobError, TutorialError
+from tutorial_lib.cluster.channel import CHUNK, Channel
+from tutorial_lib.errors import TutorialError
 
 MAX_FILES = 100_000
 MAX_OPEN = 200
 SKIPPED_FOLDERS = {"__pycache__", "runs", "node_modules"}
 PARTNER_SECONDS = 600.0  # the limit of the side that is started; the side that starts it has a shorter one, and ends it
 RESULTS = ".tutorial_lib"  # folder below a copy that gets the results; one folder in it for each start
-NOTICE_SECONDS, NOTICE_EVERY = 2.0, 10.0
 
 Entry = tuple[int, str, int]  # bytes, SHA-256, permission bits
 
@@ -70,180 +64,7 @@ def files_in(folder: Path, skip: Callable[[Path], bool] = lambda _path: False) -
     return found
 
 
-@dataclass
-class Watch:
-    """What a caller may know of a copy under way, and how it ends one.
-
-    Attributes:
-        say: takes a line about how far it is, when it takes longer than 2 s, and every 10 s from then on.
-        stopped: asked several times a second; True ends the copy.
-    """
-
-    say: Callable[[str], None] = lambda _text: None
-    stopped: Callable[[], bool] = lambda: False
-    _start: float = field(default_factory=time.monotonic)
-    _said: float = 0.0
-
-    def moved(self, what: str, done: int, total: int | None = None) -> None:
-        """So many bytes of so many, if that is known, are done."""
-        if self.stopped():
-            raise Stopped
-        now = time.monotonic()
-        if now - self._start > NOTICE_SECONDS and now - self._said > NOTICE_EVERY:
-            self._said = now
-            self.say(f"{what}: {done / 1e6:.1f} {'' if total is None else f'of {total / 1e6:.1f} '}MB so far")
-
-
-@dataclass
-class Fetched:
-    """What came from a machine.
-
-    Attributes:
-        table: size, checksum and mode of all wanted files, also of those that were here already; None: the folder does
-            not exist there.
-        count, size: files that were copied now, and their bytes.
-        removed: whether the folder there is gone now.
-        ancestor: where the folder does not exist, the deepest folder above it that does.
-    """
-
-    table: dict[str, Entry] | None = None
-    count: int = 0
-    size: int = 0
-    removed: bool = False
-    ancestor: str = ""
-
-
-def deliver(
-    cluster: Cluster,
-    machine: Machine,
-    files: Mapping[str, Path],
-    folder: str,
-    seconds: float,
-    watch: Watch | None = None,
-) -> int:
-    """Copy files into a folder of a machine; returns how many it did not have yet.
-
-    Args:
-        files: name below ``folder`` -> local path.
-        seconds: limit without a byte that moves, or any other sign of work there.
-
-    Raises:
-        JobError: naming the machine, the file, and what went wrong.
-    """
-    watch, what = watch or Watch(), f"copying to {machine.name}"
-    with _errors_of(what), contextlib.ExitStack() as stack:
-        opened = _open(stack, files)
-        table = _describe(opened, lambda done: watch.moved(f"{what}: checksums", done))
-    with _partner(cluster, machine, "receive", folder, seconds, what, watch) as channel:
-        channel.send(table)
-        needed = channel.receive()
-        with contextlib.ExitStack() as stack:
-            opened = _open(stack, {name: files[name] for name in needed})
-            _send_files(channel, opened, needed, table, lambda done, total: watch.moved(what, done, total))
-        if channel.receive() != {"received": len(needed)}:
-            raise ValueError("it did not confirm the files")
-        return len(needed)
-
-
-def fetch(
-    cluster: Cluster,
-    machine: Machine,
-    folder: str,
-    target: Path,
-    seconds: float,
-    *,
-    wanted: Callable[[str], bool] = lambda _name: True,
-    place: Callable[[str], str] = lambda name: name,
-    remove: bool = False,
-    watch: Watch | None = None,
-) -> Fetched:
-    """Copy files of a folder of a machine here, hidden ones left out; on the disk when this returns.
-
-    The files are opened there all at once, so that one that is replaced or removed meanwhile still comes whole.
-
-    Args:
-        wanted: which names.
-        place: the name below ``target`` that a file gets here.
-        remove: have the folder there removed when everything is here; only one that a job of ours has made is.
-
-    Raises:
-        JobError: naming the machine, the file, and what went wrong.
-    """
-    watch, what = watch or Watch(), f"copying from {machine.name}"
-    with _partner(cluster, machine, "send", folder, seconds, what, watch) as channel:
-        answer = channel.receive()
-        if answer["files"] is None:
-            return Fetched(ancestor=answer["ancestor"])
-        channel.send([name for name in answer["files"] if wanted(name)])
-        table: dict[str, Entry] = channel.receive()
-        moved = lambda done, total: watch.moved(what, done, total)  # noqa: E731
-        needed = _receive(channel, table, target, moved, place=place, durable=True)
-        channel.send({"received": len(needed), "remove": remove})
-        removed = channel.receive()["removed"]
-        return Fetched(table, len(needed), sum(table[name][0] for name in needed), removed)
-
-
-@contextlib.contextmanager
-def _errors_of(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, EOFError) as error:
-        raise JobError(f"{what}: {error}") from None
-
-
-@contextlib.contextmanager
-def _partner(
-    cluster: Cluster, machine: Machine, verb: str, folder: str, seconds: float, what: str, watch: Watch
-) -> Iterator[Channel]:
-    with tempfile.TemporaryFile() as errors:  # a pipe that nobody reads could fill up and stop it
-        process = cluster.popen(
-            machine,
-            [sys.executable, "-m", "tutorial_lib.cluster.transfer", verb, folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            bufsize=0,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        channel = Channel(process.stdout.fileno(), process.stdin.fileno(), seconds, watch.stopped)
-        try:
-            channel.find_start()
-            yield channel
-            process.stdin.close()
-            process.wait(timeout=seconds)
-        except (TimeoutError, subprocess.TimeoutExpired):
-            raise JobError(f"{what}: nothing moved for {seconds:g} s{channel.where()}") from None
-        except (EOFError, BrokenPipeError, ConnectionError):
-            raise JobError(f"{what}: {_last_words(process, errors)}{channel.where()}") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=2)  # the other side removes its half-written file
-            raise JobError(f"{what}: on this computer: {error}") from None
-        finally:
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel cannot be killed
-                process.wait(timeout=5)
-            for stream in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-
-def _last_words(process: subprocess.Popen, errors: BinaryIO) -> str:
-    """Why the other side has ended."""
-    from tutorial_lib.cluster.failure import how_it_ended
-
-    try:
-        code = process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        return "it ended early"
-    errors.seek(0)
-    lines = errors.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"it ended early ({how_it_ended(code)})"
-
-
-def _open(stack: contextlib.ExitStack, files: Mapping[str, Path]) -> dict[str, Path | BinaryIO]:
+def open_all(stack: contextlib.ExitStack, files: Mapping[str, Path]) -> dict[str, Path | BinaryIO]:
     """Open so many files that nobody can take them away; of more, one after the other will be opened."""
     if len(files) > MAX_OPEN:
         return dict(files)
@@ -260,7 +81,7 @@ def _opened(source: Path | BinaryIO) -> Iterator[BinaryIO]:
         yield source
 
 
-def _describe(files: Mapping[str, Path | BinaryIO], moved: Callable[[int], None]) -> dict[str, Entry]:
+def describe(files: Mapping[str, Path | BinaryIO], moved: Callable[[int], None]) -> dict[str, Entry]:
     """Size, checksum and permissions of each file."""
     table, done = {}, 0
     for name, source in files.items():
@@ -275,7 +96,7 @@ def _describe(files: Mapping[str, Path | BinaryIO], moved: Callable[[int], None]
     return table
 
 
-def _send_files(
+def send_files(
     channel: Channel,
     files: Mapping[str, Path | BinaryIO],
     names: Sequence[str],
@@ -301,7 +122,7 @@ def _send_files(
     channel.doing = ""
 
 
-def _receive(
+def receive_files(
     channel: Channel,
     table: Mapping[str, Entry],
     folder: Path,
@@ -332,7 +153,7 @@ def _receive(
         done += table[name][0]
     if durable:
         for parent in {paths[name].parent for name in needed}:
-            flush_folder(parent)
+            flush(parent)
     channel.doing = ""
     return needed
 
@@ -341,13 +162,13 @@ def _is_there(path: Path, entry: Entry, channel: Channel) -> bool:
     if not path.is_file() or path.stat().st_size != entry[0]:
         return False
     with path.open("rb") as file:
-        found = _describe({"": file}, lambda _done: channel.alive())
+        found = describe({"": file}, lambda _done: channel.alive())
     return found[""][1] == entry[1]
 
 
-def flush_folder(folder: Path) -> None:
-    """Names in a folder are on the disk only when the folder is flushed."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """A file, or the names in a folder, are on the disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -417,10 +238,10 @@ def _send_folder(channel: Channel, folder: Path) -> None:
     channel.send({"files": list(files)})
     wanted = channel.receive()
     with contextlib.ExitStack() as stack:
-        opened = _open(stack, {name: files[name] for name in wanted})
-        table = _describe(opened, lambda _done: channel.alive())
+        opened = open_all(stack, {name: files[name] for name in wanted})
+        table = describe(opened, lambda _done: channel.alive())
         channel.send(table)
-        _send_files(channel, opened, channel.receive(), table, lambda _done, _total: None)
+        send_files(channel, opened, channel.receive(), table, lambda _done, _total: None)
     remove = channel.receive()["remove"] and is_folder_of_a_start(folder) and not folder.is_symlink()
     if remove:
         shutil.rmtree(folder, ignore_errors=True)
@@ -436,7 +257,7 @@ def main() -> None:
     try:
         channel.mark_start()
         if verb == "receive":
-            needed = _receive(channel, channel.receive(), folder, lambda _done, _total: None)
+            needed = receive_files(channel, channel.receive(), folder, lambda _done, _total: None)
             channel.send({"received": len(needed)})
         else:
             _send_folder(channel, folder)
