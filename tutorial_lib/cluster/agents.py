@@ -65,7 +65,8 @@ class Agents:
         try:
             for line in agent.stdout:
                 with contextlib.suppress(ValueError):  # an agent that is killed may leave half a line
-                    if isinstance(message := json.loads(line), dict):  # a ~/.bashrc may print a number
+                    message = json.loads(line)
+                    if isinstance(message, dict) and "type" in message:  # a ~/.bashrc may print anything
                         self.inbox.put((index, message))
         finally:
             self.inbox.put((index, None))
