@@ -73,7 +73,7 @@ def test_the_guide_s_script_runs_over_ssh(ssh_lab, workspace, tmp_path):
 
 
 def test_a_workspace_that_is_not_shared_is_copied(ssh_lab, workspace, tmp_path):
-    """Into a folder in the home of the login, whose shell prints, and modules of the user's bear names of Python's own."""
+    """Into a folder in the home of the login, whose shell prints when it starts."""
     target = separate_disks(ssh_lab, ssh_lab.home / "copy")
     (ssh_lab.home / ".bashrc").write_text("echo Welcome; echo 42; echo '{}'; printf 'no end of line'; echo quota >&2\n")
     options = ["--copy_to", "~/copy"]
@@ -107,9 +107,11 @@ def left_of_starts(lab, target: Path) -> list[str]:
 
 @pytest.mark.parametrize("command", ["launch", "train", "finale"])
 def test_a_place_that_depends_on_where_one_stands_is_refused(command, ssh_lab, workspace, tmp_path):
-    words = {"launch": launch(ssh_lab, workspace, tmp_path / "out"), "train": ["train"], "finale": ["finale"]}[command]
-    words = [*words[:-1], "--ip_config", str(ssh_lab.ip_config), "--copy_to", "copies", words[-1]]
-    done = ssh_lab.tutorial(*(words if command == "launch" else [command, *words[1:-1]]))
+    place = ["--copy_to", "copies"]
+    words = [command, "--ip_config", str(ssh_lab.ip_config), *place]
+    if command == "launch":
+        words = launch(ssh_lab, workspace, tmp_path / "out", *place)
+    done = ssh_lab.tutorial(*words)
     assert done.returncode == 2
     assert done.stderr.startswith("error: --copy_to copies: give an absolute path, or one from your home")
 
