@@ -23,6 +23,7 @@ from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.shm import SHM
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
+from tutorial_lib.cluster.starts import not_running, read_starts
 from tutorial_lib.continuation import NEW_RUN, Continuation, describe
 from tutorial_lib.datasets import Dataset
 from tutorial_lib.errors import InputError, JobError
@@ -180,14 +181,16 @@ def train_on_cluster(
         trainers=layout.trainers,
         partition=partition.manifest["files"]["node_map.npy"]["sha256"][:16],
     )
-    if keep.resume:  # the start before this one may have been killed: the newest checkpoint is what is on its machines
-        for problem in fetch_left(out, (reporter or Silent()).say):
-            (reporter or Silent()).say(f"continuing without what is still out there: {problem}")
+    reporter = reporter or Silent()
+    if keep.resume and read_starts(out):  # that one was killed: the newest checkpoint may be on its machines
+        with not_running(out):
+            for problem in fetch_left(out, reporter.say):
+                reporter.say(f"continuing without what is still out there: {problem}")
     resumed = keep.open(out, config, description)
     if isinstance(cluster, LocalCluster):
         _check_shm(partition, config)
     start = time.time()
-    with cluster, EventLog(out, reporter or Silent(), resume=keep.resume) as log:
+    with cluster, EventLog(out, reporter, resume=keep.resume) as log:
         job = {"description": description, "checkpoint_every": keep.every, "resume": keep.resume}
         job["device"] = layout.device
         plan = _plan(partition, cluster, layout, config, out, job)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -99,11 +100,15 @@ def not_running(run: Path) -> Iterator[None]:
         InputError: a job does.
     """
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(FileNotFoundError):
-            file = stack.enter_context((run / "events.jsonl").open("rb"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                message = f"a job is running in {run}; it brings its results home itself"
-                raise InputError(message, "Wait for its end, or stop it.") from None
+        for path in (run, run / "events.jsonl"):  # a program that works in a run folder has one of them locked
+            with contextlib.suppress(FileNotFoundError):
+                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, handle)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    message = f"a job is running in {run}; it brings its results home itself"
+                    raise InputError(message, "Wait for its end, or stop it.") from None
+                except OSError:  # a file system without locks
+                    pass
         yield
