@@ -252,6 +252,7 @@ def test_a_frozen_machine_does_not_hold_up_the_end(lab, monkeypatch):
     assert time.monotonic() - start < 6
     with pytest.raises(JobError, match="copying from machine-1: nothing moved for 2 s"):
         home.check()
+    lab.on(1, "pkill -KILL -f '[w]hile sleep'; pkill -KILL -f cluster[.]transfer; true")
 
 
 def test_each_machine_gets_of_the_checkpoints_what_it_needs(tmp_path):

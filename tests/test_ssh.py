@@ -105,17 +105,6 @@ def left_of_starts(lab, target: Path) -> list[str]:
     return [name for process in processes for name in process.communicate(timeout=20)[0].split()]
 
 
-@pytest.mark.parametrize("command", ["launch", "train", "finale"])
-def test_a_place_that_depends_on_where_one_stands_is_refused(command, ssh_lab, workspace, tmp_path):
-    place = ["--copy_to", "copies"]
-    words = [command, "--ip_config", str(ssh_lab.ip_config), *place]
-    if command == "launch":
-        words = launch(ssh_lab, workspace, tmp_path / "out", *place)
-    done = ssh_lab.tutorial(*words)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --copy_to copies: give an absolute path, or one from your home")
-
-
 def test_a_trainer_that_raises_ends_all_machines(ssh_lab, workspace, tmp_path, saw):
     start = time.monotonic()
     done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", fault="raise on 1"))
@@ -299,14 +288,6 @@ def wait_for_checkpoints(run: Path, command: subprocess.Popen, count: int, secon
         assert command.poll() is None, command.communicate()[1]
         assert time.monotonic() < deadline, "no checkpoint"
         time.sleep(0.1)
-
-
-def test_fetch_says_what_is_no_run(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tutorial_lib", "fetch", str(tmp_path)], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {tmp_path} is not the folder of a run with --copy_to")
 
 
 @pytest.mark.faults
