@@ -236,7 +236,8 @@ def test_train_over_ssh_and_resume_on_machines_that_share_nothing(ssh_lab, data_
 def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data_root, tmp_path, saw):
     """What was at home is whole; ``fetch`` brings the rest when the machines can be reached, and the run goes on."""
     target, run = separate_disks(ssh_lab, tmp_path / "copy"), tmp_path / "run"
-    words = train(ssh_lab, run, data_root, "--copy_to", str(target), "--task", "embedding")
+    small_batches = ["--batch-size", "20"]  # an epoch takes a second or two, as long as a copy may take
+    words = train(ssh_lab, run, data_root, "--copy_to", str(target), "--task", "embedding", *small_batches)
     command = ssh_lab.start(sys.executable, "-m", "tutorial_lib", *words, "--epochs", "1000")
     saved = wait_for_checkpoints(run, command, 4)
     done = ssh_lab.tutorial("fetch", str(run))

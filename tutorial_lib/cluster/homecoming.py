@@ -130,7 +130,7 @@ class Homecoming:
         while self._wake.wait() and not self._end.is_set():
             self._wake.clear()
             try:
-                self._bring_checkpoint(f"epoch-{self._newest:04d}")
+                self._bring_checkpoint()
             except Stopped:
                 return
             except (TutorialError, OSError) as error:
@@ -138,13 +138,19 @@ class Homecoming:
                     self._say(f"a checkpoint did not come home, training goes on: {error}", "warning")
                 warned = True
 
-    def _bring_checkpoint(self, folder: str) -> None:
-        """The manifest with its files from the first machine, rows of embeddings from the machines that hold some."""
+    def _bring_checkpoint(self) -> None:
+        """The manifests with their files from the first machine, rows of embeddings from the machines that hold some.
+
+        The trainers go on: of what there is when a machine answers, what they have reported is complete, and the two
+        newest of that are kept there long enough to be opened.
+        """
+
+        def wanted(name: str) -> bool:
+            number = manifests.number(name)
+            return (number is not None and number <= self._newest) or manifests.place(name) != name
+
         while True:
             holders = set(self._holders)
-            wanted = lambda name: (  # noqa: E731
-                name == f"{manifests.FOLDER}/{manifests.NEWEST}" or name.startswith(f"{manifests.FOLDER}/{folder}/")
-            )
             chosen = [machine for machine in self.cluster.machines if machine.name in holders]
             known = _bring_from(self.cluster, chosen, self.start, self.run, wanted, stopped=self._end.is_set)
             for manifest in manifests.arrived(self.run):
@@ -218,7 +224,7 @@ def bring(cluster: Cluster, start: Start, run: Path, say: Say, *, tell: bool = F
                 text, tell = f"{text}; {problem}", True
         if tell:
             say(f"{name}: {text}")
-    if not start.superseded and not manifests.take_over(run, known, known) and not problems:
+    if not start.superseded and not manifests.take_over(run, known, known, last=True) and not problems:
         say("the newest checkpoint did not come whole; the one before it is kept")
     return problems
 

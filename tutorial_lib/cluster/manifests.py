@@ -47,6 +47,12 @@ def place(name: str) -> str:
     return name
 
 
+def number(name: str) -> int | None:
+    """Of the checkpoint that a file of a run folder belongs to; None for a file of none."""
+    found = re.fullmatch(rf"{FOLDER}/epoch-(\d+)/[^/]+", name)
+    return None if found is None else int(found[1])
+
+
 def read(path: Path) -> Manifest | None:
     """A manifest, or None where there is none that can be read."""
     try:
@@ -72,12 +78,13 @@ def arrived(run: Path) -> list[Manifest]:
     return [manifest for path in paths if (manifest := read(path)) is not None]
 
 
-def take_over(run: Path, known: Mapping[str, str], fetched: Iterable[str]) -> bool:
+def take_over(run: Path, known: Mapping[str, str], fetched: Iterable[str], *, last: bool = False) -> bool:
     """Make the newest two checkpoints valid of which everything is here, and remove what we have brought of others.
 
     Args:
         known: name in the run folder -> SHA-256, of files that were verified just now; others are read.
         fetched: names in the run folder of files that came from machines.
+        last: nothing more will come; files of a newer checkpoint, which is not complete, are of no use.
 
     Returns:
         Whether the newest that has arrived is taken, or one as new was here.
@@ -96,17 +103,18 @@ def take_over(run: Path, known: Mapping[str, str], fetched: Iterable[str]) -> bo
             temporary.replace(folder / name)
             flush(folder)
     complete = not came or (bool(chosen) and chosen[0].epochs >= max(manifest.epochs for manifest in came))
+    needed = {manifest.folder for manifest in (chosen if complete else [*chosen, *came])}
     if complete:
         for manifest in came:
             manifest.path.unlink(missing_ok=True)
-        named = {manifest.folder for manifest in chosen}
-        old = {f"{FOLDER}/{manifest.folder}/{name}" for manifest in here for name in manifest.files}
-        for name in old | set(fetched):
-            _top, *rest = Path(name).parts
-            if len(rest) == 2 and re.fullmatch(r"epoch-\d+", rest[0]) and rest[0] not in named:
-                (run / name).unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # something of the user's is there
-                    (run / name).parent.rmdir()
+    newest = chosen[0].epochs if chosen else 0
+    old = {f"{FOLDER}/{manifest.folder}/{name}" for manifest in here for name in manifest.files}
+    for name in old | set(fetched):
+        epochs, path = number(name), run / name
+        if epochs is not None and path.parent.name not in needed and (epochs < newest or last):
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # something of the user's is there
+                path.parent.rmdir()
     return complete
 
 
