@@ -44,10 +44,18 @@ class Watch:
         """So many bytes of so many, if that is known, are done."""
         if self.stopped():
             raise Stopped
+        self._now_and_then(f"{what}: {done / 1e6:.1f} {'' if total is None else f'of {total / 1e6:.1f} '}MB so far")
+
+    def waits(self, what: str, seconds: float) -> bool:
+        """Nothing moves at the moment; whether the caller wants no more of it."""
+        self._now_and_then(f"{what}: waiting for the machine (at most {seconds:g} s without a byte)")
+        return self.stopped()
+
+    def _now_and_then(self, text: str) -> None:
         now = time.monotonic()
         if now - self._start > NOTICE_SECONDS and now - self._said > NOTICE_EVERY:
             self._said = now
-            self.say(f"{what}: {done / 1e6:.1f} {'' if total is None else f'of {total / 1e6:.1f} '}MB so far")
+            self.say(text)
 
 
 @dataclass
@@ -162,7 +170,7 @@ def _partner(
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        channel = Channel(process.stdout.fileno(), process.stdin.fileno(), seconds, watch.stopped)
+        channel = Channel(process.stdout.fileno(), process.stdin.fileno(), seconds, lambda: watch.waits(what, seconds))
         try:
             channel.find_start()
             yield channel

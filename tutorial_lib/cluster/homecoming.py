@@ -107,7 +107,8 @@ class Homecoming:
             self.problems = bring(self.cluster, self.start, self.run, self._say)
             done = True
         finally:
-            write_starts(self.run, self.starts)
+            with contextlib.suppress(OSError):  # a full disk here: the cause of the job's end is more important
+                write_starts(self.run, self.starts)
             if not done:  # a second Ctrl-C
                 self._say(f"results are still on the machines; {command(self.run)} brings them home", "warning")
         if self.problems and isinstance(error, TutorialError):
@@ -224,8 +225,11 @@ def bring(cluster: Cluster, start: Start, run: Path, say: Say, *, tell: bool = F
                 text, tell = f"{text}; {problem}", True
         if tell:
             say(f"{name}: {text}")
-    if not start.superseded and not manifests.take_over(run, known, known, last=True) and not problems:
-        say("the newest checkpoint did not come whole; the one before it is kept")
+    try:
+        if not start.superseded and not manifests.take_over(run, known, known, last=True) and not problems:
+            say("the newest checkpoint did not come whole; the one before it is kept")
+    except OSError as error:
+        problems.append(f"the checkpoint that came could not be made the valid one: {error}")
     return problems
 
 
