@@ -39,13 +39,16 @@ class SshLab:
 
     Args:
         folder: for keys, configuration and the address file ``ip_config.txt``.
+
+    Attributes:
+        home: of the login on all machines; empty, but for what a test puts there.
     """
 
     def __init__(self, folder: Path, count: int = 2) -> None:
         self.folder = folder
         self.cluster = EmulatedCluster(count + 1)
         self.machines, self.head = self.cluster.machines[:count], self.cluster.machines[count]
-        self.ip_config = folder / "ip_config.txt"
+        self.ip_config, self.home = folder / "ip_config.txt", folder / "home"
         self.env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
         self._daemons: list[subprocess.Popen] = []
 
@@ -53,6 +56,7 @@ class SshLab:
         self.folder.mkdir(exist_ok=True)
         write_ip_config(self.ip_config, self.machines)
         self._make_keys()
+        self.home.mkdir(exist_ok=True)
         self.cluster.__enter__()
         for machine in self.machines:
             self.start_server(machine)
@@ -89,6 +93,7 @@ class SshLab:
             "UsePAM": "no",
             "PermitRootLogin": "yes",
             "PrintMotd": "no",
+            "SetEnv": f"HOME={self.home}",
         }
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         log = (self.folder / f"sshd-{machine.name}.log").open("ab")

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from test_fault_signals import heed_ctrl_c
 
+from tutorial_lib.checkpoint import read_checkpoint
+
 pytestmark = pytest.mark.cluster
 SCRIPT = Path(__file__).with_name("guide_script.py")
 
@@ -71,8 +73,10 @@ def test_the_guide_s_script_runs_over_ssh(ssh_lab, workspace, tmp_path):
 
 
 def test_a_workspace_that_is_not_shared_is_copied(ssh_lab, workspace, tmp_path):
-    target = separate_disks(ssh_lab, tmp_path / "copy")
-    options = ["--copy_to", str(target)]
+    """Into a folder in the home of the login, whose shell prints when it starts."""
+    target = separate_disks(ssh_lab, ssh_lab.home / "copy")
+    (ssh_lab.home / ".bashrc").write_text("echo Welcome; echo 42; echo '{}'; printf 'no end of line'; echo quota >&2\n")
+    options = ["--copy_to", "~/copy"]
     done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", *options))
     assert done.returncode == 0, done.stderr
     assert "epoch 1 loss" in (tmp_path / "out" / "machine-1" / "trainer-0.log").read_text()
@@ -82,6 +86,8 @@ def test_a_workspace_that_is_not_shared_is_copied(ssh_lab, workspace, tmp_path):
         assert "train.py" in there
         assert f"part{other}" not in there  # nobody gets another machine's part
     assert os.listdir(target) == []  # here, nothing was written
+    assert sorted(os.listdir(tmp_path / "out")) == ["delivery.json", "machine-0", "machine-1"]
+    assert left_of_starts(ssh_lab, target) == []
     ssh_lab.assert_nothing_left()
     # Once more, with one part damaged on its machine: only that file is sent again.
     damage = f"printf x >> {shlex.quote(str(target))}/parts/part1/node_feat.dgl"
@@ -90,6 +96,13 @@ def test_a_workspace_that_is_not_shared_is_copied(ssh_lab, workspace, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "machine-0: 0 of" in done.stdout
     assert "machine-1: 1 of" in done.stdout
+
+
+def left_of_starts(lab, target: Path) -> list[str]:
+    """Folders of results that are still on the machines."""
+    listing = ["sh", "-c", f"ls -A {shlex.quote(str(target))}/.tutorial_lib 2>/dev/null; true"]
+    processes = [lab.cluster.popen(m, listing, stdout=subprocess.PIPE, text=True) for m in lab.machines]
+    return [name for process in processes for name in process.communicate(timeout=20)[0].split()]
 
 
 def test_a_trainer_that_raises_ends_all_machines(ssh_lab, workspace, tmp_path, saw):
@@ -217,6 +230,65 @@ def test_train_over_ssh_and_resume_on_machines_that_share_nothing(ssh_lab, data_
     assert (tmp_path / "run" / "logs" / "machine-1" / "trainer-0.log").exists()
     assert os.listdir(target) == []
     ssh_lab.assert_nothing_left()
+
+
+@pytest.mark.faults
+def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data_root, tmp_path, saw):
+    """What was at home is whole; ``fetch`` brings the rest when the machines can be reached, and the run goes on."""
+    target, run = separate_disks(ssh_lab, tmp_path / "copy"), tmp_path / "run"
+    small_batches = ["--batch-size", "20"]  # an epoch takes a second or two, as long as a copy may take
+    words = train(ssh_lab, run, data_root, "--copy_to", str(target), "--task", "embedding", *small_batches)
+    command = ssh_lab.start(sys.executable, "-m", "tutorial_lib", *words, "--epochs", "1000")
+    saved = wait_for_checkpoints(run, command, 4)
+    done = ssh_lab.tutorial("fetch", str(run))
+    assert (done.returncode, "a job is running in" in done.stderr) == (2, True), done.stderr
+    saved = wait_for_checkpoints(run, command, 6)
+    os.kill(only_child(command.pid), signal.SIGKILL)
+    command.communicate(timeout=60)
+    ssh_lab.assert_nothing_left(seconds=10)
+    home = read_checkpoint(run / "checkpoint")
+    assert len(home.epochs) >= saved - 1
+    saw(
+        "over ssh: SIGKILL to the coordinator, --copy_to", f"none: {len(home.epochs)} of {saved} checkpoints home", None
+    )
+
+    ssh_lab.cluster.cut(ssh_lab.machines[1])
+    done = ssh_lab.tutorial("fetch", str(run))
+    assert done.returncode == 1, done.stdout
+    assert done.stderr.startswith("error: copying from machine-1: ssh: connect to host 10.77.0.2")
+    assert f"python -m tutorial_lib fetch {run}" in done.stderr
+    assert "machine-0: " in done.stdout
+    ssh_lab.cluster.mend(ssh_lab.machines[1])
+    assert len(left_of_starts(ssh_lab, target)) == 1
+    done = ssh_lab.tutorial("fetch", str(run))
+    assert done.returncode == 0, done.stderr
+    assert "brought home" in done.stdout
+    assert left_of_starts(ssh_lab, target) == []
+    assert len(read_checkpoint(run / "checkpoint").epochs) >= len(home.epochs)
+    done = ssh_lab.tutorial("fetch", str(run))
+    assert (done.returncode, "nothing is left to fetch" in done.stdout) == (0, True), done.stderr
+
+    epochs = len(read_checkpoint(run / "checkpoint").epochs) + 2
+    done = ssh_lab.tutorial(*words, "--epochs", str(epochs), "--resume")
+    assert done.returncode == 0, done.stderr
+    assert f"continuing after epoch {epochs - 2} " in done.stdout
+    result = json.loads((run / "result.json").read_text())
+    assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(epochs))
+    assert len(read_checkpoint(run / "checkpoint").epochs) == epochs
+    assert left_of_starts(ssh_lab, target) == []
+
+
+def wait_for_checkpoints(run: Path, command: subprocess.Popen, count: int, seconds: float = 120) -> int:
+    """The number of checkpoints that the trainers have reported, when it is at least so many."""
+    deadline = time.monotonic() + seconds
+    while True:
+        events = (run / "events.jsonl").read_bytes().splitlines() if (run / "events.jsonl").exists() else []
+        saved = sum(b'"kind": "checkpoint"' in event for event in events)
+        if saved >= count:
+            return saved
+        assert command.poll() is None, command.communicate()[1]
+        assert time.monotonic() < deadline, "no checkpoint"
+        time.sleep(0.1)
 
 
 @pytest.mark.faults

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutorial_lib.cluster.delivery import Delivery, deliver_files, fetch_results
+from tutorial_lib.cluster.delivery import Delivery
+from tutorial_lib.cluster.homecoming import Homecoming
 from tutorial_lib.cluster.job import JobPlan, check_counts, check_parts
 from tutorial_lib.cluster.launch import Coordinator, Event, Limits, MachineUse
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.spec import Cluster, Machine, read_ip_config, write_ip_config
+from tutorial_lib.cluster.ssh import SshCluster
 from tutorial_lib.errors import InputError
 from tutorial_lib.layout import RealMachines, cluster_of
 from tutorial_lib.result import own_run_folder
@@ -155,7 +157,8 @@ def launch(request: LaunchRequest, on_event: Callable[[Event], None] = lambda _e
     """Run the command on the machines and return what each machine used.
 
     Raises:
-        InputError: found before anything was started. JobFailed: with the first cause.
+        InputError: found before anything was started. JobFailed: with the first cause. JobError: it ended well, and
+            not all that it wrote could be brought home.
     """
     part_config = _check(request)
     ip_config = (request.workspace / request.ip_config).resolve()
@@ -170,14 +173,15 @@ def launch(request: LaunchRequest, on_event: Callable[[Event], None] = lambda _e
         plan = _plan(request, cluster, part_config, ip_config, environment)
         real = request.real
         options = {"limits": request.limits(), "allow_public": real is not None and real.allow_public}
-        if real is None or real.copy_to is None:
-            return Coordinator(cluster, plan, on_event, **options).run()
-        delivery = Delivery.of_workspace(request.workspace, plan, real.copy_to, name=request.out.name)
-        deliver_files(cluster, delivery, on_event)
-        try:
-            return Coordinator(cluster, plan, on_event, remote=delivery.plan, **options).run()
-        finally:
-            fetch_results(cluster, delivery, request.out, on_event)
+        delivery = None
+        if real is not None and real.copy_to is not None:
+            assert isinstance(cluster, SshCluster)
+            folder = cluster.folder(real.copy_to)
+            delivery = Delivery.of_workspace(request.workspace, plan, folder, name=request.out.name)
+        with Homecoming(cluster, delivery, request.out.absolute(), on_event) as home:
+            use = Coordinator(cluster, plan, home.on_event, remote=home.remote, **options).run()
+        home.check()
+        return use
 
 
 def _plan(

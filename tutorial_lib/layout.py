@@ -23,8 +23,8 @@ class RealMachines:
         ip_config: file with one ``address [port]`` a line.
         ssh_port, ssh_username: None leaves them to the user's ssh configuration.
         python: interpreter on the machines, with tutorial_lib.
-        copy_to: folder on the machines that gets the data and gives back the results; None: the partition and the
-            run folder are on a file system that all machines share.
+        copy_to: folder on the machines that gets the data and gives back the results, absolute or from the login's home
+            (``~/x``); None: the partition and the run folder are on a file system that all machines share.
         allow_public: accept addresses that anybody may reach; DGL runs code that arrives on its ports.
     """
 
@@ -34,6 +34,13 @@ class RealMachines:
     python: str = sys.executable
     copy_to: str | None = None
     allow_public: bool = False
+
+    def __post_init__(self) -> None:
+        if self.copy_to is not None and self.copy_to != "~" and not self.copy_to.startswith(("/", "~/")):
+            raise InputError(
+                f"--copy_to {self.copy_to}: give an absolute path, or one from your home on the machines",
+                "For example /scratch/job or '~/job' (in quotes: your shell here would replace the ~).",
+            )
 
 
 def cluster_of(emulate: int | None, wire: str | None, real: RealMachines | None, servers: int) -> Cluster:

@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 
 from tutorial_lib.checkpoint import Checkpoints, export_weights
-from tutorial_lib.cluster.delivery import Delivery, deliver_files, fetch_results
+from tutorial_lib.cluster.delivery import Delivery
+from tutorial_lib.cluster.homecoming import Homecoming, fetch_left
 from tutorial_lib.cluster.job import JobPlan, check_parts
 from tutorial_lib.cluster.launch import Coordinator, Event, Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.shm import SHM
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
+from tutorial_lib.cluster.ssh import SshCluster
+from tutorial_lib.cluster.starts import not_running, read_starts
 from tutorial_lib.continuation import NEW_RUN, Continuation, describe
 from tutorial_lib.datasets import Dataset
 from tutorial_lib.errors import InputError, JobError
@@ -178,31 +181,30 @@ def train_on_cluster(
         trainers=layout.trainers,
         partition=partition.manifest["files"]["node_map.npy"]["sha256"][:16],
     )
+    reporter = reporter or Silent()
+    if keep.resume and read_starts(out):  # that one was killed: the newest checkpoint may be on its machines
+        with not_running(out):
+            for problem in fetch_left(out, reporter.say):
+                reporter.say(f"continuing without what is still out there: {problem}")
     resumed = keep.open(out, config, description)
     if isinstance(cluster, LocalCluster):
         _check_shm(partition, config)
     start = time.time()
-    with cluster, EventLog(out, reporter or Silent(), resume=keep.resume) as log:
+    with cluster, EventLog(out, reporter, resume=keep.resume) as log:
         job = {"description": description, "checkpoint_every": keep.every, "resume": keep.resume}
         job["device"] = layout.device
         plan = _plan(partition, cluster, layout, config, out, job)
-        delivery = _delivery(partition, plan, layout, out)
-        if delivery is not None:
-            deliver_files(cluster, delivery, log.write)
-        coordinator = Coordinator(
-            cluster,
-            plan,
-            log.write,
-            limits or layout.limits(),
-            remote=delivery.plan if delivery else None,
-            allow_public=layout.real is not None and layout.real.allow_public,
-        )
-        on_start(coordinator)
-        try:
+        with Homecoming(cluster, _delivery(partition, plan, cluster, layout, out), out, log.write) as home:
+            coordinator = Coordinator(
+                cluster,
+                plan,
+                home.on_event,
+                limits or layout.limits(),
+                remote=home.remote,
+                allow_public=layout.real is not None and layout.real.allow_public,
+            )
+            on_start(coordinator)
             use = coordinator.run()
-        finally:
-            if delivery is not None:
-                fetch_results(cluster, delivery, out, log.write)
     result = distributed_result(
         partition,
         plan,
@@ -214,6 +216,7 @@ def train_on_cluster(
         resumed=resumed,
     )
     write_json(out / "result.json", result)
+    home.check()
     return result
 
 
@@ -259,8 +262,9 @@ def _plan(
     )
 
 
-def _delivery(partition: Partition, plan: JobPlan, layout: Layout, out: Path) -> Delivery | None:
+def _delivery(partition: Partition, plan: JobPlan, cluster: Cluster, layout: Layout, out: Path) -> Delivery | None:
     """What machines that share no folder with this one get; None when they do."""
     if layout.real is None or layout.real.copy_to is None:
         return None
-    return Delivery.of_run(partition.folder, plan, layout.real.copy_to, out)
+    assert isinstance(cluster, SshCluster)
+    return Delivery.of_run(partition.folder, plan, cluster.folder(layout.real.copy_to), out)

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from tutorial_lib.cli import finale, launching, preparing, training  # noqa: F401  each adds its commands
+from tutorial_lib.cli import fetching, finale, launching, preparing, training  # noqa: F401  each adds its commands
 from tutorial_lib.cli.app import app
 from tutorial_lib.display import lasting_stream, lost_output, print_failure
 from tutorial_lib.errors import TutorialError

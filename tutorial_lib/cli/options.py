@@ -32,7 +32,10 @@ RemotePythonOption = Annotated[
 ]
 CopyToOption = Annotated[
     str | None,
-    typer.Option("--copy_to", help="Folder on the machines that gets a copy of the files. (default: they share ours)"),
+    typer.Option(
+        "--copy_to",
+        help="Folder on the machines for a copy of the files: /scratch/job or '~/job'. (default: they share ours)",
+    ),
 ]
 PublicOption = Annotated[
     bool,

@@ -80,7 +80,9 @@ class Agents:
         try:
             for line in agent.stdout:
                 with contextlib.suppress(ValueError):  # an agent that is killed may leave half a line
-                    self.inbox.put((index, json.loads(line)))
+                    message = json.loads(line)
+                    if isinstance(message, dict) and "type" in message:  # a ~/.bashrc may print anything
+                        self.inbox.put((index, message))
         finally:
             self.inbox.put((index, None))
 

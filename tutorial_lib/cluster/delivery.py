@@ -1,26 +1,19 @@
-"""A job whose machines share no folder with this one: which files each of them gets, and what comes back."""
+"""A job whose machines share no folder with this one: which files each of them gets. The way back: ``homecoming``."""
 
 from __future__ import annotations
 
 import json
-import time
 import uuid
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib.cluster import manifests
 from tutorial_lib.cluster.job import JobPlan
-from tutorial_lib.cluster.spec import Cluster
-from tutorial_lib.cluster.transfer import deliver, fetch, files_in
-from tutorial_lib.errors import InputError, TutorialError
+from tutorial_lib.cluster.transfer import RESULTS, files_in
+from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
-
-COPY_SECONDS = 60.0  # for a machine to end after the last file; a dead connection is noticed by the transport
-RESULTS = ".tutorial_lib"  # folder below the copy that gets the logs
-
-OnEvent = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -67,16 +60,14 @@ class Delivery:
 
     @classmethod
     def of_run(cls, partition: Path, plan: JobPlan, folder: str, out: Path) -> Delivery:
-        """A training run of ours: the partition, the run's settings, and the checkpoint that it continues from."""
+        """A training run of ours: the partition, the run's settings, and the checkpoints that it may continue from."""
         name = of_this_start(out.name)
         results, parts = f"{folder}/{RESULTS}/{name}", f"{folder}/partitions/{partition.name}"
         job = json.loads((out / "job.json").read_text()) | {"partition": parts, "out": results}
         write_json(out / "job-remote.json", job)
         everything = {f"partitions/{partition.name}/{file}": path for file, path in files_in(partition).items()}
-        given = {"job.json": out / "job-remote.json", "ip_config.txt": out / "ip_config.txt"}
-        if (out / "checkpoint").is_dir():
-            given |= {f"checkpoint/{file}": path for file, path in files_in(out / "checkpoint").items()}
-        everything |= {f"{RESULTS}/{name}/{file}": path for file, path in given.items()}
+        everything[f"{RESULTS}/{name}/job.json"] = out / "job-remote.json"
+        everything[f"{RESULTS}/{name}/ip_config.txt"] = out / "ip_config.txt"
         remote = replace(
             plan,
             cwd=folder,
@@ -85,7 +76,25 @@ class Delivery:
             ip_config=f"{results}/ip_config.txt",
             log_dir=f"{results}/{Path(plan.log_dir).relative_to(out)}",
         )
-        return cls(remote, folder, _own_files(everything, plan), results)
+        files = _own_files(everything, plan)
+        for own, machine in zip(files, plan.machines, strict=True):
+            for file, path in checkpoint_files(out, machine.name, first=machine == plan.machines[0]).items():
+                own[f"{RESULTS}/{name}/{file}"] = path
+        return cls(remote, folder, files, results)
+
+
+def checkpoint_files(run: Path, machine: str, *, first: bool) -> dict[str, Path]:
+    """What a machine needs of the checkpoints in a run folder: its own rows; the first one also what all share."""
+    files = {}
+    for manifest in manifests.kept(run):
+        if first:
+            files[f"{manifests.FOLDER}/{manifest.path.name}"] = manifest.path
+        for name in manifest.files:
+            owner = manifest.owners.get(name)
+            path = manifest.path.parent / manifest.folder / name
+            if (owner == machine or (first and owner is None)) and path.is_file():
+                files[f"{manifests.FOLDER}/{manifest.folder}/{name}"] = path
+    return files
 
 
 def of_this_start(name: str) -> str:
@@ -115,30 +124,3 @@ def part_files(part_config: Path, parts: int) -> list[set[Path]]:
         found.append({path.resolve() for first in named for path in first.parent.rglob("*")} if named else set())
     shared = set.intersection(*found) if len(found) > 1 else set()
     return [part - shared for part in found]
-
-
-def deliver_files(cluster: Cluster, delivery: Delivery, on_event: OnEvent) -> None:
-    """Copy to all machines at once; raises a JobError that names the machine."""
-
-    def copy(k: int) -> int:
-        return deliver(cluster, cluster.machines[k], delivery.files[k], delivery.folder, COPY_SECONDS)
-
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        for k, count in enumerate(pool.map(copy, range(len(cluster.machines)))):
-            text = f"{cluster.machines[k].name}: {count} of {len(delivery.files[k])} files copied, checksums verified"
-            on_event({"kind": "copied", "text": text, "time": time.time()})
-
-
-def fetch_results(cluster: Cluster, delivery: Delivery, out: Path, on_event: OnEvent) -> None:
-    """Bring logs and results home; a machine that cannot be reached any more only gets a warning."""
-
-    def bring(k: int) -> str:
-        try:
-            fetch(cluster, cluster.machines[k], delivery.results, out, COPY_SECONDS)
-        except TutorialError as error:
-            return f"{error}; its logs are still there in {delivery.results}"
-        return ""
-
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        for text in filter(None, pool.map(bring, range(len(cluster.machines)))):
-            on_event({"kind": "warning", "text": text, "time": time.time()})

@@ -6,9 +6,10 @@ that is cut without a word is noticed by both ends: by the client's keep-alives 
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
 import getpass
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,11 +20,13 @@ from typing import Any
 
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
+from tutorial_lib.waiting import WaitedTooLong, attempts
 
 CONNECT_SECONDS = 10
 ALIVE_SECONDS, ALIVE_TRIES = 5, 4  # the client gives up a silent connection after 20 s
 AGENT_SILENCE = 30.0  # the agent's own limit; pings come every 5 s
 MASTER_PORT = 29500
+MARK = "tutorial_lib-asks"  # a login shell may print something first (~/.bashrc)
 
 # Nothing may ask a question, and an unknown host key is refused: the user decides whom to trust, once, by hand.
 OPTIONS = {
@@ -39,8 +42,8 @@ OPTIONS = {
 class SshCluster:
     """Machines reached over ssh. ``with SshCluster(read_ip_config(path)) as cluster: cluster.popen(...)``.
 
-    On entering, every machine is asked for its host name, all at once: a machine that cannot be reached, a missing
-    key or an unknown host key is found before anything is started.
+    On entering, every machine is asked for its host name and the login's home, all at once: a machine that cannot be
+    reached, a missing key or an unknown host key is found before anything is started.
 
     Args:
         machines: in the order of ip_config.txt.
@@ -64,13 +67,13 @@ class SshCluster:
         self.machines = list(machines)
         self.port, self.username, self.python = port, username, python
         self.master_port = MASTER_PORT
+        self._homes: list[str] = []
         self._started: list[subprocess.Popen] = []
 
     def __enter__(self) -> SshCluster:
         if shutil.which("ssh") is None:
             raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
-        with concurrent.futures.ThreadPoolExecutor(max_workers=16) as pool:
-            names = list(pool.map(self._host_name, self.machines))
+        names, self._homes = zip(*self._names_and_homes(), strict=True)
         # Logs are named after the machine; two machines may have the same host name.
         unique = len(set(names)) == len(names)
         self.machines = [
@@ -79,21 +82,53 @@ class SshCluster:
         ]
         return self
 
-    def _host_name(self, machine: Machine) -> str:
+    def folder(self, path: str) -> str:
+        """A folder on the machines, ``~`` replaced by the login's home there.
+
+        Raises:
+            InputError: the homes differ from machine to machine; a job has one path for all.
+        """
+        if path != "~" and not path.startswith("~/"):
+            return path
+        home = self._homes[0]
+        for machine, other in zip(self.machines, self._homes, strict=True):
+            if other != home or not other.startswith("/"):
+                first = self.machines[0].name
+                raise InputError(
+                    f"{path}: the home of the login is {home!r} on {first}, {other!r} on {machine.name}",
+                    "Give an absolute path, the same on all machines.",
+                )
+        return home + path[1:]
+
+    def _names_and_homes(self) -> list[tuple[str, str]]:
+        """Host name and home of the login on every machine."""
+        command = f'echo; echo {MARK}; hostname; echo "$HOME"'
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        asked = [subprocess.Popen(self._command(m, command), start_new_session=True, **pipes) for m in self.machines]
         try:
-            done = subprocess.run(
-                self._command(machine, "hostname"),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=3 * CONNECT_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
+            return [self._answer(m, process) for m, process in zip(self.machines, asked, strict=True)]
+        finally:
+            for process in asked:
+                process.kill()
+                process.communicate()
+
+    def _answer(self, machine: Machine, process: subprocess.Popen) -> tuple[str, str]:
+        output = errors = b""
+        try:
+            for left in attempts(f"an answer by ssh from {machine.address}", 3 * CONNECT_SECONDS, pause=0):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    output, errors = process.communicate(timeout=min(left, 0.5))
+                    break
+        except WaitedTooLong:
             raise InputError(f"ssh to {machine.address}: no answer within {3 * CONNECT_SECONDS} s") from None
-        if done.returncode != 0:
-            said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise InputError(f"ssh to {machine.address}: {said}", self.remedy(machine, done.stderr))
-        return done.stdout.strip() or machine.name
+        if process.returncode != 0:
+            said = errors.decode(errors="replace").strip()
+            last = (said.splitlines() or [f"exit code {process.returncode}"])[-1]
+            raise InputError(f"ssh to {machine.address}: {last}", self.remedy(machine, said))
+        _noise, _mark, text = output.decode(errors="replace").partition(f"\n{MARK}\n")
+        name, home, *_ = [*text.splitlines(), "", ""]
+        # Folders bear this name; what is no host name may be anything.
+        return (name if re.fullmatch(r"\w[\w.-]*", name, re.ASCII) else machine.name), home
 
     def target(self, machine: Machine) -> str:
         """``user@address``, as ssh takes it."""
@@ -121,19 +156,22 @@ class SshCluster:
     def _command(self, machine: Machine, remote: str) -> list[str]:
         options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
         port = ["-p", str(self.port)] if self.port else []
-        return ["ssh", *options, *port, "-T", self.target(machine), remote]
+        user = ["-l", self.username] if self.username else []
+        # As the value of -l, and after --, nothing that a file or an option says can become an option of ssh.
+        return ["ssh", *options, *port, *user, "-T", "--", machine.address, remote]
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on a machine; the arguments are those of ``subprocess.Popen``, of ``env`` only additions.
 
-        The command is not started in the working directory if that does not exist there; it says so and ends.
+        The command is not started in the working directory if that does not exist there; it says so and ends. Without
+        one it starts in ``/``: Python imports from where it starts, and in a home there may be a ``random.py``.
         """
         words = [self.python if str(word) == sys.executable else str(word) for word in argv]
         cwd, env = kwargs.pop("cwd", None), kwargs.pop("env", None) or {}
         changes = [f"{name}={value}" for name, value in env.items() if os.environ.get(name) != value]
         remote = f"exec {shlex.join(['env', *changes, *words] if changes else words)}"
-        if cwd is not None:
-            remote = f"cd {shlex.quote(str(cwd))} && {remote}"
+        # What a login shell has printed (~/.bashrc), perhaps without an end of line, is then a line of its own.
+        remote = f"echo; cd {shlex.quote(str(cwd or '/'))} && {remote}"
         kwargs.setdefault("stdin", subprocess.DEVNULL)  # the client would read the user's terminal
         # Ctrl-C in the terminal is for the coordinator to handle; it must not take the connections away.
         process = subprocess.Popen(self._command(machine, remote), start_new_session=True, **kwargs)
