@@ -240,12 +240,13 @@ def test_a_copy_that_takes_long_says_how_far_it_is_and_can_be_stopped(source, tm
     monkeypatch.setattr(copying, "NOTICE_EVERY", -1.0)
     said: list[str] = []
     bring(source, tmp_path / "target", watch=Watch(said.append))
-    assert said[0] == "copying from machine-7: waiting for the machine (at most 20 s without a byte)"
     assert "copying from machine-7: 5.0 of 5.0 MB so far" in said
     start = time.monotonic()
     frozen = Here(lambda process: process.send_signal(signal.SIGSTOP))
     with pytest.raises(Stopped):
-        bring(source, tmp_path / "other", frozen, watch=Watch(stopped=lambda: time.monotonic() - start > 0.3))
+        watch = Watch(said.append, stopped=lambda: time.monotonic() - start > 0.5)
+        bring(source, tmp_path / "other", frozen, watch=watch)
+    assert said[-1] == "copying from machine-7: waiting for the machine (at most 20 s without a byte)"
     assert time.monotonic() - start < 3
 
 
