@@ -1,5 +1,5 @@
 # Each target makes .venv first if it is missing or stale, and reuses it afterwards.
-.PHONY: help run test test-modern test-gpu test-faults test-long bench growth lint lab finale doctor venv lock clean
+.PHONY: help run test test-modern test-gpu test-faults test-soak test-long bench growth lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
 # STACK=modern: a current torch and numpy, in .venv-modern (README, "GPUs and newer PyTorch")
@@ -13,6 +13,7 @@ help:
 	@echo "make test-modern   set up the modern stack, then train on it and run an unchanged script"
 	@echo "make test-gpu      the checks that need a GPU; says what was skipped where there is none"
 	@echo "make test-faults   set up, then break jobs in every way we know; writes docs/faults.md"
+	@echo "make test-soak     set up, then a hundred launches with a fault each; writes its table into docs/faults.md"
 	@echo "make test-long     set up, then compare with one process over three seeds, and kill and continue each task"
 	@echo "make bench    set up, then measure the training loop beside the guide's and beside the computing alone"
 	@echo "make growth   set up, then measure more machines and larger graphs"
@@ -46,7 +47,11 @@ test-gpu: venv
 
 test-faults: venv
 	FAULT_TABLE=docs/faults.md $(PY) -m pytest -m "faults or not faults" $(addprefix tests/test_, faults.py \
-	  fault_signals.py ssh.py launch_command.py resume.py watch.py many_launches.py killed_kernel.py)
+	  fault_signals.py agents.py ssh.py ssh_login.py homecoming.py launch_command.py resume.py watch.py many_launches.py \
+	  killed_kernel.py)
+
+test-soak: venv
+	$(PY) tests/soak --launches 100 --table docs/faults.md
 
 test-long: venv
 	$(PY) -m pytest -m long tests

@@ -24,7 +24,6 @@ from tutorial_lib.partition import Partition
 FAULTY = Path(__file__).with_name("faulty_trainer.py")
 CLEAN_EXIT_SECONDS = 15
 SILENT_NETWORK_SECONDS = 60
-MARK = "<!-- written by make test-faults -->\n"
 _rows: list[tuple[str, str, str]] = []
 
 
@@ -132,11 +131,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for fault, message, seconds in _rows:
         terminalreporter.write_line(f"{seconds:>16}  {fault}: {message}")
     if path := os.environ.get("FAULT_TABLE"):
-        head = Path(path).read_text().split(MARK)[0]
         rows = "".join(f"| {f} | `{m.replace('|', '/')}` | {s} |\n" for f, m, s in _rows)
-        Path(path).write_text(
-            f"{head}{MARK}\n| fault | first line of the report | seconds to exit |\n|---|---|---|\n{rows}"
-        )
+        heading = "| fault | first line of the report | seconds to exit |\n|---|---|---|\n"
+        replace_table(Path(path), "make test-faults", heading + rows)
+
+
+def replace_table(path: Path, command: str, text: str) -> None:
+    """Replace what stands between the two marks of a command in a page, which must be there."""
+    begin, end = f"<!-- written by {command} -->\n", f"<!-- end of {command} -->\n"
+    head, rest = path.read_text().split(begin)
+    tail = rest.split(end)[1]
+    path.write_text(f"{head}{begin}\n{text}\n{end}{tail}")
 
 
 def run_to_end(command: list[str], seconds: float = 200, **kwargs: Any) -> subprocess.CompletedProcess:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from test_fault_signals import heed_ctrl_c
 
-from tutorial_lib.checkpoint import read_checkpoint
+from tutorial_lib.generations import read_checkpoint
 
 pytestmark = pytest.mark.cluster
 SCRIPT = Path(__file__).with_name("guide_script.py")
@@ -248,9 +248,8 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     ssh_lab.assert_nothing_left(seconds=10)
     home = read_checkpoint(run / "checkpoint")
     assert len(home.epochs) >= saved - 1
-    saw(
-        "over ssh: SIGKILL to the coordinator, --copy_to", f"none: {len(home.epochs)} of {saved} checkpoints home", None
-    )
+    found = f"none: {len(home.epochs)} of {saved} epochs are at home, and fetch brings the rest"
+    saw("over ssh: SIGKILL to the coordinator, --copy_to", found, None)
 
     ssh_lab.cluster.cut(ssh_lab.machines[1])
     done = ssh_lab.tutorial("fetch", str(run))

@@ -87,7 +87,8 @@ def check_resume_folder(out: Path) -> Path:
     if not generations.exists(out / "checkpoint"):
         raise InputError(
             f"--resume: no checkpoint in {out / 'checkpoint'}",
-            "A run has one when its first epoch is finished. Start it again without --resume, in another folder.",
+            "A run has one when its first epoch is finished. Start it again without --resume, in another folder. "
+            "With --copy_to, one may still be on the machines: python -m tutorial_lib fetch RUN brings it home.",
         )
     check_right_to_write(out)
     return out

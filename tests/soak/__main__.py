@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ["TUTORIAL_SOAK"] = "1"  # inherited by every process of every job: what is left can be told
 
+from fault_support import replace_table
 from faults import FAULTS, Fault, Run
 from ways import Emulated, Local, Ssh, Way, events_of
 
@@ -29,7 +30,6 @@ from tutorial_lib.files import sha256_of
 
 END_SECONDS = 90
 GONE_SECONDS = 10
-MARK = "<!-- written by make test-soak -->\n"
 
 
 def losses_of(out: Path) -> list[float]:
@@ -192,7 +192,7 @@ def main() -> int:
     parser.add_argument("--launches", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="begin of the name of the one way to run: emulated, --machines 1, ssh")
-    parser.add_argument("--table", type=Path, help="file that gets the table, below its mark")
+    parser.add_argument("--table", type=Path, help="page that gets the table, between its marks")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         soak = Soak(Path(name), options.seed)
@@ -207,8 +207,7 @@ def main() -> int:
     text = f"{soak.table()}\n{soak.count} launches, seed {options.seed}, problems: {len(soak.problems)}.\n{ends}\n"
     print("", text, *soak.problems, sep="\n")
     if options.table:
-        head = options.table.read_text().split(MARK)[0]
-        options.table.write_text(f"{head}{MARK}\n{text}")
+        replace_table(options.table, "make test-soak", text)
     return 1 if soak.problems else 0
 
 
