@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tutorial_lib.generations import read_checkpoint
 from tutorial_lib.launching import LaunchRequest, launch
 from tutorial_lib.lessons.machines import require_machines  # noqa: F401  the notebook's
 from tutorial_lib.lessons.multi_machine_jobs import live_line
@@ -77,8 +78,8 @@ def run_look(part: Partition, out: Path) -> dict[str, list[dict[str, Any]]]:
 
 def machines_rows(out: Path, part: Partition) -> dict[str, list[Tensor]]:
     """By type, the learned rows that each machine's file of the checkpoint holds, in the order of the new ids."""
-    (checkpoint,) = (out / "checkpoint").glob("epoch-*")
-    files = [load_file(path) for path in sorted(checkpoint.glob("embeddings-machine-*.safetensors"))]
+    checkpoint = read_checkpoint(out / "checkpoint")
+    files = [load_file(path) for path in sorted(checkpoint.folder.glob("embeddings-machine-*.safetensors"))]
     assert len(files) == part.report.parts
     names = sorted(key.removesuffix("/weight") for key in files[0] if key.endswith("/weight"))
     return {name: [file[f"{name}/weight"] for file in files] for name in names}
