@@ -21,6 +21,7 @@ from tutorial_lib.cluster.launch import Coordinator
 from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.datasets import Dataset, load_dataset
 from tutorial_lib.errors import InputError
+from tutorial_lib.generations import read_checkpoint
 from tutorial_lib.partition import dataset_description, load_partition_folder, partition_dataset
 from tutorial_lib.rgcn import RGCN, RelationalLayer, types_by_depth
 from tutorial_lib.tasks import module_of
@@ -220,7 +221,7 @@ def check_predictions(out: Path, dataset: Dataset) -> None:
 def rows_in_original_order(out: Path, folder: Path, dataset: Dataset) -> dict[str, torch.Tensor]:
     """The learned rows of a run on machines, from the checkpoint's file of each machine."""
     partition = load_partition_folder(folder)
-    (checkpoint,) = (out / "checkpoint").glob("epoch-*")
+    checkpoint = read_checkpoint(out / "checkpoint").folder
     machines = [load_file(path) for path in sorted(checkpoint.glob("embeddings-machine-*.safetensors"))]
     found = {}
     for name in ("author", "field"):
