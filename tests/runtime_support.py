@@ -64,7 +64,7 @@ def marked_processes(mark: str) -> set[str]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                found.add(f"{process.pid} {' '.join(process.cmdline())[:80]}")
+                found.add(f"{process.pid} {' '.join(process.cmdline())[-100:]}")
     return found
 
 

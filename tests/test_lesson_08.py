@@ -137,7 +137,7 @@ def test_folder_is_reused_and_replaced_when_damaged(small_dataset: Dataset, tmp_
     (folder / "preprocessed" / "feat.npy").write_bytes(b"half")
     with pytest.raises(InputError, match="not a whole"):
         load_graphbolt(folder)
-    (folder.parent / f".{folder.name}.tmp-1-dead").mkdir()
+    (folder.parent / f".{folder.name}.tmp-1-0123dead").mkdir()
     assert is_whole(graphbolt_folder(small_dataset, root=tmp_path))
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     assert load_graphbolt(folder).graph.total_num_nodes == small_dataset.graph.num_nodes()

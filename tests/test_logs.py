@@ -15,7 +15,7 @@ import pytest
 from tutorial_lib.cluster.children import Process, who_failed
 from tutorial_lib.cluster.failure import exit_failure, failure
 from tutorial_lib.cluster.job import JobPlan
-from tutorial_lib.cluster.logs import EventFiles, tail
+from tutorial_lib.cluster.logs import THREADS_LEFT, EventFiles, tail
 from tutorial_lib.cluster.outbox import MOST_WAITING, Outbox
 from tutorial_lib.cluster.spec import Machine
 
@@ -40,6 +40,8 @@ def cause_of(plan: JobPlan, code: int, lines: list[str]) -> str:
         (3, ["ValueError: handled"], "exit code 3"),
         (1, ["ValueError: handled", "going on", "bye"], "exit code 1"),
         (1, ["the ValueError: that was no cause"], "exit code 1"),
+        (-6, ["KeyError: 3", THREADS_LEFT, ""], "KeyError: 3 (killed by signal 6 (SIGABRT))"),  # as a DGL server dies
+        (-6, ["KeyError: handled", "what(): bad_alloc"], "killed by signal 6 (SIGABRT)"),
     ],
 )
 def test_only_an_exception_at_the_end_is_a_cause(plan, code, lines, words):

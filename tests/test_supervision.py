@@ -10,18 +10,16 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from tutorial_lib.cluster import network, watch
+from tutorial_lib.cluster import network, sockets, watch
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
 from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.network import SilentPeers, ipv4_of
 from tutorial_lib.cluster.progress import Progress
-from tutorial_lib.cluster.sockets import sockets_folder
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.cluster.stacks import STARTED, Stack, collect, main_thread, members, stat_of
 from tutorial_lib.cluster.watch import Watch, disk_trouble
@@ -292,30 +290,27 @@ def test_a_child_of_another_user_does_not_save_the_others():
 def test_a_folder_for_sockets_is_short_and_removed(tmp_path, monkeypatch):
     long = tmp_path / ("long" * 20)
     long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
-    with sockets_folder() as path:
+    monkeypatch.setattr(sockets, "parents", lambda: [str(long), "/var/tmp"])
+    with sockets.sockets_folder() as path:
         assert not Path(path).is_relative_to(long)
         assert len(path) + len("/listener-12345678") <= 107
         listener = multiprocessing.connection.Listener(f"{path}/listener-12345678")  # the kernel takes it
         listener.close()
     assert not Path(path).exists()
+    monkeypatch.setattr(sockets, "parents", lambda: [str(long)])
+    with sockets.sockets_folder() as path:
+        assert path is None
 
 
 def test_folders_of_killed_agents_are_removed_and_no_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    old = time.time() - 1000
-    for name in ("dgl-job-deadbeef", "dgl-job-of-the-user", "dgl-job-freshone", "dgl-job-yourself"):
+    monkeypatch.setattr(sockets, "parents", lambda: [str(tmp_path)])
+    for name in ("dgl-job-deadbeef", "dgl-job-of-the-user", ".dgl-job-freshone"):
         (tmp_path / name).mkdir()
-        os.utime(tmp_path / name, (time.time(), time.time()) if name.endswith("one") else (old, old))
-    (tmp_path / "dgl-job-yourself").rmdir()
     (tmp_path / "dgl-job-yourself").symlink_to(tmp_path / "dgl-job-of-the-user")
-    with sockets_folder() as living:
-        os.utime(living, (old, old))
-        with sockets_folder():
-            left = {path.name for path in tmp_path.iterdir()}
-            assert Path(living).exists()
-    assert "dgl-job-deadbeef" not in left
-    assert {"dgl-job-of-the-user", "dgl-job-freshone", "dgl-job-yourself"} <= left
+    with sockets.sockets_folder() as living:
+        sockets.remove_abandoned()
+        left = {path.name for path in tmp_path.iterdir()}
+    assert left == {Path(living).name, "dgl-job-of-the-user", ".dgl-job-freshone", "dgl-job-yourself"}
 
 
 def test_signs_of_life(tmp_path):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ TAIL_BYTES = 1 << 16
 TAIL_LINES = 20
 LINE_CHARACTERS = 1000
 CHUNK_BYTES = 1 << 19  # of events read at once, and the longest event there can be
+THREADS_LEFT = "terminate called without an active exception"
 _EXCEPTION = re.compile(r"([\w.]+\.)?\w*(Error|Exception|Interrupt)(:|$)")
 
 
@@ -39,10 +41,15 @@ def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
 def uncaught(lines: list[str], code: int | None) -> str | None:
     """What a Python program died of: the exception at the end of its log, if it ended as Python then does (code 1).
 
-    An exception further up was handled, or the log would have ended with it.
+    An exception further up was handled, or the log would have ended with it. In a DGL server, threads are still running
+    when Python ends, and C++ then aborts the process with a line of its own.
     """
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return last if code == 1 and _EXCEPTION.match(last) else None
+    kept = [line.strip() for line in lines if line.strip()]
+    if code == -signal.SIGABRT and kept and kept[-1] == THREADS_LEFT:
+        del kept[-1]
+    elif code != 1:
+        return None
+    return kept[-1] if kept and _EXCEPTION.match(kept[-1]) else None
 
 
 class EventFiles:

@@ -25,6 +25,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
+from tutorial_lib.cluster.sockets import remove_abandoned
+
 SHM = Path("/dev/shm")
 MARKER = "tutorial_lib-job-"
 _LARGEST_MARKER = 1 << 20  # bytes; it lists the names that were in /dev/shm before the job
@@ -235,6 +237,7 @@ def clean_leftovers() -> list[str]:
 
     A marker goes with the last file; while a process uses one, both are kept for the next time.
     """
+    remove_abandoned()
     removed: list[str] = []
     for job in leftovers().dead:
         with contextlib.suppress(OSError), _opened_marker(job.marker) as file:

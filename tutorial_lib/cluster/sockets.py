@@ -1,4 +1,8 @@
-"""A machine's folder for the sockets over which Python's multiprocessing hands on open files: short, and removed."""
+"""A machine's folder for the sockets over which Python's multiprocessing hands on open files: short, and removed.
+
+It lies in /dev/shm, which an emulated machine takes along when it is switched off. Its agent keeps it locked
+(``flock``) while it lives: one without a lock is that of a killed agent.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,11 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 PREFIX = "dgl-job-"
-FRESH_SECONDS = 60.0
+NOT_LOCKED_YET = f".{PREFIX}"
 LONGEST = 107 - len("/listener-12345678")  # bytes in the address of a Unix socket, less what multiprocessing appends
 TOO_LONG = (
     "no folder for the samplers' sockets: their path may have 107 bytes, and TMPDIR is too long (and /tmp cannot be "
@@ -20,42 +23,48 @@ TOO_LONG = (
 )
 
 
+def parents() -> list[str]:
+    """Where the folder may be made; the first one that can be written and has a short name is taken."""
+    return list(dict.fromkeys(["/dev/shm", tempfile.gettempdir(), "/tmp", "/var/tmp"]))
+
+
 @contextlib.contextmanager
 def sockets_folder() -> Iterator[str | None]:
-    """Make the folder, and remove it at the end, with those that killed agents of this user have left beside it.
-
-    It is locked while its agent lives, however that ends.
+    """Make the folder, and remove it at the end.
 
     Returns:
-        Its path; None where no temporary folder has a name that is short enough.
+        Its path; None where no folder has a name that is short enough.
     """
-    for parent in dict.fromkeys([tempfile.gettempdir(), "/tmp", "/var/tmp"]):
+    for parent in parents():
         if len(os.fsencode(parent)) + 1 + len(PREFIX) + 8 > LONGEST:
             continue
         try:
-            path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+            new = tempfile.mkdtemp(prefix=NOT_LOCKED_YET, dir=parent)
         except OSError:
             continue
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
+        path = os.path.join(parent, os.path.basename(new)[1:])
         try:
+            # Locked before it gets its name: nobody must take it for that of a killed agent.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove_abandoned(Path(parent))
+            os.rename(new, path)
             yield path
         finally:
-            shutil.rmtree(path, ignore_errors=True)
+            for name in (new, path):
+                shutil.rmtree(name, ignore_errors=True)
             os.close(lock)
         return
     yield None
 
 
-def _remove_abandoned(parent: Path) -> None:
-    for path in parent.glob(f"{PREFIX}????????"):
+def remove_abandoned() -> None:
+    """Remove the folders that killed agents of this user have left."""
+    for path in [path for parent in parents() for path in Path(parent).glob(f"{PREFIX}????????")]:
         with contextlib.suppress(OSError):
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                state = os.fstat(folder)  # a fresh one may not be locked yet
-                if state.st_uid == os.geteuid() and time.time() - state.st_mtime > FRESH_SECONDS:
+                if os.fstat(folder).st_uid == os.geteuid():
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(folder)
