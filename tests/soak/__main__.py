@@ -99,8 +99,6 @@ class Soak:
     def _start(self, way: Way, fault: Fault) -> Run:
         if fault.script is None:
             out = self._long_run(way)
-            if not saved_epochs(out):  # the one before was hit in its first epoch
-                shutil.rmtree(out, ignore_errors=True)
             words = way.train(out, 10_000, *fault.options)
         else:
             out = self.folder / f"launch-{self.count}"
@@ -176,7 +174,10 @@ class Soak:
         self.problems += self.ends[-1:] if different else []
 
     def _long_run(self, way: Way) -> Path:
-        return self.folder / f"{way.name.split()[0].strip('-')}-run"
+        out = self.folder / f"{way.name.split()[0].strip('-')}-run"
+        if not saved_epochs(out):  # the start before was hit in its first epoch
+            shutil.rmtree(out, ignore_errors=True)
+        return out
 
     def table(self) -> str:
         """Markdown: one row a fault."""
