@@ -91,6 +91,8 @@ class Soak:
                 self._problem(run, fault, f"exit code {code}, and the cause is not named", errors)
         elif code != 0:
             self._problem(run, fault, f"ended by itself with exit code {code}", errors)
+        if any(line.startswith("Traceback") for line in errors.splitlines()):
+            self._problem(run, fault, "a bare traceback", errors)
         self._mend(way)
         self._look_around(run, fault, owned)
         first = (errors.strip().splitlines() or ["(nothing)"])[0]
@@ -130,7 +132,8 @@ class Soak:
             path.parent.mkdir(exist_ok=True)
             path.write_text("mine")
         parts = [path for path in self.folder.glob("workspace*/**/*") if path.is_file()]
-        parts = [path for path in parts if not path.name.startswith("ip-")]
+        written = ("ip-", "fault-at")  # by `launch`, and by the script itself
+        parts = [path for path in parts if not path.name.startswith(written)]
         run.way.before |= {str(path) for path in mine if path.parent.name == "shm"}
         return {path: sha256_of(path) for path in [*mine, *parts]}
 
