@@ -116,3 +116,41 @@ def wait_for_epochs(out: Path, count: int, run: subprocess.Popen) -> None:
         assert run.poll() is None, run.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+SWALLOWS = """
+import pathlib, time
+pathlib.Path("importing").touch()
+for _ in range(20):
+    try:
+        time.sleep(0.1)
+    except BaseException:
+        pass
+"""
+IMPORTS = """
+from tutorial_lib.cli import heed_signals
+heed_signals()
+import swallows
+import time
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+def test_a_signal_in_the_middle_of_an_import_is_not_lost(sent, code, tmp_path):
+    """Large packages have an `except:` around some of their imports."""
+    (tmp_path / "swallows.py").write_text(SWALLOWS)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    program = subprocess.Popen(
+        [sys.executable, "-c", IMPORTS],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
+    )
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "importing").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    program.send_signal(sent)
+    assert program.wait(timeout=20) == code

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from tutorial_lib.cli import fetching, finale, launching, preparing, training  # noqa: F401  each adds its commands
 from tutorial_lib.cli.app import app
@@ -16,6 +17,7 @@ from tutorial_lib.display import lasting_stream, lost_output, print_failure
 from tutorial_lib.errors import TutorialError
 
 INTERRUPTED = 130
+RETRY_SECONDS = 0.05
 SIGNALS = {128 + number: number.name for number in (signal.SIGTERM, signal.SIGHUP)}  # by exit code
 
 
@@ -25,9 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: what stands behind ``python -m tutorial_lib``; None for those of this process.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _end)
+    heed_signals()
     if sys.stdout is sys.__stdout__:  # not where a notebook or a test has put its own
         sys.stdout, sys.stderr = lasting_stream(sys.stdout, 1), lasting_stream(sys.stderr, 2)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -57,7 +57,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"warning: a part of the output could not be written: {lost}", file=sys.stderr)
 
 
-def _end(number: int, _frame: object) -> None:
+def heed_signals() -> None:
+    """Have SIGINT, SIGTERM and SIGHUP unwind this program, unless whoever started it has them ignored.
+
+    Not in the middle of an import: packages catch whatever is raised there and go on, and the signal would be lost.
+    """
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if _importing(frame):
+            signal.signal(signal.SIGALRM, lambda _number, later: handler(number, later))
+            signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            _end(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _end(number: int) -> None:
     """Unwind like Ctrl-C, so that every machine is stopped; a second SIGTERM ends at once.
 
     A second SIGHUP does not: of a terminal that is closed, the shell and the kernel each send one.
