@@ -245,6 +245,7 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
 
 @pytest.mark.cluster
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_trainer_changes_no_row(
     emulation, nothing_left, parts: Partition, two_machines, tmp_path: Path
 ) -> None:
