@@ -223,7 +223,7 @@ from tutorial_lib import checkpoint, generations
 rank, mode, folder, store = int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), sys.argv[5]
 os.environ.update(LOCAL_RANK="0", TUTORIAL_MACHINE=f"machine-{rank}")
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-rows = {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
+rows = None if mode == "none" else {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
 def save(count):
     epochs = [{"epoch": k} for k in range(count)]
     checkpoint.save(folder, *trained(steps=count), epochs, SETTINGS, embeddings=rows)
@@ -234,9 +234,12 @@ def load():
     epochs = checkpoint.restore(folder, *trained(steps=0), embeddings=rows, say=said.append)
     print(len(epochs), rows["users"].weight[0, 0].item(), *said)
 save(1)
-rows["users"].weight += 10
+if rows:
+    rows["users"].weight += 10
 save(2)
-if mode == "damage":
+if mode == "none":
+    pass
+elif mode == "damage":
     load()
     if rank == 1:
         flip_bit(folder / "epoch-0002" / "embeddings-machine-1.safetensors", -3)
@@ -289,6 +292,13 @@ def test_damage_that_only_another_machine_sees_sends_all_ranks_back(tmp_path):
     damage = f"damaged checkpoint: {rows} has other content than when it was written (checksum)"
     assert first.splitlines() == ["2 10.0", f"1 0.0 {damage}"]
     assert second.splitlines() == ["2 11.0", "1 1.0"]
+
+
+def test_a_machine_without_rows_and_without_a_shared_folder_has_nothing_to_keep(tmp_path):
+    folders = [tmp_path / f"machine-{k}" for k in (0, 1)]
+    run_ranks(tmp_path, "none", *folders)
+    assert len(read_checkpoint(folders[0]).epochs) == 2
+    assert not folders[1].exists()
 
 
 def test_no_rank_removes_a_checkpoint_before_the_new_manifest(tmp_path):

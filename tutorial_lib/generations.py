@@ -189,14 +189,17 @@ def remove_leftovers(folder: Path) -> None:
     Before a job only: in a job, another rank may be writing such a file at this moment.
     """
     remove_other_checkpoints(folder, folders_named(folder))
-    for path in folder.iterdir():
+    for path in folder.glob(".*"):
         if _HALF_WRITTEN.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
 def remove_other_checkpoints(folder: Path, keep: Iterable[str]) -> None:
-    """Remove every checkpoint but those named ``keep``; several machines may do so at once."""
-    for path in folder.iterdir():
+    """Remove every checkpoint but those named ``keep``; several machines may do so at once.
+
+    A machine that shares no folder with the first one, and holds no rows of embeddings, has none.
+    """
+    for path in folder.glob("epoch-*"):
         if _GENERATION.fullmatch(path.name) and path.name not in keep:
             remove_checkpoint(path)
 

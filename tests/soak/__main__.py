@@ -105,7 +105,7 @@ class Soak:
         else:
             out = self.folder / f"launch-{self.count}"
             words = way.launch(out, *fault.script, *fault.options)
-        return Run(way, out, way.start(*words), fault.script is None, len(events_of(out)))
+        return Run(way, out, way.start(*words), fault.script is None)
 
     def _hit(self, run: Run, fault: Fault) -> bool:
         """Do it, at a random moment; False: the job had ended before."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from ways import Ssh, Way, events_of, members
+from ways import Ssh, Way, members
 
 READY_SECONDS = 90
 
@@ -28,13 +28,15 @@ class Run:
     out: Path
     process: subprocess.Popen
     trains: bool
-    started: int  # events that were there before it
 
     def moving(self) -> bool:
-        """Whether the trainers have begun to train."""
-        if self.trains:
-            return any(event["kind"] in ("step", "epoch") for event in events_of(self.out)[self.started :])
-        return any(path.stat().st_size for path in self.out.glob("*/events-*.jsonl"))
+        """Whether a trainer of it has begun to train; its events lie on the disk of its machine."""
+        for trainer in members("trainer"):
+            with contextlib.suppress(OSError, psutil.Error):
+                events = Path(f"/proc/{trainer.pid}/root{trainer.environ()['TUTORIAL_LOG_DIR']}/events-0.jsonl")
+                if any(f'"kind": "{kind}"' in events.read_text() for kind in ("step", "beat")):
+                    return True
+        return False
 
     def wait_until_moving(self) -> bool:
         """False: it ended before."""
@@ -85,7 +87,9 @@ def to_the_command(number: signal.Signals) -> Callable[[Run], None]:
 
 def to_a(role: str, number: signal.Signals) -> Callable[[Run], None]:
     def inject(run: Run) -> None:
-        random.choice(members(role)).send_signal(number)
+        found = members(role)
+        assert found, f"no {role} among {[p.cmdline()[:4] for p in psutil.Process().children(recursive=True)]}"
+        random.choice(found).send_signal(number)
 
     return inject
 
