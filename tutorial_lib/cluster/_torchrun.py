@@ -26,7 +26,7 @@ def listen_on_own_address() -> None:
                 for more in ({}, {"use_libuv": False}):
                     try:
                         return TCPStore(*options, master_listen_fd=os.dup(listener.fileno()), **more)
-                    except (TypeError, NotImplementedError) as error:
+                    except (TypeError, NotImplementedError, RuntimeError) as error:
                         reason = error
             print(f"this torch cannot bind its store to one address; it listens on all: {reason}", flush=True)
             return None
