@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tutorial_lib.files import sha256_of
+from tutorial_lib.files import flush, sha256_of
 
 if TYPE_CHECKING:  # the command line reads manifests without torch
     from torch import Tensor
@@ -33,8 +33,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
             raise OSError(int(number[1]), os.strerror(int(number[1]))) if number else error from None
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        flush_folder(path.parent)
-        flush_folder(path.parent.parent)
+        flush(path.parent)
+        flush(path.parent.parent)
         return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
@@ -45,12 +45,3 @@ def named(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, f"cannot write the checkpoint: {error.strerror}", str(path)) from None
-
-
-def flush_folder(folder: Path) -> None:
-    """Names in a folder are on the disk only when the folder is flushed."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -30,6 +30,15 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def flush(path: Path) -> None:
+    """A file, or the names in a folder, are on the disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that a reader sees the old content or the new, never a part of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.durable import flush_folder, named
+from tutorial_lib.durable import named
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import sha256_of, write_json
+from tutorial_lib.files import flush, sha256_of, write_json
 
 FORMAT_VERSION = 1
 MANIFEST, PREVIOUS = "manifest.json", "manifest-previous.json"
@@ -167,7 +167,7 @@ def make_valid(folder: Path, manifest: Mapping[str, Any]) -> None:
 def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
     with named(path):
         write_json(path, {**manifest, "sha256": _digest(manifest)})
-        flush_folder(path.parent)
+        flush(path.parent)
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutorial_lib.cluster.transfer import flush
-from tutorial_lib.files import sha256_of
+from tutorial_lib.files import flush, sha256_of
 
 FOLDER = "checkpoint"
 NEWEST, BEFORE = "manifest.json", "manifest-previous.json"

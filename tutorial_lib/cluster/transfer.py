@@ -36,6 +36,7 @@ from typing import BinaryIO
 
 from tutorial_lib.cluster.channel import CHUNK, Channel
 from tutorial_lib.errors import TutorialError
+from tutorial_lib.files import flush
 
 MAX_FILES = 100_000
 MAX_OPEN = 200
@@ -164,15 +165,6 @@ def _is_there(path: Path, entry: Entry, channel: Channel) -> bool:
     with path.open("rb") as file:
         found = describe({"": file}, lambda _done: channel.alive())
     return found[""][1] == entry[1]
-
-
-def flush(path: Path) -> None:
-    """A file, or the names in a folder, are on the disk when this returns."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _receive_file(channel: Channel, path: Path, entry: Entry, moved: Callable[[int], None], durable: bool) -> None:
