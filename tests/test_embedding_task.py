@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -298,3 +300,27 @@ def test_the_real_graph_without_features(tmp_path: Path) -> None:
     assert right[graph.ndata["test_mask"]].mean() == pytest.approx(0.6714, abs=0.002)
     partition = partition_dataset(real, 2, tmp_path / "2-parts", method="metis")
     assert partition.manifest["dataset"]["num_features"] == 0
+
+
+TWO_OF_A_NAME = """
+import sys, dgl, numpy as np, torch
+from tutorial_lib.learned_rows import distributed_rows, memory_of
+from tutorial_lib.typed_rows import distributed_typed_rows
+dgl.distributed.initialize("")
+graph = dgl.distributed.DistGraph("synthetic_products", part_config=sys.argv[1])
+everyone = np.arange(graph.num_nodes())
+(first, _), (second, optimizer) = (distributed_rows(graph, everyone, 4, 0.01, seed) for seed in (0, 1))
+assert not torch.equal(first.weight[everyone[:9]], second.weight[everyone[:9]])
+assert sorted(memory_of(second, optimizer)) == ["mem", "power", "rows", "step", "weight"]
+(one, _), (two, _) = (distributed_typed_rows(graph, ["_N"], {"_N": everyone}, 4, 0.01, 0) for _ in range(2))
+one["_N"].weight[everyone[:9]] = torch.zeros(9, 4)
+assert two["_N"].weight[everyone[:9]].all()
+print("own rows, each")
+"""
+
+
+def test_a_second_model_in_a_process_has_rows_of_its_own(source: DataSource, tmp_path: Path) -> None:
+    partition = partition_dataset(source.load(features=False), 1, tmp_path / "part")
+    command = [sys.executable, "-c", TWO_OF_A_NAME, str(partition.config)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    assert done.stdout.split("\n")[-2:] == ["own rows, each", ""], done.stderr

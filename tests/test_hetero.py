@@ -22,6 +22,7 @@ from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.datasets import Dataset, load_dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.generations import read_checkpoint
+from tutorial_lib.learned_rows import STD, single_rows
 from tutorial_lib.partition import dataset_description, load_partition_folder, partition_dataset
 from tutorial_lib.rgcn import RGCN, RelationalLayer, types_by_depth
 from tutorial_lib.tasks import module_of
@@ -153,6 +154,13 @@ def test_rows_begin_alike_however_many_there_are_and_differ_by_type():
     more, _ = single_typed_rows({"a": 9, "b": 5}, 4, 0.01, 0)
     assert torch.equal(first["a"].weight, more["a"].weight[:5])
     assert not torch.equal(first["a"].weight, first["b"].weight)
+
+
+def test_rows_of_types_begin_as_wide_as_those_of_one_type():
+    typed, _ = single_typed_rows({"a": 5000}, 8, 0.01, 0)
+    plain, _ = single_rows(5000, 8, 0.01, 0)
+    assert float(typed["a"].weight.std()) == pytest.approx(float(plain.weight.std()), rel=0.05)
+    assert float(plain.weight.std()) == pytest.approx(STD, rel=0.05)
 
 
 def test_one_process_learns_and_repeats_itself(academic):

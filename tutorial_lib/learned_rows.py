@@ -6,6 +6,7 @@ mean of its gradients. ``torch.optim.SparseAdam`` is not that: it has one counte
 update of a row is half as long as DGL's when it comes in step 10, and 2.5 times as long in step 1000; and it sums.
 
 first_rows        what the rows are at the start, by the node's number in the data set
+unused_name       a name that no rows of this process have yet
 distributed_rows  a DistEmbedding and its optimiser, of which each machine holds the rows of its own part
 single_rows       the same in this process
 memory_of         what this machine holds
@@ -16,6 +17,7 @@ read_rows         the rows that a run has saved, in the data set's order
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from tutorial_lib.partition import Partition
 NAME = "learned"
 STD = 0.1  # of the first values; with 1, rows that few steps reach stay noise as loud as what has been learned
 CHUNK = 65_536  # rows that are made at a time
+_made: Counter[str] = Counter()  # names of this process's rows
 
 
 def first_rows(original: Tensor, width: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -51,6 +54,16 @@ def first_rows(original: Tensor, width: int, seed: int) -> Iterator[tuple[Tensor
         yield positions, rows[original[positions] - chunk * CHUNK]
 
 
+def unused_name(name: str) -> str:
+    """``name`` for the first rows of a process that ask for it, then ``name-1``, ``name-2``.
+
+    DGL finds the rows of a ``DistEmbedding`` by their name and gives a second one of the same name the rows of the
+    first, see lesson 02. Trainers that make their rows in the same order get the same names.
+    """
+    _made[name] += 1
+    return name if _made[name] == 1 else f"{name}-{_made[name] - 1}"
+
+
 def distributed_rows(graph: Any, node_map: np.ndarray, width: int, lr: float, seed: int) -> tuple[Any, Any]:
     """A ``DistEmbedding`` with a row for each node of a ``DistGraph``, and its SparseAdam. Every trainer must call it.
 
@@ -60,7 +73,7 @@ def distributed_rows(graph: Any, node_map: np.ndarray, width: int, lr: float, se
     The trainers of a machine write the first values of its rows, each a share. Wait for all before reading.
     """
     policy = graph.get_node_partition_policy("_N")
-    rows = dgl.distributed.DistEmbedding(graph.num_nodes(), width, name=NAME, part_policy=policy)
+    rows = dgl.distributed.DistEmbedding(graph.num_nodes(), width, name=unused_name(NAME), part_policy=policy)
     everyone = torch.ones(graph.num_nodes(), dtype=torch.bool)
     own = dgl.distributed.node_split(everyone, graph.get_partition_book(), force_even=False).long()
     original = torch.from_numpy(np.asarray(node_map[own.numpy()], dtype=np.int64))
@@ -101,7 +114,7 @@ def memory_of(rows: Any, optimizer: Any) -> dict[str, int]:
     found = {"rows": len(local_ids(rows.weight))}
     for name, store in stores_of({"": rows}, [optimizer]).items():
         width = 1 if len(store.shape) == 1 else store.shape[1]
-        found[name.split("/")[1].removeprefix(f"{NAME}_")] = found["rows"] * width * store.dtype.itemsize
+        found[name.split("/")[1].removeprefix(f"{rows.name}_")] = found["rows"] * width * store.dtype.itemsize
     return found
 
 

@@ -10,10 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tutorial_lib.learned_rows import PrivateEmbedding, first_rows
+from tutorial_lib.learned_rows import PrivateEmbedding, first_rows, unused_name
 from tutorial_lib.seeding import derived_seed
-
-FIRST_SPREAD = 0.1  # standard deviation of the first values
 
 
 def typed_seed(seed: int, name: str) -> int:
@@ -37,12 +35,12 @@ def distributed_typed_rows(
     for name in types:
         policy = graph.get_node_partition_policy(name)
         count = graph.num_nodes(name)
-        # Named after the seed too: a second model in this job must not get the rows of the first, see lesson 02.
-        found[name] = dgl.distributed.DistEmbedding(count, width, name=f"learned-{name}-{seed}", part_policy=policy)
+        unused = unused_name(f"learned-{name}-{seed}")
+        found[name] = dgl.distributed.DistEmbedding(count, width, name=unused, part_policy=policy)
         own = own_nodes(graph, name)
         original = torch.from_numpy(np.asarray(node_map[name][own.numpy()], dtype=np.int64))
         for positions, values in first_rows(original, width, typed_seed(seed, name)):
-            found[name].weight[own[positions]] = values * FIRST_SPREAD
+            found[name].weight[own[positions]] = values
     return found, dgl.distributed.optim.SparseAdam(list(found.values()), lr=lr)
 
 
@@ -64,7 +62,7 @@ def single_typed_rows(
     for name, count in counts.items():
         weight = torch.empty(count, width)
         for positions, values in first_rows(torch.arange(count), width, typed_seed(seed, name)):
-            weight[positions] = values * FIRST_SPREAD
+            weight[positions] = values
         found[name] = PrivateEmbedding(weight)
         found[name]._name = f"learned-{name}-{seed}"
     return found, dgl.optim.SparseAdam(list(found.values()), lr=lr)
