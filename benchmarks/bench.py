@@ -20,7 +20,7 @@ from typing import Any
 
 from jobs import computer, median, partition_of, run_job, run_training
 
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.trainer.config import TrainConfig
 
 OUT = Path(__file__).with_name("out")
 CONFIG = TrainConfig(fanouts=(15, 10, 5), batch_size=1000, hidden_size=256, learning_rate=0.003)

@@ -12,16 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.cluster.launch import MachineUse
+from tutorial_lib.cluster.coordinator import MachineUse
+from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.files import write_json
-from tutorial_lib.launching import LaunchRequest, launch
-from tutorial_lib.layout import Layout
+from tutorial_lib.job.launch import LaunchRequest, launch
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.result import Silent, versions
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.job.train import train_on_cluster
 from tutorial_lib.partition import Partition
-from tutorial_lib.pipeline.heap import large_pages
-from tutorial_lib.result import Silent, versions
-from tutorial_lib.runs import train_on_cluster
-from tutorial_lib.source import DataSource
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.trainer.config import TrainConfig
 
 SCRIPT = Path(__file__).with_name("loops_job.py")
 

@@ -28,18 +28,19 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from tutorial_lib.evaluation import accuracy, sum_over_ranks
-from tutorial_lib.lessons.multi_machine_wire import set_wire
-from tutorial_lib.loaders import BatchLoader
-from tutorial_lib.node_task import NodeTask, TrainData
-from tutorial_lib.pipeline.background import run
-from tutorial_lib.pipeline.heap import keep_freed_memory
-from tutorial_lib.pipeline.inference import layerwise_over_part
-from tutorial_lib.pipeline.loader import Pipeline, PipelineLoader
-from tutorial_lib.pipeline.neighbours import NeighbourLists
-from tutorial_lib.pipeline.table import RowTable
-from tutorial_lib.session import Session, join, serve_if_server
-from tutorial_lib.training import TrainConfig, finite, train_task
+from support.lessons.multi_machine_wire import set_wire
+from tutorial_lib.batches.background import run
+from tutorial_lib.batches.neighbours import NeighbourLists
+from tutorial_lib.batches.nodes import BatchLoader
+from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
+from tutorial_lib.batches.table import RowTable
+from tutorial_lib.compat.heap import keep_freed_memory
+from tutorial_lib.tasks.evaluation import accuracy, sum_over_ranks
+from tutorial_lib.tasks.node import NodeTask, TrainData
+from tutorial_lib.tasks.part_inference import layerwise_over_part
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.loop import finite, train_task
+from tutorial_lib.trainer.session import Session, join, serve_if_server
 
 Loop = Callable[[], Any]
 

@@ -23,8 +23,8 @@ import threading
 import time
 from pathlib import Path
 
+from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import parse_memory, partition_dataset
-from tutorial_lib.source import DataSource
 
 
 def memory(field: str) -> float:

@@ -13,7 +13,7 @@ case "${STACK:-default}" in
 esac
 
 # What it depends on. The folder's own path is part of it: a moved or copied .venv does not work.
-wanted=$( (pwd -P; cat $lock scripts/make_venv.sh) | cksum)
+wanted=$( (pwd -P; cat $lock pyproject.toml scripts/make_venv.sh) | cksum)
 if [ "${1:-}" != remove ] && [ -x $venv/bin/python ] && [ "$(cat $venv/made-from 2>/dev/null)" = "$wanted" ] &&
     $venv/bin/python -c ''; then
     exit 0

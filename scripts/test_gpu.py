@@ -1,13 +1,14 @@
-"""The checks that need a GPU: ``make test-gpu``. Needs torch; DGL for some. See ``tutorial_lib/gpu_checks.py``."""
+"""The checks that need a GPU: ``make test-gpu``. Needs torch; DGL for some. See ``tests/gpu_checks.py``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also where tutorial_lib is not installed
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = map(str, (ROOT, ROOT / "notebooks", ROOT / "tests"))  # also where tutorial_lib is not installed
 
-from tutorial_lib.gpu_checks import main
+from gpu_checks import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,9 +10,9 @@ from pathlib import Path
 import dgl
 import torch
 
-from tutorial_lib import checkpoint
-from tutorial_lib.embeddings import local_rows, stores_of
-from tutorial_lib.session import join, serve_if_server
+from tutorial_lib.trainer import checkpoint
+from tutorial_lib.trainer.embeddings import local_rows, stores_of
+from tutorial_lib.trainer.session import join, serve_if_server
 
 
 def steps(embeddings, sparse, dense, adam, session, first: int, count: int) -> None:

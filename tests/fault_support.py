@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tutorial_lib.cluster.job import JobPlan
-from tutorial_lib.cluster.launch import Coordinator, Limits
+from tutorial_lib.cluster.coordinator import Coordinator, Limits
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Cluster, Machine, write_ip_config
 from tutorial_lib.partition import Partition
 

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from dgl.dataloading import DistNodeDataLoader, MultiLayerNeighborSampler
 from torch.distributed.algorithms.join import Join
 
-from tutorial_lib.loaders import BatchLoader
-from tutorial_lib.session import join, serve_if_server
+from tutorial_lib.batches.nodes import BatchLoader
+from tutorial_lib.trainer.session import join, serve_if_server
 
 
 def loop(session, steps: int) -> None:

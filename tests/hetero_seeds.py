@@ -5,11 +5,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tutorial_lib.checkpoint import Checkpoints
 from tutorial_lib.partition import load_partition_folder
-from tutorial_lib.session import join, serve_if_server
 from tutorial_lib.tasks.hetero import run
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.session import join, serve_if_server
 
 
 def main(partition: str, out: str, config: str, *seeds: str) -> None:

@@ -25,7 +25,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tutorial_lib.session import leave_process_group
+from tutorial_lib.trainer.session import leave_process_group
 
 LIMIT = timedelta(seconds=15)
 

@@ -12,16 +12,16 @@ import torch
 from dgl.distributed import DistGraph, DistTensor
 from torch import Tensor
 
-from tutorial_lib.evaluation import layerwise_inference
-from tutorial_lib.loaders import FULL, BatchLoader
-from tutorial_lib.node_task import TrainData, prepare
-from tutorial_lib.pipeline.background import run
-from tutorial_lib.pipeline.inference import layerwise_over_part
-from tutorial_lib.pipeline.loader import Pipeline, PipelineLoader
-from tutorial_lib.pipeline.neighbours import NeighbourLists
-from tutorial_lib.pipeline.table import RowTable
-from tutorial_lib.session import Session, join, serve_if_server
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.batches.background import run
+from tutorial_lib.batches.neighbours import NeighbourLists
+from tutorial_lib.batches.nodes import FULL, BatchLoader
+from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
+from tutorial_lib.batches.table import RowTable
+from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.tasks.node import TrainData, prepare
+from tutorial_lib.tasks.part_inference import layerwise_over_part
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.session import Session, join, serve_if_server
 
 FANOUTS = [FULL] * 3
 CONFIG = TrainConfig(fanouts=(5, 5, 5), hidden_size=128)

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tutorial_lib.exchange import all_gather, broadcast, gather
 from tutorial_lib.processes import fix_openmp, fork_safety
+from tutorial_lib.trainer.exchange import all_gather, broadcast, gather
 
 
 class OwnError(Exception):
@@ -163,7 +163,7 @@ def safety_in_rank(rank: int, world_size: int) -> bool:
 
 
 def uneven_accuracy(rank: int, world_size: int) -> float:
-    from tutorial_lib.multi_process import distributed_accuracy
+    from support.multi_process import distributed_accuracy
 
     predictions = torch.ones(1 if rank == 0 else 3)
     return distributed_accuracy(predictions, torch.full_like(predictions, 1 - rank))
@@ -190,7 +190,7 @@ def drawn_after_start_epoch(rank: int, world_size: int) -> list[float]:
     import dgl
     import numpy as np
 
-    from tutorial_lib.seeding import start_epoch
+    from tutorial_lib.trainer.seeding import start_epoch
 
     start_epoch(3, 1)
     graph = dgl.graph((torch.arange(1, 2000), torch.zeros(1999, dtype=torch.int64)))

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
-from tutorial_lib.datasets import Dataset, load_dataset
+from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.partition import Partition, partition_dataset
 
 MARK = "TUTORIAL_TEST_SESSION"

@@ -13,10 +13,10 @@ import pytest
 from fault_support import CLEAN_EXIT_SECONDS
 
 from tutorial_lib.cluster.agents import Agents
+from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.job import JobPlan, run_module, torchrun_argv, trainer_env
-from tutorial_lib.cluster.launch import Coordinator, JobFailed, Limits
 from tutorial_lib.cluster.local import LocalCluster
+from tutorial_lib.cluster.plan import JobPlan, run_module, torchrun_argv, trainer_env
 from tutorial_lib.cluster.preflight import examine_cluster
 from tutorial_lib.cluster.shm import dgl_segments
 from tutorial_lib.cluster.spec import write_ip_config

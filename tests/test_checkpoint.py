@@ -15,15 +15,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tutorial_lib.checkpoint import Checkpoints, restore, save
+from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.job import JobPlan
-from tutorial_lib.cluster.launch import Coordinator
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import write_ip_config
-from tutorial_lib.embeddings import restore_settings
 from tutorial_lib.errors import InputError
-from tutorial_lib.generations import check_same_settings, read_checkpoint, remove_leftovers
-from tutorial_lib.optimizer_state import flatten_optimizer, unflatten_optimizer
+from tutorial_lib.trainer.checkpoint import Checkpoints, restore, save
+from tutorial_lib.trainer.embeddings import restore_settings
+from tutorial_lib.trainer.generations import check_same_settings, read_checkpoint, remove_leftovers
+from tutorial_lib.trainer.optimizer_state import flatten_optimizer, unflatten_optimizer
 
 TRAINER = Path(__file__).with_name("checkpoint_trainer.py")
 SETTINGS = {"hidden_size": 8, "fanouts": [5, 5], "epochs": 3}
@@ -219,7 +219,7 @@ import torch
 import torch.distributed as dist
 sys.path.insert(0, sys.argv[1])
 from test_checkpoint import SETTINGS, flip_bit, trained
-from tutorial_lib import checkpoint, generations
+from tutorial_lib.trainer import checkpoint, generations
 rank, mode, folder, store = int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), sys.argv[5]
 os.environ.update(LOCAL_RANK="0", TUTORIAL_MACHINE=f"machine-{rank}")
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
@@ -354,7 +354,7 @@ if how == "disk":  # before torch starts its threads: a user namespace is for a 
     mount("tmpfs", str(folder), "tmpfs", 0, "size=32k", "mount")
 sys.path.insert(0, sys.argv[1])
 from test_checkpoint import SETTINGS, trained
-from tutorial_lib.checkpoint import save
+from tutorial_lib.trainer.checkpoint import save
 save(folder, *trained(), [{"epoch": 0}], SETTINGS)
 before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 if how == "disk":

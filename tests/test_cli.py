@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tutorial_lib import launching
-from tutorial_lib.cli import main
-from tutorial_lib.layout import Layout
+from tutorial_lib.job import launch as launching
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.tools.cli import main
 
 
 def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess:

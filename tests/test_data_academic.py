@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from tutorial_lib.datasets import Dataset, check_dataset, load_dataset
-from tutorial_lib.datasets.academic import RELATIONS, generate_synthetic_academic
+from tutorial_lib.compat.stack import graphbolt_problem
+from tutorial_lib.data import Dataset, check_dataset, load_dataset
+from tutorial_lib.data.academic import RELATIONS, generate_synthetic_academic
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import choose_method, load_partition_folder, partition_dataset
-from tutorial_lib.stack import graphbolt_problem
 
 TINY = 0.002
 

@@ -27,9 +27,9 @@ import pytest
 import torch
 from shared_data import shared_data
 
-from tutorial_lib.datasets import download, load_dataset
-from tutorial_lib.datasets import ogb as module
-from tutorial_lib.datasets.ogb import CACHE, SPECS, OgbSpec, load_ogb
+from tutorial_lib.data import download, load_dataset
+from tutorial_lib.data import ogb as module
+from tutorial_lib.data.ogb import CACHE, SPECS, OgbSpec, load_ogb
 from tutorial_lib.errors import InputError
 
 N, F, CLASSES = 60, 5, 4
@@ -484,7 +484,7 @@ def test_import_of_ogb_starts_no_version_check():
     """In a fresh process: no thread that asks a web service, nothing on stdout."""
     code = (
         "import threading\n"
-        "from tutorial_lib.datasets.ogb import _quiet_ogb\n"
+        "from tutorial_lib.data.ogb import _quiet_ogb\n"
         "with _quiet_ogb(): pass\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_partition import tiny_dataset
 
-from tutorial_lib.datasets import check_dataset, load_dataset
+from tutorial_lib.data import check_dataset, load_dataset
 from tutorial_lib.errors import InputError
 
 

@@ -18,9 +18,9 @@ from preflight_support import failed, the_fail
 
 from tutorial_lib.cluster.emulated import EmulationUnavailable
 from tutorial_lib.cluster.shm import SHM
-from tutorial_lib.doctor import Finding, examine, host, machines, software
 from tutorial_lib.errors import InputError
-from tutorial_lib.layout import RealMachines
+from tutorial_lib.job.layout import RealMachines
+from tutorial_lib.tools.doctor import Finding, examine, host, machines, software
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -238,7 +238,7 @@ def test_no_ssh_client(monkeypatch):
 
 
 def test_a_check_that_breaks(monkeypatch):
-    import tutorial_lib.doctor as doctor
+    import tutorial_lib.tools.doctor as doctor
 
     def missing_module():
         raise ModuleNotFoundError("No module named 'psutil'", name="psutil")

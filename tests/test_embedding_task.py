@@ -16,21 +16,23 @@ import pytest
 import torch
 from shared_data import shared_data
 
-from tutorial_lib.checkpoint import Checkpoints
-from tutorial_lib.continuation import Continuation
-from tutorial_lib.display import summary_table
-from tutorial_lib.embeddings import stores_of
+from support.label_propagation import propagate_labels
+from support.lessons.learned_rows import LIMITS, held_by, kill_in_mid_epoch, propagation_scores, run_rows_script
 from tutorial_lib.errors import InputError
-from tutorial_lib.jobs import Job, start_training
-from tutorial_lib.label_propagation import propagate_labels
-from tutorial_lib.layout import Layout
-from tutorial_lib.learned_rows import CHUNK, first_rows, memory_of, read_rows, single_rows
-from tutorial_lib.lessons.learned_rows import LIMITS, held_by, kill_in_mid_epoch, propagation_scores, run_rows_script
+from tutorial_lib.job.continuation import Continuation
+from tutorial_lib.job.display import summary_table
+from tutorial_lib.job.handle import Job, start_training
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.job.train import run_single
 from tutorial_lib.partition import Partition, partition_dataset
-from tutorial_lib.runs import run_single
-from tutorial_lib.source import DataSource
 from tutorial_lib.tasks import TASKS, check_task, embedding, module_of, node, score_name
-from tutorial_lib.training import TrainConfig, TrainData, train_task
+from tutorial_lib.tasks.learned_rows import CHUNK, first_rows, memory_of, read_rows, single_rows
+from tutorial_lib.tasks.node import TrainData
+from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.embeddings import stores_of
+from tutorial_lib.trainer.loop import train_task
 
 CONFIG = TrainConfig(
     task="embedding",
@@ -304,8 +306,8 @@ def test_the_real_graph_without_features(tmp_path: Path) -> None:
 
 TWO_OF_A_NAME = """
 import sys, dgl, numpy as np, torch
-from tutorial_lib.learned_rows import distributed_rows, memory_of
-from tutorial_lib.typed_rows import distributed_typed_rows
+from tutorial_lib.tasks.learned_rows import distributed_rows, memory_of
+from tutorial_lib.tasks.typed_rows import distributed_typed_rows
 dgl.distributed.initialize("")
 graph = dgl.distributed.DistGraph("synthetic_products", part_config=sys.argv[1])
 everyone = np.arange(graph.num_nodes())

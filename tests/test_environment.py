@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tutorial_lib.doctor import software
+from tutorial_lib.tools.doctor import software
 
 ROOT = Path(__file__).resolve().parents[1]
 if sys.version_info >= (3, 11):

@@ -12,9 +12,9 @@ import torch
 from rank_functions import exchanged
 
 import tutorial_lib
-from tutorial_lib.exchange import all_gather, broadcast, gather, pack, unpack
-from tutorial_lib.link_scores import Probe
 from tutorial_lib.processes import spawn
+from tutorial_lib.tasks.link_scores import Probe
+from tutorial_lib.trainer.exchange import all_gather, broadcast, gather, pack, unpack
 
 PACKAGE = Path(tutorial_lib.__file__).parent
 # A parent and the child that it has started talk over a socket that nobody else has; a lesson shows what it warns of.

@@ -19,8 +19,8 @@ import pytest
 from fault_support import CLEAN_EXIT_SECONDS, SILENT_NETWORK_SECONDS, RunningJob, plan_of
 from runtime_support import MARK, marked_processes
 
+from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.launch import Coordinator, JobFailed, Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.preflight import PreflightFailed
 from tutorial_lib.cluster.shm import dgl_segments
@@ -399,7 +399,7 @@ def test_a_stale_segment_of_a_killed_job(partition_of, tmp_path, saw):
 import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from fault_support import plan_of
 from pathlib import Path
-from tutorial_lib.cluster.launch import Coordinator
+from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.partition import load_partition_folder
 partition = load_partition_folder(Path({str(partition_of(1).folder)!r}))

@@ -17,19 +17,19 @@ from test_fault_signals import heed_ctrl_c, wait_for_event
 from test_train import check_predictions
 from typer.testing import CliRunner
 
-from tutorial_lib.cli import app
-from tutorial_lib.cli.options import parse_machine_counts
-from tutorial_lib.datasets import Dataset, load_dataset
-from tutorial_lib.datasets.ogb import PRODUCTS, SPECS
+from tutorial_lib.data import Dataset, load_dataset
+from tutorial_lib.data.ogb import PRODUCTS, SPECS
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.finale import FinaleSettings, write_report
-from tutorial_lib.finale.memory import PeakMemory
-from tutorial_lib.finale.script import Finale, startup_of
-from tutorial_lib.finale.settings import State, alone_in
-from tutorial_lib.layout import Layout
-from tutorial_lib.result import Silent
-from tutorial_lib.runs import DataSource
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.result import Silent
+from tutorial_lib.job.train import DataSource
+from tutorial_lib.tools.cli import app
+from tutorial_lib.tools.cli.options import parse_machine_counts
+from tutorial_lib.tools.finale import FinaleSettings, write_report
+from tutorial_lib.tools.finale.memory import PeakMemory
+from tutorial_lib.tools.finale.script import Finale, startup_of
+from tutorial_lib.tools.finale.settings import State, alone_in
+from tutorial_lib.trainer.config import TrainConfig
 
 
 class Quiet(Silent):

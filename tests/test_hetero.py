@@ -15,22 +15,22 @@ import torch
 from safetensors.torch import load_file
 from test_resume import events_of, kill_trainer, losses, start_and_kill, tutorial
 
+from tutorial_lib.batches.typed import TypedLoader, typed_bytes
+from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.job import JobPlan
-from tutorial_lib.cluster.launch import Coordinator
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import write_ip_config
-from tutorial_lib.datasets import Dataset, load_dataset
+from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.generations import read_checkpoint
-from tutorial_lib.learned_rows import STD, single_rows
+from tutorial_lib.models.rgcn import RGCN, RelationalLayer, types_by_depth
 from tutorial_lib.partition import dataset_description, load_partition_folder, partition_dataset
-from tutorial_lib.rgcn import RGCN, RelationalLayer, types_by_depth
 from tutorial_lib.tasks import module_of
 from tutorial_lib.tasks.hetero import model_for, train_single
-from tutorial_lib.training import TrainConfig
-from tutorial_lib.typed_batches import TypedLoader, typed_bytes
-from tutorial_lib.typed_inference import typed_inference
-from tutorial_lib.typed_rows import single_typed_rows
+from tutorial_lib.tasks.learned_rows import STD, single_rows
+from tutorial_lib.tasks.typed_inference import typed_inference
+from tutorial_lib.tasks.typed_rows import single_typed_rows
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.generations import read_checkpoint
 
 SCALE = 0.004
 CONFIG = TrainConfig(

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from fault_support import CLEAN_EXIT_SECONDS, plan_of
 
+from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits, how_it_ended
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.job import JobPlan
-from tutorial_lib.cluster.launch import Coordinator, JobFailed, Limits, how_it_ended
 from tutorial_lib.cluster.local import LocalCluster
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.shm import dgl_segments
 from tutorial_lib.errors import InputError
+from tutorial_lib.job.train import Layout, train_on_cluster
 from tutorial_lib.partition import Partition
-from tutorial_lib.runs import Layout, train_on_cluster
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.trainer.config import TrainConfig
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 
@@ -174,7 +174,7 @@ def test_a_foreign_segment_is_refused_and_kept():
 
 def test_stray_environment_does_not_reach_the_job(monkeypatch):
     """A variable of an earlier job in the user's shell must not change this one."""
-    from tutorial_lib.cluster.job import trainer_env
+    from tutorial_lib.cluster.plan import trainer_env
     from tutorial_lib.cluster.spec import Machine
 
     monkeypatch.setitem(os.environ, "DGL_NUM_CLIENT", "99")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tutorial_lib.launching import spread_extra_envs
+from tutorial_lib.job.launch import spread_extra_envs
 
 SCRIPT = Path(__file__).with_name("guide_script.py")
 

@@ -10,7 +10,7 @@ import pytest
 from fault_support import run_to_end
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.layout import RealMachines
+from tutorial_lib.job.layout import RealMachines
 
 TUTORIAL = [sys.executable, "-m", "tutorial_lib"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tutorial_lib.session import collective_limit
+from tutorial_lib.trainer.session import collective_limit
 
 MANY = Path(__file__).with_name("leave_many_times.py")
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tutorial_lib.exercises import lesson_00
-from tutorial_lib.plots import start
+from support.exercises import lesson_00
+from support.plots import start
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tutorial_lib.exercises import lesson_01
-from tutorial_lib.plots import standalone
+from support.exercises import lesson_01
+from support.plots import standalone
 
 
 def said(check: Callable[[Any], None], function: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> str:

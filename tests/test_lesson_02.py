@@ -9,9 +9,9 @@ import pytest
 import torch
 from dgl.distributed import DistEmbedding
 
-from tutorial_lib.exercises import lesson_02
-from tutorial_lib.lessons import collective
-from tutorial_lib.plots import tensors
+from support.exercises import lesson_02
+from support.lessons import collective
+from support.plots import tensors
 
 
 def said(capsys: pytest.CaptureFixture[str], check: Callable, answer: Callable) -> str:
@@ -103,7 +103,7 @@ def test_the_initialiser_of_the_job_travels_by_name():
     """The server needs the module, not the code: what is sent holds two names."""
     sent = pickle.dumps(collective.ones)
     assert pickle.loads(sent) is collective.ones
-    assert b"tutorial_lib.lessons.collective" in sent
+    assert b"support.lessons.collective" in sent
 
 
 def test_plots_are_figures():

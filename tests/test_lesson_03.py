@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tutorial_lib.exercises import lesson_03
-from tutorial_lib.plots import sampling
+from support.exercises import lesson_03
+from support.plots import sampling
 
 
 def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:

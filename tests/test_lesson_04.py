@@ -6,9 +6,9 @@ import dgl
 import pytest
 import torch
 
-from tutorial_lib.exercises import lesson_04
+from support.exercises import lesson_04
+from support.plots import partitioning
 from tutorial_lib.partition import PartitionReport
-from tutorial_lib.plots import partitioning
 
 
 def owner(ranges, ids):

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tutorial_lib.exercises import lesson_05
-from tutorial_lib.lessons import data_parallel as lesson
-from tutorial_lib.plots import data_parallel as plots
+from support.exercises import lesson_05
+from support.lessons import data_parallel as lesson
+from support.plots import data_parallel as plots
 from tutorial_lib.processes import fork
 
 CPU = (torch.device("cpu"),) * 3

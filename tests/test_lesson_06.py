@@ -16,11 +16,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tutorial_lib.datasets import Dataset
-from tutorial_lib.exercises import lesson_06
-from tutorial_lib.lessons import node_classification as ranks
-from tutorial_lib.loaders import sampling_threads
-from tutorial_lib.plots import multi_gpu as plots
+from support.exercises import lesson_06
+from support.lessons import node_classification as ranks
+from support.plots import multi_gpu as plots
+from tutorial_lib.batches.nodes import sampling_threads
+from tutorial_lib.data import Dataset
 from tutorial_lib.processes import fix_openmp, fork
 
 
@@ -141,7 +141,7 @@ def test_first_weights_depend_on_the_seed_alone(small_dataset: Dataset) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_folder_goes_with_a_killed_process() -> None:
     code = (
-        "import os, signal; from tutorial_lib.lessons.node_classification import temporary_folder\n"
+        "import os, signal; from support.lessons.node_classification import temporary_folder\n"
         "print(temporary_folder().name, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from support.exercises import lesson_07
+from support.lessons import pitfalls
+from support.plots import pitfalls as plots
 from tutorial_lib.errors import InputError
-from tutorial_lib.exercises import lesson_07
-from tutorial_lib.lessons import pitfalls
-from tutorial_lib.plots import pitfalls as plots
 from tutorial_lib.processes import fork
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -178,7 +178,7 @@ def test_stderr_of_children_is_collected() -> None:
 def test_spawn_by_torch_says_only_exit_code_1() -> None:
     """In a fresh interpreter, with which the tracker of multiprocessing ends."""
     code = (
-        "from tutorial_lib.lessons import pitfalls\ndef mine(rank): ...\n"
+        "from support.lessons import pitfalls\ndef mine(rank): ...\n"
         "error, lines = pitfalls.spawn_by_torch(mine)\n"
         "print(error)\nprint([line for line in lines if line.startswith('AttributeError')])"
     )
@@ -197,7 +197,7 @@ def test_scripts_end_or_are_stopped() -> None:
 def test_cuda_marks_a_fork() -> None:
     """In a fresh interpreter: this one may have asked for CUDA."""
     code = (
-        "from tutorial_lib.lessons import pitfalls; import sys; assert 'dgl' not in sys.modules\n"
+        "from support.lessons import pitfalls; import sys; assert 'dgl' not in sys.modules\n"
         "for row in pitfalls.cuda_after_each(0, 1): print(row[0], '|', 'forked subprocess' in row[2])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

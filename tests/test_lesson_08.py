@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from tutorial_lib import graphbolt_data
-from tutorial_lib.datasets import Dataset
+from support import graphbolt_data
+from support.exercises import lesson_08
+from support.graphbolt_data import graphbolt_folder, is_whole, load_graphbolt
+from support.lessons import graphbolt_ranks
+from support.plots import graphbolt
+from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.exercises import lesson_08
-from tutorial_lib.graphbolt_data import graphbolt_folder, is_whole, load_graphbolt
-from tutorial_lib.lessons import graphbolt_ranks
-from tutorial_lib.plots import graphbolt
 from tutorial_lib.processes import fork
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 
+from support.exercises import lesson_09
+from support.lessons import anatomy, look_around, machines
+from support.lessons.anatomy import Call, Who
+from support.plots import anatomy as plots
 from tutorial_lib.cluster.emulated import EmulationUnavailable
-from tutorial_lib.exercises import lesson_09
-from tutorial_lib.lessons import anatomy, look_around, machines
-from tutorial_lib.lessons.anatomy import Call, Who
-from tutorial_lib.plots import anatomy as plots
 
 
 def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
@@ -139,7 +139,7 @@ def test_sockets_and_shared_memory_of_a_real_process():
 
 
 def test_the_program_prints_one_line_of_json():
-    command = [sys.executable, "-m", "tutorial_lib.lessons.look_around"]
+    command = [sys.executable, "-m", "support.lessons.look_around"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     facts = json.loads(done.stdout)
     assert facts["machine"] == os.uname().nodename

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from tutorial_lib.exercises import lesson_10
-from tutorial_lib.lessons import multi_machine, multi_machine_single
-from tutorial_lib.lessons import multi_machine_jobs as jobs
-from tutorial_lib.loaders import sampling_threads
-from tutorial_lib.plots import multi_machine as plots
+from support.exercises import lesson_10
+from support.lessons import multi_machine, multi_machine_single
+from support.lessons import multi_machine_jobs as jobs
+from support.plots import multi_machine as plots
+from tutorial_lib.batches.nodes import sampling_threads
 from tutorial_lib.processes import fix_openmp, fork
-from tutorial_lib.steps import PHASES
+from tutorial_lib.trainer.steps import PHASES
 
 
 def plan_epoch(nodes: int, ranks: int, batch_size: int, alone: tuple[int, float]) -> tuple[list[int], int, float]:

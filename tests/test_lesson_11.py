@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
+from support.exercises import lesson_11
+from support.lessons import breaking
+from support.lessons.lifelines import Lifelines, Running, processes_of
+from support.plots import breaking as plots
+from tutorial_lib.cluster.coordinator import JobFailed
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.launch import JobFailed
 from tutorial_lib.errors import InputError
-from tutorial_lib.exercises import lesson_11
-from tutorial_lib.lessons import breaking
-from tutorial_lib.lessons.lifelines import Lifelines, Running, processes_of
-from tutorial_lib.plots import breaking as plots
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 LOST = ("reset by peer", "closed by peer", "Broken pipe", "refused", "no answer from", "signal 15")

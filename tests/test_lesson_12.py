@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from support.exercises import lesson_12
+from support.lessons import whole_run
+from support.plots import whole_run as plots
 from tutorial_lib.errors import InputError
-from tutorial_lib.exercises import lesson_12
-from tutorial_lib.lessons import whole_run
-from tutorial_lib.plots import whole_run as plots
 
 
 def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:

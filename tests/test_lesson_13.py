@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tutorial_lib.exercises import lesson_13
-from tutorial_lib.lessons.link_prediction import outcomes
-from tutorial_lib.plots import link_prediction as plots
+from support.exercises import lesson_13
+from support.lessons.link_prediction import outcomes
+from support.plots import link_prediction as plots
 
 
 def with_twins(src: torch.Tensor, dst: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

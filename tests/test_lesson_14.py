@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tutorial_lib.exercises import lesson_14
-from tutorial_lib.lessons.learned_rows import held_by
-from tutorial_lib.plots import learned_rows as plots
+from support.exercises import lesson_14
+from support.lessons.learned_rows import held_by
+from support.plots import learned_rows as plots
 
 
 def machine_bytes(nodes: list[int], width: int, optimizer: str) -> list[int]:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from tutorial_lib.exercises import lesson_15
-from tutorial_lib.lessons import chunks, heterographs
-from tutorial_lib.plots import heterographs as plots
+from support.exercises import lesson_15
+from support.lessons import chunks, heterographs
+from support.plots import heterographs as plots
 
 
 def typed_ids(ranges: dict[str, list[list[int]]], ids: torch.Tensor) -> tuple[list[str], torch.Tensor]:

@@ -17,20 +17,20 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from test_resume import kill_trainer, start_and_kill, tutorial
 
-from tutorial_lib.checkpoint import Checkpoints
-from tutorial_lib.datasets import Dataset, load_dataset
-from tutorial_lib.edge_batches import EdgeLoader, TrainingGraph, contains
-from tutorial_lib.edge_split import SIDES, TEST, TRAIN, EdgeSplit, pair_hash
+from support.lessons.link_prediction import run_links
+from support.multi_process import hush_dgl
+from tutorial_lib.batches.edge_split import SIDES, TEST, TRAIN, EdgeSplit, pair_hash
+from tutorial_lib.batches.edges import EdgeLoader, TrainingGraph, contains
+from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.lessons.link_prediction import run_links
-from tutorial_lib.link_evaluation import edge_ranks, embed
-from tutorial_lib.link_scores import SCALE, SHIFT, fit_probe, pair_loss, rank_sums, ranks_among, unit
-from tutorial_lib.link_task import LinkOptions, draw_negatives, link_task
-from tutorial_lib.multi_process import hush_dgl
 from tutorial_lib.partition import dataset_description, partition_dataset
-from tutorial_lib.seeding import reseed
 from tutorial_lib.tasks import link
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.tasks.link_evaluation import edge_ranks, embed
+from tutorial_lib.tasks.link_scores import SCALE, SHIFT, fit_probe, pair_loss, rank_sums, ranks_among, unit
+from tutorial_lib.tasks.link_task import LinkOptions, draw_negatives, link_task
+from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.seeding import reseed
 
 CONFIG = TrainConfig(epochs=3, fanouts=(5, 5), batch_size=100, hidden_size=16, dropout=0.2, learning_rate=0.01)
 OPTIONS = LinkOptions(epoch_edges=1000, validation_edges=200, eval_negatives=50)

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from fault_support import plan_of
 
+from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.launch import Coordinator
-from tutorial_lib.runs import Layout, train_on_cluster
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.job.train import Layout, train_on_cluster
+from tutorial_lib.trainer.config import TrainConfig
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 JOB = """
@@ -25,7 +25,7 @@ import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from fault_support import plan_of
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.launch import Coordinator
+from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.partition import load_partition_folder
 folder = Path(sys.argv[3])
 with EmulatedCluster(1) as cluster:

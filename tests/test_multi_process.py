@@ -9,10 +9,11 @@ import pytest
 import rank_functions as rf
 import torch
 
-from tutorial_lib.datasets import Dataset
-from tutorial_lib.multi_process import load_best, share_of, train_rank
+from support.multi_process import load_best, share_of, train_rank
+from tutorial_lib.data import Dataset
 from tutorial_lib.processes import fix_openmp, fork, prepare_mp, spawn
-from tutorial_lib.training import TrainConfig, train_single
+from tutorial_lib.tasks.node import train_single
+from tutorial_lib.trainer.config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 CONFIG = TrainConfig(epochs=10, fanouts=(10, 5), batch_size=128, hidden_size=64, eval_batch_size=4000)

@@ -13,10 +13,12 @@ from statistics import mean
 import pytest
 import torch
 
-from tutorial_lib.datasets import Dataset, load_dataset
-from tutorial_lib.multi_process import hush_dgl, train_rank
+from support.multi_process import hush_dgl, train_rank
+from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.processes import fix_openmp, fork, prepare_mp
-from tutorial_lib.training import EpochResult, TrainConfig, TrainData, fit, node_task
+from tutorial_lib.tasks.node import TrainData, node_task
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.loop import EpochResult, fit
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("nothing_left")]
 SEEDS = (0, 1, 2)

@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tutorial_lib.datasets.cache import ArrayCache
-from tutorial_lib.errors import InputError
+from tutorial_lib.data.cache import ArrayCache
+from tutorial_lib.errors import InputError, WaitedTooLong
 from tutorial_lib.files import alone_in, new_folder, write_json
-from tutorial_lib.launching import LaunchRequest, launch
-from tutorial_lib.result import EventLog, Silent, check_run_folder, default_run_folder, own_run_folder
-from tutorial_lib.waiting import WaitedTooLong
+from tutorial_lib.job.launch import LaunchRequest, launch
+from tutorial_lib.job.result import EventLog, Silent, check_run_folder, default_run_folder, own_run_folder
 
 HOLD = """
 import sys, time
@@ -137,10 +136,10 @@ import os, sys
 from pathlib import Path
 import numpy as np
 import torch, dgl
-from tutorial_lib.datasets.base import Dataset
-from tutorial_lib.datasets.cache import ArrayCache
+from tutorial_lib.data.base import Dataset
+from tutorial_lib.data.cache import ArrayCache
 from tutorial_lib.files import write_json
-from tutorial_lib.graphbolt_data import graphbolt_folder
+from support.graphbolt_data import graphbolt_folder
 from tutorial_lib.partition import partition_dataset
 out = Path(sys.argv[1])
 graph = dgl.rand_graph(60, 400)
@@ -159,7 +158,7 @@ write_json(out / "x.json", {})
 
 @pytest.mark.parametrize("umask", [0o077, 0o002])
 def test_rights_are_those_that_the_umask_gives(tmp_path, umask):
-    from tutorial_lib.stack import graphbolt_problem
+    from tutorial_lib.compat.stack import graphbolt_problem
 
     os.chmod(tmp_path, 0o777)
     more = ["graphbolt"] if graphbolt_problem() is None else []

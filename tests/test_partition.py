@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tutorial_lib.datasets import Dataset
+from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import count_partition, graph_name_of, load_partition_folder, partition_dataset
 from tutorial_lib.partition.folder import checksums_of

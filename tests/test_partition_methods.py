@@ -14,6 +14,7 @@ import torch
 from test_partition import tiny_dataset
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import (
     METHODS,
     PREFERENCE,
@@ -28,7 +29,6 @@ from tutorial_lib.partition.balance import limits, loads, masses, rebalance
 from tutorial_lib.partition.clustering import cluster, contract
 from tutorial_lib.partition.memory import LIBRARIES, free_in_group
 from tutorial_lib.partition.refine import climb, sweep
-from tutorial_lib.source import DataSource
 
 
 @pytest.fixture(scope="module")

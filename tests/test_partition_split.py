@@ -12,9 +12,9 @@ import pytest
 import torch
 from test_partition import tiny_dataset
 
-from tutorial_lib.datasets import Dataset
+from tutorial_lib.compat.stack import graphbolt_problem
+from tutorial_lib.data import Dataset
 from tutorial_lib.partition import Partition, assign, partition_dataset, write_parts
-from tutorial_lib.stack import graphbolt_problem
 
 FIELDS = ({dgl.NID: torch.int64, "inner_node": torch.uint8, "part_id": torch.int64}, {dgl.EID: torch.int64})
 

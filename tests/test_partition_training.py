@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from test_launch_command import launch
 
-from tutorial_lib.layout import Layout
+from tutorial_lib.compat.stack import graphbolt_problem
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.train import train_on_cluster
 from tutorial_lib.partition import Partition, partition_dataset
-from tutorial_lib.runs import train_on_cluster
-from tutorial_lib.stack import graphbolt_problem
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.trainer.config import TrainConfig
 
 
 @pytest.fixture(scope="module")

@@ -13,21 +13,20 @@ import dgl
 import pytest
 import torch
 
+from tutorial_lib.batches import background, service
+from tutorial_lib.batches.neighbours import Drawn, NeighbourLists, _Kept
+from tutorial_lib.batches.service import ranges
+from tutorial_lib.batches.settings import check_loader
+from tutorial_lib.batches.table import RowTable
+from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.job import JobPlan
-from tutorial_lib.cluster.launch import Coordinator
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import write_ip_config
-from tutorial_lib.errors import InputError
-from tutorial_lib.layout import Layout
-from tutorial_lib.models import FirstLayer, GraphSAGE
-from tutorial_lib.pipeline import background, service
-from tutorial_lib.pipeline.neighbours import Drawn, NeighbourLists, _Kept
-from tutorial_lib.pipeline.service import ranges
-from tutorial_lib.pipeline.settings import check_loader
-from tutorial_lib.pipeline.table import RowTable
-from tutorial_lib.runs import train_on_cluster
-from tutorial_lib.training import TrainConfig
-from tutorial_lib.waiting import WaitedTooLong
+from tutorial_lib.errors import InputError, WaitedTooLong
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.train import train_on_cluster
+from tutorial_lib.models.sage import FirstLayer, GraphSAGE
+from tutorial_lib.trainer.config import TrainConfig
 
 TRAINER = Path(__file__).with_name("pipeline_trainer.py")
 
@@ -90,7 +89,7 @@ def test_rows_outlive_their_table(tmp_path):
 import gc, pathlib, sys, torch
 sys.path.insert(0, sys.argv[1])
 from test_pipeline import Book, Rows
-from tutorial_lib.pipeline.table import RowTable
+from tutorial_lib.batches.table import RowTable
 mapped = lambda: pathlib.Path("/proc/self/maps").read_text().count(sys.argv[2])
 tensor = Rows(torch.ones(50, 100), 10, 40, shared=pathlib.Path(sys.argv[2]))
 before = mapped()
@@ -127,7 +126,7 @@ def test_lists_are_kept_for_the_most_used_nodes_within_the_budget(monkeypatch):
         found = [lists[node] for node in ids.tolist()]
         return torch.tensor([len(each) for each in found]), torch.tensor([each for some in found for each in some])
 
-    monkeypatch.setattr("tutorial_lib.pipeline.neighbours.lists_of", answer)
+    monkeypatch.setattr("tutorial_lib.batches.neighbours.lists_of", answer)
     own = torch.tensor([5, 5, 4, 5, 1], dtype=torch.int32)
     indptr = torch.tensor([0, 2, 3, 4, 5])
     for budget, rounds, expected in [(0, 2, []), (12, 2, [5]), (19, 2, [5]), (20, 1, [5, 4]), (100, 2, [5, 4, 6])]:

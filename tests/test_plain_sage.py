@@ -10,9 +10,9 @@ import pytest
 import torch
 from dgl.nn import SAGEConv
 
-from tutorial_lib.loaders import BatchLoader
-from tutorial_lib.models import GraphSAGE
-from tutorial_lib.plain_sage import CscBlock, PlainSAGEConv, mean_of_neighbours, plain_blocks, to_plain
+from tutorial_lib.batches.nodes import BatchLoader
+from tutorial_lib.models.plain_sage import CscBlock, PlainSAGEConv, mean_of_neighbours, plain_blocks, to_plain
+from tutorial_lib.models.sage import GraphSAGE
 
 TOLERANCE = 1e-5
 
@@ -119,7 +119,7 @@ def test_checkpoints_go_both_ways(small_dataset):
 def test_it_needs_no_dgl():
     code = (
         "import sys; sys.modules['dgl'] = None; import torch\n"
-        "from tutorial_lib.models import GraphSAGE; from tutorial_lib.plain_sage import CscBlock\n"
+        "from tutorial_lib.models.sage import GraphSAGE; from tutorial_lib.models.plain_sage import CscBlock\n"
         "block = CscBlock(torch.tensor([0, 1, 3]), torch.tensor([2, 0, 1]))\n"
         "print(GraphSAGE(4, 8, 3, 1, plain=True)([block], torch.ones(3, 4)).shape)"
     )

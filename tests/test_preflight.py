@@ -15,12 +15,12 @@ from preflight_support import EMPTY, HERE, failed, flip_last_bit, the_fail
 
 from tutorial_lib.cluster import preflight
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.findings import Finding, Findings, report
 from tutorial_lib.cluster.local import LocalCluster
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import Answer, PreflightFailed, examine_cluster, require
 from tutorial_lib.cluster.spec import Machine, write_ip_config
 from tutorial_lib.errors import InputError
-from tutorial_lib.findings import Finding, Findings, report
 from tutorial_lib.partition import Partition
 
 pytest_plugins = ["preflight_support"]

@@ -16,11 +16,11 @@ import pytest
 from preflight_support import ELSEWHERE, EMPTY, HERE, failed, the_fail
 
 from tutorial_lib.cluster import preflight_checks, preflight_parts
-from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.findings import Finding
 from tutorial_lib.cluster.local import free_ports
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.shm import SHM, Leftovers, MarkedJob, job_marker, leftovers
 from tutorial_lib.cluster.spec import write_ip_config
-from tutorial_lib.findings import Finding
 
 pytest_plugins = ["preflight_support"]
 pytestmark = pytest.mark.usefixtures("nothing_left")

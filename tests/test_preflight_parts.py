@@ -11,8 +11,8 @@ import pytest
 from preflight_support import ELSEWHERE, EMPTY, HERE, failed, flip_last_bit, the_fail
 
 from tutorial_lib.cluster import preflight_checks, preflight_parts
-from tutorial_lib.cluster.job import JobPlan
-from tutorial_lib.findings import Finding
+from tutorial_lib.cluster.findings import Finding
+from tutorial_lib.cluster.plan import JobPlan
 
 pytest_plugins = ["preflight_support"]
 pytestmark = pytest.mark.usefixtures("nothing_left")

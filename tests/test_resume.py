@@ -19,11 +19,11 @@ import pytest
 import torch
 from runtime_support import MARK, marked_processes
 
-from tutorial_lib.checkpoint import save
-from tutorial_lib.continuation import Continuation, describe
 from tutorial_lib.errors import InputError
-from tutorial_lib.result import own_run_folder
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.job.continuation import Continuation, describe
+from tutorial_lib.job.result import own_run_folder
+from tutorial_lib.trainer.checkpoint import save
+from tutorial_lib.trainer.config import TrainConfig
 
 EPOCHS = 3
 COMMON = ["--scale", "0.005", "--hidden-size", "32", "--batch-size", "20", "--fanouts", "5,5"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rank_functions import drawn_after_start_epoch
 
 from tutorial_lib.processes import spawn
-from tutorial_lib.seeding import derived_seed
+from tutorial_lib.trainer.seeding import derived_seed
 
 
 def test_ranks_draw_different_numbers_and_the_same_ones_again():

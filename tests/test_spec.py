@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tutorial_lib.cluster.job import JobPlan, server_env, torchrun_command
+from tutorial_lib.cluster.plan import JobPlan, server_env, torchrun_command
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 

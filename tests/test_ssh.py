@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from test_fault_signals import heed_ctrl_c
 
-from tutorial_lib.generations import read_checkpoint
+from tutorial_lib.trainer.generations import read_checkpoint
 
 pytestmark = pytest.mark.cluster
 SCRIPT = Path(__file__).with_name("guide_script.py")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tutorial_lib
-from tutorial_lib import graphbolt_stub, stack
+from tutorial_lib.compat import graphbolt_stub, stack
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import partition_dataset
 

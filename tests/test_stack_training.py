@@ -6,7 +6,7 @@ import pytest
 from shared_data import shared_data
 from test_train import check_predictions, train
 
-from tutorial_lib.datasets import load_dataset
+from tutorial_lib.data import load_dataset
 
 # Default stack (torch 2.2.1), 30 epochs on two emulated machines, seed 0.
 DEFAULT_STACK = 0.8913

@@ -9,13 +9,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from tutorial_lib.display import RunDisplay
-from tutorial_lib.jobs import start_training
-from tutorial_lib.loaders import BatchLoader
-from tutorial_lib.plots.phases import phases_figure
-from tutorial_lib.runs import Layout
-from tutorial_lib.steps import PHASES, Pulse, StepLog, bytes_by_place, phases_of
-from tutorial_lib.training import TrainConfig, TrainData, train_epoch
+from support.multi_process import train_epoch
+from tutorial_lib.batches.nodes import BatchLoader
+from tutorial_lib.job.display import RunDisplay
+from tutorial_lib.job.handle import start_training
+from tutorial_lib.job.train import Layout
+from tutorial_lib.tasks.node import TrainData
+from tutorial_lib.tools.finale.phases import phases_figure
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.steps import PHASES, Pulse, StepLog, bytes_by_place, phases_of
 
 EPOCHS = 2
 CONFIG = TrainConfig(epochs=EPOCHS, fanouts=(5, 5), batch_size=50, hidden_size=16)

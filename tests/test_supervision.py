@@ -17,8 +17,8 @@ import pytest
 
 from tutorial_lib.cluster import network, sockets, watch
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
-from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.network import SilentPeers, ipv4_of
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.progress import Progress
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.cluster.stacks import STARTED, Stack, collect, main_thread, members, stat_of

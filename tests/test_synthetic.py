@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from tutorial_lib.datasets import MASKS, cache, check_dataset, load_dataset, synthetic
-from tutorial_lib.datasets.statistics import average_clustering, graph_statistics, metis_cut
-from tutorial_lib.datasets.synthetic import generate_synthetic_products, load_synthetic_products
+from support.statistics import average_clustering, graph_statistics, metis_cut
+from tutorial_lib.data import MASKS, cache, check_dataset, load_dataset, synthetic
+from tutorial_lib.data.synthetic import generate_synthetic_products, load_synthetic_products
 from tutorial_lib.errors import InputError
 
 REPO = Path(__file__).resolve().parents[1]
@@ -281,7 +281,7 @@ def test_left_overs_of_a_killed_process_are_removed(tmp_path):
 
 def test_two_processes_at_once_with_different_thread_counts(tiny, tmp_path):
     code = (
-        "import sys, pathlib; from tutorial_lib.datasets.synthetic import *\n"
+        "import sys, pathlib; from tutorial_lib.data.synthetic import *\n"
         "load, generate = load_synthetic_products, generate_synthetic_products\n"
         "print(load(scale=0.002, root=pathlib.Path(sys.argv[1])).fingerprint(), generate(0.002).fingerprint())"
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tutorial_lib.cli import main
 from tutorial_lib.errors import InputError
 from tutorial_lib.tasks import TASKS, check_task, module_of, score_name
+from tutorial_lib.tools.cli import main
 
 
 @pytest.mark.parametrize("task", ["node", "link", "embedding"])

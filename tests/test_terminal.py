@@ -128,7 +128,7 @@ for _ in range(20):
         pass
 """
 IMPORTS = """
-from tutorial_lib.cli import heed_signals
+from tutorial_lib.tools.cli import heed_signals
 heed_signals()
 import swallows
 import time

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file
 from shared_data import shared_data
 
-from tutorial_lib.datasets import Dataset, load_dataset
-from tutorial_lib.evaluation import layerwise_inference
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.data import Dataset, load_dataset
+from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.trainer.config import TrainConfig
 
 RESULT_KEYS = {
     "dataset",

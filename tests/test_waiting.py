@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from tutorial_lib import jobs, waiting
-from tutorial_lib.waiting import WaitedTooLong, attempts
+from tutorial_lib import errors as waiting
+from tutorial_lib.errors import WaitedTooLong, attempts
+from tutorial_lib.job import handle as jobs
 
 
 def test_the_first_attempt_may_do(monkeypatch):

@@ -15,10 +15,10 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 START = """
-from tutorial_lib.jobs import start_training
+from tutorial_lib.job.handle import start_training
 from tutorial_lib.partition import load_partition_folder
-from tutorial_lib.runs import Layout
-from tutorial_lib.training import TrainConfig
+from tutorial_lib.job.train import Layout
+from tutorial_lib.trainer.loop import TrainConfig
 
 def start(epochs, out, resume=False):
     config = TrainConfig(epochs=epochs, fanouts=(5, 5), batch_size=100, hidden_size=16)

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from tutorial_lib import graphbolt_stub
+from tutorial_lib.compat import graphbolt_stub
 
 __version__ = "0.1.0"
 

@@ -10,7 +10,7 @@ for number in (0, 1, 2):  # closed by who started us: a file that is opened late
         os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 try:
-    from tutorial_lib.cli import main
+    from tutorial_lib.tools.cli import main
 except KeyboardInterrupt:  # Ctrl-C during the imports
     sys.exit(130)
 

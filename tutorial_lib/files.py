@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.waiting import attempts
+from tutorial_lib.errors import attempts
 
 # For another process that makes the same files: enough for the largest graph here, and it ends the same day.
 CACHE_SECONDS = 1800.0

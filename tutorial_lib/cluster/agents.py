@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
-from tutorial_lib.cluster.job import JobPlan, run_module
+from tutorial_lib.cluster.plan import JobPlan, run_module
 from tutorial_lib.cluster.spec import Cluster
-from tutorial_lib.waiting import WaitedTooLong, attempts, to_stderr
+from tutorial_lib.errors import WaitedTooLong, attempts, to_stderr
 
 CLEAN_SECONDS = 5.0
 PLAN_SECONDS = 30.0

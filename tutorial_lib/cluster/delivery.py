@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster import manifests
-from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.transfer import RESULTS, files_in
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json

@@ -20,10 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.cluster.job import run_module
+from tutorial_lib.cluster.plan import run_module
 from tutorial_lib.cluster.spec import Machine
-from tutorial_lib.errors import InputError
-from tutorial_lib.waiting import WaitedTooLong, attempts
+from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 
 SUBNET = "10.77.0"
 MAX_MACHINES = 64

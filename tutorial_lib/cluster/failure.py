@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.cluster.job import JobPlan
 from tutorial_lib.cluster.logs import tail as tail_of
 from tutorial_lib.cluster.logs import uncaught
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.stacks import Stack
 from tutorial_lib.errors import JobError
 

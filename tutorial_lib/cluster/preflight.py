@@ -22,11 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tutorial_lib.cluster.job import JobPlan, run_module
+from tutorial_lib.cluster.findings import FAIL, OK, Finding, Findings, verdict
+from tutorial_lib.cluster.plan import JobPlan, run_module
 from tutorial_lib.cluster.spec import Cluster, Machine
-from tutorial_lib.errors import InputError
-from tutorial_lib.findings import FAIL, OK, Finding, Findings, verdict
-from tutorial_lib.waiting import attempts
+from tutorial_lib.errors import InputError, attempts
 
 CLOCK_SECONDS = 5.0  # logs and events of machines whose clocks differ by more cannot be put in order
 SAME_EVERYWHERE = ("python", "torch", "dgl", "tutorial_lib", "digest")

@@ -25,12 +25,12 @@ from pathlib import Path
 import psutil
 
 import tutorial_lib
-from tutorial_lib.cluster.job import JobPlan, trainer_env
+from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Finding, verdict
+from tutorial_lib.cluster.plan import JobPlan, trainer_env
 from tutorial_lib.cluster.preflight_parts import BadFile, part_findings, shm_bytes_needed
 from tutorial_lib.cluster.shm import SHM, Leftovers, clean_leftovers, leftovers
 from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.errors import InputError
-from tutorial_lib.findings import FAIL, OK, SKIP, Finding, verdict
 
 SIOCGIFADDR = 0x8915
 LEAST_OPEN_FILES = 1024

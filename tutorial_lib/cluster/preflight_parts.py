@@ -23,9 +23,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.cluster.job import JobPlan
+from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Finding
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.files import sha256_of
-from tutorial_lib.findings import FAIL, OK, SKIP, Finding
 
 TENSORS_MAGIC, TENSOR_MAGIC, GRAPH_MAGIC = 0xDD5A9FBE3FA2443F, 0xDD5E40F096B4A13F, 0xDD2E4FF046B4A13F
 TYPE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}

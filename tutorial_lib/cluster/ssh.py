@@ -19,8 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from tutorial_lib.cluster.spec import Machine
-from tutorial_lib.errors import InputError
-from tutorial_lib.waiting import WaitedTooLong, attempts
+from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 
 CONNECT_SECONDS = 10
 ALIVE_SECONDS, ALIVE_TRIES = 5, 4  # the client gives up a silent connection after 20 s

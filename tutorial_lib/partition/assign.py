@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tutorial_lib.compat.reproducible import fixed_fresh_memory
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition.adjacency import undirected
 from tutorial_lib.partition.balance import masses
 from tutorial_lib.partition.multilevel import multilevel
 from tutorial_lib.partition.streaming import streaming
-from tutorial_lib.reproducible import fixed_fresh_memory
 
 if TYPE_CHECKING:
     import dgl

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tutorial_lib.datasets.base import Dataset
+from tutorial_lib.compat.reproducible import fixed_fresh_memory
+from tutorial_lib.compat.stack import graphbolt_problem
+from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of, new_folder, output_to, write_json
 from tutorial_lib.partition.assign import assign, check_no_empty_part, remedy_for
@@ -21,8 +23,6 @@ from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, cho
 from tutorial_lib.partition.report import count_partition
 from tutorial_lib.partition.split import part_of_original, write_parts
 from tutorial_lib.partition.types import balance_of, count_types, joined, part_of_types, type_counts
-from tutorial_lib.reproducible import fixed_fresh_memory
-from tutorial_lib.stack import graphbolt_problem
 
 FORMAT_VERSION = 1
 Say = Callable[[str], None]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tutorial_lib.datasets.base import Dataset
+from tutorial_lib.data.base import Dataset
 
 PIECE = 1 << 24  # edges that are looked at together
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.files import output_to, write_json
 from tutorial_lib.partition.adjacency import BLOCK, in_edges, offsets
-from tutorial_lib.stack import graphbolt_problem
 
 if TYPE_CHECKING:
     import dgl

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tutorial_lib.datasets.base import Dataset
+from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition.report import PartitionReport
 

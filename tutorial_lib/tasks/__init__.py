@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from tutorial_lib.checkpoint import Checkpoints
-    from tutorial_lib.datasets.base import Dataset
-    from tutorial_lib.placement import Placement
-    from tutorial_lib.session import Session
-    from tutorial_lib.steps import Emit
-    from tutorial_lib.training import EpochResult, Saver, TrainConfig, TrainResult
+    from tutorial_lib.data.base import Dataset
+    from tutorial_lib.trainer.checkpoint import Checkpoints
+    from tutorial_lib.trainer.config import TrainConfig
+    from tutorial_lib.trainer.loop import EpochResult, TrainResult
+    from tutorial_lib.trainer.placement import Placement
+    from tutorial_lib.trainer.protocols import Saver
+    from tutorial_lib.trainer.session import Session
+    from tutorial_lib.trainer.steps import Emit
 
 TASKS = ("node", "link", "embedding", "hetero")
 _SCORES = {"link": "MRR"}

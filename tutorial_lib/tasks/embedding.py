@@ -18,26 +18,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tutorial_lib.checkpoint import Checkpoints
-from tutorial_lib.datasets.base import Dataset
+from tutorial_lib.batches.nodes import Batch
+from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.learned_rows import distributed_rows, memory_of, shared_memory, single_rows
-from tutorial_lib.loaders import Batch
-from tutorial_lib.node_task import NodeTask, TrainData
 from tutorial_lib.partition import load_partition_folder
-from tutorial_lib.placement import CPU, Placement, settle
-from tutorial_lib.session import Session
-from tutorial_lib.steps import Emit, no_events
 from tutorial_lib.tasks import check_one_type
-from tutorial_lib.trainer import evaluate, learn
-from tutorial_lib.training import EpochResult, Saver, TrainConfig, TrainResult, evaluate_single, fit, node_task
+from tutorial_lib.tasks.learned_rows import distributed_rows, memory_of, shared_memory, single_rows
+from tutorial_lib.tasks.node import NodeTask, TrainData, evaluate, evaluate_single, node_task
+from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.loop import EpochResult, TrainResult, fit, learn
+from tutorial_lib.trainer.placement import CPU, Placement, settle
+from tutorial_lib.trainer.protocols import Saver
+from tutorial_lib.trainer.session import Session
+from tutorial_lib.trainer.steps import Emit, no_events
 
 USES_FEATURES = False
 
 
 @dataclass
 class EmbeddingTask(NodeTask):
-    """Node classification whose inputs are learned, see ``training.Task``.
+    """Node classification whose inputs are learned, see ``protocols.Task``.
 
     Attributes:
         rows: ``DistEmbedding`` or ``NodeEmbedding``; the ``features`` of ``data`` are its values, to evaluate with.

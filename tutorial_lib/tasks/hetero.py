@@ -16,21 +16,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutorial_lib.checkpoint import Checkpoints
-from tutorial_lib.datasets.base import Dataset
+from tutorial_lib.batches.typed import TypedBatch, TypedLoader, rows_of, typed_bytes
+from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.evaluation import accuracy, sum_over_ranks
-from tutorial_lib.exchange import gather
+from tutorial_lib.models.rgcn import RGCN
 from tutorial_lib.partition import load_partition_folder
-from tutorial_lib.placement import CPU, Placement, settle
-from tutorial_lib.rgcn import RGCN
-from tutorial_lib.session import Session
-from tutorial_lib.steps import Emit, OnBatch, Pulse, no_events, no_pulse
-from tutorial_lib.trainer import learn
-from tutorial_lib.training import EpochResult, Saver, TrainConfig, TrainResult, fit
-from tutorial_lib.typed_batches import TypedBatch, TypedLoader, rows_of, typed_bytes
-from tutorial_lib.typed_inference import typed_inference
-from tutorial_lib.typed_rows import distributed_typed_rows, own_nodes, single_typed_rows
+from tutorial_lib.tasks.evaluation import accuracy, sum_over_ranks
+from tutorial_lib.tasks.typed_inference import typed_inference
+from tutorial_lib.tasks.typed_rows import distributed_typed_rows, own_nodes, single_typed_rows
+from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.exchange import gather
+from tutorial_lib.trainer.loop import EpochResult, TrainResult, fit, learn
+from tutorial_lib.trainer.placement import CPU, Placement, settle
+from tutorial_lib.trainer.protocols import Saver
+from tutorial_lib.trainer.session import Session
+from tutorial_lib.trainer.steps import Emit, OnBatch, Pulse, no_events, no_pulse
 
 USES_FEATURES = True
 ON_CPU = "--task hetero computes on the CPU"
@@ -69,7 +70,7 @@ class TypedData:
 
 @dataclass
 class HeteroTask:
-    """See ``training.Task``.
+    """See ``protocols.Task``.
 
     Attributes:
         batches, val: of the training and of the validation nodes of this rank.

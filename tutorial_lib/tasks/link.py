@@ -19,23 +19,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tutorial_lib.checkpoint import Checkpoints
-from tutorial_lib.datasets.base import Dataset
-from tutorial_lib.edge_batches import TrainingGraph
-from tutorial_lib.edge_split import SIDES
+from tutorial_lib.batches.edge_split import SIDES
+from tutorial_lib.batches.edges import TrainingGraph
+from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.evaluation import sum_over_ranks
-from tutorial_lib.exchange import broadcast, gather
-from tutorial_lib.link_evaluation import ROWS, edge_ranks, embed, save_embeddings, scores_of, thinned
-from tutorial_lib.link_scores import Probe, fit_probe, rank_sums
-from tutorial_lib.link_task import LinkData, LinkOptions, draw_negatives, link_task
-from tutorial_lib.models import GraphSAGE
+from tutorial_lib.models.sage import GraphSAGE
 from tutorial_lib.partition import Partition, load_partition_folder
-from tutorial_lib.placement import CPU, Placement, settle
-from tutorial_lib.session import Session
-from tutorial_lib.steps import Emit, Pulse, no_events
 from tutorial_lib.tasks import check_one_type
-from tutorial_lib.training import EpochResult, Saver, TrainConfig, TrainResult, fit
+from tutorial_lib.tasks.evaluation import sum_over_ranks
+from tutorial_lib.tasks.link_evaluation import ROWS, edge_ranks, embed, save_embeddings, scores_of, thinned
+from tutorial_lib.tasks.link_scores import Probe, fit_probe, rank_sums
+from tutorial_lib.tasks.link_task import LinkData, LinkOptions, draw_negatives, link_task
+from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.exchange import broadcast, gather
+from tutorial_lib.trainer.loop import EpochResult, TrainResult, fit
+from tutorial_lib.trainer.placement import CPU, Placement, settle
+from tutorial_lib.trainer.protocols import Saver
+from tutorial_lib.trainer.session import Session
+from tutorial_lib.trainer.steps import Emit, Pulse, no_events
 
 USES_FEATURES = True
 EDGES = 1_000_000  # looked at, at a time
@@ -83,7 +85,7 @@ def run(
     Raises:
         InputError: the ranks do not have the device that was asked for.
     """
-    from tutorial_lib.trainer import learn
+    from tutorial_lib.trainer.loop import learn
 
     place = settle(device)
     own_part = session.graph.get_partition_book().partid

@@ -36,7 +36,7 @@ def load_next_sitecustomize():
 
 def let_dgl_load_without_graphbolt():
     """As ``tutorial_lib/__init__.py`` does; the file is loaded by its path, for a script may hide our package."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "graphbolt_stub.py")
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "compat", "graphbolt_stub.py")
     spec = importlib.util.spec_from_file_location("tutorial_lib_graphbolt_stub", os.path.normpath(path))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -104,7 +104,7 @@ def end_with_parent():
 
 
 def write_event(role, kind, message, lines):
-    """As ``tutorial_lib.events``, but without importing anything of ours into a stranger's script."""
+    """As ``tutorial_lib.trainer.events``, but without importing anything of ours into a stranger's script."""
     import json
     import time
 

@@ -1,0 +1,107 @@
+"""Lesson 14, on every machine: two trainers and the same learned row. ``learned_rows_script.py OUT``.
+
+Rank 0 is on machine 0, which keeps node 0's row. Both ranks want to change it in the same step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dgl
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from tutorial_lib.trainer.embeddings import state_of
+from tutorial_lib.trainer.session import join, serve_if_server
+from tutorial_lib.trainer.sparse_join import joined
+
+WIDTH = 4
+
+
+def new_rows(graph: Any, name: str) -> Any:
+    """A ``DistEmbedding`` of zeros, a row for each node; every rank must call it."""
+    policy = graph.get_node_partition_policy("_N")
+    rows = dgl.distributed.DistEmbedding(graph.num_nodes(), WIDTH, name=name, part_policy=policy)
+    dist.barrier()
+    return rows
+
+
+def step_together(graph: Any, gradients: list[float | None], optimizer_class: Callable[..., Any]) -> dict[str, float]:
+    """Node 0's row and the state of its optimiser after one step of all ranks.
+
+    Args:
+        gradients: of each rank, for each number of the row; None: the rank has no batch that needs it.
+    """
+    rows = new_rows(graph, "shared")
+    optimizer = optimizer_class([rows], lr=1.0)
+    gradient = gradients[dist.get_rank()]
+    optimizer.zero_grad()
+    if gradient is not None:
+        (gradient * rows(torch.tensor([0]))).sum().backward()
+    optimizer.step()  # every rank: it is a collective
+    state = state_of(optimizer)
+    found = {"row": rows.weight, **{name.removeprefix("shared_"): tensor for name, tensor in state.items()}}
+    return {name: first_number(store) for name, store in found.items()}
+
+
+def first_number(store: Any) -> float:
+    """Of node 0's row."""
+    return float(store[torch.tensor([0])].flatten()[0])
+
+
+def write_together(graph: Any, changes: list[float]) -> float:
+    """The row of a ``DistTensor`` that every rank has read, changed and written back."""
+    table = dgl.distributed.DistTensor(
+        (graph.num_nodes(), WIDTH), torch.float32, name="by-hand", part_policy=graph.get_node_partition_policy("_N")
+    )
+    dist.barrier()
+    row: Tensor = table[torch.tensor([0])]
+    dist.barrier()  # all have read before anyone writes
+    table[torch.tensor([0])] = row + changes[dist.get_rank()]
+    dist.barrier()
+    return first_number(table)
+
+
+def uneven(graph: Any, batches: list[int]) -> dict[str, float]:
+    """Steps that node 0's row and another row have seen when the ranks have different numbers of batches.
+
+    Every batch of every rank needs node 0; node 1 is needed by rank 0 alone.
+    """
+    rows = new_rows(graph, "uneven")
+    optimizer = dgl.distributed.optim.SparseAdam([rows], lr=0.1)
+    model = DistributedDataParallel(torch.nn.Linear(WIDTH, 1))
+    with joined(model, [optimizer]):
+        for _ in range(batches[dist.get_rank()]):
+            optimizer.zero_grad()
+            model(rows(torch.tensor([0, 1][: 2 - dist.get_rank()]))).sum().backward()
+            optimizer.step()
+    steps = optimizer._state[rows.name][0][torch.tensor([0, 1])]
+    return {"node 0": float(steps[0]), "node 1": float(steps[1])}
+
+
+def main(out: str) -> None:
+    """Serve, or run every experiment; rank 0, beside the row, writes what came out."""
+    serve_if_server()
+    optim = dgl.distributed.optim
+    with join(json.loads(Path(os.environ["DGL_CONF_PATH"]).read_text())["graph_name"]) as session:
+        graph = session.graph
+        found = {
+            "both ranks": step_together(graph, [2.0, 6.0], optim.SparseAdam),
+            "rank 0 alone": step_together(graph, [2.0, None], optim.SparseAdam),
+            "Adagrad": step_together(graph, [2.0, 6.0], optim.SparseAdagrad),
+            "by hand": write_together(graph, [2.0, 6.0]),
+            "3 and 1 batches": uneven(graph, [3, 1]),
+        }
+        if session.rank == 0:
+            Path(out).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

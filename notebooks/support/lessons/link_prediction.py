@@ -1,0 +1,109 @@
+"""Link prediction on many machines, several runs in one job: servers and trainers run this module.
+
+    python -m support.lessons.link_prediction GRAPH_NAME SETTINGS
+
+SETTINGS is JSON: ``partition``, its folder, and ``runs``, each with ``config`` (a TrainConfig), ``options`` (of a
+LinkOptions) and ``out``, the folder that takes its results. Every run has its own seeds, model and edges; starting the
+machines is paid once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from support.lessons.multi_machine_jobs import live_line
+from tutorial_lib.job.launch import LaunchRequest, launch
+from tutorial_lib.partition import Partition
+from tutorial_lib.tasks import link
+from tutorial_lib.tasks.link_task import LinkOptions
+from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.session import join, serve_if_server
+
+
+def main(graph_name: str, settings: Mapping[str, Any]) -> None:
+    """What each trainer does."""
+    with join(graph_name) as session:
+        for number, one in enumerate(settings["runs"]):
+            config, options, out = TrainConfig.from_dict(one["config"]), LinkOptions(**one["options"]), Path(one["out"])
+            session.events.emit("run", number=number)
+            saver = Checkpoints(out / "checkpoint", {}, every=config.epochs)
+            link.run(session, config, Path(settings["partition"]), out, saver, options=options)
+
+
+def run_links(
+    part: Partition, runs: Mapping[str, tuple[TrainConfig, LinkOptions]], out: Path, *, trainers: int = 1
+) -> dict[str, dict[str, Any]]:
+    """Run link prediction on an emulated machine for each part, one run after the other, in one job.
+
+    Returns:
+        For each name of ``runs``: the fields of its ``evaluation`` event, ``epochs`` (of rank 0), ``split`` (of each
+        rank, in rank order), ``losses`` (of rank 0's steps) and ``out``, its folder.
+
+    Raises:
+        InputError: found before anything was started. JobFailed: with the first cause.
+    """
+    folders = {name: out / f"run-{number}" for number, name in enumerate(runs)}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    described = [
+        {"config": config.to_dict(), "options": asdict(options), "out": str(folders[name])}
+        for name, (config, options) in runs.items()
+    ]
+    settings = json.dumps({"partition": str(part.folder), "runs": described})
+    request = LaunchRequest(
+        command=[sys.executable, "-m", "support.lessons.link_prediction", part.graph_name, settings],
+        workspace=out,
+        part_config=part.config,
+        ip_config=Path("ip_config.txt"),
+        out=out / "logs",
+        emulate=part.report.parts,
+        num_trainers=trainers,
+        num_omp_threads=1,
+    )
+    events: list[dict[str, Any]] = []
+    with live_line(f"link prediction on {part.report.parts} machine(s), {len(runs)} run(s)") as show:
+
+        def on_event(event: dict[str, Any]) -> None:
+            events.append(event)
+            if event["kind"] == "stage":
+                show(event["stage"])
+            elif event["kind"] == "step":
+                show(f"epoch {event['epoch'] + 1}, rank {event['rank']}: loss {event['loss']:.3f}")
+
+        launch(request, on_event)
+    return {
+        name: {**outcome, "out": folders[name]} for name, outcome in zip(runs, outcomes(events, len(runs)), strict=True)
+    }
+
+
+def outcomes(events: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, Any]]:
+    """What each run told, from the events of all ranks in the order of arrival."""
+    found: list[dict[str, Any]] = [{"epochs": [], "losses": [], "split": {}} for _ in range(count)]
+    at: dict[int, int] = {}  # the run that a rank is in
+    for event in events:
+        kind, rank = event["kind"], event.get("rank")
+        fields = {key: value for key, value in event.items() if key not in ("kind", "time", "rank", "local_rank")}
+        if kind == "run":
+            at[rank] = fields["number"]
+        elif kind == "split":
+            found[at[rank]]["split"][rank] = fields
+        elif kind == "step" and rank == 0:
+            found[at[rank]]["losses"].append(fields["loss"])
+        elif kind == "epoch":
+            found[at[rank]]["epochs"].append(fields)
+        elif kind == "evaluation":
+            found[at[rank]] |= fields
+    for one in found:
+        one["split"] = [one["split"][rank] for rank in sorted(one["split"])]
+    return found
+
+
+if __name__ == "__main__":
+    serve_if_server()  # a server stays in here until the job ends
+    main(sys.argv[1], json.loads(sys.argv[2]))

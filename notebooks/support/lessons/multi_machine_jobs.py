@@ -1,0 +1,231 @@
+"""Lesson 10: run the script ``multi_machine`` on emulated machines from a notebook, and look at what came back."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import html
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+from support.lessons import multi_machine, multi_machine_single
+from support.lessons.machines import require_machines  # noqa: F401  the notebook's
+from tutorial_lib.job.launch import LaunchRequest, launch
+from tutorial_lib.partition import Partition
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.steps import phases_of
+
+
+class SourceDiff:
+    """What changes from one function to another, line by line; in a notebook new lines are green, old ones red.
+
+    Attributes:
+        lines: of ``difflib``, each beginning with ``"+ "``, ``"- "`` or two blanks.
+    """
+
+    _COLOURS = {"+": "background:#D6F0E3", "-": "background:#FBE3D6"}  # noqa: RUF012
+
+    def __init__(self, old: Callable[..., Any], new: Callable[..., Any]) -> None:
+        before, after = (inspect.getsource(function).splitlines() for function in (old, new))
+        self.lines = [line for line in difflib.ndiff(before, after) if not line.startswith("?")]
+
+    def count(self, sign: str) -> int:
+        """Number of lines that begin with a sign."""
+        return sum(line.startswith(sign) for line in self.lines)
+
+    def __repr__(self) -> str:
+        return "\n".join(line.rstrip() for line in self.lines)
+
+    def _row(self, line: str) -> str:
+        style = f' style="{self._COLOURS[line[0]]}"' if line[:1] in self._COLOURS else ""
+        return f"<span{style}>{html.escape(line)}</span>"
+
+    def _repr_html_(self) -> str:
+        rows = [self._row(line.rstrip()) for line in self.lines]
+        return f'<pre style="line-height:1.25">{chr(10).join(rows)}</pre>'
+
+
+@dataclass
+class ScriptRun:
+    """What a run of the script left behind.
+
+    Attributes:
+        ranks: number of trainers; 1 for the run in this process.
+        events: everything that the ranks reported, in the order of arrival.
+        logits: float32 (N, C), rows in the data set's original order.
+        weights: path of the model's weights; None for the run in this process.
+    """
+
+    ranks: int
+    events: list[dict[str, Any]] = field(repr=False)
+    logits: torch.Tensor = field(repr=False)
+    weights: Path | None = None
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The events of a kind, in rank order."""
+        return sorted((event for event in self.events if event["kind"] == kind), key=lambda event: event["rank"])
+
+    def losses(self, rank: int) -> list[float]:
+        """Loss of every step of a rank."""
+        return [event["loss"] for event in self.of("loss") if event["rank"] == rank]
+
+    def accuracy(self, name: str) -> float:
+        """Global accuracy on "val" or "test": every rank reported the same number."""
+        (found,) = {event["accuracy"] for event in self.of(name)}
+        return found
+
+
+def run_single(settings: argparse.Namespace) -> ScriptRun:
+    """Train and evaluate in this process."""
+    events: list[dict[str, Any]] = []
+
+    def report(kind: str, **fields: Any) -> None:
+        events.append({"kind": kind, "rank": 0, **fields})
+
+    g, model = multi_machine_single.train(settings, report)
+    _nodes, logits = multi_machine_single.evaluate(g, model, report)
+    return ScriptRun(1, events, logits)
+
+
+def command_of(settings: argparse.Namespace, part: Partition, batch_size: int, out: Path) -> list[str]:
+    """The command line that every server and every trainer runs."""
+    options = {
+        "ip_config": "ip_config.txt",
+        "part_config": part.config,
+        "graph_name": part.graph_name,
+        "num_classes": settings.num_classes,
+        "num_epochs": settings.num_epochs,
+        "seed": settings.seed,
+        "batch_size": batch_size,
+        "out": out,
+    }
+    words = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    return [sys.executable, str(Path(multi_machine.__file__)), *words]
+
+
+def run_script(settings: argparse.Namespace, part: Partition, machines: int, out: Path, *more: str) -> ScriptRun:
+    """Run the script on emulated machines, one trainer each; all ranks together take ``settings.batch_size``.
+
+    Args:
+        out: folder for logs and results; is made.
+        more: further words of the command line.
+
+    Raises:
+        InputError: found before anything was started. JobFailed: with the first cause.
+    """
+    out.mkdir()
+    request = LaunchRequest(
+        command=[*command_of(settings, part, settings.batch_size // machines, out), *more],
+        workspace=out,
+        part_config=part.config,
+        ip_config=Path("ip_config.txt"),  # does not exist yet: launch writes it
+        out=out / "logs",
+        emulate=machines,
+        num_omp_threads=1,
+    )
+    events: list[dict[str, Any]] = []
+    with live_line(f"{' '.join(['multi_machine.py', *more])} on {machines} machine(s)") as show:
+
+        def on_event(event: dict[str, Any]) -> None:
+            events.append(event)
+            if event["kind"] == "stage":
+                show(event["stage"])
+            elif event["kind"] == "loss":
+                show(f"epoch {event['epoch'] + 1}, rank {event['rank']}: loss {event['loss']:.3f}")
+
+        launch(request, on_event)
+    reported = [event for event in events if "rank" in event]
+    return ScriptRun(machines, reported, collect_logits(part, out), out / "model.safetensors")
+
+
+def run_wires(
+    part: Partition, config: TrainConfig, num_classes: int, speeds: Sequence[str], out: Path
+) -> dict[str, list[dict[str, Any]]]:
+    """Run ``multi_machine_wire`` on a machine for each part; by speed, the phases as in ``result.json``."""
+    out.mkdir()
+    settings = {"config": config.to_dict(), "num_classes": num_classes, "speeds": list(speeds)}
+    module = "support.lessons.multi_machine_wire"
+    request = LaunchRequest(
+        command=[sys.executable, "-m", module, part.graph_name, json.dumps(settings)],
+        workspace=out,
+        part_config=part.config,
+        ip_config=Path("ip_config.txt"),
+        out=out / "logs",
+        emulate=part.report.parts,
+        num_omp_threads=1,
+    )
+    events: list[dict[str, Any]] = []
+    with live_line(f"the same epochs at {', '.join(speeds)}") as show:
+
+        def on_event(event: dict[str, Any]) -> None:
+            events.append(event)
+            if event["kind"] == "stage":
+                show(event["stage"])
+            elif event["kind"] == "step":
+                show(f"{speeds[event['epoch'] // config.epochs]}: step {event['step'] + 1} of {event['steps']}")
+
+        launch(request, on_event)
+    steps = [event for event in events if event["kind"] == "step"]
+    return {
+        speed: phases_of([event for event in steps if event["epoch"] // config.epochs == s])
+        for s, speed in enumerate(speeds)
+    }
+
+
+def collect_logits(part: Partition, out: Path) -> torch.Tensor:
+    """The logits that the ranks wrote, put back into the data set's original order."""
+    files = [np.load(path) for path in sorted(out.glob("logits-*.npz"))]
+    nodes = part.node_map[np.concatenate([file["nodes"] for file in files])]
+    assert len(np.unique(nodes)) == len(nodes) == len(part.node_map)  # each node by exactly one rank
+    logits = np.empty((len(nodes), files[0]["logits"].shape[1]), dtype=np.float32)
+    logits[nodes] = np.concatenate([file["logits"] for file in files])
+    return torch.from_numpy(logits)
+
+
+@contextlib.contextmanager
+def live_line(title: str) -> Iterator[Callable[[str], None]]:
+    """One output of a cell that is replaced while something runs; at the end the title alone is left."""
+    from IPython.display import display
+
+    def bundle(text: str) -> dict[str, str]:
+        return {"text/plain": text}
+
+    handle = display(bundle(title), raw=True, display_id=True)
+
+    def show(text: str) -> None:
+        if handle is not None:  # None outside a notebook
+            handle.update(bundle(f"{title}   {text}"), raw=True)
+
+    try:
+        yield show
+    finally:
+        if handle is not None:
+            handle.update(bundle(title), raw=True)
+
+
+def train_uneven(rank: int, _world_size: int, steps: Sequence[int]) -> dict[str, list[float]]:
+    """The weight after each of ``steps[rank]`` steps, under ``Join([model])`` and under ``model.join()``."""
+    found = {}
+    for way in ("Join([model])", "model.join()"):
+        model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+        torch.nn.init.ones_(model.module.weight)
+        found[way] = weights = []
+        with Join([model]) if way == "Join([model])" else model.join():
+            for step in range(1, steps[rank] + 1):
+                loss = (rank + 1) * step * model(torch.ones(1, 1)).sum()
+                model.zero_grad()
+                loss.backward()
+                model.module.weight.data -= model.module.weight.grad
+                weights.append(model.module.weight.item())
+    return found

@@ -1,0 +1,205 @@
+"""The pictures of lesson 4: who owns which node, what the cut costs, what a part stores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE, SAND, SKY
+
+COLOURS = (BLUE, ORANGE, GREEN)
+MARKERS = ("o", "s", "^")
+VERMILION, PALE = "#D55E00", "#C8C8C8"
+
+
+def positions(groups: Sequence[int]) -> list[tuple[float, float]]:
+    """Places for the nodes of a small graph: one disc of nodes for each group, the discs on a circle."""
+    count = max(groups) + 1
+    members = [[node for node, group in enumerate(groups) if group == k] for k in range(count)]
+    places = [(0.0, 0.0)] * len(groups)
+    for k, nodes in enumerate(members):
+        angle = math.pi / 2 + 2 * math.pi * k / count
+        for i, node in enumerate(nodes):  # a sunflower: even density, no two in line
+            radius, turn = math.sqrt((i + 0.5) / len(nodes)), i * 2.39996
+            places[node] = (
+                1.55 * math.cos(angle) + radius * math.cos(turn),
+                1.25 * math.sin(angle) + 0.82 * radius * math.sin(turn),
+            )
+    return places
+
+
+def _edges(ax: Axes, places: Sequence[Any], pairs: Sequence[Any], colour: str, width: float, style: str = "-") -> None:
+    lines = [(places[a], places[b]) for a, b in pairs]
+    ax.add_collection(LineCollection(lines, colors=colour, linewidths=width, linestyles=style, zorder=1))
+
+
+def _nodes(ax: Axes, places: Sequence[Any], nodes: Sequence[int], part: int, **style: Any) -> None:
+    xs, ys = [places[n][0] for n in nodes], [places[n][1] for n in nodes]
+    ax.scatter(xs, ys, marker=MARKERS[part], zorder=2, **{"s": 42, "color": COLOURS[part], **style})
+
+
+def coloured_parts(graph: Any, groups: Sequence[int], part_of: Mapping[str, Any]) -> Figure:
+    """A small graph, once for each way to cut it; colour and shape say the part, dashed edges are cut.
+
+    Args:
+        graph: undirected, each edge stored in both directions.
+        groups: community of each node, for the places only.
+        part_of: title to the part of each node, int64 of shape (N,), at most 3 parts.
+    """
+    fig = Figure(figsize=(10.5, 5.2), layout="constrained")
+    places = positions(groups)
+    pairs = [(a, b) for a, b in zip(*(ends.tolist() for ends in graph.edges()), strict=True) if a < b]
+    for ax, (title, parts) in zip(fig.subplots(1, len(part_of)), part_of.items(), strict=True):
+        owner = parts.tolist()
+        cut = [(a, b) for a, b in pairs if owner[a] != owner[b]]
+        _edges(ax, places, [pair for pair in pairs if pair not in cut], PALE, 1.1)
+        _edges(ax, places, cut, VERMILION, 1.1, "--")
+        for part in sorted(set(owner)):
+            _nodes(ax, places, [n for n, p in enumerate(owner) if p == part], part, label=f"part {part}")
+        ax.plot([], [], color=VERMILION, lw=1.3, ls="--", label="cut")
+        ax.set_title(f"{title}: {len(cut)} of {len(pairs)} pairs of neighbours cut", fontsize=11.5)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncol=4, frameon=False, fontsize=9.5)
+        ax.set(aspect="equal")
+        ax.axis("off")
+    return fig
+
+
+def cut_and_halo(reports: Sequence[Any]) -> Figure:
+    """Share of cut edges, and of halo nodes per owned node, for a list of ``PartitionReport``."""
+    fig = Figure(figsize=(10, 2.9), layout="constrained")
+    left, right = fig.subplots(1, 2)
+    names = [f"{r.method}, {r.parts} parts" for r in reports]
+    colours = [BLUE if r.method == "metis" else ORANGE for r in reports]
+    halo = [sum(r.halo_nodes) / sum(r.nodes) for r in reports]
+    bars = left.barh(names, [r.edge_cut_share for r in reports], color=colours, height=0.6)
+    left.bar_label(bars, [f" {r.edge_cut_share:.0%}" for r in reports], fontsize=10)
+    left.set_title("edges that are cut, of all edges", fontsize=11.5)
+    bars = right.barh(names, halo, color=colours, height=0.6)
+    right.bar_label(bars, [f" {h:.2f}" for h in halo], fontsize=10)
+    right.set_title("halo nodes for each node that a part owns", fontsize=11.5)
+    right.set(yticks=[])
+    for ax, most in ((left, max(r.edge_cut_share for r in reports)), (right, max(halo))):
+        ax.set(xlim=(0, most * 1.18), xticks=[])
+        ax.invert_yaxis()
+        ax.spines[["top", "right", "bottom"]].set_visible(False)
+        ax.tick_params(length=0, labelsize=10)
+    return fig
+
+
+def renumbering(node_map: Any, ranges: Sequence[Sequence[int]]) -> Figure:
+    """Old ids above, new ids below, a line from each node to itself.
+
+    Args:
+        node_map: original id of each new id, int64 of shape (N,), N a few dozen.
+        ranges: first and end new id of each part, at most 3 parts.
+    """
+    fig = Figure(figsize=(10.5, 2.9), layout="constrained")
+    ax = fig.subplots()
+    for part, (first, end) in enumerate(ranges):
+        for new in range(first, end):
+            old = int(node_map[new])
+            ax.plot([old, new], [1, 0], color=COLOURS[part], lw=0.9, zorder=1)
+            for x, y in ((old, 1.0), (new, -0.24)):
+                ax.add_patch(Rectangle((x - 0.45, y), 0.9, 0.24, facecolor=COLOURS[part], edgecolor="none"))
+        low, high = first - 0.45, end - 0.55
+        ax.plot([low, low, high, high], [-0.3, -0.36, -0.36, -0.3], color=INK, lw=1)
+        text = f"part {part}: new ids {first} to {end - 1}"
+        ax.text((low + high) / 2, -0.42, text, ha="center", va="top", fontsize=10, color=INK)
+    last = len(node_map) - 1
+    ax.text(-0.45, 1.3, f"original ids 0 to {last}, the parts mixed", ha="left", va="bottom", fontsize=10, color=INK)
+    ax.set(xlim=(-1, last + 1), ylim=(-0.65, 1.5))
+    ax.axis("off")
+    return fig
+
+
+def one_part(graph: Any, groups: Sequence[int], stored: Any, original: Any, part: int) -> Figure:
+    """What one part stores: inner nodes, halo nodes, owned edges, and the edges that it stores but does not own.
+
+    Args:
+        graph: the whole small graph, drawn in pale grey behind.
+        stored: the graph of ``load_partition``, with ``inner_node``, ``inner_edge`` and ``part_id``.
+        original: original id of each node of ``stored``.
+    """
+    fig = Figure(figsize=(9, 5.4), layout="constrained")
+    ax = fig.subplots()
+    places, ids, owner = positions(groups), original.tolist(), stored.ndata["part_id"].tolist()
+    everything = list(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
+    _edges(ax, places, everything, "#E8E8E8", 0.8)
+    elsewhere = [places[n] for n in range(graph.num_nodes()) if n not in ids]
+    xs, ys = [x for x, _y in elsewhere], [y for _x, y in elsewhere]
+    ax.scatter(xs, ys, s=14, color=PALE, zorder=1.5, label="not stored in this part")
+
+    pairs = list(zip(*(ends.tolist() for ends in stored.edges()), stored.edata["inner_edge"].tolist(), strict=True))
+    inside = [(ids[a], ids[b]) for a, b, inner in pairs if inner and owner[a] == part]
+    _edges(ax, places, inside, COLOURS[part], 1.0)
+    for a, b, inner in pairs:
+        if owner[a] != owner[b]:  # owned: from a halo node in; not owned: from an inner node out
+            style = {"color": INK if inner else VERMILION, "lw": 1.2, "ls": "-" if inner else "--"}
+            bend = "arc3,rad=0.18"
+            arrow = {"arrowstyle": "-|>", "connectionstyle": bend, "shrinkA": 5, "shrinkB": 5, **style}
+            ax.annotate("", xy=places[ids[b]], xytext=places[ids[a]], arrowprops=arrow, zorder=1.8)
+    for k in sorted(set(owner)):
+        nodes = [ids[n] for n, p in enumerate(owner) if p == k]
+        inner = k == part
+        face = COLOURS[k] if inner else "white"
+        label = f"inner node of part {k}" if inner else f"halo node, owned by part {k}"
+        _nodes(ax, places, nodes, k, color=None, facecolors=face, edgecolors=COLOURS[k], linewidths=1.8, label=label)
+    ax.plot([], [], color=COLOURS[part], lw=1.2, label="owned edge between inner nodes")
+    ax.plot([], [], color=INK, lw=1.2, label="owned edge, from a halo node to an inner node")
+    ax.plot([], [], color=VERMILION, lw=1.2, ls="--", label="stored but not owned, from inner to halo")
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9.5)
+    ax.set(aspect="equal")
+    ax.axis("off")
+    return fig
+
+
+def part_files(sizes: Mapping[str, float], unit: str = "MB") -> Figure:
+    """Bytes of the files of a part, largest first."""
+    fig = Figure(figsize=(9, 0.55 * len(sizes) + 0.7), layout="constrained")
+    ax = fig.subplots()
+    names = sorted(sizes, key=lambda name: -sizes[name])
+    colours = [ORANGE if "graph.dgl" in name else BLUE if "fused" in name else GREY for name in names]
+    bars = ax.barh(names, [sizes[name] for name in names], color=colours, height=0.6)
+    ax.bar_label(bars, [f" {sizes[name]:.1f} {unit}" for name in names], fontsize=10)
+    ax.invert_yaxis()
+    ax.set(xlim=(0, max(sizes.values()) * 1.15), xticks=[])
+    ax.spines[["top", "right", "bottom"]].set_visible(False)
+    ax.tick_params(length=0, labelsize=10)
+    return fig
+
+
+def shares(ids: Any, owned_up_to: int, split: Mapping[str, Sequence[Any]]) -> Figure:
+    """Which ids each of two ranks gets, on the line of new ids, for several ways to split.
+
+    Args:
+        ids: all ids to split, sorted.
+        owned_up_to: first id of part 1.
+        split: name to the ids of rank 0 and of rank 1.
+    """
+    fig = Figure(figsize=(10, 0.95 * len(split) + 1.1), layout="constrained")
+    ax = fig.subplots()
+    last = float(ids[-1])
+    for row, (name, of_rank) in enumerate(split.items()):
+        for rank, share in enumerate(of_rank):
+            first, end = float(share[0]), float(share[-1])
+            ax.add_patch(
+                Rectangle((first, row - 0.3), end - first, 0.6, facecolor=(SKY, SAND)[rank], edgecolor=COLOURS[rank])
+            )
+            start, stop = (max(first, owned_up_to), end) if rank == 0 else (first, min(end, owned_up_to))
+            if start < stop:  # rows of the other part
+                ax.add_patch(Rectangle((start, row - 0.3), stop - start, 0.6, fill=False, hatch="////", ec=INK, lw=0.8))
+            text = f"rank {rank}: {len(share):,} ids"
+            ax.text((first + end) / 2, row, text, ha="center", va="center", fontsize=10.5, color=INK)
+        ax.text(-last * 0.015, row, name, ha="right", va="center", fontsize=10.5)
+    ax.plot([owned_up_to] * 2, [len(split) - 0.5, -0.5], color=INK, lw=1.3, ls="--")
+    ax.text(owned_up_to, -0.55, f"part 1 begins at new id {owned_up_to:,}", ha="center", va="bottom", fontsize=10)
+    ax.text(last, -0.55, "hatched: rows of the other part", ha="right", va="bottom", fontsize=10)
+    ax.set(xlim=(0, last * 1.001), ylim=(len(split) - 0.5, -0.8), yticks=[], xlabel="new node id")
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    return fig

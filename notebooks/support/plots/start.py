@@ -1,0 +1,281 @@
+"""The pictures of lesson 0: what is distributed, how large graphs are, the map of the course, the data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse, FancyBboxPatch
+
+from support.plots.standalone import _box, _frame
+from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
+
+LEVELS = (
+    (
+        "Level 1",
+        "one process",
+        ("Start here", "DistGraph in\none process", "Tensors and\nembeddings", "Distributed\nsampling", "Partitioning"),
+    ),
+    (
+        "Level 2",
+        "one machine,\nmany processes",
+        ("Data parallel\nby hand", "Multi-GPU node\nclassification", "DDP pitfalls", "GraphBolt on\nmany GPUs"),
+    ),
+    (
+        "Level 3",
+        "many machines",
+        ("Anatomy of\na cluster", "Multi-machine\ntraining", "When things\nbreak", "Finale:\nogbn-products"),
+    ),
+    (
+        "Level 4",
+        "other graphs,\nother tasks",
+        ("Link\nprediction", "Embeddings\nat scale", "Heterographs"),
+    ),
+)
+MEMORIES = (("laptop, 16 GB", 16e9, "right"), ("large GPU, 80 GB", 80e9, "left"), ("large server, 1 TB", 1e12, "left"))
+SPLIT_STYLES = (("train", BLUE, "o"), ("valid", GREEN, "s"), ("test", ORANGE, "^"))
+
+
+def one_step() -> Figure:
+    """Two machines, the graph cut between them, and what crosses the network in one training step."""
+    fig = Figure(figsize=(10.5, 5.2), layout="constrained")
+    ax = fig.subplots()
+    for k, x in enumerate((0.1, 7.1)):
+        _frame(ax, x, 0.1, 4.8, 6.4, f"machine {k}")
+        _box(ax, x + 0.3, 4.9, 4.2, 0.9, f"trainer {k}: computes a mini-batch", LIGHT)
+        ax.add_patch(
+            FancyBboxPatch(
+                (x + 0.3, 0.4), 4.2, 2.8, boxstyle="round,pad=0,rounding_size=0.12", facecolor=SAND, edgecolor=ORANGE
+            )
+        )
+        ax.text(x + 0.5, 2.95, f"server {k}: part {k} of the graph", ha="left", va="center", fontsize=9.5)
+    _draw_cut_graph(ax)
+    _labelled_arrow(ax, (2.5, 3.2), (2.5, 4.9), "1  rows of its own part", (2.35, 4.2), "right")
+    _labelled_arrow(ax, (9.5, 3.2), (9.5, 4.9), "1  rows of its own part", (9.65, 4.2), "left")
+    _labelled_arrow(ax, (7.6, 3.2), (4.2, 4.9), "", (0, 0), "left")
+    _labelled_arrow(ax, (4.4, 3.2), (7.8, 4.9), "", (0, 0), "left")
+    ax.text(6, 3.42, "2  rows of the\nother part,\nover the network", ha="center", va="top", fontsize=9.5)
+    ax.annotate("", (7.4, 5.35), (4.6, 5.35), arrowprops={"arrowstyle": "<->", "color": INK, "lw": 1.4})
+    ax.text(6, 5.5, "3  gradients,\naveraged", ha="center", va="bottom", fontsize=9.5)
+    ax.set(xlim=(0, 12), ylim=(0, 6.6))
+    ax.axis("off")
+    return fig
+
+
+def _labelled_arrow(
+    ax: Axes, start: tuple[float, float], end: tuple[float, float], text: str, at: tuple[float, float], side: str
+) -> None:
+    ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": INK, "lw": 1.4})
+    ax.text(*at, text, ha=side, va="center", fontsize=9.5)
+
+
+def _draw_cut_graph(ax: Axes) -> None:
+    """A fixed small graph: circles lie on machine 0, squares on machine 1; the seed has neighbours on both."""
+    left = [(1.0, 2.2), (1.2, 0.9), (2.3, 1.6), (3.3, 2.35), (3.5, 0.85), (4.2, 1.6)]
+    right = [(7.8, 1.6), (8.5, 2.35), (8.7, 0.85), (9.7, 2.4), (10.8, 1.9), (11.0, 0.9)]
+    inside = [(0, 1), (0, 2), (1, 2), (2, 3), (2, 4), (3, 5), (4, 5), (3, 4)]
+    for nodes in (left, right):
+        for a, b in inside:
+            ax.plot(*zip(nodes[a], nodes[b], strict=True), color=GREY, lw=1, zorder=2)
+    ax.plot(*zip(left[4], right[2], strict=True), color=INK, lw=1.2, ls="--", zorder=2)
+    for end in (left[3], left[4]):
+        ax.plot(*zip(left[5], end, strict=True), color=INK, lw=2, zorder=2)
+    ax.plot(*zip(left[5], right[0], strict=True), color=INK, lw=2, ls="--", zorder=2)
+    ax.scatter(*zip(*left, strict=True), 90, BLUE, "o", zorder=3)
+    ax.scatter(*zip(*right, strict=True), 80, GREEN, "s", zorder=3)
+    ax.scatter(*left[5], 90, ORANGE, "o", zorder=4)
+    ax.add_patch(Ellipse(left[5], 0.42, 0.56, facecolor="none", edgecolor=INK, lw=1.4, zorder=4))
+    ax.text(4.2, 2.12, "seed", ha="center", va="center", fontsize=9.5)
+    ax.text(6, 0.78, "edges that\nthe cut crosses", ha="center", va="top", fontsize=9.5)
+
+
+def sizes(rows: Sequence[tuple[str, int, int]]) -> Figure:
+    """Bytes of structure, of features and of both for some graphs, on a logarithmic axis, beside common memories.
+
+    Args:
+        rows: (name, bytes of structure, bytes of features), smallest graph first.
+    """
+    fig = Figure(figsize=(10.5, 0.62 * len(rows) + 1.7), layout="constrained")
+    ax = fig.subplots()
+    heights = np.arange(len(rows))[::-1]
+    structure, features = (np.array([row[k] for row in rows], dtype=float) for k in (1, 2))
+    for y, total in zip(heights, structure + features, strict=True):
+        ax.axhline(y, color=LIGHT, lw=6, zorder=0)
+        ax.text(total * 1.25, y, _bytes(total), ha="left", va="center", fontsize=9.5, fontweight="bold")
+    ax.scatter(structure, heights, 55, BLUE, "o", label="structure", zorder=3)
+    ax.scatter(features, heights, 50, ORANGE, "s", label="features", zorder=3)
+    ax.scatter(structure + features, heights, 55, INK, "D", label="both", zorder=2)
+    for name, memory, side in MEMORIES:
+        ax.axvline(memory, color=GREY, lw=1.2, ls="--", zorder=1)
+        shift = 1.1 if side == "left" else 1 / 1.1
+        ax.text(memory * shift, len(rows) - 0.42, name, ha=side, va="center", fontsize=9.5)
+    ticks = {1e7: "10 MB", 1e8: "100 MB", 1e9: "1 GB", 1e10: "10 GB", 1e11: "100 GB", 1e12: "1 TB", 1e13: "10 TB"}
+    ax.set(xscale="log", xlim=(6e6, 1.3e13), ylim=(-0.6, len(rows) + 0.1))
+    ax.set_xticks(list(ticks), list(ticks.values()))
+    ax.minorticks_off()
+    ax.set_yticks(heights, [row[0] for row in rows])
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=3, frameon=False, fontsize=9.5)
+    return fig
+
+
+def _bytes(count: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1e3:.3g} kB"
+
+
+def reach(reached: Sequence[Sequence[int]], num_nodes: int) -> Figure:
+    """Share of the graph that the neighbourhood of a node covers, hop by hop.
+
+    Args:
+        reached: per node drawn, the number of nodes within 1, 2, ... hops, itself included.
+        num_nodes: nodes of the whole graph.
+    """
+    fig = Figure(figsize=(7, 3.3), layout="constrained")
+    ax = fig.subplots()
+    hops = range(len(reached[0]) + 1)
+    for k, counts in enumerate(reached):
+        shares = [1 / num_nodes, *(count / num_nodes for count in counts)]
+        ax.plot(hops, shares, color=BLUE, marker="o", markersize=5, lw=1, label="one training node" if k == 0 else None)
+    ax.axhline(1, color=GREY, lw=1, ls="--")
+    ax.text(0, 1.02, "the whole graph", va="bottom", fontsize=9.5)
+    ax.yaxis.set_major_formatter(lambda value, _at: f"{value:.0%}")
+    ax.set(xlabel="hops from the node", ylabel="share of all nodes", ylim=(-0.03, 1.14), xticks=list(hops))
+    ax.legend(loc="center left", frameon=False, fontsize=9.5)
+    ax.spines[["top", "right"]].set_visible(False)
+    return fig
+
+
+def course_map() -> Figure:
+    """The sixteen lessons in their four levels."""
+    fig = Figure(figsize=(10.5, 7.4), layout="constrained")
+    ax = fig.subplots()
+    number = 0
+    for level, (title, where, lessons) in enumerate(LEVELS):
+        y = 4.6 - 2.2 * level
+        ax.add_patch(
+            FancyBboxPatch(
+                (0, y), 12, 1.9, boxstyle="round,pad=0,rounding_size=0.15", facecolor=LIGHT, edgecolor="none"
+            )
+        )
+        ax.text(0.2, y + 1.55, title, ha="left", va="center", fontsize=11.5, fontweight="bold")
+        ax.text(0.2, y + 1.34, where, ha="left", va="top", fontsize=9.5)
+        _level_sketch(ax, level, y)
+        for column, lesson in enumerate(lessons):
+            _lesson_box(ax, 3.05 + 1.78 * column, y + 0.3, f"{number:02d}", lesson)
+            number += 1
+        if level:
+            ax.annotate("", (7.5, y + 1.92), (7.5, y + 2.18), arrowprops={"arrowstyle": "->", "color": INK, "lw": 1.4})
+    ax.set(xlim=(-0.05, 12.05), ylim=(-2.1, 6.6))
+    ax.axis("off")
+    return fig
+
+
+def _lesson_box(ax: Axes, x: float, y: float, number: str, title: str) -> None:
+    patch = FancyBboxPatch((x, y), 1.66, 1.3, boxstyle="round,pad=0,rounding_size=0.12")
+    patch.set(facecolor=SKY, edgecolor=BLUE, lw=1.2)
+    ax.add_patch(patch)
+    ax.text(x + 0.83, y + 1.02, number, ha="center", va="center", fontsize=10, fontweight="bold")
+    ax.text(x + 0.83, y + 0.46, title, ha="center", va="center", fontsize=8.8)
+
+
+def _level_sketch(ax: Axes, level: int, y: float) -> None:
+    """One process, a machine with four of them, three machines with two each."""
+    if level == 0:
+        ax.scatter([2.42], [y + 0.95], 60, BLUE, zorder=2)
+        return
+    frames = [(1.98, 0.38, 0.88, 0.86)] if level == 1 else [(x, 0.38, 0.44, 0.86) for x in (1.3, 1.86, 2.42)]
+    for x, low, width, height in frames:
+        patch = FancyBboxPatch((x, y + low - 0.22), width, height, boxstyle="round,pad=0,rounding_size=0.1")
+        patch.set(facecolor="white", edgecolor=GREY, linestyle="--", lw=1.1)
+        ax.add_patch(patch)
+        columns = (0.26, 0.62) if level == 1 else (0.22,)
+        for dx in columns:
+            ax.scatter([x + dx] * 2, [y + low + 0.02, y + low + 0.44], 40, BLUE, zorder=2)
+    for (a, low, width, _), (b, *_rest) in pairwise(frames):
+        ax.plot([a + width, b], [y + low + 0.23] * 2, color=INK, lw=1.2)
+
+
+def degree_distribution(degrees: np.ndarray) -> Figure:
+    """How many nodes have which degree, both axes logarithmic; degrees in bins that grow by a constant factor.
+
+    Args:
+        degrees: int (N,), every degree at least 1.
+    """
+    fig = Figure(figsize=(7, 3.6), layout="constrained")
+    ax = fig.subplots()
+    edges = np.unique(np.round(np.geomspace(1, degrees.max() + 1, 28)).astype(int))
+    counts, _ = np.histogram(degrees, edges)
+    density = counts / np.diff(edges) / len(degrees)
+    middle = np.sqrt(edges[:-1] * (edges[1:] - 1))
+    ax.plot(middle[counts > 0], density[counts > 0], color=BLUE, marker="o", markersize=5, lw=1)
+    marks = (("median", np.median(degrees), "right", 0.88), ("mean", degrees.mean(), "left", 1.13))
+    for name, value, side, shift in marks:
+        ax.axvline(value, color=GREY, lw=1, ls="--" if name == "mean" else ":")
+        text = f"{name} {value:.0f}"
+        ax.text(value * shift, 0.13, text, transform=ax.get_xaxis_transform(), ha=side, va="bottom", fontsize=9.5)
+    last = density[counts > 0][-1]
+    ax.text(degrees.max() * 0.75, last, f"largest {degrees.max():,}", ha="right", va="center", fontsize=9.5)
+    ax.set(xscale="log", yscale="log", xlabel="degree", ylabel="share of nodes, per degree", ylim=(last / 2.5, 0.08))
+    ax.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
+    ax.spines[["top", "right"]].set_visible(False)
+    return fig
+
+
+def classes_per_split(counts: Mapping[str, np.ndarray]) -> Figure:
+    """Share of each class in each split, the most common of the test set first; classes without a node are left out.
+
+    Args:
+        counts: ``train``, ``valid`` and ``test``, each int (C,): nodes per class.
+    """
+    fig = Figure(figsize=(10.5, 3.9), layout="constrained")
+    ax = fig.subplots()
+    order = np.argsort(-counts["test"], kind="stable")
+    order = order[sum(counts.values())[order] > 0]
+    shares = {name: count[order] / count.sum() for name, count in counts.items()}
+    positions = np.arange(len(order))
+    ax.bar(positions, shares["test"], 0.8, color=SAND, edgecolor=ORANGE, lw=0.8, label="test")
+    for (name, color, marker), size in zip(SPLIT_STYLES[:2], (56, 13), strict=True):
+        seen = shares[name] > 0
+        ax.scatter(positions[seen], shares[name][seen], size, color, marker, label=name, zorder=3)
+    missing = (shares["train"] == 0) & (shares["test"] > 0)
+    low = 2e-5
+    ax.scatter(positions[missing], [low * 1.5] * missing.sum(), 40, INK, "x", label="in test, not in train", zorder=4)
+    ax.set(yscale="log", ylim=(low, 0.6), xlim=(-0.8, len(order) - 0.2), ylabel="share of the split")
+    ax.set_xticks(positions, order)
+    ax.set_yticks([1e-4, 1e-3, 1e-2, 1e-1], ["0.01%", "0.1%", "1%", "10%"])
+    ax.tick_params(axis="x", labelsize=8, length=0)
+    ax.set_xlabel("class, the most common in the test set first")
+    ax.legend(loc="upper right", ncol=4, frameon=False, fontsize=9.5)
+    ax.spines[["top", "right"]].set_visible(False)
+    return fig
+
+
+def degree_per_split(degrees: Mapping[str, np.ndarray]) -> Figure:
+    """Share of the nodes of each split that have at most so many neighbours.
+
+    Args:
+        degrees: ``train``, ``valid`` and ``test``, each int (n,).
+    """
+    fig = Figure(figsize=(7, 3.6), layout="constrained")
+    ax = fig.subplots()
+    ax.axhline(0.5, color=GREY, lw=1, ls=":")
+    for (name, color, marker), style in zip(SPLIT_STYLES, ("-", "--", "-."), strict=True):
+        values = np.sort(degrees[name])
+        median = np.median(values)
+        label = f"{name}: median {median:.0f}, mean {values.mean():.0f}"
+        ax.plot(values, np.arange(1, len(values) + 1) / len(values), color=color, lw=1.6, ls=style)
+        ax.plot([median], [0.5], color=color, marker=marker, markersize=8)
+        ax.plot([], [], color=color, lw=1.6, ls=style, marker=marker, label=label)
+    ax.yaxis.set_major_formatter(lambda value, _at: f"{value:.0%}")
+    ax.set(xscale="log", xlabel="degree", ylabel="nodes with at most this degree", ylim=(0, 1.03))
+    ax.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
+    ax.legend(loc="lower right", frameon=False, fontsize=9.5)
+    ax.spines[["top", "right"]].set_visible(False)
+    return fig

@@ -1,0 +1,108 @@
+"""Measured statistics of a data set: what makes a graph easy or hard to cut into parts, and to learn on.
+
+All functions expect a homogeneous ``DGLGraph`` that stores every undirected edge in both directions, with ids int64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tutorial_lib.compat.reproducible import fixed_fresh_memory
+from tutorial_lib.data.base import MASKS, Dataset
+from tutorial_lib.errors import InputError, TutorialError
+
+if TYPE_CHECKING:
+    import dgl
+
+CHUNK = 1 << 24  # edges looked at in one go
+
+
+def graph_statistics(dataset: Dataset, sample: int = 2000, seed: int = 0) -> dict[str, Any]:
+    """Count and measure a data set of N nodes and E directed edges.
+
+    Args:
+        dataset: with ``label`` int64 (N,) and the three masks bool (N,).
+        sample: number of nodes whose local clustering is measured; N or more measures every node.
+        seed: seed of that sample.
+
+    Returns:
+        JSON types only: ``nodes``, ``edges`` (directed), ``mean_degree``, ``median_degree``, ``max_degree``,
+        ``clustering`` (see ``average_clustering``), ``edge_homophily`` (share of edges that join equal labels),
+        ``classes``, ``classes_with_nodes``, and per mask ``split_counts`` and ``split_mean_degree``.
+    """
+    graph, label = dataset.graph, dataset.graph.ndata["label"]
+    degree = graph.in_degrees().numpy()
+    per_split = {mask: degree[graph.ndata[mask].numpy()] for mask in MASKS}
+    return {
+        "nodes": graph.num_nodes(),
+        "edges": graph.num_edges(),
+        "mean_degree": float(degree.mean()),
+        "median_degree": float(np.median(degree)),
+        "max_degree": int(degree.max()),
+        "clustering": average_clustering(graph, sample, seed),
+        "edge_homophily": _share_of_edges(graph, lambda src, dst: label[src] == label[dst]),
+        "classes": dataset.num_classes,
+        "classes_with_nodes": int((torch.bincount(label, minlength=dataset.num_classes) > 0).sum()),
+        "split_counts": dataset.split_counts(),
+        "split_mean_degree": {mask: float(d.mean()) if len(d) else 0.0 for mask, d in per_split.items()},
+    }
+
+
+def average_clustering(graph: dgl.DGLGraph, sample: int = 2000, seed: int = 0) -> float:
+    """Mean local clustering: of the pairs of a node's neighbours, the share that is joined itself.
+
+    Watts and Strogatz, Collective dynamics of small-world networks, Nature 393 (1998). A node with fewer than two
+    neighbours counts as 0, as in networkx. Self loops and repeated edges are ignored at the node itself.
+    """
+    indptr, indices, _ = (tensor.numpy() for tensor in graph.adj_tensors("csc"))
+    n = graph.num_nodes()
+    rng = np.random.Generator(np.random.PCG64(seed))
+    nodes = np.arange(n) if sample >= n else rng.choice(n, sample, replace=False)
+    is_neighbour = np.zeros(n, dtype=bool)  # one scratch array for all nodes; each leaves it as it was
+    return float(np.mean([_local_clustering(indptr, indices, int(node), is_neighbour) for node in nodes]))
+
+
+def _local_clustering(indptr: np.ndarray, indices: np.ndarray, node: int, is_neighbour: np.ndarray) -> float:
+    neighbours = np.unique(indices[indptr[node] : indptr[node + 1]])
+    neighbours = neighbours[neighbours != node]
+    if len(neighbours) < 2:
+        return 0.0
+    is_neighbour[neighbours] = True
+    joined = sum(int(is_neighbour[indices[indptr[v] : indptr[v + 1]]].sum()) for v in neighbours)
+    is_neighbour[neighbours] = False
+    return joined / (len(neighbours) * (len(neighbours) - 1))
+
+
+def metis_cut(graph: dgl.DGLGraph, parts: int) -> float:
+    """Share of edges whose ends METIS puts into different parts, counted edge by edge.
+
+    A random assignment cuts (parts - 1) / parts. DGL's own ``partition_graph`` prints "0 edge cuts" because it counts
+    the edges that a part owns.
+
+    Raises:
+        InputError: fewer than one part, or more parts than nodes.
+        TutorialError: METIS gave no answer.
+    """
+    import dgl
+
+    if not 1 <= parts <= graph.num_nodes():
+        raise InputError(f"cannot cut {graph.num_nodes()} nodes into {parts} parts")
+    if parts == 1:
+        return 0.0
+    with contextlib.redirect_stdout(io.StringIO()), fixed_fresh_memory():  # DGL prints timings
+        part = dgl.metis_partition_assignment(graph, parts)
+    if part is None:
+        raise TutorialError(f"METIS could not cut the graph into {parts} parts")
+    return _share_of_edges(graph, lambda src, dst: part[src] != part[dst])
+
+
+def _share_of_edges(graph: dgl.DGLGraph, test: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> float:
+    src, dst = graph.edges(order="eid")
+    hits = sum(int(test(s, d).sum()) for s, d in zip(src.split(CHUNK), dst.split(CHUNK), strict=True))
+    return hits / max(1, graph.num_edges())

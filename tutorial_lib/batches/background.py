@@ -1,0 +1,79 @@
+"""The one thread that draws and fetches batches ahead of their use.
+
+One thread for the whole process, because DGL's connection to the servers serves one caller at a time, and because DGL
+and GraphBolt give every new thread a random generator of its own: with one thread, equal seeds draw equal batches.
+DGL lets go of Python's lock while it waits for a server, so the main thread computes in the meantime.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from tutorial_lib.errors import NOTICE_SECONDS, attempts
+
+Item = TypeVar("Item")
+
+WAIT_SECONDS = 600
+_thread: ThreadPoolExecutor | None = None
+
+
+def background() -> ThreadPoolExecutor:
+    """The thread, started at its first use."""
+    global _thread
+    if _thread is None:
+        _thread = ThreadPoolExecutor(1, "batches", initializer=_one_thread)
+    return _thread
+
+
+def _one_thread() -> None:
+    """New threads begin with OpenMP's default; this one must not take cores from the computing."""
+    import torch
+    from dgl.utils import set_num_threads
+
+    torch.set_num_threads(1)
+    set_num_threads(1)
+
+
+def run(work: Callable[[], Item], what: str) -> Item:
+    """Do ``work`` in the thread and wait for it, with the limit of ``ahead``."""
+    return _result(background().submit(work), what)
+
+
+def ahead(make: Callable[[], Iterator[Item]], depth: int, what: str) -> Iterator[Item]:
+    """The items of an iterator that the thread makes and drives, at most ``depth`` of them ahead of their use.
+
+    Args:
+        make: makes the iterator; is called in the thread.
+        depth: 0 makes each item when it is asked for, and nothing overlaps.
+        what: what is waited for, for the messages after two seconds and after ``WAIT_SECONDS``.
+
+    Raises:
+        WaitedTooLong: no item in time. Whatever the iterator raises is raised here, in its place in the order.
+    """
+    iterator = run(lambda: iter(make()), what)
+    end = object()
+    pending: deque[Future] = deque()
+    try:
+        while True:
+            if not pending:
+                pending.append(background().submit(next, iterator, end))
+            item = _result(pending.popleft(), what)
+            if item is end:
+                return
+            while len(pending) < depth:  # begun before this one is used
+                pending.append(background().submit(next, iterator, end))
+            yield item  # type: ignore[misc]
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _result(future: Future[Item], what: str) -> Item:
+    for left in attempts(f"{what}, which a thread fetches from the servers", WAIT_SECONDS, pause=0):
+        wait([future], min(left, NOTICE_SECONDS))
+        if future.done():
+            break
+    return future.result()

@@ -1,0 +1,189 @@
+"""Mini-batches of edges with negative ones, from a DistGraph and from a plain DGLGraph alike.
+
+``DistEdgeDataLoader`` of DGL 2.1.0 hands the edges to exclude to the sampler, and ``DistGraph.sample_neighbors`` drops
+them without a word (lesson 03). Its ``exclude="reverse_id"`` wants the id of every edge's twin, a table as long as all
+edges, in the numbering of the partition. And it looks up the ends of a batch twice. Here the ends are looked up once,
+and edges are recognised by their ends:
+
+    ids -> find_edges -> pairs and negatives -> seeds -> hop by hop: sample_neighbors, drop, to_block
+
+What is dropped from every hop: held-out edges, always; and in training the pairs of the batch, in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.batches.edge_split import TRAIN, EdgeSplit
+from tutorial_lib.batches.nodes import FULL, sampling_threads
+
+
+@dataclass
+class TrainingGraph:
+    """A graph whose held-out edges no sampler sees.
+
+    Attributes:
+        graph: ``DistGraph`` or homogeneous ``DGLGraph``.
+        split: which edges are held out.
+        original: int64 (N,), the data set's id of each node of ``graph``; ``split`` is about those.
+    """
+
+    graph: Any
+    split: EdgeSplit
+    original: Tensor
+
+    def side(self, src: Tensor, dst: Tensor) -> Tensor:
+        """``EdgeSplit.side`` for edges in the numbering of ``graph``."""
+        return self.split.side(self.original[src], self.original[dst])
+
+    def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> Any:
+        """One hop: a block of training edges that end at ``seeds``, as DGL's samplers make it.
+
+        ``fanout`` edges are drawn for each seed, then edges are dropped: the rest is a uniform draw among those that
+        may be used, on average smaller than the fan-out by the share that is held out.
+
+        Args:
+            drop: sorted ``pair_keys`` of more edges to drop, in both directions.
+        """
+        import dgl
+
+        frontier = self.graph.sample_neighbors(seeds, fanout)
+        src, dst = frontier.edges()
+        keep = self.side(src, dst) == TRAIN
+        if drop is not None and len(drop):
+            keep &= ~contains(drop, pair_keys(src, dst, self.graph.num_nodes()))
+        block = dgl.to_block(dgl.graph((src[keep], dst[keep]), num_nodes=self.graph.num_nodes()), seeds)
+        block.edata[dgl.EID] = frontier.edata[dgl.EID][keep]  # to_block has put the places in its argument there
+        return block
+
+    def sample_blocks(self, seeds: Tensor, fanouts: Sequence[int], drop: Tensor | None = None) -> list[Any]:
+        """Blocks, outermost hop first; ``seeds`` must be all different."""
+        import dgl
+
+        blocks: list[Any] = []
+        for fanout in reversed(fanouts):
+            blocks.insert(0, self.sample_block(seeds, fanout, drop))
+            seeds = blocks[0].srcdata[dgl.NID]
+        return blocks
+
+
+def pair_keys(src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
+    """int64 (E,): one number for each undirected pair."""
+    return torch.minimum(src, dst) * num_nodes + torch.maximum(src, dst)
+
+
+def contains(ordered: Tensor, values: Tensor) -> Tensor:
+    """bool (V,): which values are in a sorted tensor. ``torch.isin`` would sort the many values, not the few."""
+    at = torch.searchsorted(ordered, values).clamp(max=len(ordered) - 1)
+    return ordered[at] == values
+
+
+@dataclass
+class EdgeBatch:
+    """Edges of the graph, as many made-up ones for each, and what is needed to embed their ends.
+
+    Attributes:
+        edges: int64 (B,) ids of the edges.
+        src, dst: int64 (B,), their ends, as places among the seeds.
+        negatives: int64 (B, K), other ends for ``src``, as places among the seeds.
+        seeds, input_nodes, blocks: as in ``loaders.Batch``.
+    """
+
+    edges: Tensor
+    src: Tensor
+    dst: Tensor
+    negatives: Tensor
+    seeds: Tensor
+    input_nodes: Tensor
+    blocks: list[Any] = field(repr=False)
+
+
+class EdgeLoader:
+    """Iterates over batches of edges.
+
+    Args:
+        view: the graph and what is held out.
+        edges: int64 ids of the edges to draw batches from, in the graph's own numbering.
+        fanouts: as in ``loaders.BatchLoader``.
+        batch_size: edges per batch; the last one may be smaller.
+        negatives: for each edge (u, v) so many (u, x), with x uniform over all nodes; or int64 (K,) ids: the same x for
+            every edge.
+        per_epoch: take so many of the edges in an epoch, chosen anew in each; None takes all.
+        training: draw the order, and drop the edges of a batch from its own blocks; else the edges come as they are.
+        leak: do not drop them.
+        threads: OpenMP threads that sample.
+
+    What an epoch draws depends on the generators of torch and DGL at the moment when it begins, not on what the model
+    draws in between.
+    """
+
+    def __init__(
+        self,
+        view: TrainingGraph,
+        edges: Tensor,
+        fanouts: Sequence[int],
+        batch_size: int,
+        *,
+        negatives: int | Tensor = 1,
+        per_epoch: int | None = None,
+        training: bool = False,
+        leak: bool = False,
+        threads: int | None = 1,
+    ) -> None:
+        self.view, self.edges, self.fanouts, self.batch_size = view, edges, tuple(fanouts), batch_size
+        self.negatives, self.training, self.threads = negatives, training, threads
+        self.drops = training and not leak
+        self.per_epoch = len(edges) if per_epoch is None else min(per_epoch, len(edges))
+
+    def __len__(self) -> int:
+        return -(-self.per_epoch // self.batch_size)
+
+    def __iter__(self) -> Iterator[EdgeBatch]:
+        generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+        chosen = self.edges[: self.per_epoch]
+        if self.training:
+            chosen = self.edges[torch.randperm(len(self.edges), generator=generator)[: self.per_epoch]]
+        for edges in chosen.split(self.batch_size) if len(chosen) else ():
+            with sampling_threads(self.threads):
+                batch = self.batch(edges, generator)
+            yield batch
+
+    def batch(self, edges: Tensor, generator: torch.Generator | None = None) -> EdgeBatch:
+        """The batch of these edges."""
+        import dgl
+
+        n = self.view.graph.num_nodes()
+        src, dst = self.view.graph.find_edges(edges)
+        if isinstance(self.negatives, Tensor):
+            others = self.negatives.expand(len(edges), -1)
+            seeds = torch.cat([src, dst, self.negatives])
+        else:
+            others = torch.randint(n, (len(edges), self.negatives), generator=generator)
+            seeds = torch.cat([src, dst, others.flatten()])
+        seeds = seeds.unique()
+        drop = pair_keys(src, dst, n).unique() if self.drops else None
+        blocks = self.view.sample_blocks(seeds, self.fanouts, drop)
+        places = (torch.searchsorted(seeds, nodes.contiguous()) for nodes in (src, dst, others))
+        return EdgeBatch(edges, *places, seeds, blocks[0].srcdata[dgl.NID], blocks)
+
+
+class FullBatches:
+    """All training neighbours of nodes, one hop, for layer-wise inference: (seeds, input nodes, block)."""
+
+    def __init__(self, view: TrainingGraph, nodes: Tensor, batch_size: int) -> None:
+        self.view, self.parts = view, nodes.split(batch_size) if len(nodes) else ()
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Any]]:
+        import dgl
+
+        for seeds in self.parts:
+            block = self.view.sample_block(seeds, FULL)
+            yield seeds, block.srcdata[dgl.NID], block

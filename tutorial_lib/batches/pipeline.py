@@ -1,0 +1,153 @@
+"""Batches for node classification, drawn and fetched ahead of their use, with the first layer's sums already made.
+
+The first layer of GraphSAGE takes the mean of the neighbours' features. No weight is involved, so it is made where
+the rows are read: of the outermost hop, by far the largest, neither are the nodes made unique nor are their rows
+copied. Features wider than the hidden layer are left as they are: there the layer multiplies first, and means of short
+rows cost less.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tutorial_lib.batches.background import ahead, run
+from tutorial_lib.batches.neighbours import Drawn, NeighbourLists
+from tutorial_lib.batches.nodes import Batch
+from tutorial_lib.batches.table import RowTable
+from tutorial_lib.compat.stack import graphbolt_problem
+from tutorial_lib.models.sage import FirstLayer
+
+
+@dataclass
+class Pipeline:
+    """What the loaders of one trainer share.
+
+    Attributes:
+        depth: batches that are made ahead of their use.
+    """
+
+    lists: NeighbourLists
+    table: RowTable
+    labels: Any
+    depth: int = 2
+
+    @classmethod
+    def of(
+        cls, graph: Any, features: Any, labels: Any, *, budget: int, hops: int, depth: int = 2, half: bool = False
+    ) -> Pipeline:
+        """Take over the lists of remote nodes and make room for their rows.
+
+        Args:
+            graph: homogeneous ``DistGraph`` of a running job, whose servers were started by ``serve_if_server``.
+            features, labels: ``DistTensor``s of its nodes.
+            budget: bytes for what comes from other machines; lists get at most half of them.
+            half: rows cross the wire as float16.
+        """
+
+        def make() -> Pipeline:
+            lists = NeighbourLists(graph, budget // 2, hops, graphbolt=graphbolt_problem() is None)
+            table = RowTable(features, graph.get_partition_book(), budget - lists.remote_bytes, half=half)
+            return cls(lists, table, labels, depth)
+
+        return run(make, "lists of neighbours")
+
+    def describe(self) -> dict[str, int]:
+        """For ``result.json``: what is kept, and how often it was of use."""
+        table, lists = self.table, self.lists
+        return {
+            "lists_kept": lists.remote_nodes,
+            "lists_bytes": lists.remote_bytes,
+            "rows_kept": table.used,
+            "rows_bytes": table.used * table.row_bytes,
+            "rows_asked": table.asked,
+            "rows_found": table.hits,
+        }
+
+
+class PipelineLoader:
+    """Iterates over batches like ``BatchLoader``, with their inputs and labels.
+
+    Args:
+        seeds: int64 ids of this trainer's nodes.
+        fanouts: neighbours per hop, outermost first.
+        shuffle: a new order, from torch's generator, each time the loader is iterated.
+        means: make the first layer's means here; False: a block and the rows of its nodes, as for any other model.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        seeds: Tensor,
+        fanouts: Sequence[int],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        means: bool = True,
+    ) -> None:
+        self.means = means
+        self.pipeline, self.seeds, self.batch_size, self.shuffle = pipeline, seeds, batch_size, shuffle
+        self.fanouts = list(fanouts)
+        self._labels: Tensor | None = None
+
+    def __len__(self) -> int:
+        return -(-len(self.seeds) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = torch.randperm(len(self.seeds)) if self.shuffle else torch.arange(len(self.seeds))
+        seed = int(torch.randint(2**31 - 1, ()))
+        return ahead(lambda: self._make(order, seed), self.pipeline.depth, "the next batch")
+
+    def _make(self, order: Tensor, seed: int) -> Iterator[Batch]:
+        """Runs in the background, where random numbers depend on ``seed``."""
+        self.pipeline.lists.seed(seed)
+        if self._labels is None and len(self.seeds):  # all of them in one request
+            self._labels = self.pipeline.labels[self.seeds].long()
+        for chosen in order.split(self.batch_size) if len(order) else ():
+            yield self._batch(self.seeds[chosen], self._labels[chosen])
+
+    def _batch(self, seeds: Tensor, labels: Tensor) -> Batch:
+        start = time.perf_counter()
+        lists, table = self.pipeline.lists, self.pipeline.table
+        nodes, blocks = seeds.to(lists.dtype), []
+        for fanout in reversed(self.fanouts[1:] if self.means else self.fanouts):
+            drawn = lists.draw(nodes, fanout)
+            every, indices = lists.compact(drawn, nodes)
+            blocks.insert(0, _block(drawn.indptr, indices, len(every)))
+            nodes = every
+        outermost = lists.draw(nodes, self.fanouts[0]) if self.means else None
+        half_way = time.perf_counter()
+        inputs, places = _rows(table, nodes) if outermost is None else _first_layer(table, nodes, outermost)
+        seconds = {"sampling": half_way - start, "pull": time.perf_counter() - half_way}
+        return Batch(nodes, seeds, blocks, inputs, labels, seconds, places)
+
+
+def _block(indptr: Tensor, indices: Tensor, sources: int) -> Any:
+    """A block whose destination nodes are the first of its source nodes."""
+    import dgl
+
+    parts = (indptr, indices, torch.empty(0, dtype=indices.dtype))  # no edge ids
+    return dgl.create_block(("csc", parts), num_src_nodes=sources, num_dst_nodes=len(indptr) - 1)
+
+
+def _rows(table: RowTable, nodes: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    """Rows of nodes, and the bytes that came from this machine and from others."""
+    slots = table.slots(nodes)
+    here, pulled = table.count(slots)
+    return torch.index_select(table.rows, 0, slots), (here * table.row_bytes, pulled * table.row_bytes)
+
+
+def _first_layer(table: RowTable, nodes: Tensor, drawn: Drawn) -> tuple[FirstLayer, tuple[int, int]]:
+    """Inputs of the first layer, and the bytes that came from this machine and from others."""
+    slots = table.slots(torch.cat([nodes, drawn.sources]))
+    own, sources = slots[: len(nodes)], slots[len(nodes) :]
+    with torch.no_grad():
+        mean = F.embedding_bag(sources, table.rows, drawn.indptr, mode="mean", include_last_offset=True)
+    here, pulled = table.count(slots)
+    return FirstLayer(torch.index_select(table.rows, 0, own), mean), (here * table.row_bytes, pulled * table.row_bytes)

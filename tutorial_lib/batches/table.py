@@ -1,0 +1,169 @@
+"""Rows of a node's data in one table: own rows in the servers' shared memory, remote rows kept beside them.
+
+    slot 0 .. own-1          rows of this machine's part: the very memory of its DGL server, not a copy
+    first .. first+capacity  remote rows that have come once, until the memory for them is used up
+    then                     remote rows for which there was no room, for this batch only
+
+The three are next to each other in the address space, so that one index reads them all. The kernel hands out memory
+when it is first written, so room that is never used costs nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x1, 0x2, 0x10, 0x20, 0x4000
+PROT_READ, PROT_WRITE = 0x1, 0x2
+ABSENT = -1
+
+
+class RowTable:
+    """Rows of a ``DistTensor`` by node id; reads like the ``DistTensor`` itself: ``table[ids]``.
+
+    For data that nobody writes to: a row that has come once is not asked for again.
+
+    Args:
+        tensor: (N, ...) ``DistTensor`` of nodes, features for example.
+        book: partition book of the graph.
+        budget: bytes for remote rows.
+        half: remote rows cross the wire as float16 (values are rounded; own rows are not).
+
+    Attributes:
+        shape, dtype: those of the tensor.
+        asked, hits, pulled: remote rows that were asked for; that were there; that came over the wire.
+    """
+
+    def __init__(self, tensor: Any, book: Any, budget: int, *, half: bool = False) -> None:
+        self.tensor, self.book, self.half = tensor, book, half
+        self.shape, self.dtype = tensor.shape, tensor.dtype
+        own = tensor.local_partition
+        ids = book.partid2nids(book.partid)
+        self.begin, self.end = (int(ids[0]), int(ids[-1]) + 1) if len(ids) else (0, 0)
+        self.row_bytes = own[:1].numel() * own.element_size() if len(own) else 0
+        remote = self.shape[0] - len(own)
+        self.capacity = min(remote, budget // self.row_bytes) if self.row_bytes else 0
+        self.rows, self.first = _contiguous(own, self.capacity + remote)
+        self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
+        self.slot_of[self.begin : self.end] = torch.arange(self.end - self.begin, dtype=torch.int32)
+        self.used = self.asked = self.hits = self.pulled = 0
+        self._seen = torch.zeros(len(self.rows), dtype=torch.uint8)
+        self._passing: Tensor | None = None  # ids of the rows that are here for this batch only
+
+    def slots(self, ids: Tensor) -> Tensor:
+        """int32 positions in ``rows`` of the nodes ``ids`` (any of them more than once); pulls those that are absent.
+
+        They are valid until the next call, which may overwrite rows for which there was no room.
+        """
+        self._forget_passing()
+        slots = torch.index_select(self.slot_of, 0, ids)
+        absent = slots == ABSENT
+        if bool(absent.any()):
+            self._pull(torch.unique(ids[absent]))
+            slots = torch.index_select(self.slot_of, 0, ids)
+        return slots
+
+    def count(self, slots: Tensor) -> tuple[int, int]:
+        """Note which rows a batch uses: rows from this machine, and rows that had to be pulled just now.
+
+        Each row is counted once, however often it is in ``slots``, the result of the last call of ``slots``.
+        """
+        self._seen.zero_()
+        self._seen[slots.long()] = 1
+        remote = int(self._seen[self.first :].sum(dtype=torch.int64))
+        self.asked += remote
+        self.hits += remote - self._pulled_now
+        return int(self._seen.sum(dtype=torch.int64)) - self._pulled_now, self._pulled_now
+
+    def __getitem__(self, ids: Tensor) -> Tensor:
+        return torch.index_select(self.rows, 0, self.slots(ids))
+
+    _pulled_now = 0
+
+    def _pull(self, ids: Tensor) -> None:
+        """Fetch rows; the first of them stay, as far as there is room."""
+        found = self._fetch(ids.long())
+        keep = min(len(ids), self.capacity - self.used)
+        begin = self.first + self.used
+        self.rows[begin : begin + keep] = found[:keep]
+        self.slot_of[ids[:keep].long()] = torch.arange(begin, begin + keep, dtype=torch.int32)
+        self.used += keep
+        if keep < len(ids):
+            self._passing = ids[keep:].long()
+            begin = self.first + self.capacity
+            end = begin + len(self._passing)
+            self.rows[begin:end] = found[keep:]
+            self.slot_of[self._passing] = torch.arange(begin, end, dtype=torch.int32)
+        self._pulled_now = len(ids)
+        self.pulled += len(ids)
+
+    def _fetch(self, ids: Tensor) -> Tensor:
+        if self.half:
+            from tutorial_lib.batches.service import half_rows
+
+            return half_rows(self.tensor, self.book, ids)
+        return self.tensor[ids]  # DGL asks all machines at once
+
+    def _forget_passing(self) -> None:
+        self._pulled_now = 0
+        if self._passing is not None:
+            self.slot_of[self._passing] = ABSENT
+            self._passing = None
+
+
+def _contiguous(own: Tensor, more: int) -> tuple[Tensor, int]:
+    """A tensor that begins with the rows of ``own``, and where in it ``more`` further rows begin.
+
+    Its beginning is the same memory as ``own`` where that lies in a shared file at the start of a page (DGL's servers
+    put it so), and else a copy. The further rows begin after the last page of ``own``.
+    """
+    row = own[:1].numel() * own.element_size()
+    mapping = _shared_file_of(own) if len(own) else None
+    page = mmap.PAGESIZE
+    if mapping is None:
+        rows = torch.empty((len(own) + more, *own.shape[1:]), dtype=own.dtype)
+        rows[: len(own)] = own
+        return rows, len(own)
+    path, offset = mapping
+    pages = -(-len(own) * row // page) * page
+    first = -(-pages // row)
+    total = (first + more) * row
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    failed = ctypes.c_void_p(-1).value
+    free = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
+    address = libc.mmap(None, total, PROT_READ | PROT_WRITE, free, -1, 0)
+    if address == failed:
+        raise MemoryError(f"no room for {total} bytes in the address space: {ctypes.get_errno()}")
+    buffer = (ctypes.c_char * total).from_address(address)
+    # Every view of the tensor holds the buffer. Not at the end of the process, when a thread may still be reading: the
+    # kernel does it then.
+    weakref.finalize(buffer, libc.munmap, address, total).atexit = False
+    with path.open("rb") as file:
+        if libc.mmap(address, pages, PROT_READ, MAP_SHARED | MAP_FIXED, file.fileno(), offset) == failed:
+            raise OSError(ctypes.get_errno(), f"cannot map {path}")
+    return torch.frombuffer(buffer, dtype=own.dtype).view(first + more, *own.shape[1:]), first
+
+
+def _shared_file_of(tensor: Tensor) -> tuple[Path, int] | None:
+    """The file in shared memory, and the place in it, where a tensor begins; None for any other memory."""
+    address = tensor.data_ptr()
+    if not tensor.is_contiguous():
+        return None
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _rights, offset, _device, _inode, *name = line.split(maxsplit=5)
+        begin, end = (int(part, 16) for part in span.split("-"))
+        if begin <= address < end:
+            place = int(offset, 16) + address - begin
+            path = Path(name[0]) if name else None
+            usable = path is not None and path.is_file() and place % mmap.PAGESIZE == 0
+            return (path, place) if usable and path else None
+    return None

@@ -1,0 +1,274 @@
+"""The coordinator: one agent per machine, their messages, the first failure, and a clean end.
+
+    every machine is checked -> agents start -> every machine serves
+        -> trainers start -> trainers done -> servers leave -> done
+
+Each arrow is a wait with a limit. The first failure anywhere ends the wait and stops every machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tutorial_lib.cluster.agents import Agents
+from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, how_it_ended, stall_failure
+from tutorial_lib.cluster.findings import OK
+from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.preflight import require
+from tutorial_lib.cluster.progress import Progress
+from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
+from tutorial_lib.cluster.stacks import Stack, report
+from tutorial_lib.errors import JobError
+
+__all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse", "how_it_ended"]
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds that each stage may take.
+
+    Attributes:
+        serving: until all servers have loaded their parts and listen.
+        job: for all of the training; None for no limit.
+        leaving: for the servers to end by themselves after the trainers have.
+        stopping: for the agents to end everything when told to.
+        cause: to wait for the cause of a lost connection.
+        stall: without any sign of progress anywhere; None waits for ever.
+        silence: without a word from an agent, which sends one every 2 s.
+    """
+
+    serving: float = 300.0
+    job: float | None = None
+    leaving: float = 20.0
+    stopping: float = 15.0
+    cause: float = 5.0
+    stall: float | None = 120.0
+    silence: float = 30.0
+
+
+CANCEL = -1  # in the place of an agent's number: a message of our own
+PING_SECONDS = 5.0
+STACKS_SECONDS = 8.0
+
+
+@dataclass
+class MachineUse:
+    """What a machine used.
+
+    Attributes:
+        bytes_sent: through its network card.
+        peak_rss: bytes of the largest process of each kind.
+        received: bytes that came over TCP connections, by the machine that sent them, see ``traffic``.
+    """
+
+    bytes_sent: int = 0
+    peak_rss: dict[str, int] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
+
+
+class Coordinator:
+    """Runs one job on a cluster that has been entered.
+
+    Args:
+        on_event: called in this thread for each event of a trainer and each stage of the job.
+        limits: time limits.
+        remote: the plan with the paths of the machines, where they are not those of this computer.
+        preflight: have every machine checked before anything is started.
+        allow_public: accept addresses that anybody may reach.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        plan: JobPlan,
+        on_event: Callable[[Event], None] = lambda _event: None,
+        limits: Limits | None = None,
+        remote: JobPlan | None = None,
+        preflight: bool = True,
+        allow_public: bool = False,
+    ) -> None:
+        self.cluster, self.plan, self.on_event, self.limits = cluster, plan, on_event, limits or Limits()
+        self._remote, self._preflight, self._allow_public = remote or plan, preflight, allow_public
+        self.agents = Agents(cluster, plan, self._remote, self._warn)
+        self._said: dict[str, set[int]] = {}
+        self.use = {machine.name: MachineUse() for machine in plan.machines}
+        self.events: list[Event] = []
+        self._last_ping = 0.0
+        self._stacks: dict[int, list[Stack]] = {}
+        self._cancelled: BaseException | None = None
+
+    def run(self) -> dict[str, MachineUse]:
+        """Run the job to its end and return what each machine used.
+
+        Raises:
+            PreflightFailed: what would have made the job fail; nothing has been started.
+            JobFailed: with the first cause. KeyboardInterrupt: after everything has been stopped.
+        """
+        if self._preflight:
+            self._stage("checks")
+            for finding in require(self.cluster, self._remote, allow_public=self._allow_public):
+                if finding.status == OK and finding.remedy:  # allowed, and to be known
+                    text = f"{finding.sentence}. {finding.remedy}"
+                    self.on_event({"kind": "warning", "text": text, "time": time.time()})
+        self._progress = Progress()
+        try:
+            self.agents.start()
+            self._stage("servers")
+            self._wait_for("serving", self.limits.serving, "the DGL servers to load their parts and listen")
+            self._stage("trainers")
+            self.agents.tell_all("trainers")
+            self._wait_for("trainers_done", self.limits.job, "the trainers to finish")
+            self._stage("leaving")
+            if not self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False):
+                text = f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped"
+                self._warn(text)
+        except JobFailed as failure:
+            raise self._first_cause(failure) from None
+        finally:
+            try:
+                self.agents.stop(self.limits.stopping, self._take_quietly)
+            finally:
+                self.agents.clean_up(set(range(len(self.plan.machines))) - self._said.get("done", set()))
+        return self.use
+
+    def cancel(self, error: BaseException) -> None:
+        """From another thread: have ``run`` stop everything and raise this error, after an event ``stopped``."""
+        self._cancelled = error
+        self.agents.inbox.put((CANCEL, None))  # or it would notice after the message that it waits for
+
+    def _first_cause(self, first: JobFailed) -> JobFailed:
+        """A lost connection is what others see of a death; wait a little for the one who died to be reported."""
+        deadline = time.monotonic() + self.limits.cause
+        while first.is_consequence and time.monotonic() < deadline:
+            try:
+                if (received := self.agents.receive(0.1)) is not None:
+                    self._take(*received)
+            except JobFailed as other:
+                first = first if other.is_consequence else other
+        return first
+
+    def _warn(self, text: str) -> None:
+        with contextlib.suppress(JobError):  # of a reporter that ends the job by raising: it will do so again
+            self.on_event({"kind": "warning", "text": text, "time": time.time()})
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled is not None:
+            error, self._cancelled = self._cancelled, None
+            self.on_event({"kind": "stopped", "time": time.time()})
+            raise error
+
+    def _stage(self, name: str) -> None:
+        self.on_event({"kind": "stage", "stage": name, "time": time.time()})
+
+    def _wait_for(self, kind: str, seconds: float | None, what: str, *, fatal: bool = True) -> bool:
+        """Take messages until every machine has sent ``kind``; some may have done so during an earlier wait."""
+        self._check_cancelled()
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while missing := set(range(len(self.plan.machines))) - self._said.get(kind, set()):
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                if not fatal:
+                    return False
+                names = ", ".join(self.plan.machines[k].name for k in sorted(missing))
+                raise failure(self.plan, min(missing), "agent", 0, f"waited {seconds:g} s for {what} on {names}")
+            self._look_for_a_stall()
+            # A wait without a limit would not notice Ctrl-C on some platforms.
+            if (received := self.agents.receive(min(left, 1.0))) is None:
+                continue
+            index, message = received
+            self._take(index, message)
+            if index >= 0 and index not in self.agents.open and index not in self._said.get(kind, set()):
+                raise failure(self.plan, index, "agent", 0, f"the agent ended; waited for {what}")
+        return True
+
+    def _look_for_a_stall(self) -> None:
+        now = time.monotonic()
+        self._progress.tick()
+        self.agents.push()
+        if self.plan.silence is not None and now - self._last_ping > PING_SECONDS:
+            self._last_ping = now
+            self.agents.tell_all("ping")
+        if not self.agents.inbox.empty():  # what has come and is not read yet may say otherwise
+            return
+        silent = self._progress.silent_agent(self.limits.silence)
+        if silent is not None and silent in self.agents.open:
+            cause = f"no word from it for {self.limits.silence:g} s: the machine, or the way to it, is down or frozen"
+            raise failure(self.plan, silent, "agent", 0, cause)
+        if self.limits.stall is not None and self._progress.still_for() > self.limits.stall:
+            raise self._stalled(self.limits.stall)
+
+    def _stalled(self, seconds: float) -> JobFailed:
+        """Ask all machines where their processes stand, and write it down."""
+        self._stacks.clear()
+        self.agents.tell_all("stacks")
+        deadline = time.monotonic() + STACKS_SECONDS
+        while set(self._stacks) < self.agents.open and time.monotonic() < deadline:
+            if (received := self.agents.receive(0.2)) is not None:
+                self._take(*received)  # a failure that is told only now is the cause of the stall
+        found = [(index, stack) for index in sorted(self._stacks) for stack in self._stacks[index]]
+        path = Path(self.plan.log_dir) / "stacks.txt"
+        with contextlib.suppress(OSError):  # a full disk must not hide what the first line says
+            path.write_text(report([(self.plan.machines[index].name, stack) for index, stack in found]))
+        return stall_failure(self.plan, seconds, found, path)
+
+    def _take_quietly(self, index: int, message: dict[str, Any] | None) -> None:
+        with contextlib.suppress(JobFailed):  # the first cause is already on its way
+            self._take(index, message)
+
+    def _take(self, index: int, message: dict[str, Any] | None) -> None:
+        if index == CANCEL:
+            self._check_cancelled()
+            return
+        if message is None:
+            expected = index not in self.agents.open
+            self.agents.open.discard(index)
+            if not expected:
+                raise failure(self.plan, index, "agent", 0, self._how_the_agent_ended(index))
+            return
+        self._progress.note(index, message)
+        self._said.setdefault(message["type"], set()).add(index)
+        if message["type"] == "event":
+            self._take_event(index, message["event"])
+        elif message["type"] == "exited":
+            self._record({"kind": "exited", "time": time.time(), **_without_type(message)}, index)
+        elif message["type"] == "failed":
+            raise exit_failure(self.plan, index, message)
+        elif message["type"] == "dropped":
+            text = f"{self.plan.machines[index].name}: {message['count']} step events were dropped, nobody read them"
+            self._warn(text)
+        elif message["type"] == "stacks":
+            self._stacks[index] = [Stack(**fields) for fields in message["stacks"]]
+        elif message["type"] == "done":
+            self.agents.open.discard(index)
+            use = MachineUse(message["bytes_sent"], message["peak_rss"], message["received"])
+            self.use[self.plan.machines[index].name] = use
+
+    def _how_the_agent_ended(self, index: int) -> str:
+        code = self.agents.exit_code(index)
+        if code == SSH_FAILED and self.plan.silence is not None:
+            return "it was killed, or the ssh connection to it is lost (then it ends what it started by itself)"
+        return "the agent ended unexpectedly" + ("" if code is None else f" ({how_it_ended(code)})")
+
+    def _record(self, event: Event, index: int) -> None:
+        event = {"machine": self.plan.machines[index].name, **event}
+        self.events.append(event)
+        self.on_event(event)
+
+    def _take_event(self, index: int, event: Event) -> None:
+        self._record(event, index)
+        if event["kind"] == "failure":
+            role, k = event.get("role", "trainer"), event["local_rank"]
+            rank, log = (event["rank"], None) if role == "trainer" else (None, f"trainer-{k}.log")
+            cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
+            raise failure(self.plan, index, role, k, cause, rank=rank, tail=event["traceback"], log=log)
+
+
+def _without_type(message: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in message.items() if key != "type"}

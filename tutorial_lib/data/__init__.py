@@ -1,0 +1,108 @@
+"""Data sets by name or path: ``load_dataset("synthetic-products", scale=0.04)``.
+
+==================  ==========================================================  ================
+name                what                                                        needs
+==================  ==========================================================  ================
+synthetic-products  generated imitation of ogbn-products (the embedded default)  nothing
+synthetic-academic  generated authors, papers and fields: a heterogeneous graph  nothing
+ogbn-products       co-purchase graph of the Open Graph Benchmark                a download
+ogbn-arxiv          citation graph of the Open Graph Benchmark                   a download
+amazon-computers    Amazon Computers, the file that DGL downloads                a download
+amazon-photo        Amazon Photo, the file that DGL downloads                    a download
+PATH.npz            any file in the layout of Amazon Computers                   the file
+==================  ==========================================================  ================
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tutorial_lib.data.base import MASKS, Dataset, check_dataset
+from tutorial_lib.errors import InputError
+
+DEFAULT_SCALE = 0.04
+NAMES = ("synthetic-products", "synthetic-academic", "ogbn-products", "ogbn-arxiv", "amazon-computers", "amazon-photo")
+
+__all__ = [
+    "DEFAULT_SCALE",
+    "MASKS",
+    "NAMES",
+    "Dataset",
+    "check_arguments",
+    "check_dataset",
+    "default_root",
+    "load_dataset",
+]
+
+
+def default_root() -> Path:
+    """The folder ``data/`` of the repository this package was installed from, else of the working directory."""
+    repo = Path(__file__).resolve().parents[2]
+    return (repo if (repo / "pyproject.toml").is_file() else Path.cwd()) / "data"
+
+
+def check_arguments(name: str, scale: float, seed: int) -> None:
+    """Find a wrong name or scale without loading anything.
+
+    Raises:
+        InputError: the name is unknown, or the scale or the seed is out of range.
+    """
+    if name == "synthetic-products":
+        from tutorial_lib.data.synthetic import check_scale
+
+        check_scale(scale, seed)
+    elif name == "synthetic-academic":
+        from tutorial_lib.data import academic
+
+        academic.check_scale(scale, seed)
+    elif name not in NAMES and not name.endswith(".npz"):
+        raise InputError(f"unknown data set {name!r}", f"Known: {', '.join(NAMES)}, or the path of an .npz file.")
+
+
+def load_dataset(
+    name_or_path: str | Path,
+    *,
+    scale: float = DEFAULT_SCALE,
+    seed: int = 0,
+    root: str | Path | None = None,
+    features: bool = True,
+    download: bool = False,
+) -> Dataset:
+    """Load a data set, checked and ready to partition.
+
+    Args:
+        name_or_path: one of ``NAMES`` or the path of an ``.npz`` file.
+        scale: size of a generated data set, 0.002 to 1.0 (1.0 has the size of ogbn-products, or of ogbn-mag); ignored
+            elsewhere.
+        seed: seed of the generator, or of the random split of a data set that has none of its own.
+        root: folder that holds downloads and caches; ``data/`` by default.
+        features: False loads the graph, labels and split alone.
+        download: allow a download. Without it, what is missing is said and nothing is fetched.
+
+    Raises:
+        InputError: unknown name, missing, damaged or invalid data. Nothing half-written is left behind.
+    """
+    root = Path(root) if root is not None else default_root()
+    name = str(name_or_path)
+    check_arguments(name, scale, seed)
+    if name == "synthetic-products":
+        from tutorial_lib.data.synthetic import load_synthetic_products
+
+        dataset = load_synthetic_products(scale=scale, seed=seed, root=root)
+    elif name == "synthetic-academic":
+        from tutorial_lib.data.academic import load_synthetic_academic
+
+        dataset = load_synthetic_academic(scale=scale, seed=seed, root=root)
+    elif name in ("ogbn-products", "ogbn-arxiv"):
+        from tutorial_lib.data.ogb import load_ogb
+
+        dataset = load_ogb(name, root=root, features=features, download=download)
+    elif name in ("amazon-computers", "amazon-photo"):
+        from tutorial_lib.data.amazon import load_amazon
+
+        dataset = load_amazon(name, root=root, seed=seed, download=download)
+    else:
+        from tutorial_lib.data.amazon import load_npz
+
+        dataset = load_npz(Path(name), seed=seed)
+    return check_dataset(dataset, need_features=features)

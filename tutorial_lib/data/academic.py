@@ -1,0 +1,178 @@
+"""synthetic-academic: papers, their authors and their fields, for heterogeneous graphs, without a download.
+
+                       ogbn-mag      scale 1.0     scale 0.04
+    papers             736,389       736,389       29,456
+    authors            1,134,649     1,134,649     45,386
+    fields             59,965        59,965        2,399
+    author writes      7,145,660     about 7.1 M   about 280,000
+    paper cites        5,416,271     about 5.4 M   about 210,000
+    paper has topic    7,505,078     about 7.5 M   about 290,000
+
+Every relation is there with its reverse, and authors have topics too. The sizes are those of ogbn-mag (Hu et al. 2020);
+institutions are left out, and the content is drawn here: each paper, author and field has a hidden topic, the label of
+a paper is its topic, and most edges join nodes of one topic. Papers have features that say little; authors and fields
+have none at all, so a model has to learn a row for each of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tutorial_lib.data.base import MASKS, Dataset
+from tutorial_lib.data.cache import ArrayCache, Arrays, name_with_scale
+from tutorial_lib.errors import InputError
+
+NAME = "synthetic-academic"
+VERSION = 1  # part of the cache's name: raise it with every change of what is generated
+SMALLEST, LARGEST = 0.002, 1.0
+PAPERS, AUTHORS, FIELDS = 736_389, 1_134_649, 59_965
+WRITES, CITES, HAS_TOPIC, AUTHOR_TOPICS = 7_145_660, 5_416_271, 7_505_078, 1_700_000
+NUM_CLASSES, FEATURES = 16, 64
+
+# What is drawn, as (source type, relation, destination type): name of the reverse. Two relations are called has-topic.
+RELATIONS = {
+    ("author", "writes", "paper"): "written-by",
+    ("paper", "cites", "paper"): "cited-by",
+    ("paper", "has-topic", "field"): "topic-of",
+    ("author", "has-topic", "field"): "topic-of",
+}
+ARRAYS = ("feat", "label", "split", *(f"{a}-{name}-{b}" for a, name, b in RELATIONS))
+
+# These were turned until features alone gave about half of the papers their class, and the graph most of them.
+TOPIC_SPREAD = 0.5  # standard deviation of the logarithm of a topic's size
+ACTIVITY_SPREAD = 1.0  # the same of how much an author writes, of how often a field or a paper is named
+SAME_TOPIC = {"writes": 0.45, "cites": 0.4, "has-topic": 0.15}  # other edges go anywhere
+STRAY = 0.08  # papers whose authors, fields and citations are those of another topic
+FEATURE_SIGNAL = 0.22  # standard deviation of a topic's centre, per feature; that of the noise is 1
+TRAIN, VALID = 0.6, 0.2
+
+
+def load_synthetic_academic(*, scale: float, seed: int = 0, root: Path) -> Dataset:
+    """The data set from its cache under ``root``, or generated and then cached (see ``cache.ArrayCache``).
+
+    Args:
+        scale: 0.002 to 1.0, the share of the sizes above.
+        seed: equal seeds give equal bytes.
+
+    Returns:
+        A ``Dataset`` whose graph has the node types author, field and paper and eight edge types; edge e of a relation
+        and edge e of its reverse are the two directions of one. Only papers have ``feat``, ``label`` and masks.
+
+    Raises:
+        InputError: scale or seed out of range.
+    """
+    check_scale(scale, seed)
+    folder = Path(root).expanduser() / "cache" / name_with_scale(NAME, scale, seed, VERSION)
+    cache = ArrayCache(folder, ARRAYS, VERSION, _to_stderr)
+    return _to_dataset(cache.load(lambda: _generate_arrays(scale, seed)), scale, seed)
+
+
+def generate_synthetic_academic(scale: float, seed: int = 0) -> Dataset:
+    """As ``load_synthetic_academic``; no file is read or written."""
+    check_scale(scale, seed)
+    return _to_dataset(_generate_arrays(scale, seed), scale, seed)
+
+
+def check_scale(scale: float, seed: int) -> None:
+    """Raise an InputError if the scale or the seed is out of range."""
+    if not SMALLEST <= scale <= LARGEST:
+        raise InputError(
+            f"{NAME}: scale {scale} is outside {SMALLEST} to {LARGEST}",
+            f"1.0 has the size of ogbn-mag ({PAPERS:,} papers); 0.04 is made for a laptop.",
+        )
+    if seed < 0:
+        raise InputError(f"{NAME}: seed {seed} is negative", "Give a whole number from 0 up.")
+
+
+def _generate_arrays(scale: float, seed: int) -> Arrays:
+    """One generator in a fixed order: the same seed gives the same bytes."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    sizes = {"paper": round(PAPERS * scale), "author": round(AUTHORS * scale), "field": round(FIELDS * scale)}
+    share = np.exp(TOPIC_SPREAD * rng.standard_normal(NUM_CLASSES))
+    share /= share.sum()
+    topics = {name: rng.choice(NUM_CLASSES, size, p=share) for name, size in sizes.items()}
+    label = topics["paper"].copy()
+    stray = np.flatnonzero(rng.random(sizes["paper"]) < STRAY)
+    topics["paper"][stray] = rng.integers(0, NUM_CLASSES, len(stray))
+    pools = {name: _Pool(rng, topic) for name, topic in topics.items()}
+    arrays: Arrays = {"label": label.astype(np.uint8), "split": _split(rng, sizes["paper"])}
+    wanted = dict(zip(RELATIONS, (WRITES, CITES, HAS_TOPIC, AUTHOR_TOPICS), strict=True))
+    for (start, name, end), full in wanted.items():
+        # An edge is drawn from the side that there are many of: a paper picks its authors and fields.
+        one, other = (end, start) if name == "writes" else (start, end)
+        picked = _pick(rng, topics[one], pools[other], round(full * scale), SAME_TOPIC[name], distinct=one == other)
+        pairs = picked[::-1] if name == "writes" else picked
+        arrays[f"{start}-{name}-{end}"] = np.stack(pairs).astype(np.int32)
+    centres = rng.standard_normal((NUM_CLASSES, FEATURES), dtype=np.float32) * np.float32(FEATURE_SIGNAL)
+    arrays["feat"] = rng.standard_normal((sizes["paper"], FEATURES), dtype=np.float32)
+    arrays["feat"] += centres[label]
+    return arrays
+
+
+class _Pool:
+    """Nodes of one type that are picked by topic, in proportion to how active each of them is.
+
+    They lie on one line, ordered by topic, each with its activity as length; a point of the line picks a node.
+    """
+
+    def __init__(self, rng: np.random.Generator, topic: np.ndarray) -> None:
+        self.order = np.argsort(topic, kind="stable")
+        self.ends = np.cumsum(rng.lognormal(0.0, ACTIVITY_SPREAD, len(topic)))
+        first = np.searchsorted(topic[self.order], np.arange(NUM_CLASSES + 1))
+        self.topic_ends = np.concatenate([[0.0], self.ends])[first]
+
+    def pick(self, rng: np.random.Generator, topic: np.ndarray, same: np.ndarray) -> np.ndarray:
+        """For each entry, a node of ``topic`` where ``same``, else any: int64 ids."""
+        low = np.where(same, self.topic_ends[topic], 0.0)
+        high = np.where(same, self.topic_ends[topic + 1], self.ends[-1])
+        point = low + rng.random(len(topic)) * (high - low)
+        return self.order[np.minimum(np.searchsorted(self.ends, point, side="right"), len(self.order) - 1)]
+
+
+def _pick(
+    rng: np.random.Generator, topic: np.ndarray, pool: _Pool, count: int, same: float, *, distinct: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """About ``count`` different pairs (node, picked), sorted; every node is in one at least, if it can be."""
+    n = len(topic)
+    node = np.concatenate([np.arange(n), rng.integers(0, n, max(0, count - n))])
+    other = pool.pick(rng, topic[node], rng.random(len(node)) < same)
+    keys = np.unique(node * len(pool.order) + other)
+    node, other = np.divmod(keys, len(pool.order))
+    keep = node != other if distinct else np.ones(len(node), bool)
+    return node[keep], other[keep]
+
+
+def _split(rng: np.random.Generator, papers: int) -> np.ndarray:
+    """0 train, 1 valid, 2 test: uint8 (papers,)."""
+    split = np.full(papers, 2, np.uint8)
+    order = rng.permutation(papers)
+    split[order[: round(papers * (TRAIN + VALID))]] = 1
+    split[order[: round(papers * TRAIN)]] = 0
+    return split
+
+
+def _to_dataset(arrays: Arrays, scale: float, seed: int) -> Dataset:
+    import dgl
+
+    edges = {}
+    for (start, name, end), back in RELATIONS.items():
+        first, second = (torch.from_numpy(row.astype(np.int64)) for row in arrays[f"{start}-{name}-{end}"])
+        edges[start, name, end] = (first, second)
+        edges[end, back, start] = (second, first)
+    counts = {"paper": len(arrays["label"]), "author": round(AUTHORS * scale), "field": round(FIELDS * scale)}
+    graph = dgl.heterograph(edges, num_nodes_dict=counts)
+    papers = graph.nodes["paper"].data
+    papers["feat"] = torch.from_numpy(arrays["feat"])
+    papers["label"] = torch.from_numpy(arrays["label"].astype(np.int64))
+    for number, mask in enumerate(MASKS):
+        papers[mask] = torch.from_numpy(np.equal(arrays["split"], number))
+    info = {"scale": scale, "seed": seed, "version": VERSION, "sizes_of": "ogbn-mag", "real_data": False}
+    return Dataset(NAME, graph, NUM_CLASSES, info)
+
+
+def _to_stderr(line: str) -> None:
+    print(f"{NAME}: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,226 @@
+"""What a person sees in the terminal while a job runs, and the table at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tutorial_lib.cluster.coordinator import JobFailed
+from tutorial_lib.errors import TutorialError
+from tutorial_lib.job.watching import JobView
+from tutorial_lib.tasks import score_name
+
+STAGES = {
+    "checks": "checking the machines",
+    "servers": "DGL servers are loading their parts",
+    "trainers": "trainers are starting and connecting",
+    "leaving": "servers are leaving",
+}
+
+
+class RunDisplay:
+    """Prints one line per thing worth knowing; on a terminal, a line below shows the running epoch as it goes.
+
+    Where output is not a terminal, steps print nothing: the log of a job has one line for each epoch.
+    """
+
+    def __init__(self, epochs: int = 0, console: Console | None = None) -> None:
+        self.console = console or own_console()
+        self.epochs = epochs
+        self.start = time.monotonic()
+        self.view = JobView(epochs)
+        self.live = Live(self.view, console=self.console, refresh_per_second=8, transient=True)
+
+    def expect(self, epochs: int) -> None:
+        """The next job has so many epochs."""
+        self.epochs = self.view.epochs = epochs
+
+    def __enter__(self) -> RunDisplay:
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.live.stop()
+
+    def say(self, text: str) -> None:
+        """One line, with the seconds since the start."""
+        self.console.print(f"{time.monotonic() - self.start:7.1f} s  {text}", soft_wrap=True)
+        self._waiting(text)
+
+    def summary(self, result: dict[str, Any], out: Path) -> None:
+        """The table at the end; paths stand below it, on lines of their own, so that they are never folded."""
+        self.console.print(summary_table(result))
+        self.console.print(f"run folder: {out}\nnotebooks:  make lab", soft_wrap=True)
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take an event of a job, see ``cluster.launch`` and ``events``."""
+        kind = event["kind"]
+        self.view.on_event(event)
+        if kind == "stage":
+            self._waiting(STAGES[event["stage"]])
+            if event["stage"] not in ("checks", "leaving"):
+                self.say(STAGES[event["stage"]])
+        elif kind in ("copied", "warning"):
+            self.say(event["text"])
+        elif kind == "joined":
+            self.say(f"rank {event['rank']} joined on {event['machine']}")
+            self._waiting("training")
+        elif kind == "epoch":
+            self.epoch(event)
+        elif kind == "resumed":
+            if "damaged" in event:
+                self.say(f"{event['damaged']}; the one before it is used")
+            self.say(f"continuing after epoch {event['epochs']} from the checkpoint")
+        elif kind == "evaluating":
+            self.say("evaluating every node over all its neighbours")
+            self._waiting("evaluating")
+
+    def epoch(self, epoch: dict[str, Any]) -> None:
+        """One finished epoch."""
+        number = f"{epoch['epoch'] + 1:{len(str(self.epochs))}d}/{self.epochs}"
+        self.say(
+            f"epoch {number}  loss {epoch['loss']:.4f}  valid {epoch['val_accuracy']:.4f}  {epoch['seconds']:.2f} s"
+        )
+        self._waiting(f"epoch {min(epoch['epoch'] + 2, self.epochs)} of {self.epochs}")
+
+    def _waiting(self, text: str) -> None:
+        self.view.wait_for(text)
+
+
+def human_bytes(count: float) -> str:
+    """``1234567`` to ``1.2 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def own_console() -> Console:
+    """A console that ignores markup in paths and, on a terminal, keeps writing there while output is redirected."""
+    terminal = lasting_stream(sys.stdout, os.dup(sys.stdout.fileno())) if sys.stdout.isatty() else None
+    # Jupyter sets FORCE_COLOR for its programs; in a pipe, colours would be signs between the words.
+    return Console(file=terminal, force_terminal=terminal is not None, markup=False, emoji=False, highlight=False)
+
+
+class _LastingFile(io.RawIOBase):
+    """A file descriptor that never fails: a week of training does not end because nobody reads its output any more.
+
+    Attributes:
+        lost: why something was not written, other than that its reader or its terminal is gone; else empty.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number, self.lost = number, ""
+
+    def fileno(self) -> int:
+        return self._number
+
+    def isatty(self) -> bool:
+        return os.isatty(self._number)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        try:
+            return os.write(self._number, data)
+        except BlockingIOError:  # another program has made this pipe or terminal so; its reader gets a moment
+            select.select([], [self._number], [], 1.0)
+            return 0 if select.select([], [self._number], [], 0)[1] else len(data)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
+                self.lost = error.strerror
+            return len(data)
+
+
+def lasting_stream(like: Any, number: int) -> io.TextIOWrapper:
+    """A text stream to a file descriptor that goes on when its reader is gone, and writes any text in any locale.
+
+    Args:
+        like: the stream whose encoding and buffering it gets; None (it was closed at the start): UTF-8, by lines.
+    """
+    by_line = like is None or like.line_buffering or like.write_through
+    encoding = getattr(like, "encoding", None) or "utf-8"
+    file = io.BufferedWriter(_LastingFile(number))
+    return io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=by_line)
+
+
+def lost_output() -> str:
+    """Why something that was printed is not where it belongs, for example on a full disk; empty: nothing is lost."""
+    with contextlib.suppress(AttributeError, ValueError):
+        sys.stdout.flush()
+        return sys.stdout.buffer.raw.lost
+    return ""
+
+
+def summary_table(result: dict[str, Any]) -> Table:
+    """The end of a run: what ran, how well, how long, what went over the wire."""
+    table = Table(show_header=False, title=f"{result['dataset']}: global result", title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    epochs = result["epochs"]
+    machines = f"{result['machines']} x {result['trainers_per_machine']} trainer(s), {result['world_size']} ranks"
+    table.add_row("machines", machines)
+    table.add_row("epochs", f"{len(epochs)}, {sum(e['seconds'] for e in epochs) / max(1, len(epochs)):.2f} s each")
+    if epochs:
+        table.add_row("loss", f"{epochs[-1]['loss']:.4f}")
+    score = score_name(result.get("task", "node"))
+    table.add_row(f"valid {score}", f"{result['val_accuracy']:.4f}")
+    table.add_row(f"test {score}", f"{result['test_accuracy']:.4f}")
+    for name, value in result.get("scores", {}).items():
+        table.add_row(name, f"{value:.4f}")
+    table.add_row("seconds", f"{result['seconds']:.1f}")
+    if result["bytes_sent"]:
+        sent = ", ".join(f"{name} {human_bytes(count)}" for name, count in result["bytes_sent"].items())
+        table.add_row("sent on the wire", sent)
+    return table
+
+
+# Hu et al. 2020 and the OGB leaderboard, GraphSAGE with neighbour sampling on the real ogbn-products.
+PUBLISHED = {"valid accuracy": (0.9170, 0.0009), "test accuracy": (0.7870, 0.0036)}
+
+
+PUBLISHED_NODES = 2_449_029
+
+
+def is_published_graph(dataset: str, nodes: int) -> bool:
+    """Whether the published figures are about this graph; a small one in its format may bear its name."""
+    return dataset == "ogbn-products" and nodes == PUBLISHED_NODES
+
+
+def comparison_table(result: dict[str, Any]) -> Table:
+    """This run beside the published GraphSAGE figures, saying which data set it was."""
+    name = result["dataset"]
+    if not is_published_graph(name, sum(result["partition"]["nodes"])):
+        name += " (not the published graph)" if name == "ogbn-products" else " (not ogbn-products)"
+    table = Table(title="Beside the published figures", title_justify="left")
+    for heading in ("", f"this run, {name}", "published, ogbn-products"):
+        table.add_column(heading)
+    for label, (mean, deviation) in PUBLISHED.items():
+        ours = result["val_accuracy" if label.startswith("valid") else "test_accuracy"]
+        table.add_row(label, f"{ours:.4f}", f"{mean:.4f} +/- {deviation:.4f}")
+    return table
+
+
+def print_failure(error: TutorialError) -> None:
+    """On standard error: one line of cause, then what to do, then the log of the process that failed."""
+    print(f"error: {error.message}", file=sys.stderr)
+    for number, line in enumerate(error.remedy.splitlines()):
+        print(f"{'what to do: ' if number == 0 else '            '}{line}", file=sys.stderr)
+    if isinstance(error, JobFailed):
+        print(f"log: {error.log}", file=sys.stderr)
+        for line in error.tail:
+            print(f"  | {line}", file=sys.stderr)

@@ -1,0 +1,156 @@
+"""Rows that are learned, one for each node: ``DistEmbedding`` in a job, DGL's ``NodeEmbedding`` in one process.
+
+Both are read with ``rows(ids)``, remember what was read, and are updated by an optimiser of DGL's called SparseAdam.
+The two SparseAdams compute the same: one step counter for each row, and for a row that a step read several times the
+mean of its gradients. ``torch.optim.SparseAdam`` is not that: it has one counter for all rows, so that the first
+update of a row is half as long as DGL's when it comes in step 10, and 2.5 times as long in step 1000; and it sums.
+
+first_rows        what the rows are at the start, by the node's number in the data set
+unused_name       a name that no rows of this process have yet
+distributed_rows  a DistEmbedding and its optimiser, of which each machine holds the rows of its own part
+single_rows       the same in this process
+memory_of         what this machine holds
+shared_memory     the same as the kernel counts it
+read_rows         the rows that a run has saved, in the data set's order
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dgl
+import numpy as np
+import torch
+from torch import Tensor
+
+from tutorial_lib.partition import Partition
+from tutorial_lib.trainer.embeddings import local_ids, stores_of
+from tutorial_lib.trainer.generations import read_checkpoint
+
+NAME = "learned"
+STD = 0.1  # of the first values; with 1, rows that few steps reach stay noise as loud as what has been learned
+CHUNK = 65_536  # rows that are made at a time
+_made: Counter[str] = Counter()  # names of this process's rows
+
+
+def first_rows(original: Tensor, width: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The first values of some nodes' rows, a chunk at a time: positions in ``original``, float32 rows.
+
+    A row depends on (seed, width, the node's number in the data set) alone. So a job on any number of machines, cut in
+    any way, begins with the rows that a single process begins with.
+
+    Args:
+        original: int64 (M,) numbers in the data set, in any order.
+    """
+    chunks = original // CHUNK
+    for chunk in chunks.unique().tolist():
+        positions = (chunks == chunk).nonzero().flatten()
+        generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, chunk]).generate_state(1)[0]))
+        rows = torch.empty(CHUNK, width).normal_(std=STD, generator=generator)
+        yield positions, rows[original[positions] - chunk * CHUNK]
+
+
+def unused_name(name: str) -> str:
+    """``name`` for the first rows of a process that ask for it, then ``name-1``, ``name-2``.
+
+    DGL finds the rows of a ``DistEmbedding`` by their name and gives a second one of the same name the rows of the
+    first, see lesson 02. Trainers that make their rows in the same order get the same names.
+    """
+    _made[name] += 1
+    return name if _made[name] == 1 else f"{name}-{_made[name] - 1}"
+
+
+def distributed_rows(graph: Any, node_map: np.ndarray, width: int, lr: float, seed: int) -> tuple[Any, Any]:
+    """A ``DistEmbedding`` with a row for each node of a ``DistGraph``, and its SparseAdam. Every trainer must call it.
+
+    Args:
+        node_map: int64 (N,) original number of each node of the partitioned graph.
+
+    The trainers of a machine write the first values of its rows, each a share. Wait for all before reading.
+    """
+    policy = graph.get_node_partition_policy("_N")
+    rows = dgl.distributed.DistEmbedding(graph.num_nodes(), width, name=unused_name(NAME), part_policy=policy)
+    everyone = torch.ones(graph.num_nodes(), dtype=torch.bool)
+    own = dgl.distributed.node_split(everyone, graph.get_partition_book(), force_even=False).long()
+    original = torch.from_numpy(np.asarray(node_map[own.numpy()], dtype=np.int64))
+    for positions, values in first_rows(original, width, seed):
+        rows.weight[own[positions]] = values
+    return rows, dgl.distributed.optim.SparseAdam([rows], lr=lr)
+
+
+class PrivateEmbedding(dgl.nn.NodeEmbedding):
+    """A ``NodeEmbedding`` in this process's own memory.
+
+    DGL's own puts the rows into shared memory, for several processes of one machine, under a name that stays there
+    when the process is killed, and that a second run of the same program would open, too.
+    """
+
+    def __init__(self, weight: Tensor) -> None:  # DGL's __init__ is what must not run
+        self._tensor = weight
+        self._num_embeddings, self._embedding_dim = weight.shape
+        self._name, self._rank, self._world_size = NAME, -1, 0
+        self._store = self._comm = self._partition = self._optm_state = None
+        self._trace: list[tuple[Tensor, Tensor]] = []
+
+
+def single_rows(count: int, width: int, lr: float, seed: int) -> tuple[PrivateEmbedding, Any]:
+    """The rows of ``count`` nodes in their original order, and their SparseAdam."""
+    weight = torch.empty(count, width)
+    for positions, values in first_rows(torch.arange(count), width, seed):
+        weight[positions] = values
+    rows = PrivateEmbedding(weight)
+    return rows, dgl.optim.SparseAdam([rows], lr=lr)
+
+
+def memory_of(rows: Any, optimizer: Any) -> dict[str, int]:
+    """What this machine holds: number of rows, bytes of their values and of each tensor of the optimiser.
+
+    SparseAdam has three tensors: a step counter for each row, and two running means as wide as the rows.
+    """
+    found = {"rows": len(local_ids(rows.weight))}
+    for name, store in stores_of({"": rows}, [optimizer]).items():
+        width = 1 if len(store.shape) == 1 else store.shape[1]
+        found[name.split("/")[1].removeprefix(f"{rows.name}_")] = found["rows"] * width * store.dtype.itemsize
+    return found
+
+
+def shared_memory() -> int:
+    """Bytes of this machine's /dev/shm that learned rows and their optimiser take, whole pages; 0 where there is none.
+
+    Machines that share a /dev/shm (several jobs on one host without namespaces) count each other's.
+    """
+    try:
+        return sum(entry.stat().st_blocks * 512 for entry in os.scandir("/dev/shm") if NAME in entry.name)
+    except OSError:  # no /dev/shm, or a segment went while we looked
+        return 0
+
+
+def read_rows(run: Path, partition: Partition | None = None, key: str = "node/weight") -> Tensor:
+    """What the last checkpoint of a run holds for each node, in the data set's order: float32 (N, width).
+
+    Args:
+        run: run folder of a job whose machines share it, or of a single process.
+        partition: that the job was started with; None: it was a single process.
+        key: a name of ``embeddings.stores_of``, for example ``optimizer-0/learned_mem``.
+
+    Raises:
+        InputError: there is no checkpoint, or it is damaged.
+    """
+    from safetensors import safe_open
+
+    checkpoint = read_checkpoint(run / "checkpoint")
+    parts = []
+    # Machine k holds part k, and DGL numbers the nodes part by part.
+    for number in range(partition.report.parts if partition else 1):
+        with safe_open(checkpoint.folder / f"embeddings-machine-{number}.safetensors", "pt") as file:
+            parts.append(file.get_tensor(key))
+    rows = torch.cat(parts)
+    if partition is None:
+        return rows
+    original = torch.empty_like(rows)
+    original[torch.from_numpy(np.array(partition.node_map))] = rows
+    return original

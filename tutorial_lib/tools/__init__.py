@@ -1,0 +1,1 @@
+"""What a user calls: the command line, the doctor, the finale."""

@@ -1,0 +1,93 @@
+"""``python -m tutorial_lib``: every command. Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
+
+SIGTERM and SIGHUP (the terminal or the login is gone) end a command like Ctrl-C, with 143 and 129; under ``nohup`` the
+second is ignored. A closed output, as in ``... | head -1``, ends nothing: the job goes on without it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from tutorial_lib.errors import TutorialError
+from tutorial_lib.job.display import lasting_stream, lost_output, print_failure
+from tutorial_lib.tools.cli import fetching, finale, launching, preparing, training  # noqa: F401  each adds its commands
+from tutorial_lib.tools.cli.app import app
+
+INTERRUPTED = 130
+RETRY_SECONDS = 0.05
+SIGNALS = {128 + number: number.name for number in (signal.SIGTERM, signal.SIGHUP)}  # by exit code
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; every failure ends in a sentence and an exit code.
+
+    Args:
+        arguments: what stands behind ``python -m tutorial_lib``; None for those of this process.
+    """
+    heed_signals()
+    if sys.stdout is sys.__stdout__:  # not where a notebook or a test has put its own
+        sys.stdout, sys.stderr = lasting_stream(sys.stdout, 1), lasting_stream(sys.stderr, 2)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["launch"]:
+        from tutorial_lib.job.launch import spread_extra_envs
+
+        arguments = spread_extra_envs(arguments)
+    try:
+        app(arguments)
+    except TutorialError as error:
+        print_failure(error)
+        sys.exit(error.exit_code)
+    except UnicodeError as error:
+        text = f"a name that this locale cannot write: {getattr(error, 'object', '')!r}"
+        print_failure(TutorialError(text, "Set LC_ALL=C.UTF-8, or choose names of plain letters."))
+        sys.exit(1)
+    except OSError as error:
+        print_failure(TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}"))
+        sys.exit(1)
+    except SystemExit as end:
+        if end.code == INTERRUPTED or end.code in SIGNALS:
+            how = f"told to end ({SIGNALS[end.code]})" if end.code in SIGNALS else "interrupted"
+            print(f"{how}; everything that was started has been stopped", file=sys.stderr)
+        raise
+    finally:
+        if lost := lost_output():
+            print(f"warning: a part of the output could not be written: {lost}", file=sys.stderr)
+
+
+def heed_signals() -> None:
+    """Have SIGINT, SIGTERM and SIGHUP unwind this program, unless whoever started it has them ignored.
+
+    Not in the middle of an import: packages catch whatever is raised there and go on, and the signal would be lost.
+    """
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if _importing(frame):
+            signal.signal(signal.SIGALRM, lambda _number, later: handler(number, later))
+            signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            _end(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _end(number: int) -> None:
+    """Unwind like Ctrl-C, so that every machine is stopped; a second SIGTERM ends at once.
+
+    A second SIGHUP does not: of a terminal that is closed, the shell and the kernel each send one.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.exit(128 + number)

@@ -1,0 +1,267 @@
+"""The steps of the finale. Each is written down when it is finished, and is not repeated when the script is run again.
+
+machines      does every machine have what the job needs?
+data          load, generate or read the data set; keep labels and masks for the check below
+partition     cut it, one part per machine
+training      DGL servers and trainers on all machines; continues from its checkpoint
+predictions   predictions.npy, in original ids, must give the accuracies that the trainers reported
+scaling-K     the same loop for a few epochs on K machines
+report        report.html, from the files of the steps
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tutorial_lib.cluster.coordinator import Event
+from tutorial_lib.cluster.spec import Cluster, read_ip_config, write_ip_config
+from tutorial_lib.data import Dataset, default_root
+from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.job.continuation import NEW_RUN, Continuation
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.result import check_right_to_write
+from tutorial_lib.job.train import DataSource, train_on_cluster
+from tutorial_lib.partition import Partition, load_partition_folder
+from tutorial_lib.tools.finale.memory import PeakMemory
+from tutorial_lib.tools.finale.report import read_events, write_report
+from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, FinaleSettings, FolderRefused, State, alone_in
+from tutorial_lib.trainer import generations
+
+RUN, SPLITS = "run", "splits.npz"
+OF_ALL = ("emulated machines", "ssh login", "addresses", "python", "packages", "stack")  # findings without a machine
+
+
+class Display(Protocol):
+    """Where the script tells how far it is; ``display.RunDisplay`` is one."""
+
+    def say(self, text: str) -> None: ...
+
+    def on_event(self, event: Event) -> None: ...
+
+    def expect(self, epochs: int) -> None: ...
+
+
+class Finale:
+    """One finale in one folder.
+
+    Args:
+        out: folder of a finale with the same settings, or a new one.
+
+    Raises:
+        InputError: the folder cannot be used.
+    """
+
+    def __init__(self, settings: FinaleSettings, out: Path, display: Display) -> None:
+        self.settings, self.out, self.display = settings, out.absolute(), display
+        check_settings(settings)
+        if out.exists() and not out.is_dir():
+            raise FolderRefused(f"--out {out} is a file, not a folder")
+        check_right_to_write(self.out)
+        self._dataset: Dataset | None = None
+        self._number = 0
+        self._steps = 6 + len(settings.scaling)
+
+    def run(self) -> dict[str, Any]:
+        """All steps that are not finished yet; returns the content of ``result.json``."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        with alone_in(self.out):
+            self.state = State(self.out, self.settings)
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
+        self._step("machines", "checking the machines", self._machines)
+        self._step("data", "the data set", self._data)
+        self._step("partition", "cutting it into parts", self._partition)
+        self._dataset = None  # the servers load their own parts; a large graph must not be in memory twice
+        result = self._step("training", "training on all machines", self._training)["result"]
+        self._step("predictions", "checking the predictions in original ids", self._predictions)
+        write_report(self.out)  # there is one, whatever becomes of the scaling runs
+        for count in self.settings.scaling:
+            title = f"scaling: {count} machine(s), {SCALING_EPOCHS} epochs"
+            self._step(f"scaling-{count}", title, lambda count=count: self._scaling(count))
+        with self._told("writing the report"):
+            write_report(self.out)
+        return result
+
+    def _step(self, name: str, title: str, action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Do a step, unless it is finished; returns what it found."""
+        if name in self.state.steps:
+            with self._told(f"{title}: done before"):
+                return self.state.steps[name]
+        with self._told(title):
+            start = time.monotonic()
+            with PeakMemory() as memory:
+                found = action()
+            seconds = time.monotonic() - start
+            self.state.finish(name, {**found, "seconds": seconds, "peak_memory": memory.peak})
+        return self.state.steps[name]
+
+    @contextmanager
+    def _told(self, title: str) -> Iterator[None]:
+        self._number += 1
+        self.display.say(f"step {self._number} of {self._steps}: {title}")
+        yield
+
+    def _machines(self) -> dict[str, Any]:
+        from tutorial_lib.tools.doctor import examine
+
+        layout, options = self.settings.layout, {}
+        if (real := layout.real) is not None:
+            options = {"ip_config": real.ip_config, "ssh_port": real.ssh_port, "ssh_username": real.ssh_username}
+            options |= {"remote_python": real.python, "allow_public": real.allow_public}
+        findings = examine(emulate=layout.emulate, quick=True, **options)
+        # What is wrong with this computer alone need not matter to machines that have their own memory and files.
+        if failed := [finding for finding in findings.failed if finding.machine or finding.check in OF_ALL]:
+            first = failed[0]
+            raise InputError(first.sentence, first.remedy or "See: python -m tutorial_lib doctor")
+        return {"checks": len(findings), "cores_here": len(os.sched_getaffinity(0))}
+
+    def _load(self) -> Dataset:
+        if self._dataset is None:
+            self.display.say(f"loading {self.settings.source.name}")
+            self._dataset = self.settings.source.load()
+        return self._dataset
+
+    def _data(self) -> dict[str, Any]:
+        from tutorial_lib.partition import dataset_description
+
+        dataset = self._load()
+        graph = dataset.graph
+        counts = {"nodes": graph.num_nodes(), "edges": graph.num_edges()}
+        self.display.say(f"{counts['nodes']:,} nodes, {counts['edges']:,} directed edges")
+        masks = {name: graph.ndata[f"{name}_mask"].numpy() for name in ("train", "val", "test")}
+        np.savez(self.out / SPLITS, label=graph.ndata["label"].numpy(), **masks)
+        return {**dataset_description(dataset), **counts, "fingerprint": dataset.fingerprint()}
+
+    def _cut(self, source: DataSource, dataset: Dataset, parts: int) -> Partition:
+        partition = source.partition(dataset, parts, self.display.say)
+        self.display.say(f"{parts} part(s), {partition.report.edge_cut_share:.1%} of the edges cut")
+        return partition
+
+    def _partition(self) -> dict[str, Any]:
+        parts = len(self.settings.layout.cluster().machines)
+        partition = self._cut(self.settings.source, self._load(), parts)
+        return {"folder": str(partition.folder), "report": asdict(partition.report)}
+
+    def _training(self) -> dict[str, Any]:
+        layout, out = self.settings.layout, self.out / RUN
+        folder = Path(self.state.steps["partition"]["folder"])
+        if not folder.exists():
+            raise InputError(f"the partition {folder} of this finale is gone", "Start again in another --out.")
+        if (out / "result.json").exists():  # it was finished, and then the script was stopped
+            return self._results(json.loads((out / "result.json").read_text()))
+        keep = NEW_RUN
+        if generations.exists(out / "checkpoint"):
+            keep = Continuation(resume=True)
+        elif out.exists():
+            self.display.say(f"the earlier start had no checkpoint yet; it is kept as {_set_aside(out).name}")
+        partition = load_partition_folder(folder)
+        config = self.settings.config
+        self.display.expect(config.epochs)
+        result = train_on_cluster(partition, layout.cluster(), layout, config, out, reporter=self.display, keep=keep)
+        return self._results(result)
+
+    def _results(self, result: dict[str, Any]) -> dict[str, Any]:
+        for name in ("result.json", "predictions.npy"):
+            shutil.copyfile(self.out / RUN / name, self.out / name)
+        return {"result": result}
+
+    def _predictions(self) -> dict[str, Any]:
+        """The accuracies again, from the file alone, with labels and masks in the data set's own order.
+
+        Raises:
+            JobError: they are not those that the trainers reported.
+        """
+        predictions = np.load(self.out / "predictions.npy")
+        splits = np.load(self.out / SPLITS)
+        right = predictions == splits["label"]
+        found = {name: float(right[splits[name].astype(bool)].mean()) for name in ("val", "test")}
+        result = self.state.steps["training"]["result"]
+        for name, value in found.items():
+            reported = result[f"{name}_accuracy"]
+            if abs(value - reported) > 1e-9:
+                raise JobError(
+                    f"predictions.npy gives {name} accuracy {value:.6f}, the trainers reported {reported:.6f}"
+                )
+        self.display.say(f"predictions.npy gives the same valid {found['val']:.4f} and test {found['test']:.4f}")
+        return found
+
+    def _scaling(self, count: int) -> dict[str, Any]:
+        settings = self.settings
+        source = settings.source
+        if source.name == "synthetic-products":
+            source = replace(source, scale=min(source.scale, settings.scaling_scale))
+        layout, cluster = self._machines_for(count)
+        if (out := self.out / "scaling" / f"{count}-machines").exists():
+            _set_aside(out)
+        partition = self._cut(source, source.load(), count)
+        config = replace(settings.config, epochs=SCALING_EPOCHS)
+        self.display.expect(config.epochs)
+        result = train_on_cluster(partition, cluster, layout, config, out, reporter=self.display)
+        return {"result": result, "startup": startup_of(out / "events.jsonl")}
+
+    def _machines_for(self, count: int) -> tuple[Layout, Cluster]:
+        """So many emulated machines, or the first ones of the address file."""
+        layout = self.settings.layout
+        if layout.real is not None:
+            machines = read_ip_config(layout.real.ip_config)
+            path = self.out / f"ip_config-{count}.txt"
+            write_ip_config(path, machines[:count])
+            layout = replace(layout, real=replace(layout.real, ip_config=path))
+        elif layout.emulate is not None:
+            layout = replace(layout, emulate=count, wire=layout.wire if count > 1 else None)
+        return layout, layout.cluster()
+
+
+def check_settings(settings: FinaleSettings) -> None:
+    """Find before anything is started what would be found hours later.
+
+    Raises:
+        InputError: it cannot be done.
+    """
+    settings.layout.check_device()
+    settings.source.check()
+    machines = len(settings.layout.cluster().machines)
+    most = max(settings.scaling, default=1)
+    if settings.layout.real is not None and most > machines:
+        raise InputError(f"--scaling {most}: {settings.layout.real.ip_config} lists {machines} machine(s)")
+    if settings.layout.emulate is not None:
+        replace(settings.layout, emulate=most).cluster()
+
+
+def startup_of(events: Path) -> float | None:
+    """Seconds from the start of a job to its first step; None when its events do not tell."""
+    found = read_events(events)
+    begin = next((event["time"] for event in found if event["kind"] == "stage"), None)
+    first = next((event["time"] for event in found if event["kind"] == "step"), None)
+    return None if begin is None or first is None else first - begin
+
+
+def _set_aside(folder: Path) -> Path:
+    """Rename a folder that a failed start has left; nothing is deleted."""
+    number = 1
+    while (target := folder.with_name(f"{folder.name}-broken-{number}")).exists():
+        number += 1
+    return folder.rename(target)
+
+
+def run_finale(settings: FinaleSettings, out: Path, display: Display) -> dict[str, Any]:
+    """Do what is left of a finale and write its report; returns the content of ``result.json``.
+
+    Raises:
+        InputError: wrong settings, another folder's content. JobFailed: with the first cause. In both cases, and
+            after an interrupt, the same call continues with the first step that is not finished.
+    """
+    source = settings.source
+    settings = replace(settings, source=replace(source, root=source.root or default_root()))
+    return Finale(settings, out, display).run()

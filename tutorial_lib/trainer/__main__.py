@@ -1,0 +1,45 @@
+"""What every server and trainer of ``python -m tutorial_lib train`` runs: ``python -m tutorial_lib.trainer CONFIG``.
+
+CONFIG is a JSON file: ``train`` (a TrainConfig), ``partition`` (its folder), ``out`` (the run folder), ``device`` (see
+``placement``), and of the checkpoints: ``description``, ``checkpoint_every``, ``resume`` (``checkpoint.Checkpoints``).
+Rank 0 writes ``predictions.npy`` and ``checkpoint/`` there and sends the global results as events.
+"""
+
+from __future__ import annotations
+
+import gc
+
+if __name__ == "__main__":  # the way to the first step is made of imports
+    gc.disable()  # they make a quarter of a million objects and no garbage
+    from tutorial_lib.trainer.session import serve_if_server
+
+    serve_if_server()  # a server stays here until the job ends, and needs nothing of what follows
+
+import json
+import sys
+from pathlib import Path
+
+from tutorial_lib.compat.heap import keep_freed_memory
+from tutorial_lib.tasks import module_of
+from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.session import join
+
+
+def main() -> None:
+    """Train; what was started as a server has not come this far."""
+    import torch._dynamo  # noqa: F401  torch's first optimizer would import it, with the collector on
+
+    gc.enable()
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    config = TrainConfig.from_dict(plan["train"])
+    graph_name = json.loads((Path(plan["partition"]) / "manifest.json").read_text())["graph_name"]
+    out = Path(plan["out"])
+    checkpoints = Checkpoints(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
+    keep_freed_memory()
+    with join(graph_name, seed=config.seed) as session:
+        module_of(config.task).run(session, config, Path(plan["partition"]), out, checkpoints, plan["device"])
+
+
+if __name__ == "__main__":
+    main()

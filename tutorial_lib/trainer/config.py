@@ -1,0 +1,62 @@
+"""Hyper-parameters of a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from tutorial_lib.models.sage import GraphSAGE
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Hyper-parameters; the defaults are those of the two-machine run in the README.
+
+    Attributes:
+        fanouts: neighbours sampled per hop, outermost first; as many layers as hops.
+        batch_size: seed nodes per trainer and step.
+        eval_batch_size: nodes per batch of the exact evaluation.
+        sampling_threads: of each trainer; with one, equal seeds draw equal batches.
+        task: one of ``tasks.TASKS``.
+        embedding_size, embedding_learning_rate: of rows that are learned, where a task has them.
+        negatives: nodes drawn against each edge, where a task has edges.
+        loader: where batches of a distributed run come from: "pipeline", "dgl", or "auto", see ``batches``.
+        cache: bytes of each trainer for what comes from other machines, in the pipeline.
+        ahead: batches that are made ahead of their use, in the pipeline.
+        half_wire: rows of features cross the wire as float16, rounded; in the pipeline.
+    """
+
+    epochs: int = 20
+    fanouts: tuple[int, ...] = (15, 10, 5)
+    batch_size: int = 1000
+    hidden_size: int = 256
+    dropout: float = 0.5
+    learning_rate: float = 0.006
+    eval_batch_size: int = 5000
+    seed: int = 0
+    sampling_threads: int = 1
+    task: str = "node"
+    embedding_size: int = 64
+    embedding_learning_rate: float = 0.01
+    negatives: int = 1
+    loader: str = "auto"
+    cache: int = 256_000_000
+    ahead: int = 2
+    half_wire: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types only."""
+        return {**asdict(self), "fanouts": list(self.fanouts)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
+        """Inverse of ``to_dict``."""
+        return cls(**{**values, "fanouts": tuple(values["fanouts"])})
+
+    def model(self, in_size: int, num_classes: int, *, plain: bool = False) -> GraphSAGE:
+        """A model whose first weights depend on ``seed`` alone, so that every rank starts with the same."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout, plain=plain)

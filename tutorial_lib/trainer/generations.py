@@ -1,0 +1,213 @@
+"""The two checkpoints of a run folder: which of them are whole, and which files there are ours to remove.
+
+``checkpoint/manifest.json`` names the folder of the newest checkpoint and its files with size and SHA-256;
+``manifest-previous.json``, in the same format, those of the one before. So one flipped bit costs the epochs between
+the two, and not the run. Everything else that lies there is the user's: it is neither read nor removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.files import flush, sha256_of, write_json
+from tutorial_lib.trainer.durable import named
+
+FORMAT_VERSION = 1
+MANIFEST, PREVIOUS = "manifest.json", "manifest-previous.json"
+FRESH = "Start again without --resume, in another folder."
+# Exactly the names that ``checkpoint.save`` and ``export_weights`` give.
+_GENERATION = re.compile(r"epoch-\d{4,}")
+_IN_GENERATION = re.compile(r"(model|optimizer|embeddings-[^/]+)\.safetensors")  # of a machine: its host name
+_HALF_WRITTEN = re.compile(r"\.model\.safetensors|\.(manifest|manifest-previous|config)\.json\.\d+(-[0-9a-f]+)?")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint on disk, with intact files.
+
+    Attributes:
+        folder: of the files.
+        damaged: what is wrong with a newer one, so that this one is used; empty for the newest.
+        epochs: one dict per finished epoch, as in ``result.json``.
+        description: the settings that it belongs to.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    damaged: str = ""
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        return self.manifest["epochs"]
+
+    @property
+    def description(self) -> dict[str, Any]:
+        return self.manifest["description"]
+
+
+def exists(folder: Path) -> bool:
+    """Whether ``folder`` (``checkpoint/`` of a run) says that it has a checkpoint, whole or not."""
+    return any((folder / name).exists() for name in (MANIFEST, PREVIOUS))
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """The newest checkpoint in ``folder`` of which every file that is on this machine is whole.
+
+    Raises:
+        InputError: there is none, or each is damaged; the file that damages the newest is named.
+    """
+    if not exists(folder):
+        raise InputError(f"no checkpoint in {folder}: the run ended before its first was complete", FRESH)
+    try:
+        return _read_whole(folder, MANIFEST)
+    except InputError as newest:
+        try:
+            before = _read_whole(folder, PREVIOUS)
+        except InputError as older:
+            also = f"; and the one before it: {older.message}" if (folder / PREVIOUS).exists() else ""
+            raise InputError(newest.message + also, FRESH) from None
+        return Checkpoint(before.folder, before.manifest, newest.message)
+
+
+def _read_whole(folder: Path, name: str) -> Checkpoint:
+    manifest = read_manifest(folder / name)
+    check_files(folder, manifest)
+    return Checkpoint(folder / manifest["folder"], manifest)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Content of one of the two manifests, without its checksum, which is compared.
+
+    Raises:
+        InputError: it is missing, damaged, or of another format.
+    """
+    try:
+        manifest = json.loads(path.read_bytes())
+        version, promised = manifest["format"], manifest.pop("sha256")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"damaged checkpoint: {path} cannot be read", FRESH) from None
+    if version != FORMAT_VERSION:
+        raise InputError(f"{path} has format {version}, this program reads format {FORMAT_VERSION}", FRESH)
+    if _digest(manifest) != promised:
+        raise InputError(f"damaged checkpoint: {path} has other content than when it was written (checksum)", FRESH)
+    return manifest
+
+
+def check_files(folder: Path, manifest: Mapping[str, Any], machine: str | None = None) -> None:
+    """Compare the files of a checkpoint that this machine can see with its manifest.
+
+    Args:
+        machine: the files of this machine must be there, too; those of others may be on those machines only.
+
+    Raises:
+        InputError: one is missing or damaged; it is named.
+    """
+    for name, expected in manifest["files"].items():
+        file = folder / manifest["folder"] / name
+        if file.exists() or expected["machine"] in (None, machine):
+            check_file(file, expected)
+
+
+def check_file(path: Path, expected: Mapping[str, Any]) -> None:
+    """Raise an InputError that names the file unless size and SHA-256 are as expected."""
+    try:
+        if not path.is_file():
+            problem = "is missing"
+        elif path.stat().st_size != expected["bytes"]:
+            problem = f"has {path.stat().st_size} bytes, expected {expected['bytes']}"
+        elif sha256_of(path) != expected["sha256"]:
+            problem = "has other content than when it was written (checksum)"
+        else:
+            return
+    except OSError as error:  # a bad sector
+        problem = f"cannot be read: {error.strerror}"
+    raise InputError(f"damaged checkpoint: {path} {problem}", FRESH)
+
+
+def check_same_settings(checkpoint: Checkpoint, description: Mapping[str, Any], where: Path) -> None:
+    """Raise an InputError that lists every value that differs. The number of epochs may."""
+    old, new = checkpoint.description, description
+    differences = [
+        f"{key} {_text(old.get(key))} in the checkpoint, {_text(new.get(key))} now"
+        for key in [*old, *(set(new) - set(old))]
+        if key != "epochs" and old.get(key) != new.get(key)
+    ]
+    if differences:
+        raise InputError(
+            f"the checkpoint in {where} belongs to a run with other settings: {'; '.join(differences)}",
+            "Repeat the options of the first start (job.json in that folder has them), or use another --out.",
+        )
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def make_valid(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Make a checkpoint whose files are on the disk the newest one; the one that was becomes the one before.
+
+    Raises:
+        OSError: a manifest cannot be written; the one that was valid stays so.
+    """
+    with contextlib.suppress(InputError):  # none yet; a damaged one does not take the place of a whole one
+        newest = read_manifest(folder / MANIFEST)
+        if newest["folder"] != manifest["folder"]:
+            _write_manifest(folder / PREVIOUS, newest)
+    _write_manifest(folder / MANIFEST, manifest)
+
+
+def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    with named(path):
+        write_json(path, {**manifest, "sha256": _digest(manifest)})
+        flush(path.parent)
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def folders_named(folder: Path) -> set[str]:
+    """Folders that a readable manifest names: they are kept."""
+    found = set()
+    for name in (MANIFEST, PREVIOUS):
+        with contextlib.suppress(InputError):
+            found.add(read_manifest(folder / name)["folder"])
+    return found
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what an interrupted save left in ``folder``: checkpoints that no manifest names, half-written files.
+
+    Before a job only: in a job, another rank may be writing such a file at this moment.
+    """
+    remove_other_checkpoints(folder, folders_named(folder))
+    for path in folder.glob(".*"):
+        if _HALF_WRITTEN.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def remove_other_checkpoints(folder: Path, keep: Iterable[str]) -> None:
+    """Remove every checkpoint but those named ``keep``; several machines may do so at once.
+
+    A machine that shares no folder with the first one, and holds no rows of embeddings, has none.
+    """
+    for path in folder.glob("epoch-*"):
+        if _GENERATION.fullmatch(path.name) and path.name not in keep:
+            remove_checkpoint(path)
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove the files of one checkpoint, and its folder where nothing of the user's is in it."""
+    with contextlib.suppress(OSError):
+        for file in () if path.is_symlink() else path.iterdir():
+            if _IN_GENERATION.fullmatch(file.name):
+                file.unlink(missing_ok=True)
+        path.rmdir()

@@ -1,0 +1,113 @@
+"""Random numbers that depend on (seed, epoch, rank) alone, so that a resumed run draws what an uninterrupted one draws.
+
+The state of DGL's generators cannot be read, in the trainers nor in the servers, which sample for other machines'
+trainers. So no state is saved: at the start of each epoch every generator is seeded anew, and what an epoch draws does
+not depend on what was drawn before it.
+
+Exact this is where nothing else is left to chance: with one sampling thread (``TrainConfig.sampling_threads``), and
+where the order in which a server answers is given: on up to two machines with one trainer and one server each, without
+sampler processes. With more, the requests of several trainers reach a server in an order that chance decides, and its
+generator serves them in that order: two uninterrupted runs differ in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+
+import dgl
+import numpy as np
+import torch
+import torch.distributed as dist
+from dgl.distributed import rpc
+from dgl.distributed.dist_context import is_initialized
+from dgl.utils import get_num_threads, set_num_threads
+
+from tutorial_lib.errors import NOTICE_SECONDS, attempts
+
+RESEED = 770001  # DGL's own services use other numbers
+SERVERS = 2**20  # ranks from here on stand for servers
+LIMIT_SECONDS = 60.0
+
+
+def derived_seed(seed: int, epoch: int, rank: int) -> int:
+    """31 bits (DGL takes a C int) that differ for each epoch and rank."""
+    return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1)[0]) & 0x7FFFFFFF
+
+
+def reseed(seed: int, epoch: int, rank: int = 0) -> None:
+    """Seed this process's generators: torch (order of the seeds, dropout), DGL (sampling), numpy (parts of DGL)."""
+    number_this_thread()
+    value = derived_seed(seed, epoch, rank)
+    torch.manual_seed(value)
+    dgl.seed(value)
+    np.random.seed(value)
+
+
+def number_this_thread() -> None:
+    """Make DGL give this thread number 0.
+
+    Each thread has a generator that is seeded with the seed plus the thread's number, and DGL numbers threads as they
+    come to their first seed. With two threads, in about one process of three the main thread came second, and the
+    same seed drew other neighbours.
+    """
+    threads = get_num_threads()
+    set_num_threads(1)
+    dgl.seed(0)
+    set_num_threads(threads)
+
+
+def start_epoch(seed: int, epoch: int) -> None:
+    """Seed all trainers and, where there are servers, all servers. Every trainer must call it, between epochs."""
+    if not dist.is_initialized():
+        reseed(seed, epoch)
+        return
+    reseed(seed, epoch, dist.get_rank())
+    if dist.get_rank() == 0 and is_initialized() and os.environ.get("DGL_DIST_MODE") == "distributed":
+        reseed_servers(seed, epoch)
+    dist.barrier()  # nobody asks a server before it has been seeded
+
+
+def reseed_servers(seed: int, epoch: int) -> None:
+    """Ask every DGL server to seed its generator, and wait until all have.
+
+    Raises:
+        WaitedTooLong: a server does not answer within a minute.
+    """
+    servers = rpc.get_num_server()
+    for server in range(servers):
+        rpc.send_request(server, ReseedRequest(derived_seed(seed, epoch, SERVERS + server)))
+    for number in range(servers):
+        for left in attempts(f"DGL server {number + 1} of {servers} to seed its generator", LIMIT_SECONDS, pause=0):
+            if rpc.recv_response(max(1, int(1000 * min(left, NOTICE_SECONDS)))) is not None:  # 0 would be for ever
+                break
+
+
+class ReseedRequest(rpc.Request):
+    """Asks a server to seed its generator."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __getstate__(self) -> int:
+        return self.value
+
+    def __setstate__(self, state: int) -> None:
+        self.value = state
+
+    def process_request(self, server_state: object) -> ReseedResponse:  # noqa: ARG002
+        """Runs in the server."""
+        dgl.seed(self.value)
+        return ReseedResponse()
+
+
+class ReseedResponse(rpc.Response):
+    """The server has done so."""
+
+    def __getstate__(self) -> int:
+        return 0
+
+    def __setstate__(self, state: int) -> None:
+        pass
+
+
+rpc.register_service(RESEED, ReseedRequest, ReseedResponse)

@@ -1,0 +1,169 @@
+"""Inside a trainer: join DGL and the process group, open the graph, and leave so that the servers can end.
+
+dgl.distributed.initialize   connects to every server      (must come first)
+init_process_group           connects the trainers         (gloo)
+DistGraph                    opens the partitioned graph
+...
+leave                        barrier, then client 0 tells the servers to end
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tutorial_lib.trainer.events import EventWriter
+
+COLLECTIVE_SECONDS = 600.0
+
+
+def collective_limit() -> timedelta:
+    """How long a collective may wait for a rank: ``TUTORIAL_COLLECTIVE_SECONDS``, which the job sets, or 10 minutes."""
+    return timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", COLLECTIVE_SECONDS)))
+
+
+@dataclass
+class Session:
+    """What a trainer knows once it has joined.
+
+    Attributes:
+        graph: the opened ``DistGraph``.
+        rank, world_size: of this trainer among all trainers.
+        machine: name of the machine it runs on.
+        events: writer of this trainer's events.
+    """
+
+    graph: Any
+    rank: int
+    world_size: int
+    machine: str
+    events: EventWriter
+
+    def split(self, mask: Tensor | Any, *, even: bool = True) -> Tensor:
+        """This trainer's share of the nodes that a mask selects. Shares are disjoint and cover the mask.
+
+        Args:
+            mask: (N,) ``DistTensor`` of the graph, or a bool tensor; every trainer must pass the same.
+            even: shares of nearly equal size, for training; some nodes may belong to another machine's part.
+                False: only nodes of this machine's part, for writing rows of a ``DistTensor``.
+
+        Returns:
+            int64 ids in the partitioned numbering. Even shares still differ by a few nodes, so numbers of
+            batches may differ: train under ``Join``.
+        """
+        import dgl
+
+        book = self.graph.get_partition_book()
+        return dgl.distributed.node_split(mask, book, force_even=even).long()
+
+    def barrier(self) -> None:
+        """Wait for all trainers, at most as long as ``collective_limit`` says.
+
+        Raises:
+            RuntimeError: one of them has not come by then, or is gone.
+        """
+        dist.barrier()
+
+
+def serve_if_server(ip_config: str | None = None) -> None:
+    """In a process that was started as a DGL server: serve until the job ends, then exit. Else return.
+
+    Functions that a server must call (initialisers of a DistTensor, say) must be defined by now.
+    """
+    if os.environ.get("DGL_ROLE") == "server":
+        import dgl
+
+        # A server answers the requests that it knows: to seed its generator, to send lists of neighbours.
+        import tutorial_lib.batches.service
+        import tutorial_lib.trainer.seeding  # noqa: F401
+
+        gc.enable()
+        dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
+        dgl.distributed.initialize(ip_config or os.environ["DGL_IP_CONFIG"])
+        sys.exit(0)
+
+
+@contextlib.contextmanager
+def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
+    """Join the job that this process was started in (by ``train`` or ``launch``), and leave it at the end.
+
+    An exception in the body (also ``sys.exit`` with a code other than 0) is written down as an event and in the log,
+    and ends the process at once: DGL's own exit would wait for all other trainers, which wait for this one.
+
+    Args:
+        graph_name: name the graph was partitioned under.
+        seed: equal on all ranks; each rank draws its own numbers from it.
+    """
+    events = EventWriter()
+    try:
+        import dgl
+
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
+        dist.init_process_group("gloo", timeout=collective_limit())
+        rank = dist.get_rank()
+        own_seed = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
+        torch.manual_seed(own_seed)
+        dgl.seed(own_seed)
+        graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
+        session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
+        events.emit("joined", machine=session.machine)
+        try:
+            yield session
+        except SystemExit as end:
+            if end.code not in (0, None):
+                raise
+        _leave(events)
+    except BaseException as error:
+        _fail(events, error)
+
+
+def leave_process_group() -> None:
+    """As ``destroy_process_group``, but gloo's part is destroyed at the end of the process, and cannot hang.
+
+    A thread of gloo's may still hold the tensor of the last collective, and needs Python's lock (the GIL) to free it.
+    torch (2.2 at least) destroys the group with that lock held, and waits for the thread: for ever. The object kept
+    here is destroyed without the lock. Not earlier than at exit: a DistributedDataParallel that is still alive would
+    then be the last to let go of the group, with the lock.
+    """
+    gloo = [dist.group.WORLD._get_backend(torch.device("cpu"))]
+    dist.destroy_process_group()
+    atexit.register(gloo.clear)
+
+
+def _leave(events: EventWriter) -> None:
+    import dgl
+
+    dist.barrier()
+    leave_process_group()
+    events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    dgl.distributed.exit_client()
+
+
+def _fail(events: EventWriter, error: BaseException) -> None:
+    # Each of these fails when the disk is full, and the process must end all the same.
+    with contextlib.suppress(OSError):
+        events.emit(
+            "failure",
+            exception=type(error).__name__,
+            message=str(error).strip().split("\n")[0][:1000],  # an agent passes over events of half a megabyte
+            traceback=[line[:1000] for line in traceback.format_exc().splitlines()[-20:]],
+        )
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(1)
