@@ -37,18 +37,18 @@ test: venv lint
 # On both stacks: what may differ with torch and numpy. The whole of `make test` is for the default stack.
 test-modern:
 	@STACK=modern sh scripts/make_venv.sh
-	.venv-modern/bin/python -m pytest -m "not faults" tests/test_stack.py \
-	  tests/test_plain_sage.py tests/test_stack_training.py \
-	  tests/test_train.py::test_two_machines_from_the_command_line \
-	  "tests/test_launch_command.py::test_the_guide_s_script_runs_unchanged[1]"
+	.venv-modern/bin/python -m pytest -m "not faults" tests/compat/test_stack.py \
+	  tests/models/test_plain_sage.py tests/compat/test_stack_training.py \
+	  tests/job/test_train.py::test_two_machines_from_the_command_line \
+	  "tests/job/test_launch_command.py::test_the_guide_s_script_runs_unchanged[1]"
 
 test-gpu: venv
 	$(PY) scripts/test_gpu.py
 
 test-faults: venv
-	FAULT_TABLE=docs/faults.md $(PY) -m pytest -m "faults or not faults" $(addprefix tests/test_, faults.py \
-	  fault_signals.py agents.py ssh.py ssh_login.py homecoming.py launch_command.py resume.py watch.py many_launches.py \
-	  killed_kernel.py)
+	FAULT_TABLE=docs/faults.md $(PY) -m pytest -m "faults or not faults" tests/faults \
+	  $(addprefix tests/cluster/test_, agents.py ssh.py ssh_login.py homecoming.py) \
+	  $(addprefix tests/job/test_, launch_command.py resume.py watch.py)
 
 test-soak: venv
 	$(PY) tests/soak --launches 100 --table docs/faults.md

@@ -1,4 +1,4 @@
-"""The checks that need a GPU: ``make test-gpu``. Needs torch; DGL for some. See ``tests/gpu_checks.py``."""
+"""The checks that need a GPU: ``make test-gpu``. Needs torch; DGL for some. See ``tests/gpu/gpu_checks.py``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = map(str, (ROOT, ROOT / "notebooks", ROOT / "tests"))  # also where tutorial_lib is not installed
+sys.path[:0] = map(str, (ROOT, ROOT / "notebooks", ROOT / "tests" / "gpu"))  # also where tutorial_lib is not installed
 
 from gpu_checks import main  # noqa: E402
 

@@ -11,7 +11,7 @@ import pytest
 
 from tutorial_lib.trainer.session import collective_limit
 
-MANY = Path(__file__).with_name("leave_many_times.py")
+MANY = Path(__file__).parents[1] / "programs" / "leave_many_times.py"
 
 
 def test_a_rank_leaves_while_a_thread_still_has_a_tensor():

@@ -13,7 +13,7 @@ from gpu_checks import CPU, random_block, seconds_per_step, train_ranks
 
 from tutorial_lib.processes import spawn
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "test_gpu.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "test_gpu.py"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this computer has a GPU: run make test-gpu")
@@ -55,7 +55,7 @@ def test_without_dgl_the_rest_is_still_checked():
         "import sys; sys.modules['dgl'] = None\n"
         "import importlib.util as u; found = u.find_spec\n"
         "u.find_spec = lambda name, *more: None if name == 'dgl' else found(name, *more)\n"
-        f"sys.path.insert(0, {str(SCRIPT.parents[1] / 'tests')!r});"
+        f"sys.path.insert(0, {str(SCRIPT.parents[1] / 'tests' / 'gpu')!r});"
         "from gpu_checks import main; sys.exit(main())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

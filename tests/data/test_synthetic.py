@@ -17,7 +17,7 @@ from tutorial_lib.data import MASKS, cache, check_dataset, load_dataset, synthet
 from tutorial_lib.data.synthetic import generate_synthetic_products, load_synthetic_products
 from tutorial_lib.errors import InputError
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 TINY = 0.002
 
 

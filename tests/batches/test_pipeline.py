@@ -28,7 +28,7 @@ from tutorial_lib.job.train import train_on_cluster
 from tutorial_lib.models.sage import FirstLayer, GraphSAGE
 from tutorial_lib.trainer.config import TrainConfig
 
-TRAINER = Path(__file__).with_name("pipeline_trainer.py")
+TRAINER = Path(__file__).parents[1] / "programs" / "pipeline_trainer.py"
 
 
 class Rows:

@@ -191,7 +191,12 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
     cluster = EmulatedCluster(2)
     write_ip_config(tmp_path / "ip_config.txt", cluster.machines)
     settings = json.dumps(replace(AGREEMENT, batch_size=AGREEMENT.batch_size // 2).to_dict())
-    script = [str(Path(__file__).with_name("hetero_seeds.py")), str(partition.folder), str(tmp_path / "out"), settings]
+    script = [
+        str(Path(__file__).parents[1] / "programs" / "hetero_seeds.py"),
+        str(partition.folder),
+        str(tmp_path / "out"),
+        settings,
+    ]
     plan = JobPlan(
         machines=cluster.machines,
         command=[sys.executable, *script, *map(str, SEEDS)],

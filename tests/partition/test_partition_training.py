@@ -26,7 +26,7 @@ def bounded(small_dataset, tmp_path_factory) -> Partition:
 def test_dgl_s_servers_serve_every_edge(graphbolt, emulation, nothing_left, bounded, small_dataset, tmp_path):
     if graphbolt and graphbolt_problem():
         pytest.skip(graphbolt_problem())
-    words = ["python3", str(Path(__file__).with_name("every_edge_script.py")), "--ip_config", "ip.txt"]
+    words = ["python3", str(Path(__file__).parents[1] / "programs" / "every_edge_script.py"), "--ip_config", "ip.txt"]
     words += ["--part_config", str(bounded.config), "--graph_name", bounded.graph_name]
     words += ["--node_map", str(bounded.folder / "node_map.npy"), *["--use_graphbolt"] * graphbolt]
     options = ["--emulate", "2", "--part_config", str(bounded.config), "--ip_config", "ip.txt", "--out", "logs"]

@@ -13,7 +13,7 @@ import pytest
 
 from tutorial_lib.job.launch import spread_extra_envs
 
-SCRIPT = Path(__file__).with_name("guide_script.py")
+SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
 
 
 def launch(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:

@@ -39,7 +39,7 @@ LIMIT = 30.0
 
 def run_python(code: str, *, timeout: float = 40.0, **environment: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter that can import ``rank_functions``."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "2", **environment}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "2", **environment}
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=timeout, check=False
     )
@@ -235,7 +235,7 @@ def test_in_jupyter() -> None:
     from nbclient import NotebookClient
 
     cells = [
-        "import sys; sys.path.insert(0, " + repr(str(Path(__file__).parent)) + ")\n"
+        "import sys; sys.path.insert(0, " + repr(str(Path(__file__).parents[1])) + ")\n"
         "from tutorial_lib.processes import spawn, fork\nimport rank_functions as rf\nfork(rf.speak, 2)",
         "spawn(rf.all_reduced, 2, backend='gloo', timeout=30)",
         "def mine(rank, world_size):\n    print('from a cell')\n    return rank\nfork(mine, 2)",
@@ -290,7 +290,7 @@ def test_ranks_and_their_programs_end_with_the_parent(tmp_path: Path, method: st
         f"import rank_functions as rf, threading\nfrom tutorial_lib.processes import {method} as start\n"
         f"start(rf.with_child, 2, ({str(tmp_path)!r},))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     parent = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
     try:
         pids = wait_for_pids(tmp_path, 2)

@@ -25,7 +25,7 @@ from tutorial_lib.trainer.embeddings import restore_settings
 from tutorial_lib.trainer.generations import check_same_settings, read_checkpoint, remove_leftovers
 from tutorial_lib.trainer.optimizer_state import flatten_optimizer, unflatten_optimizer
 
-TRAINER = Path(__file__).with_name("checkpoint_trainer.py")
+TRAINER = Path(__file__).parents[1] / "programs" / "checkpoint_trainer.py"
 SETTINGS = {"hidden_size": 8, "fanouts": [5, 5], "epochs": 3}
 
 

@@ -1,6 +1,6 @@
 """How often do ranks hang when they leave their process group? Not part of the suite; takes about a minute.
 
-    python tests/leave_many_times.py [--repetitions 200] [--ranks 2] [--way ours|torch] [--unfinished]
+    python tests/programs/leave_many_times.py [--repetitions 200] [--ranks 2] [--way ours|torch] [--unfinished]
 
 Each repetition forks ranks that train a little under DDP and Join, exchange a tensor, meet at a barrier and leave, by
 ``session.leave_process_group`` or by torch's ``destroy_process_group`` alone. Prints how many did not end well.
@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 from tutorial_lib.trainer.session import leave_process_group
 
 LIMIT = timedelta(seconds=15)

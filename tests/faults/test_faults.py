@@ -396,7 +396,7 @@ def test_two_jobs_at_once(emulation, partition_of, tmp_path, saw):
 def test_a_stale_segment_of_a_killed_job(partition_of, tmp_path, saw):
     """The agent of a job without namespaces is killed, and its coordinator too: the next job cleans up."""
     script = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from fault_support import plan_of
 from pathlib import Path
 from tutorial_lib.cluster.coordinator import Coordinator

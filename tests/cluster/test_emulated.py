@@ -20,7 +20,7 @@ from tutorial_lib.cluster.emulated import EmulatedCluster, divide_cpus, parse_wi
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SERVE = """
 import socket
 with socket.create_server(("0.0.0.0", 5000)) as server:

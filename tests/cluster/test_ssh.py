@@ -18,7 +18,7 @@ from test_fault_signals import heed_ctrl_c
 from tutorial_lib.trainer.generations import read_checkpoint
 
 pytestmark = pytest.mark.cluster
-SCRIPT = Path(__file__).with_name("guide_script.py")
+SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
 
 
 def guide_arguments(part_config: str, graph_name: str, epochs: int, **options: str) -> list[str]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from support.exercises import lesson_00
 from support.plots import start
 
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 
 @pytest.mark.parametrize(

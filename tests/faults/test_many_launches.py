@@ -57,7 +57,7 @@ def test_twenty_launches_half_of_them_killed(emulation, partition_of, tmp_path):
     for k in range(20):
         folder = tmp_path / str(k)
         folder.mkdir()
-        command = [sys.executable, "-c", JOB, str(Path(__file__).parent), str(partition_of(1).folder), str(folder)]
+        command = [sys.executable, "-c", JOB, str(Path(__file__).parents[1]), str(partition_of(1).folder), str(folder)]
         job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if k % 2:
             time.sleep(random.uniform(0.2, 8))

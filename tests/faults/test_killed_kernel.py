@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 
 def code_cells(name: str) -> list[str]:
