@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_fault_signals import heed_ctrl_c
+from commands import heed_ctrl_c
 
 from tutorial_lib.trainer.generations import read_checkpoint
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from commands import check_predictions, train
 from shared_data import shared_data
-from test_train import check_predictions, train
 
 from tutorial_lib.data import load_dataset
 

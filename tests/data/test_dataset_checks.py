@@ -5,7 +5,7 @@ from __future__ import annotations
 import dgl
 import pytest
 import torch
-from test_partition import tiny_dataset
+from shared_data import tiny_dataset
 
 from tutorial_lib.data import check_dataset, load_dataset
 from tutorial_lib.errors import InputError

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from commands import heed_ctrl_c, wait_for_event
 from fault_support import CLEAN_EXIT_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
@@ -59,21 +58,3 @@ def test_signals_to_the_command_end_everything(machines, sent, code, emulation, 
         assert last == "told to end (SIGHUP); everything that was started has been stopped"
     if sent == signal.SIGINT:
         assert errors.endswith("interrupted; everything that was started has been stopped\n")
-
-
-def heed_ctrl_c() -> None:
-    """A suite that a shell started in the background ignores it, and hands that down; so does nohup with SIGHUP."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-def wait_for_event(run: Path, kind: str, command: subprocess.Popen, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        assert command.poll() is None, command.communicate()[1]
-        events = (run / "events.jsonl").read_text() if (run / "events.jsonl").exists() else ""
-        whole = events[: events.rfind("\n") + 1]  # the last line may be half written
-        if any(json.loads(line)["kind"] == kind for line in whole.splitlines()):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"no {kind} event within {seconds} s")

@@ -5,25 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import launch
 
 from tutorial_lib.job.launch import spread_extra_envs
 
 SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
-
-
-def launch(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "tutorial_lib", "launch", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=cwd,
-    )
 
 
 @pytest.mark.cluster

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -10,13 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
+from commands import events_of, kill_trainer, losses, start_and_kill, tutorial
 from runtime_support import MARK, marked_processes
 
 from tutorial_lib.errors import InputError
@@ -27,55 +25,6 @@ from tutorial_lib.trainer.config import TrainConfig
 
 EPOCHS = 3
 COMMON = ["--scale", "0.005", "--hidden-size", "32", "--batch-size", "20", "--fanouts", "5,5"]
-
-
-def tutorial(*arguments: str, code: int = 0) -> subprocess.CompletedProcess:
-    done = subprocess.run([sys.executable, "-m", "tutorial_lib", *arguments], capture_output=True, text=True)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
-
-
-def losses(out: Path) -> list[float]:
-    result = json.loads((out / "result.json").read_text())
-    assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(len(result["epochs"])))
-    return [epoch["loss"] for epoch in result["epochs"]]
-
-
-def events_of(out: Path) -> list[dict]:
-    path = out / "events.jsonl"
-    content = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
-
-
-def start_and_kill(arguments: list[str], out: Path, epoch: int, kill: Callable[[subprocess.Popen], None]) -> str:
-    """Start a run, call ``kill`` in the middle of an epoch, and wait for its end; returns what it printed."""
-    run = subprocess.Popen(
-        [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(out)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    while not any(
-        event["kind"] == "step" and (event["epoch"], event["step"]) >= (epoch, 5) for event in events_of(out)
-    ):
-        assert run.poll() is None, run.stdout.read()
-        time.sleep(0.02)
-    kill(run)
-    printed, _ = run.communicate(timeout=60)
-    assert run.returncode != 0
-    return printed
-
-
-def kill_trainer(rank: int) -> Callable[[subprocess.Popen], None]:
-    def kill(_run: subprocess.Popen) -> None:
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                environment = process.environ()
-                ours = environment.get(MARK) == os.environ[MARK] and environment.get("RANK") == str(rank)
-                if ours and "tutorial_lib.trainer" in process.cmdline():
-                    process.kill()
-
-    return kill
 
 
 @pytest.mark.cluster

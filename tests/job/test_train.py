@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import dgl
 import numpy as np
 import pytest
 import torch
+from commands import check_predictions, train, tutorial
 from safetensors.torch import load_file
 from shared_data import shared_data
 
@@ -33,30 +32,6 @@ RESULT_KEYS = {
 }
 
 
-def command(*arguments: str, code: int = 0, timeout: float = 600) -> subprocess.CompletedProcess:
-    done = subprocess.run(
-        [sys.executable, "-m", "tutorial_lib", *arguments], capture_output=True, text=True, timeout=timeout
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
-
-
-def train(out: Path, root: Path, *arguments: str) -> dict:
-    command("train", *arguments, "--out", str(out), "--root", str(root))
-    return json.loads((out / "result.json").read_text())
-
-
-def check_predictions(out: Path, result: dict, dataset: Dataset) -> None:
-    """Scored against the labels in the data set's own order, the predictions give the reported accuracies exactly."""
-    predictions = np.load(out / "predictions.npy")
-    labels = dataset.graph.ndata["label"].numpy()
-    assert predictions.shape == labels.shape
-    assert predictions.dtype == np.int64
-    for name in ("val", "test"):
-        mask = dataset.graph.ndata[f"{name}_mask"].numpy()
-        assert (predictions[mask] == labels[mask]).mean() == pytest.approx(result[f"{name}_accuracy"], abs=1e-12)
-
-
 def check_checkpoint(out: Path, dataset: Dataset) -> None:
     """The saved weights, evaluated on the plain graph, predict what the machines predicted together."""
     config = TrainConfig.from_dict(json.loads((out / "checkpoint" / "config.json").read_text()))
@@ -77,7 +52,7 @@ def check_checkpoint(out: Path, dataset: Dataset) -> None:
 @pytest.mark.cluster
 def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, small_dataset, tmp_path):
     out = tmp_path / "run"
-    done = command(
+    done = tutorial(
         *("train", "--emulate", "2", "--wire", "1gbit", "--scale", "0.005", "--epochs", "3"),
         *("--out", str(out), "--root", str(data_root)),
     )

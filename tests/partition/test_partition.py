@@ -9,23 +9,12 @@ import dgl
 import numpy as np
 import pytest
 import torch
+from shared_data import tiny_dataset
 
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import count_partition, graph_name_of, load_partition_folder, partition_dataset
 from tutorial_lib.partition.folder import checksums_of
-
-
-def tiny_dataset() -> Dataset:
-    """Two squares joined by one edge, so that the best cut is known: one edge, two directions."""
-    pairs = [(0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4), (0, 4)]
-    src, dst = torch.tensor(pairs + [(b, a) for a, b in pairs]).T
-    graph = dgl.graph((src, dst))
-    graph.ndata["feat"] = torch.arange(16.0).reshape(8, 2)
-    graph.ndata["label"] = torch.arange(8) % 2
-    for k, name in enumerate(("train_mask", "val_mask", "test_mask")):
-        graph.ndata[name] = torch.arange(8) % 3 == k
-    return Dataset("tiny", graph, 2)
 
 
 def test_report_counts_the_known_cut():

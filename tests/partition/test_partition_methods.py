@@ -11,7 +11,7 @@ import dgl
 import numpy as np
 import pytest
 import torch
-from test_partition import tiny_dataset
+from shared_data import tiny_dataset
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource

@@ -10,7 +10,7 @@ import dgl
 import numpy as np
 import pytest
 import torch
-from test_partition import tiny_dataset
+from shared_data import tiny_dataset
 
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from test_launch_command import launch
+from commands import launch
 
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.job.layout import Layout

@@ -12,8 +12,8 @@ import dgl
 import numpy as np
 import pytest
 import torch
+from commands import events_of, kill_trainer, losses, start_and_kill, tutorial
 from safetensors.torch import load_file
-from test_resume import events_of, kill_trainer, losses, start_and_kill, tutorial
 
 from tutorial_lib.batches.typed import TypedLoader, typed_bytes
 from tutorial_lib.cluster.coordinator import Coordinator

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from commands import kill_trainer, start_and_kill, tutorial
 from safetensors.torch import load_file
-from test_resume import kill_trainer, start_and_kill, tutorial
 
 from support.lessons.link_prediction import run_links
 from support.multi_process import hush_dgl

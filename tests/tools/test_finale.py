@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from test_fault_signals import heed_ctrl_c, wait_for_event
-from test_train import check_predictions
+from commands import check_predictions, heed_ctrl_c, wait_for_event
 from typer.testing import CliRunner
 
 from tutorial_lib.data import Dataset, load_dataset

@@ -7,7 +7,7 @@ import os
 
 import pytest
 import torch
-from test_train import command
+from commands import tutorial
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
@@ -90,7 +90,7 @@ def test_real_machines_are_asked_when_the_ranks_have_met(tmp_path, monkeypatch):
 @pytest.mark.parametrize("where", [["--emulate", "2"], ["--machines", "1"], ["--single-process"]])
 def test_cuda_without_a_gpu_is_refused_before_anything_starts(where, tmp_path):
     out = tmp_path / "run"
-    done = command("train", "--device", "cuda", *where, "--out", str(out), "--root", str(tmp_path / "data"), code=2)
+    done = tutorial("train", "--device", "cuda", *where, "--out", str(out), "--root", str(tmp_path / "data"), code=2)
     assert "--device cuda, but" in done.stderr
     assert "what to do: Take --device cpu" in done.stderr
     assert os.listdir(tmp_path) == []
@@ -102,7 +102,7 @@ def test_auto_without_a_gpu_is_the_cpu(data_root, tmp_path):
     for device in ("auto", "cpu"):
         out = tmp_path / device
         common = ["--single-process", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
-        command("train", "--device", device, *common, "--out", str(out))
+        tutorial("train", "--device", device, *common, "--out", str(out))
         results.append(json.loads((out / "result.json").read_text()))
     auto, cpu = results
     assert (auto["device"], auto["backend"], auto["layers"], auto["device_reason"]) == ("cpu", "none", "dgl", "no GPU")
@@ -113,7 +113,7 @@ def test_auto_without_a_gpu_is_the_cpu(data_root, tmp_path):
 def test_ranks_agree_and_the_result_says_so(emulation, nothing_left, data_root, tmp_path):
     out = tmp_path / "run"
     common = ["--emulate", "2", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
-    command("train", "--device", "cpu", *common, "--out", str(out))
+    tutorial("train", "--device", "cpu", *common, "--out", str(out))
     result = json.loads((out / "result.json").read_text())
     assert (result["device"], result["backend"], result["layers"]) == ("cpu", "gloo", "dgl")
     placed = [event for event in map(json.loads, (out / "events.jsonl").open()) if event["kind"] == "placed"]
