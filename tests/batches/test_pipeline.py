@@ -235,7 +235,6 @@ def test_memory_for_rows_of_other_machines():
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
 def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left, partition_of, tmp_path):
     partition = partition_of(2)
     cluster = EmulatedCluster(2)
@@ -281,7 +280,6 @@ def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left,
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
 def test_both_loaders_learn_the_same(emulation, nothing_left, partition_of, tmp_path):
     partition = partition_of(2)
     config = TrainConfig(epochs=6, fanouts=(5, 5), batch_size=100, hidden_size=128)

@@ -28,7 +28,6 @@ COMMON = ["--scale", "0.005", "--hidden-size", "32", "--batch-size", "20", "--fa
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
 def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(
     emulation, nothing_left, data_root, tmp_path
 ):

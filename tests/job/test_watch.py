@@ -12,7 +12,7 @@ from queue import Empty
 import pytest
 from jupyter_client.manager import KernelManager, start_new_kernel
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = pytest.mark.cluster
 
 START = """
 from tutorial_lib.job.handle import start_training

@@ -248,7 +248,6 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_killed_trainer_changes_no_row(
     emulation, nothing_left, parts: Partition, two_machines, tmp_path: Path
@@ -273,7 +272,6 @@ def test_a_killed_trainer_changes_no_row(
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
 def test_two_ranks_change_a_row_in_one_step(emulation, nothing_left, parts: Partition, tmp_path: Path) -> None:
     found = run_rows_script(parts, tmp_path / "out")
     assert found["both ranks"] == pytest.approx({"row": -1.0, "step": 1, "mem": 0.1 * 4, "power": 0.001 * 16}, abs=1e-4)
@@ -289,7 +287,6 @@ def test_two_ranks_change_a_row_in_one_step(emulation, nothing_left, parts: Part
 # ---- the real graph
 
 
-@pytest.mark.slow
 def test_the_real_graph_without_features(tmp_path: Path) -> None:
     """Label propagation on ogbn-arxiv, the split of OGB; and a first step of learning."""
     shutil.copytree(shared_data("ogbn_arxiv_nofeat", "ogbn_arxiv"), tmp_path / "ogbn_arxiv")

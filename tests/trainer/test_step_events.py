@@ -25,7 +25,6 @@ ROW_BYTES = 100 * 4
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
 def test_two_machines_tell_every_step_of_every_rank(emulation, nothing_left, partition_of, tmp_path):
     job = start_training(partition_of(2), Layout(emulate=2), CONFIG, tmp_path / "run")
     result = job.watch()
