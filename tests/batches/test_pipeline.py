@@ -172,7 +172,7 @@ def test_the_next_items_are_made_in_the_meantime():
 
     found = background.ahead(items, 2, "an item")
     assert next(found) == 0
-    time.sleep(0.2)
+    background.background().submit(lambda: None).result(timeout=10)  # after what the thread has to do by now
     assert [number for number, _ in made] == [0, 1, 2]
     assert list(found) == [1, 2, 3, 4]
     assert len({name for _, name in made}) == 1
@@ -183,7 +183,7 @@ def test_nothing_is_made_in_the_meantime():
     made = []
     found = background.ahead(lambda: (made.append(number) or number for number in range(3)), 0, "an item")
     assert next(found) == 0
-    time.sleep(0.1)
+    background.background().submit(lambda: None).result(timeout=10)
     assert made == [0]
     assert list(found) == [1, 2]
 

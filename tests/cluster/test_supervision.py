@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tutorial_lib.cluster import network, sockets, watch
@@ -174,7 +175,7 @@ def test_stacks_of_a_running_and_of_a_stopped_process(server):
     assert "in wait_here" in stack.where()
     assert not stack.stopped
     process.send_signal(signal.SIGSTOP)
-    time.sleep(0.1)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     [stack] = collect(folder)
     assert stack.stopped
     assert "in wait_here" in stack.text
@@ -319,7 +320,10 @@ def test_signs_of_life(tmp_path):
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         (tmp_path / "trainer-0.log").write_text("hello")
-        time.sleep(0.5)
+        deadline = time.monotonic() + 30
+        while sum(psutil.Process(busy.pid).cpu_times()[:2]) < 0.3:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         signs = look.signs_of_life()
         assert signs["cpu"] > 0.1
         assert signs["wrote"] == 5

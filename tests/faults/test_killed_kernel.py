@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
 
@@ -17,6 +19,21 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 def code_cells(name: str) -> list[str]:
     cells = json.loads((NOTEBOOKS / name).read_text())["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def ranks_that_have_met(kernel: psutil.Process, seconds: float = 100) -> list[psutil.Process]:
+    """The kernel's processes, when two of them have connections that they did not inherit from it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        inherited, found = set(kernel.net_connections("tcp")), kernel.children(recursive=True)
+        own = []
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                own.append({(c.laddr, c.raddr) for c in process.net_connections("tcp") if c.raddr})
+        if sum(bool(pairs - {(c.laddr, c.raddr) for c in inherited}) for pairs in own) >= 2:
+            return found
+        assert time.monotonic() < deadline, f"{len(found)} processes, which have not met"
+        time.sleep(0.1)
 
 
 rare = pytest.mark.faults
@@ -39,7 +56,7 @@ def test_nothing_is_left_when_the_kernel_is_killed(name, until, nothing_left):
         for cell in code_cells(name):
             if until in cell:
                 client.execute(cell)
-                time.sleep(3)
+                ranks = ranks_that_have_met(psutil.Process(manager.provisioner.pid))
                 break
             reply = client.execute_interactive(cell, timeout=120, output_hook=lambda _message: None)
             assert reply["content"]["status"] == "ok", cell
@@ -48,7 +65,7 @@ def test_nothing_is_left_when_the_kernel_is_killed(name, until, nothing_left):
         # The kernel alone, as the kernel's out-of-memory killer does it. Jupyter's own way ends the whole process group
         # at once, with the tracker that would have removed the semaphores of torch's mp.spawn.
         os.kill(manager.provisioner.pid, signal.SIGKILL)
-        time.sleep(4)
+        assert psutil.wait_procs(ranks, timeout=10)[1] == []
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
