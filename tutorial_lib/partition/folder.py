@@ -16,8 +16,8 @@ import numpy as np
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file, sha256_of
-from tutorial_lib.partition.report import PartitionReport
-from tutorial_lib.partition.types import TypedReport, taken_apart
+from tutorial_lib.partition.report import PartitionReport, TypedReport
+from tutorial_lib.partition.types import taken_apart
 
 
 @dataclass(frozen=True)
