@@ -8,6 +8,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
@@ -101,6 +102,7 @@ def files_and_interfaces() -> tuple[set[str], set[str]]:
 @pytest.fixture
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails the test when a process, a file or a network interface is left a few seconds after it."""
+    resource_tracker.ensure_running()  # multiprocessing's own process, one for the whole session
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
     before = (set(), *files_and_interfaces())

@@ -30,6 +30,25 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def check_file(path: Path, size: int | None, digest: str | None) -> str | None:
+    """What is wrong with a file, as the rest of a sentence that begins with its path; None: nothing.
+
+    Args:
+        size: in bytes; None: any.
+        digest: SHA-256 in hexadecimal; None: the content is not read.
+    """
+    try:
+        if not path.is_file():
+            return "is missing"
+        if size is not None and (found := path.stat().st_size) != size:
+            return f"has {found} bytes, expected {size}"
+        if digest is not None and sha256_of(path) != digest:
+            return "has other content than when it was written (checksum)"
+    except OSError as error:  # a bad sector
+        return f"cannot be read: {error.strerror}"
+    return None
+
+
 def flush(path: Path) -> None:
     """A file, or the names in a folder, are on the disk when this returns."""
     descriptor = os.open(path, os.O_RDONLY)

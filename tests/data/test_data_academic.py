@@ -21,6 +21,11 @@ def tiny() -> Dataset:
     return generate_synthetic_academic(TINY)
 
 
+def test_what_is_generated_has_not_changed(tiny):
+    """A deliberate change raises ``VERSION`` and writes it down here."""
+    assert tiny.fingerprint() == "c282e7eaa15674cbe6c4b302da3a9bd404b57da1241ab793a948633567a3b609"
+
+
 def test_same_seed_gives_the_same_content_and_another_seed_does_not(tiny):
     assert generate_synthetic_academic(TINY).fingerprint() == tiny.fingerprint()
     assert generate_synthetic_academic(TINY, seed=1).fingerprint() != tiny.fingerprint()

@@ -14,7 +14,7 @@ from shared_data import tiny_dataset
 
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset
-from tutorial_lib.partition import Partition, assign, partition_dataset, write_parts
+from tutorial_lib.partition import Partition, partition_dataset, write_parts
 
 FIELDS = ({dgl.NID: torch.int64, "inner_node": torch.uint8, "part_id": torch.int64}, {dgl.EID: torch.int64})
 
@@ -143,11 +143,3 @@ def test_one_part_is_the_whole_graph(small_dataset, tmp_path):
     assert graph.num_edges() == small_dataset.graph.num_edges()
     assert torch.equal(feats["_N/feat"], small_dataset.graph.ndata["feat"])
     assert done.report.edge_cut == 0
-
-
-def test_metis_assignment_is_that_of_partition_graph(small_dataset, tmp_path):
-    part_of = assign(small_dataset.graph, 2, "metis", train_mask=small_dataset.graph.ndata["train_mask"].numpy())
-    done = partition_dataset(small_dataset, 2, tmp_path / "p", method="metis")
-    first = done.report.nodes[0]
-    for part, nodes in enumerate((done.node_map[:first], done.node_map[first:])):
-        assert set(nodes.tolist()) == set(np.flatnonzero(part_of == part).tolist())
