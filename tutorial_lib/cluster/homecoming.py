@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from tutorial_lib.cluster import manifests
-from tutorial_lib.cluster.channel import Stopped
-from tutorial_lib.cluster.copying import Fetched, Watch, deliver, fetch, on_all
+from tutorial_lib.cluster.channel import Stopped, Watch
+from tutorial_lib.cluster.copying import Fetched, deliver, fetch, on_all
 from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.spec import Cluster, Machine
 from tutorial_lib.cluster.starts import Start, command, read_starts, write_starts
