@@ -42,6 +42,11 @@ class Fetched:
     removed: bool = False
     ancestor: str = ""
 
+    @property
+    def checksums(self) -> dict[str, str]:
+        """SHA-256 by name."""
+        return {name: entry[1] for name, entry in (self.table or {}).items()}
+
 
 def deliver(
     cluster: Cluster,
