@@ -19,9 +19,8 @@ from tutorial_lib.cluster import homecoming, manifests
 from tutorial_lib.cluster.delivery import Delivery, checkpoint_files
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.failure import JobFailed
-from tutorial_lib.cluster.homecoming import Homecoming
+from tutorial_lib.cluster.homecoming import LIST, Homecoming, Start, read_starts
 from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.starts import LIST, Start, read_starts
 from tutorial_lib.errors import JobError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tutorial_lib.cluster.channel import MOST_WAITING, Outbox
 from tutorial_lib.cluster.children import Process, who_failed
 from tutorial_lib.cluster.failure import exit_failure, failure
 from tutorial_lib.cluster.logs import THREADS_LEFT, EventFiles, tail
-from tutorial_lib.cluster.outbox import MOST_WAITING, Outbox
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Machine
 

@@ -241,7 +241,7 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     command = ssh_lab.start(sys.executable, "-m", "tutorial_lib", *words, "--epochs", "1000")
     saved = wait_for_checkpoints(run, command, 4)
     done = ssh_lab.tutorial("fetch", str(run))
-    assert (done.returncode, "a job is running in" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "another program is running in" in done.stderr) == (2, True), done.stderr
     saved = wait_for_checkpoints(run, command, 6)
     os.kill(only_child(command.pid), signal.SIGKILL)
     command.communicate(timeout=60)

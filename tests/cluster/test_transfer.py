@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tutorial_lib.cluster import copying
-from tutorial_lib.cluster.channel import Stopped
-from tutorial_lib.cluster.copying import Watch, deliver, fetch
+from tutorial_lib.cluster import channel
+from tutorial_lib.cluster.channel import Stopped, Watch
+from tutorial_lib.cluster.copying import deliver, fetch
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.cluster.transfer import files_in
@@ -50,6 +50,18 @@ def source(tmp_path: Path) -> Path:
     (folder / "deep" / "large").write_bytes(os.urandom(SIZE))
     (folder / "small").write_text("some text")
     return folder
+
+
+class Within(Watch):
+    """Calls once, when checksums are compared and more than so many bytes are copied: the large file comes last."""
+
+    def __init__(self, then: Callable[[], None], done: int = 0) -> None:
+        super().__init__()
+        self.then, self.done = [then], done
+
+    def moved(self, done: int, total: int | None = None) -> None:
+        if total is not None and done > self.done and self.then:
+            self.then.pop()()
 
 
 def send(source: Path, target: Path, cluster: Here | None = None, seconds: float = 20, **options) -> int:
@@ -108,13 +120,8 @@ def test_a_machine_that_freezes_within_a_file_is_named_with_the_file(source, tmp
     started = []
     stop = lambda: started[0].send_signal(signal.SIGSTOP)  # noqa: E731
 
-    class FreezeWithin(Watch):
-        def moved(self, _what: str, _done: int, total: int | None = None) -> None:
-            if total is not None:
-                stop()
-
     with pytest.raises(JobError, match=r"copying to machine-7: nothing moved for 1 s \(deep/large\)"):
-        send(source, tmp_path / "target", Here(started.append), seconds=1, watch=FreezeWithin())
+        send(source, tmp_path / "target", Here(started.append), seconds=1, watch=Within(stop))
 
 
 @pytest.mark.parametrize(("size", "how"), [(SIZE // 2, "shorter"), (SIZE + 9, "longer")])
@@ -125,7 +132,7 @@ def test_a_file_that_changes_its_size_while_it_is_copied(copy, size, how, source
     start = time.monotonic()
     with pytest.raises(JobError, match=rf"machine-7: .*deep/large became {how} while it was copied") as caught:
         if copy is send:
-            send(source, tmp_path / "target", Here(lambda _process: change()), seconds=5)
+            send(source, tmp_path / "target", seconds=5, watch=Within(change))
         else:  # asked for a place, its size is known, and nothing is copied yet
             bring(source, tmp_path / "target", seconds=5, place=lambda name: change() or name)
     assert time.monotonic() - start < 5
@@ -135,12 +142,12 @@ def test_a_file_that_changes_its_size_while_it_is_copied(copy, size, how, source
 
 
 def test_a_file_that_changes_its_content_while_it_is_copied_is_not_accepted(source, tmp_path):
-    def change(_process: subprocess.Popen) -> None:
+    def change() -> None:
         with (source / "deep" / "large").open("r+b") as file:
             file.write(b"12345678")
 
     with pytest.raises(JobError, match=r"machine-7: .*deep/large arrived with another checksum"):
-        send(source, tmp_path / "target", Here(change))
+        send(source, tmp_path / "target", watch=Within(change))
     assert hidden_in(tmp_path / "target") == []
 
 
@@ -197,20 +204,18 @@ def test_a_disk_here_that_takes_no_more_is_named_with_the_file(source, tmp_path)
 def test_what_a_killed_copy_left_is_removed_by_the_next_and_nothing_of_the_user_s(source, tmp_path):
     target, started = tmp_path / "target", []
 
-    class KillWithin(Watch):
-        def moved(self, _what: str, _done: int, total: int | None = None) -> None:
-            if total is not None:
-                while not hidden_in(target):  # it has begun to write
-                    time.sleep(0.01)
-                started[0].kill()
+    def kill() -> None:
+        while not hidden_in(target / "deep")[2:]:  # it has begun to write the large one
+            time.sleep(0.01)
+        started[0].kill()
 
     (target / "deep").mkdir(parents=True)
     mine = [target / "deep" / ".copying-notes", target / "deep" / ".copying"]
     for path in mine:
         path.write_text("mine")
     with pytest.raises(JobError, match="killed by signal 9"):
-        send(source, target, Here(started.append), watch=KillWithin())
-    assert len(hidden_in(target)) in (2, 3)  # of a receiver that was killed before it had opened the file, two
+        send(source, target, Here(started.append), watch=Within(kill, done=1_000_000))
+    assert len(hidden_in(target)) == 3
     send(source, target)
     assert sorted(hidden_in(target)) == sorted(mine)
 
@@ -236,8 +241,8 @@ def test_what_the_shell_prints_first_is_not_taken_for_an_answer(source, tmp_path
 
 
 def test_a_copy_that_takes_long_says_how_far_it_is_and_can_be_stopped(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(copying, "NOTICE_SECONDS", -1.0)
-    monkeypatch.setattr(copying, "NOTICE_EVERY", -1.0)
+    monkeypatch.setattr(channel, "NOTICE_SECONDS", -1.0)
+    monkeypatch.setattr(channel, "NOTICE_EVERY", -1.0)
     said: list[str] = []
     bring(source, tmp_path / "target", watch=Watch(said.append))
     assert "copying from machine-7: 5.0 of 5.0 MB so far" in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from fault_support import run_to_end
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import RealMachines
+from tutorial_lib.job.result import own_run_folder
 
 TUTORIAL = [sys.executable, "-m", "tutorial_lib"]
 
@@ -50,7 +50,6 @@ def test_fetch_says_what_is_no_run_and_what_is_complete(tmp_path):
 
 def test_fetch_from_under_a_running_job_is_refused(tmp_path):
     (tmp_path / "delivery.json").write_text('{"starts": []}')
-    with (tmp_path / "events.jsonl").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with own_run_folder(tmp_path):
         done = run_to_end([*TUTORIAL, "fetch", str(tmp_path)])
-    assert (done.returncode, f"a job is running in {tmp_path}" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, f"another program is running in {tmp_path}" in done.stderr) == (2, True), done.stderr

@@ -29,11 +29,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tutorial_lib.cluster.channel import POLL_SECONDS, outbox, send
 from tutorial_lib.cluster.children import Process, end_descendants, peak_rss, who_failed
 from tutorial_lib.cluster.logs import EventFiles, tail
 from tutorial_lib.cluster.namespaces import die_with_parent
 from tutorial_lib.cluster.network import bytes_sent, interface_of, listening_ports
-from tutorial_lib.cluster.outbox import POLL_SECONDS, outbox, send
 from tutorial_lib.cluster.plan import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_argv, trainer_env
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments
 from tutorial_lib.cluster.sockets import TOO_LONG, sockets_folder

@@ -16,20 +16,27 @@ import numpy as np
 
 from tutorial_lib.cluster.coordinator import Coordinator, Event, Limits
 from tutorial_lib.cluster.delivery import Delivery
-from tutorial_lib.cluster.homecoming import Homecoming, fetch_left
+from tutorial_lib.cluster.homecoming import Homecoming, fetch_left, read_starts
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.cluster.shm import SHM
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
-from tutorial_lib.cluster.starts import not_running, read_starts
 from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.files import write_json
 from tutorial_lib.job.continuation import NEW_RUN, Continuation, describe
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.result import EventLog, Reporter, Silent, distributed_result, log_folder, result_of
+from tutorial_lib.job.result import (
+    EventLog,
+    Reporter,
+    Silent,
+    distributed_result,
+    log_folder,
+    own_run_folder,
+    result_of,
+)
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, dataset_description
 from tutorial_lib.tasks import module_of
@@ -176,7 +183,7 @@ def train_on_cluster(
     )
     reporter = reporter or Silent()
     if keep.resume and read_starts(out):  # that one was killed: the newest checkpoint may be on its machines
-        with not_running(out):
+        with own_run_folder(out):
             for problem in fetch_left(out, reporter.say):
                 reporter.say(f"continuing without what is still out there: {problem}")
     resumed = keep.open(out, config, description)
