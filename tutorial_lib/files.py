@@ -11,7 +11,8 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,18 @@ def alone_in(folder: Path, seconds: float = CACHE_SECONDS) -> Iterator[bool]:
     finally:
         if handle is not None:
             os.close(handle)
+
+
+def wait_until_written(sizes: Callable[[], list[int]], seconds: float) -> None:
+    """Until others have written files: none is empty, and the ``sizes`` in bytes grow no more; or the time is up."""
+    end = time.monotonic() + seconds
+    before: list[int] = []
+    while time.monotonic() < end:
+        time.sleep(0.1)
+        now = sizes()
+        if all(now) and now == before:
+            return
+        before = now
 
 
 @contextlib.contextmanager

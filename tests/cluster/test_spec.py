@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from tutorial_lib.cluster.plan import JobPlan, server_env, torchrun_command
+from tutorial_lib.cluster.plan import JobPlan, environment_text, server_env, torchrun_command, trainer_env
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 
@@ -81,3 +83,14 @@ def test_server_ids_are_counted_over_machines():
 
 def test_the_command_reaches_torchrun_untouched():
     assert torchrun_command(PLAN, 1)[-5:] == PLAN.command
+
+
+def test_everything_that_is_added_to_the_environment_is_told():
+    """What ``launch --verbose`` prints, against the environments that the processes get."""
+    told = environment_text(PLAN)
+    for environment in (server_env(PLAN, 0, 0, "eth0"), trainer_env(PLAN, 0, "eth0", cpus=4)):
+        added = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+        assert set(added) >= {"DGL_NUM_CLIENT", "GLOO_SOCKET_IFNAME", "PYTHONPATH", "TUTORIAL_LOG_DIR"}
+        assert [name for name in added if name not in told] == []
+        own = {"OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "DGL_SERVER_ID", "TUTORIAL_INDEX"}
+        assert [name for name in set(added) - own if f"{name}={added[name]}" not in told] == []

@@ -16,14 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tutorial_lib.cluster import network, sockets, watch
+from tutorial_lib.cluster import health, network, sockets
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
+from tutorial_lib.cluster.health import MachineHealth, disk_trouble
+from tutorial_lib.cluster.members import STARTED, Stack, collect, main_thread, members, stat_of
 from tutorial_lib.cluster.network import SilentPeers, ipv4_of
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.progress import Progress
 from tutorial_lib.cluster.spec import Machine
-from tutorial_lib.cluster.stacks import STARTED, Stack, collect, main_thread, members, stat_of
-from tutorial_lib.cluster.watch import Watch, disk_trouble
 
 DUMP = """Thread 0x00007f0000000001 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 327 in wait
@@ -157,7 +157,7 @@ wait_here()
 @pytest.fixture
 def server(tmp_path):
     """A process that takes itself for a DGL server of a job, and its machine's log folder."""
-    hook = str(Path(watch.__file__).with_name("hook"))
+    hook = str(Path(health.__file__).with_name("hook"))
     environment = {**os.environ, "TUTORIAL_LOG_DIR": str(tmp_path), "DGL_ROLE": "server", "TUTORIAL_INDEX": "0"}
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD.format(hook=hook)], stdout=subprocess.PIPE, env=environment, start_new_session=True
@@ -222,7 +222,7 @@ def test_out_of_memory_is_told_of_the_own_group_only(tmp_path):
     """Two processes are killed at the same time: one by the kernel, for want of memory, the other by somebody."""
     groups = [GROUPS / f"tutorial-test-{os.getpid()}-{k}" for k in range(2)]
     children = [subprocess.Popen([sys.executable, "-c", HOARD], stdin=subprocess.PIPE) for _ in groups]
-    look = Watch(tmp_path, [])
+    look = MachineHealth(tmp_path, [])
     try:
         for index, (group, child) in enumerate(zip(groups, children, strict=True)):
             group.mkdir()
@@ -315,7 +315,7 @@ def test_folders_of_killed_agents_are_removed_and_no_others(tmp_path, monkeypatc
 
 
 def test_signs_of_life(tmp_path):
-    look = Watch(tmp_path, [])
+    look = MachineHealth(tmp_path, [])
     look.signs_of_life()
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:

@@ -6,15 +6,16 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import dgl.distributed
 import pytest
 import torch
 
 import tutorial_lib
-from tutorial_lib.compat import graphbolt_stub, stack
-from tutorial_lib.errors import InputError
+from tutorial_lib.compat import graphbolt_stub, server_sleep, stack
 from tutorial_lib.partition import partition_dataset
 
 HOOK = Path(tutorial_lib.__file__).parent / "cluster" / "hook"
@@ -33,6 +34,7 @@ def python(code: str, **variables: str) -> subprocess.CompletedProcess:
         capture_output=True,
         text=True,
         timeout=120,
+        start_new_session=True,  # as the agent starts a server
     )
 
 
@@ -120,11 +122,6 @@ def test_one_finder_is_enough():
 def test_this_stack_is_what_it_is():
     assert (stack.graphbolt_problem() is None) is HAS_LIBRARY
     assert stack.import_dgl().graph(([0], [0])).num_nodes() == 1
-    if HAS_LIBRARY:
-        assert stack.need_graphbolt("lesson 8") is None
-    else:
-        with pytest.raises(InputError, match=f"lesson 8 needs GraphBolt: .* this is torch {torch.__version__[:4]}"):
-            stack.need_graphbolt("lesson 8")
 
 
 @pytest.mark.parametrize("before", ["", OTHER_TORCH])
@@ -168,22 +165,48 @@ for seconds in (3, 1):
     rpc_server.time.sleep(seconds)
 print(slept, rpc_server.time.monotonic is time.monotonic, rpc_client.time is time)
 """
+SOON = "from tutorial_lib.compat.server_sleep import connect_soon; assert connect_soon()\n"
 
 
-@pytest.mark.parametrize(("role", "slept"), [("server", "[0.3, 1]"), ("client", "[3, 1]")])
-def test_a_server_does_not_sleep_for_three_seconds(tmp_path, role, slept):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TUTORIAL_")}
-    environment |= {"PYTHONPATH": str(HOOK), "TUTORIAL_LOG_DIR": str(tmp_path), "TUTORIAL_INDEX": "0", "DGL_ROLE": role}
-    done = subprocess.run(
-        [sys.executable, "-c", CLOCK],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        start_new_session=True,
-    )
+@pytest.mark.parametrize(("before", "slept"), [(SOON, "[0.3, 1]"), ("", "[3, 1]")])
+def test_only_a_server_that_asks_for_it_sleeps_less(tmp_path, before, slept):
+    """A script that `launch` runs has the DGL that it would have without us: also the process that serves."""
+    job = {"TUTORIAL_LOG_DIR": str(tmp_path), "TUTORIAL_INDEX": "0", "DGL_ROLE": "server"}
+    done = python(before + CLOCK, PYTHONPATH=str(HOOK), **job)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"{slept} True True"
+    assert '"role": "server"' in next((tmp_path / ".processes").glob("*.json")).read_text()
+
+
+OTHER = ["time.sleep(5)", "time.sleep(3)  # another one", f"{server_sleep.KNOWN}    time.sleep(3)"]
+
+
+@pytest.mark.parametrize("text", OTHER)
+def test_a_dgl_with_another_text_keeps_its_sleep(tmp_path, monkeypatch, text):
+    path = tmp_path / "other_dgl_server.py"
+    path.write_text(f"import time\n\n\ndef start_server():\n    {text}\n")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(dgl.distributed, "rpc_server", module)
+    assert not server_sleep.connect_soon()
+    assert module.time is time
+
+
+ASKS = "try:\n    from outdated import asked\nexcept ImportError:\n    asked = None\n"
+
+
+@pytest.mark.parametrize("installed", ["import tutorial_lib\n", ""])
+def test_only_ogb_is_kept_from_asking_the_web(tmp_path, installed):
+    """Everybody else has the package `outdated`, as without us; the hook does the same for a script."""
+    (tmp_path / "ogb").mkdir()
+    (tmp_path / "ogb" / "__init__.py").write_text("from ogb.version import asked\n")
+    (tmp_path / "ogb" / "version.py").write_text(ASKS)
+    (tmp_path / "outdated.py").write_text("asked = 'the web'\n")
+    code = f"{installed}import ogb, outdated; print(ogb.asked, outdated.asked)"
+    path = os.pathsep.join([str(HOOK), str(tmp_path)])
+    assert python(code, PYTHONPATH=path, TUTORIAL_LOG_DIR=str(tmp_path)).stdout == "None the web\n"
+    assert installed or python(code, PYTHONPATH=str(tmp_path)).stdout == "the web the web\n"
 
 
 def test_partitions_have_the_formats_that_the_stack_has(small_dataset, tmp_path):

@@ -153,8 +153,12 @@ def environment_of(pairs: Sequence[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
-def launch(request: LaunchRequest, on_event: Callable[[Event], None] = lambda _event: None) -> dict[str, MachineUse]:
-    """Run the command on the machines and return what each machine used.
+def launch(
+    request: LaunchRequest,
+    on_event: Callable[[Event], None] = lambda _event: None,
+    on_plan: Callable[[JobPlan], None] = lambda _plan: None,
+) -> dict[str, MachineUse]:
+    """Run the command on the machines and return what each machine used; ``on_plan`` gets the plan before the start.
 
     Raises:
         InputError: found before anything was started. JobFailed: with the first cause. JobError: it ended well, and
@@ -171,6 +175,7 @@ def launch(request: LaunchRequest, on_event: Callable[[Event], None] = lambda _e
         if isinstance(cluster, LocalCluster):  # its ports are chosen on entering
             _replace_own_ip_config(ip_config, cluster.machines)
         plan = _plan(request, cluster, part_config, ip_config, environment)
+        on_plan(plan)
         real = request.real
         options = {"limits": request.limits(), "allow_public": real is not None and real.allow_public}
         delivery = None

@@ -71,8 +71,10 @@ def launch(
     serving_timeout: ServingOption = 300.0,
     collective_timeout: CollectiveOption = 600.0,
     out: Annotated[Path | None, typer.Option(help="Folder of the logs (default: runs/TIME-launch-XXXX)")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print what is added to the environment.")] = False,
 ) -> None:
     """Run any DistDGL script, unchanged, on emulated or real machines. Trainer output is in the log folder."""
+    from tutorial_lib.cluster.plan import environment_text
     from tutorial_lib.job.launch import LaunchRequest
     from tutorial_lib.job.launch import launch as run_launch
 
@@ -107,6 +109,7 @@ def launch(
         real=real_machines(address_file, ssh_port, ssh_username, remote_python, copy_to, allow_public),
     )
     with RunDisplay() as display:
-        use = run_launch(request, display.on_event)
+        show = lambda plan: display.console.print(environment_text(plan), soft_wrap=True)  # noqa: E731
+        use = run_launch(request, display.on_event, *([show] if verbose else []))
     for machine, used in use.items():
         print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {out / machine}")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import functools
 import os
+import re
 import signal
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tutorial_lib.cluster.groups import counter_of, kills
+from tutorial_lib.cluster.members import FOLDER, Member, members
 from tutorial_lib.cluster.network import SilentPeers
-from tutorial_lib.cluster.stacks import FOLDER, Member, members
 
 SILENCE_SECONDS = 25.0  # a cable pulled for 5 s is survived by TCP; the report must come within a minute
 MEMORY_SECONDS = 0.25
@@ -26,8 +26,7 @@ LITTLE_BYTES = 1 << 20
 ZOMBIE_SECONDS = 1.0  # a parent that ends its samplers on purpose collects them within this time
 
 
-@dataclass
-class Watch:
+class MachineHealth:
     """Looks at one machine's processes every now and then.
 
     Args:
@@ -35,19 +34,15 @@ class Watch:
         addresses: of the other machines.
     """
 
-    folder: Path
-    addresses: list[str]
-    _cpu: dict[int, float] = field(default_factory=dict)
-    _log_bytes: int = 0
-    _dead_since: dict[int, float] = field(default_factory=dict)
-    _reported: set[int] = field(default_factory=set)
-    _kills: dict[Member, collections.deque[tuple[Path, int]]] = field(default_factory=dict)
-    _next_memory: float = 0.0
-    _changed: float = -1.0
-    _members: list[Member] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.peers = SilentPeers(self.addresses)
+    def __init__(self, folder: Path, addresses: list[str]) -> None:
+        self.folder, self.peers = folder, SilentPeers(addresses)
+        self._cpu: dict[int, float] = {}
+        self._log_bytes = 0
+        self._dead_since: dict[int, float] = {}
+        self._reported: set[int] = set()
+        self._kills: dict[Member, collections.deque[tuple[Path, int]]] = {}
+        self._next_memory = 0.0
+        self._changed, self._members = -1.0, list[Member]()
 
     def signs_of_life(self) -> dict[str, Any]:
         """Since the last call: ``cpu``, seconds of computing by the job's processes, and ``wrote``, bytes of logs."""
@@ -79,7 +74,7 @@ class Watch:
                 continue
             code = os.waitstatus_to_exitcode(int(fields[-1]))  # exit_code is the last field
             since = self._dead_since.setdefault(member.pid, now)
-            if code not in (0, -15) and now - since > ZOMBIE_SECONDS:
+            if code not in (0, -signal.SIGTERM) and now - since > ZOMBIE_SECONDS:
                 self._reported.add(member.pid)
                 dead.append((member, code))
         return dead
@@ -91,11 +86,11 @@ class Watch:
             return
         self._next_memory = now + MEMORY_SECONDS
         for member in self._known():
-            counter, fields = counter_of(member.pid), member.stat()
+            counter, fields = _kill_counter_of(member.pid), member.stat()
             # Of a process that is ending, version 1 says that it is in the topmost group.
             if counter is not None and fields and not int(fields[FLAGS]) & ENDING:
                 seen = self._kills.setdefault(member, collections.deque(maxlen=MEMORY_LOOKS))
-                seen.append((counter, kills(counter)))
+                seen.append((counter, _kills(counter)))
 
     def _known(self) -> list[Member]:
         """All processes that have told who they are; read anew when there may be others."""
@@ -115,9 +110,58 @@ class Watch:
             if (member.role, member.index) == (role, index) and (not fields or fields[0] in ("Z", "X")):
                 counter = seen[-1][0]
                 before = next(count for path, count in seen if path == counter)
-                if kills(counter) > before:
+                if _kills(counter) > before:
                     return True
         return False
+
+
+@functools.cache
+def _memory_groups() -> tuple[str, str, Path] | None:
+    """(controller in /proc/PID/cgroup, group at the mount point, mount point); version 1's memory, else version 2."""
+    found: dict[str, tuple[str, str, Path]] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            fields = line.split()
+            kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
+            if kind == "cgroup2" or (kind == "cgroup" and "memory" in options):
+                found.setdefault(kind, ("" if kind == "cgroup2" else "memory", fields[3], Path(fields[4])))
+    return found.get("cgroup") or found.get("cgroup2")
+
+
+def _kill_counter_of(pid: int) -> Path | None:
+    """The file that counts how many processes of a living process's own control group the kernel has ended.
+
+    None where the kernel or the container hides it. The counter of the whole computer would also count what happens to
+    other people's processes. In version 2 a group may leave memory to the one above it; then that one's file.
+    """
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cgroup") as file:
+        return _counter_in(file.read())
+    return None
+
+
+@functools.lru_cache
+def _counter_in(text: str) -> Path | None:
+    if (groups := _memory_groups()) is None:
+        return None
+    controller, root, mount = groups
+    for line in text.splitlines():
+        _number, names, group = line.split(":", 2)
+        with contextlib.suppress(OSError, ValueError):  # ValueError: a group that this container does not show
+            if controller in names.split(","):
+                folder = mount / Path(group).relative_to(root)
+                for place in [folder, *folder.parents][: len(folder.parts) - len(mount.parts) + 1]:
+                    for name in ("memory.oom_control", "memory.events.local", "memory.events"):
+                        if (place / name).exists():
+                            return place / name
+    return None
+
+
+def _kills(counter: Path) -> int:
+    """The count now; 0 when the group is gone."""
+    with contextlib.suppress(OSError), counter.open() as file:
+        match = re.search(r"^oom_kill (\d+)", file.read(), flags=re.MULTILINE)
+        return int(match[1]) if match else 0
+    return 0
 
 
 def disk_trouble(folder: Path, *, thorough: bool = False) -> str | None:
@@ -141,16 +185,14 @@ def disk_trouble(folder: Path, *, thorough: bool = False) -> str | None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             why = "no space left on" if error.errno == errno.ENOSPC else "the disk quota is used up on"
-            return f"{why} {folder} ({device_of(folder)})"
+            device, mounted = _mount_of(folder)
+            return f"{why} {folder} ({device}, mounted on {mounted})"
         return f"cannot write to run folder {folder}: {error.strerror}"
     return None
 
 
-def device_of(path: Path) -> str:
-    """``/dev/sda1, mounted on /home``: where a file lies, as the kernel's list of mounts has it."""
-    number = path.stat().st_dev
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields = line.split()
-        if fields[2] == f"{os.major(number)}:{os.minor(number)}":
-            return f"{fields[fields.index('-') + 2]}, mounted on {fields[4]}"
-    return "unknown device"
+def _mount_of(path: Path) -> tuple[str, str]:
+    """Device and folder of the file system that a path is on."""
+    parts = [part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
+    part = max(parts, key=lambda part: len(part.mountpoint), default=None)
+    return (part.device, part.mountpoint) if part else ("unknown device", "?")

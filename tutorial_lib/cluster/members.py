@@ -1,21 +1,23 @@
-"""Where every process of a job stands: Python stacks, asked for by a signal, and their one-line summary.
+"""The processes of a job on a machine: who they are, and where each stands (its Python stacks, and that in one line).
 
-`hook/sitecustomize.py` has each process write its stacks to ``.processes/PID.stacks`` when signal 63 arrives. The
-signal is answered in C, so also by a process that waits in a collective or for a DGL server.
+`hook/sitecustomize.py` has each process write down who it is in ``.processes/PID.json``, and its stacks in
+``.processes/PID.stacks`` when signal 63 arrives. The signal is answered in C, so also by a process that waits in a
+collective or for a DGL server.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
 import signal
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from tutorial_lib.files import wait_until_written
 
 DUMP_SIGNAL = signal.SIGRTMAX - 1
 DUMP_SECONDS = 3.0
@@ -55,10 +57,6 @@ class Stack:
     state: str
     text: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON types only."""
-        return asdict(self)
-
     @property
     def stopped(self) -> bool:
         """Whether somebody stopped it (SIGSTOP, or a debugger)."""
@@ -66,12 +64,8 @@ class Stack:
 
     def where(self) -> str:
         """One line: the innermost call, and the line of the script that led there."""
-        if self.stopped:
-            prefix = "stopped by a signal (SIGSTOP?), "
-        elif self.state == "D":
-            prefix = "waits for a disk or a network file system, "
-        else:
-            prefix = ""
+        waits = "waits for a disk or a network file system, " if self.state == "D" else ""
+        prefix = "stopped by a signal (SIGSTOP?), " if self.stopped else waits
         frames = main_thread(self.text)
         if not frames:
             return prefix + "wrote no Python stack"
@@ -108,28 +102,21 @@ def stat_of(pid: int) -> list[str] | None:
 
 def _ask(member: Member, *numbers: int) -> bool:
     """Send signals to a process that is surely ours, and that handles the first of them; whether that was so."""
-    try:
-        handle = os.pidfd_open(member.pid)  # from here on the number cannot pass to another process unnoticed
-    except ProcessLookupError:
-        return False
-    except (AttributeError, OSError):  # an old kernel: the moment between the look and the signal remains
-        handle = None
-    try:
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+        send = functools.partial(os.kill, member.pid)
+        # From here on the number cannot pass to another process unnoticed; on an old kernel it could, between the look
+        # below and the signal.
+        with contextlib.suppress(AttributeError, OSError):
+            handle = os.pidfd_open(member.pid)
+            stack.callback(os.close, handle)
+            send = functools.partial(signal.pidfd_send_signal, handle)
         status = Path(f"/proc/{member.pid}/status").read_text()
-        handled = int(re.search(r"^SigCgt:\s*(\w+)", status, flags=re.MULTILINE)[1], 16)
-        if member.stat() is None or not handled >> (numbers[0] - 1) & 1:
-            return False
-        for number in numbers:
-            if handle is None:
-                os.kill(member.pid, number)
-            else:
-                signal.pidfd_send_signal(handle, number)
-        return True
-    except (OSError, TypeError):
-        return False
-    finally:
-        if handle is not None:
-            os.close(handle)
+        handled = re.search(r"^SigCgt:\s*(\w+)", status, flags=re.MULTILINE)
+        if handled and member.stat() is not None and int(handled[1], 16) >> (numbers[0] - 1) & 1:
+            for number in numbers:
+                send(number)
+            return True
+    return False
 
 
 def collect(folder: Path) -> list[Stack]:
@@ -145,31 +132,15 @@ def collect(folder: Path) -> list[Stack]:
         further = [signal.SIGCONT] if fields[0] in ("T", "t") else []
         if _ask(member, DUMP_SIGNAL, *further):
             asked[member] = fields[0]
-    deadline = time.monotonic() + DUMP_SECONDS
-    sizes: dict[Member, int] = {}
-    while time.monotonic() < deadline:
-        now = {member: _size(folder, member) for member in asked}
-        if all(now.values()) and now == sizes:
-            break
-        sizes = now
-        time.sleep(0.2)
-    return [Stack(m.role, m.index, m.pid, s, _text(folder, m)) for m, s in asked.items()]
+    dumps = {member: folder / FOLDER / f"{member.pid}.stacks" for member in asked}
+    wait_until_written(lambda: [path.stat().st_size if path.exists() else 0 for path in dumps.values()], DUMP_SECONDS)
+    return [Stack(m.role, m.index, m.pid, asked[m], _text(path)) for m, path in dumps.items()]
 
 
-def _size(folder: Path, member: Member) -> int:
-    with contextlib.suppress(OSError):
-        return _dump(folder, member).stat().st_size
-    return 0
-
-
-def _text(folder: Path, member: Member) -> str:
-    with contextlib.suppress(OSError), _dump(folder, member).open(errors="replace") as file:
+def _text(dump: Path) -> str:
+    with contextlib.suppress(OSError), dump.open(errors="replace") as file:
         return file.read(MOST_TEXT)
     return ""
-
-
-def _dump(folder: Path, member: Member) -> Path:
-    return folder / FOLDER / f"{member.pid}.stacks"
 
 
 def report(stacks: Sequence[tuple[str, Stack]]) -> str:
