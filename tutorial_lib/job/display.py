@@ -18,22 +18,12 @@ from rich.table import Table
 
 from tutorial_lib.cluster.coordinator import JobFailed
 from tutorial_lib.errors import TutorialError
-from tutorial_lib.job.watching import JobView
+from tutorial_lib.job.watching import STAGES, JobView
 from tutorial_lib.tasks import score_name
-
-STAGES = {
-    "checks": "checking the machines",
-    "servers": "DGL servers are loading their parts",
-    "trainers": "trainers are starting and connecting",
-    "leaving": "servers are leaving",
-}
 
 
 class RunDisplay:
-    """Prints one line per thing worth knowing; on a terminal, a line below shows the running epoch as it goes.
-
-    Where output is not a terminal, steps print nothing: the log of a job has one line for each epoch.
-    """
+    """Prints one line per thing worth knowing; only on a terminal, a line below shows the running epoch as it goes."""
 
     def __init__(self, epochs: int = 0, console: Console | None = None) -> None:
         self.console = console or own_console()
@@ -68,10 +58,8 @@ class RunDisplay:
         """Take an event of a job, see ``cluster.launch`` and ``events``."""
         kind, wait_for = event["kind"], self.view.wait_for
         self.view.on_event(event)
-        if kind == "stage":
-            wait_for(STAGES[event["stage"]])
-            if event["stage"] not in ("checks", "leaving"):
-                self.say(STAGES[event["stage"]])
+        if kind == "stage" and event["stage"] not in ("checks", "leaving"):
+            self.say(STAGES[event["stage"]])
         elif kind in ("copied", "warning"):
             self.say(event["text"])
         elif kind == "joined":

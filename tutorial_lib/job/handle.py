@@ -20,7 +20,7 @@ from rich.live import Live
 
 from tutorial_lib.cluster.coordinator import Coordinator, Event, JobFailed, Limits
 from tutorial_lib.errors import attempts
-from tutorial_lib.job.display import STAGES, own_console
+from tutorial_lib.job.display import own_console
 from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
@@ -50,7 +50,7 @@ def start_training(
     """Start a training job and return at once.
 
     Args:
-        source: a data set, which is loaded and partitioned first, or a partition with as many parts as machines.
+        source, layout, config, limits: as in ``run_distributed``.
         out: run folder; must be empty or not exist yet, unless ``resume`` continues the run in it.
 
     Raises:
@@ -156,8 +156,6 @@ class Job:
     def on_event(self, event: Event) -> None:
         """Part of being the run's reporter."""
         self.events.append(event)
-        if event["kind"] == "stage":
-            self._view.wait_for(STAGES[event["stage"]])
         self._view.on_event(event)
         self._check_stop()
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from tutorial_lib.cluster.coordinator import Event, Limits, MachineUse
 from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.local import LocalCluster
-from tutorial_lib.cluster.plan import check_parts
+from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import own_run_folder
@@ -148,8 +148,12 @@ def environment_of(pairs: Sequence[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
-def launch(request: LaunchRequest, on_event: Callable[[Event], None] = lambda _event: None) -> dict[str, MachineUse]:
-    """Run the command on the machines and return what each machine used.
+def launch(
+    request: LaunchRequest,
+    on_event: Callable[[Event], None] = lambda _event: None,
+    on_plan: Callable[[JobPlan], None] = lambda _plan: None,
+) -> dict[str, MachineUse]:
+    """Run the command on the machines and return what each machine used; ``on_plan`` gets the plan before the start.
 
     Raises:
         InputError: found before anything was started. JobFailed: with the first cause. JobError: it ended well, and
@@ -179,6 +183,7 @@ def launch(request: LaunchRequest, on_event: Callable[[Event], None] = lambda _e
             omp_threads=request.num_omp_threads,
             env=environment,
         )
+        on_plan(plan)
 
         def deliver(folder: str) -> Delivery:
             return Delivery.of_workspace(request.workspace, plan, folder, name=request.out.name)
