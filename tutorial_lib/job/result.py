@@ -25,9 +25,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import tutorial_lib
-from tutorial_lib.cluster.coordinator import Event, MachineUse
+from tutorial_lib.cluster.coordinator import Coordinator, Event
 from tutorial_lib.cluster.failure import failure
-from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.trainer.steps import phases_of
 
 if TYPE_CHECKING:
@@ -37,25 +36,24 @@ if TYPE_CHECKING:
 
 def distributed_result(
     partition: Partition,
-    plan: JobPlan,
     config: TrainConfig,
-    events: list[Event],
-    use: dict[str, MachineUse],
+    coordinator: Coordinator,
     seconds: float,
-    *,
-    earlier: Sequence[Event] = (),
-    resumed: Sequence[dict[str, Any]] = (),
+    earlier: Sequence[Event],
+    resumed: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """The content of ``result.json``.
 
     Args:
-        events, use, seconds: of this start of the job.
+        coordinator: after its ``run``.
+        seconds: of this start of the job.
         earlier: events of the starts before it.
         resumed: epochs of the checkpoint as seen from here; fewer count where a file of another machine was damaged.
 
     Raises:
         JobFailed: the trainers ended well and never reported an accuracy.
     """
+    plan, events, use = coordinator.plan, coordinator.events, coordinator.use
     evaluation = [event for event in events if event["kind"] == "evaluation"]
     placed = next((event for event in events if event["kind"] == "placed"), {})
     if not evaluation:
@@ -89,23 +87,17 @@ def distributed_result(
 def result_of(
     dataset: dict[str, Any],
     config: TrainConfig,
-    *,
     processes: tuple[int, int, int, int],
-    epochs: list[dict[str, Any]],
     accuracies: tuple[float, float],
-    scores: dict[str, float],
-    seconds: float,
-    bytes_sent: dict[str, int],
-    peak_rss: dict[str, dict[str, int]],
     **more: Any,
 ) -> dict[str, Any]:
-    """The content of ``result.json``, the same keys for every kind of run; ``more`` comes after ``config``.
+    """The content of ``result.json``, for every kind of run.
 
     Args:
         processes: machines, trainers and servers per machine, samplers per trainer.
         accuracies: valid and test, exact and over all ranks; of links, MRR: see ``tasks.score_name``.
-        scores: what else a task measures, by name.
-        bytes_sent, peak_rss: by machine.
+        more: epochs, scores (what else a task measures, by name), seconds, bytes_sent and peak_rss (by machine), and
+            whatever else there is to say.
     """
     machines, trainers, servers, samplers = processes
     return {
@@ -118,14 +110,9 @@ def result_of(
         "samplers_per_trainer": samplers,
         "world_size": machines * trainers,
         "config": config.to_dict(),
-        **more,
-        "epochs": epochs,
         "val_accuracy": accuracies[0],
         "test_accuracy": accuracies[1],
-        "scores": scores,
-        "seconds": seconds,
-        "bytes_sent": bytes_sent,
-        "peak_rss": peak_rss,
+        **more,
         "versions": versions(),
     }
 

@@ -95,16 +95,7 @@ def run_distributed(
 
         options = {"limits": limits, "on_start": on_start}
         coordinator, home = run_on_machines(cluster, plan, layout, out, log.write, deliver, **options)
-    result = distributed_result(
-        partition,
-        plan,
-        config,
-        coordinator.events,
-        coordinator.use,
-        time.time() - start,
-        earlier=log.earlier,
-        resumed=resumed,
-    )
+    result = distributed_result(partition, config, coordinator, time.time() - start, log.earlier, resumed)
     write_json(out / "result.json", result)
     home.check()
     return result
