@@ -24,7 +24,7 @@ from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError, WaitedTooLong
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.train import train_on_cluster
+from tutorial_lib.job.train import run_distributed
 from tutorial_lib.models.sage import FirstLayer, GraphSAGE
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -286,9 +286,7 @@ def test_both_loaders_learn_the_same(emulation, nothing_left, partition_of, tmp_
     results = {}
     for loader in ("pipeline", "dgl"):
         layout = Layout(emulate=2)
-        results[loader] = train_on_cluster(
-            partition, layout.cluster(), layout, replace(config, loader=loader), tmp_path / loader
-        )
+        results[loader] = run_distributed(partition, layout, replace(config, loader=loader), tmp_path / loader)
     ours, theirs = results["pipeline"], results["dgl"]
     assert ours["test_accuracy"] == pytest.approx(theirs["test_accuracy"], abs=0.04)
     assert [kept["rank"] for kept in ours["kept"]] == [0, 1]

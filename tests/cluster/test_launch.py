@@ -17,7 +17,8 @@ from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.shm import dgl_segments
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.train import Layout, train_on_cluster
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -114,18 +115,18 @@ def test_a_shm_that_is_too_small_is_found_first(partition_of, tmp_path, monkeypa
     small = type("Small", (), {"f_bavail": 1000, "f_frsize": 4096})
     monkeypatch.setattr(os, "statvfs", lambda path: small if str(path) == "/dev/shm" else real(path))
     with pytest.raises(InputError, match="/dev/shm has 4 MB free; the server would put about"):
-        train_on_cluster(partition_of(1), LocalCluster(), Layout(emulate=None), TrainConfig(), tmp_path / "run")
+        run_distributed(partition_of(1), Layout(emulate=None), TrainConfig(), tmp_path / "run")
 
 
 def test_a_used_run_folder_is_refused(partition_of, tmp_path):
     (tmp_path / "result.json").write_text("{}")
     with pytest.raises(InputError, match="is not empty"):
-        train_on_cluster(partition_of(1), LocalCluster(), Layout(emulate=None), TrainConfig(), tmp_path)
+        run_distributed(partition_of(1), Layout(emulate=None), TrainConfig(), tmp_path)
 
 
 def test_parts_and_machines_must_agree(partition_of, tmp_path):
     with pytest.raises(InputError, match="has 1 parts for 2 machines"):
-        train_on_cluster(partition_of(1), EmulatedCluster(2), Layout(), TrainConfig(), tmp_path / "run")
+        run_distributed(partition_of(1), Layout(), TrainConfig(), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from tutorial_lib.cluster import traffic
-from tutorial_lib.tools.finale.traffic import traffic_figure
+from tutorial_lib.tools.finale.figures import traffic_figure
 
 
 @pytest.fixture

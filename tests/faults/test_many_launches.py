@@ -16,7 +16,8 @@ from fault_support import plan_of
 
 from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.job.train import Layout, train_on_cluster
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.train import run_distributed
 from tutorial_lib.trainer.config import TrainConfig
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
@@ -40,9 +41,7 @@ print("done")
 def test_one_epoch_on_machines(count, emulation, partition_of, tmp_path):
     """Two machines are what most other tests use."""
     config = TrainConfig(epochs=1, fanouts=(5, 5), batch_size=100, hidden_size=16)
-    result = train_on_cluster(
-        partition_of(count), EmulatedCluster(count), Layout(emulate=count), config, tmp_path / "run"
-    )
+    result = run_distributed(partition_of(count), Layout(emulate=count), config, tmp_path / "run")
     assert result["world_size"] == count
     assert len(result["bytes_sent"]) == count
     assert 0 < result["test_accuracy"] < 1  # one step each does not teach much

@@ -9,8 +9,8 @@ import pytest
 from fault_support import run_to_end
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.job.folder import own_run_folder
 from tutorial_lib.job.layout import RealMachines
-from tutorial_lib.job.result import own_run_folder
 
 TUTORIAL = [sys.executable, "-m", "tutorial_lib"]
 

@@ -18,8 +18,7 @@ from commands import events_of, kill_trainer, losses, start_and_kill, tutorial
 from runtime_support import MARK, marked_processes
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.continuation import Continuation, describe
-from tutorial_lib.job.result import own_run_folder
+from tutorial_lib.job.folder import Continuation, own_run_folder, settings_of
 from tutorial_lib.trainer.checkpoint import save
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -169,18 +168,18 @@ def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(whole, t
 
 def test_another_cut_of_the_same_graph_is_refused(tmp_path):
     """Rows of embeddings and shares of seed nodes belong to one partition, which the settings name by its node map."""
-    settings = describe(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut one")
+    settings = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut one")
     model = torch.nn.Linear(2, 2)
     save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), [{"epoch": 0}], settings)
     again = Continuation(resume=True)
     assert again.open(tmp_path, TrainConfig(epochs=9), settings) == [{"epoch": 0}]
-    other = describe(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut two")
+    other = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut two")
     with pytest.raises(InputError, match="partition cut one in the checkpoint, cut two now"):
         again.open(tmp_path, TrainConfig(epochs=9), other)
 
 
 def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(tmp_path):
-    settings = describe(TrainConfig(epochs=9), "toy", "f" * 64, machines=1, trainers=1, partition=None)
+    settings = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=1, trainers=1, partition=None)
     model = torch.nn.Linear(2, 2)
     save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), [{"epoch": 0}], settings)
     writing = tmp_path / "checkpoint" / "epoch-0002"

@@ -10,7 +10,7 @@ from commands import launch
 
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.train import train_on_cluster
+from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import Partition, partition_dataset
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -50,7 +50,7 @@ def test_two_machines_learn_the_same(emulation, nothing_left, bounded, partition
     config = TrainConfig(epochs=10, batch_size=100, hidden_size=64)  # far enough for chance to matter little
     layout = Layout(emulate=2)
     results = [
-        train_on_cluster(partition, layout.cluster(), layout, config, tmp_path / name)
+        run_distributed(partition, layout, config, tmp_path / name)
         for name, partition in (("usual", partition_of(2)), ("bounded", bounded))
     ]
     for key in ("val_accuracy", "test_accuracy"):

@@ -19,8 +19,8 @@ from shared_data import shared_data
 from support.label_propagation import propagate_labels
 from support.lessons.learned_rows import LIMITS, held_by, kill_in_mid_epoch, propagation_scores, run_rows_script
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.continuation import Continuation
 from tutorial_lib.job.display import summary_table
+from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.handle import Job, start_training
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource

@@ -7,14 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import typer.main
 
-from tutorial_lib.job import launch as launching
-from tutorial_lib.job.layout import Layout
-from tutorial_lib.tools.cli import main
+from tutorial_lib.job.folder import Continuation
+from tutorial_lib.job.launch import LaunchRequest
+from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.tools.cli import app, main
+from tutorial_lib.tools.cli.options import Given
+from tutorial_lib.trainer.config import TrainConfig
 
 
 def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
@@ -52,6 +58,53 @@ def test_help(command, run_here):
     done = run_here(command, "--help")
     assert done.returncode == 0
     assert "Usage" in done.stdout
+
+
+def test_help_waits_for_neither_torch_nor_dgl():
+    code = "import sys\nfrom tutorial_lib.tools.cli import main\ntry:\n    main(['train', '--help'])\n"
+    code += "finally:\n    print({'torch', 'dgl', 'matplotlib'} & set(sys.modules), file=sys.stderr)"
+    wide = {**os.environ, "COLUMNS": "150"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=wide)
+    assert done.stderr == "set()\n"
+    assert "--embedding-learning-rate" in done.stdout
+
+
+def given_to(command: str, *words: str) -> Given:
+    """What a command understands by its arguments, without running it."""
+    made = typer.main.get_command(app).commands[command]
+    return Given(**made.make_context(command, list(words)).params)
+
+
+def test_a_command_without_options_has_the_defaults_of_the_dataclasses():
+    given = given_to("train")
+    config = TrainConfig()
+    assert (given.fanouts, given.cache) == ("15,10,5", "256MB")
+    assert given.make(TrainConfig, cache=config.cache) == config
+    assert given.make(DataSource) == DataSource("synthetic-products")
+    assert given.make(Layout) == Layout(emulate=None)
+    assert given.make(Continuation) == Continuation()
+    assert given.make(RealMachines, ip_config=Path("x")) == RealMachines(Path("x"))
+    launched = given_to("launch", "--part_config", "p.json", "true")
+    files = {"part_config": Path("p.json"), "ip_config": Path("ip_config.txt"), "out": None}
+    expected = LaunchRequest(command=["true"], workspace=Path(), **files)
+    assert launched.make(LaunchRequest, command=["true"]) == expected
+
+
+def test_each_option_arrives_in_its_field():
+    words = "--fanouts 3,-1 --batch-size 7 --half-wire --seed 5 --stall-timeout 0 --trainers 3 --resume"
+    words += " --checkpoint-every 4 --ip_config ip.txt --remote_python py --allow_public_addresses --max-memory 1GB"
+    given = given_to("train", *words.split())
+    config = given.make(TrainConfig, cache=0)
+    assert (config.fanouts, config.batch_size, config.half_wire, config.seed) == ((3, -1), 7, True, 5)
+    assert (given.make(Continuation), given.make(DataSource).seed) == (Continuation(True, 4), 5)
+    assert given.make(DataSource).max_memory == "1GB"
+    layout = given.make(Layout, real=given.make(RealMachines))
+    assert layout.real == RealMachines(Path("ip.txt"), python="py", allow_public=True)
+    assert (layout.trainers, layout.limits().stall) == (3, None)
+    words = "--num_trainers 2 --num_samplers 1 --num_servers 3 --extra_envs A=1 --timeout 9 --part_config p.json true"
+    request = given_to("launch", *words.split()).make(LaunchRequest)
+    assert (request.trainers, request.samplers, request.servers, request.command) == (2, 1, 3, ["true"])
+    assert (request.extra_envs, request.limits().job) == (["A=1"], 9)
 
 
 @pytest.mark.parametrize(
@@ -154,11 +207,11 @@ def test_a_run_folder_that_is_a_file_or_below_one(tmp_path, run_here):
 def test_time_limits_are_options(tmp_path, run_here, partition_of):
     """A program that never serves ends after the seconds that were given, and the plan has those of the collectives."""
     seen = []
-    real = launching._plan
+    real = LaunchRequest.plan
     limits = ["--serving-timeout", "2", "--collective-timeout", "33"]
     arguments = ["--machines", "1", "--part_config", str(partition_of(1).config), *limits, "--out", "logs"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launching, "_plan", lambda *args: seen.append(real(*args)) or seen[-1])
+        patch.setattr(LaunchRequest, "plan", lambda *args, **more: seen.append(real(*args, **more)) or seen[-1])
         done = run_here("launch", *arguments, "sleep", "100")
     assert done.returncode == 1
     assert "waited 2 s for the DGL servers to load their parts and listen" in done.stderr.splitlines()[0]

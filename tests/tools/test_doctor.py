@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 from preflight_support import failed, the_fail
 
-from tutorial_lib.cluster.emulated import EmulationUnavailable
+from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
+from tutorial_lib.cluster.preflight_checks import segment_findings
 from tutorial_lib.cluster.shm import SHM
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import RealMachines
-from tutorial_lib.tools.doctor import Finding, examine, host, machines, software
+from tutorial_lib.tools.doctor import Finding, examine, examine_emulated, examine_real, host, software
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -187,7 +188,7 @@ def test_foreign_segments(emulation):
     path = SHM / "node~_N~test-doctor-kvdata-"
     path.write_bytes(b"x")
     try:
-        finding = the_fail(host.segments())
+        finding = the_fail(segment_findings())
         assert finding.remedy.endswith(f"rm '{path}'")
         found = {f.check: f for f in examine(emulate=1, quick=True) if not f.machine}
         assert found["leftovers"].status == "skip"
@@ -275,8 +276,8 @@ def test_a_host_without_namespaces(monkeypatch):
     def refused(_cluster):
         raise EmulationUnavailable("this host does not allow emulated machines: create a user namespace", "sysctl")
 
-    monkeypatch.setattr(machines.EmulatedCluster, "__enter__", refused)
-    finding = only(machines.examine_emulated(2))
+    monkeypatch.setattr(EmulatedCluster, "__enter__", refused)
+    finding = only(examine_emulated(2))
     assert (finding.check, finding.status, finding.remedy) == ("emulated machines", "fail", "sysctl")
 
 
@@ -307,7 +308,7 @@ def test_real_machines(ssh_that, partition_of, tmp_path):
 def test_a_login_that_is_refused(ssh_that, tmp_path):
     ssh_that("echo 'me@127.0.0.1: Permission denied (publickey).' >&2; exit 255")
     (tmp_path / "ip_config.txt").write_text("127.0.0.1\n")
-    finding = the_fail(machines.examine_real(RealMachines(tmp_path / "ip_config.txt", ssh_username="me")))
+    finding = the_fail(examine_real(RealMachines(tmp_path / "ip_config.txt", ssh_username="me")))
     assert finding.check == "ssh login"
     assert "Permission denied" in finding.detail
 
@@ -315,10 +316,10 @@ def test_a_login_that_is_refused(ssh_that, tmp_path):
 def test_public_addresses_are_not_contacted(ssh_that, tmp_path):
     ssh_that(f"touch {tmp_path}/contacted; exit 255")
     (tmp_path / "ip_config.txt").write_text("10.0.0.1\n8.8.8.8\n")
-    finding = the_fail(machines.examine_real(RealMachines(tmp_path / "ip_config.txt")))
+    finding = the_fail(examine_real(RealMachines(tmp_path / "ip_config.txt")))
     assert (finding.check, finding.machine) == ("addresses", "machine-1")
     assert not (tmp_path / "contacted").exists()
-    allowed = machines.examine_real(RealMachines(tmp_path / "ip_config.txt", allow_public=True))
+    allowed = examine_real(RealMachines(tmp_path / "ip_config.txt", allow_public=True))
     assert the_fail(allowed).check == "ssh login"
     assert (tmp_path / "contacted").exists()
 

@@ -19,24 +19,16 @@ from typer.testing import CliRunner
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.data.ogb import PRODUCTS, SPECS
 from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.job.folder import Silent, own_run_folder
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.result import Silent
-from tutorial_lib.job.train import DataSource
+from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.cli import app
 from tutorial_lib.tools.cli.options import parse_machine_counts
 from tutorial_lib.tools.finale import FinaleSettings, write_report
-from tutorial_lib.tools.finale.memory import PeakMemory
-from tutorial_lib.tools.finale.script import Finale, startup_of
-from tutorial_lib.tools.finale.settings import State, alone_in
+from tutorial_lib.tools.finale.figures import memory_figure, scaling_figure
+from tutorial_lib.tools.finale.script import Finale, PeakMemory, startup_of
+from tutorial_lib.tools.finale.settings import FolderRefused, State
 from tutorial_lib.trainer.config import TrainConfig
-
-
-class Quiet(Silent):
-    """A display that shows nothing."""
-
-    def expect(self, epochs: int) -> None:
-        """Nothing."""
-
 
 QUICK = ["--fanouts", "5,5", "--hidden-size", "32", "--wire", "none"]
 
@@ -65,10 +57,10 @@ def test_a_folder_with_something_else_is_refused(tmp_path):
 
 
 def test_two_finales_in_one_folder(tmp_path):
-    with alone_in(tmp_path), pytest.raises(InputError, match="another finale is running"), alone_in(tmp_path):
-        pass
-    with alone_in(tmp_path):
-        pass
+    finale = Finale(FinaleSettings(scaling=()), tmp_path, Silent())
+    with own_run_folder(tmp_path), pytest.raises(FolderRefused, match="another finale is running"):
+        finale.run()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_of_the_users_is_not_touched_by_looking_at_it(tmp_path):
@@ -76,13 +68,13 @@ def test_a_folder_of_the_users_is_not_touched_by_looking_at_it(tmp_path):
     (tmp_path / ".lock").write_text("mine")
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="not empty"):
-        Finale(FinaleSettings(scaling=()), tmp_path, Quiet()).run()
+        Finale(FinaleSettings(scaling=()), tmp_path, Silent()).run()
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {".lock": "mine", "thesis.txt": "mine"}
 
 
 def test_predictions_that_are_not_those_of_the_trainers_are_an_error(tmp_path):
     """One of 200 classes is changed, where accuracy is counted."""
-    finale = Finale(FinaleSettings(scaling=()), tmp_path, Quiet())
+    finale = Finale(FinaleSettings(scaling=()), tmp_path, Silent())
     finale.state = State(tmp_path, FinaleSettings(scaling=()))
     label = np.arange(200) % 7
     masks = {name: np.arange(200) % 2 == k for k, name in enumerate(("val", "test"))}
@@ -108,14 +100,14 @@ def test_a_finale_that_failed_in_its_first_step_continues(tmp_path, monkeypatch)
     monkeypatch.setattr(Finale, "_machines", lambda _self: 1 / 0)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            Finale(settings, tmp_path / "out", Quiet()).run()
+            Finale(settings, tmp_path / "out", Silent()).run()
     assert "machines" not in State(tmp_path / "out", settings).steps
 
 
 def test_a_training_that_was_not_written_down_is_not_repeated(tmp_path, monkeypatch):
     """The script was stopped between the end of the job and the note of it."""
     settings = FinaleSettings(scaling=())
-    finale = Finale(settings, tmp_path, Quiet())
+    finale = Finale(settings, tmp_path, Silent())
     finale.state = State(tmp_path, settings)
     finale.state.finish("partition", {"folder": str(tmp_path)})
     (tmp_path / "run").mkdir()
@@ -137,7 +129,7 @@ def test_a_training_that_was_not_written_down_is_not_repeated(tmp_path, monkeypa
 )
 def test_what_cannot_be_done_is_found_before_the_first_step(changes, words, tmp_path):
     with pytest.raises(InputError, match=words):
-        Finale(dataclasses.replace(FinaleSettings(), **changes), tmp_path / "out", Quiet())
+        Finale(dataclasses.replace(FinaleSettings(), **changes), tmp_path / "out", Silent())
     assert not (tmp_path / "out").exists()
 
 
@@ -174,6 +166,20 @@ def test_no_report_before_there_is_a_result(tmp_path):
     State(tmp_path, FinaleSettings()).finish("machines", {})
     with pytest.raises(InputError, match="nothing to report"):
         write_report(tmp_path)
+
+
+def test_the_numbers_in_the_pictures_have_the_units_of_their_labels():
+    memory = memory_figure({"machine-0": {"server": 300_000_000, "trainer": 1_700_000_000}}).axes[0]
+    assert [text.get_text() for text in memory.texts] == ["0.30", "1.70"]
+    assert [label.get_text() for label in memory.get_yticklabels()] == ["machine-0 server", "machine-0 trainer"]
+    assert memory.get_xlabel().startswith("GB of resident memory")
+    runs = [{"machines": k, "seconds": 1.5 / k, "remote_bytes": 2e6, "startup": None} for k in (1, 2)]
+    seconds, wire, startup = scaling_figure(runs).axes
+    assert [text.get_text() for text in seconds.texts] == ["1.5", "0.75"]
+    assert [text.get_text() for text in wire.texts] == ["2", "2"]
+    assert wire.get_title().startswith("MB of features")
+    assert [text.get_text() for text in startup.texts] == ["?", "?"]
+    assert [label.get_text() for label in startup.get_xticklabels()] == ["1", "2"]
 
 
 def test_peak_memory_is_that_of_the_block():

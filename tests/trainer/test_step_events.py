@@ -15,7 +15,7 @@ from tutorial_lib.job.display import RunDisplay
 from tutorial_lib.job.handle import start_training
 from tutorial_lib.job.train import Layout
 from tutorial_lib.tasks.node import TrainData
-from tutorial_lib.tools.finale.phases import phases_figure
+from tutorial_lib.tools.finale.figures import phases_figure
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.steps import PHASES, Pulse, StepLog, bytes_by_place, phases_of
 
@@ -51,7 +51,7 @@ def test_two_machines_tell_every_step_of_every_rank(emulation, nothing_left, par
     assert [(phases["rank"], phases["epochs"]) for phases in result["phases"]] == [(0, EPOCHS), (1, EPOCHS)]
     remote = sum(event["bytes_remote"] for event in steps if event["rank"] == 1)
     assert result["phases"][1]["bytes_remote"] == pytest.approx(remote / EPOCHS)
-    figure = phases_figure(events)
+    figure = phases_figure(phases_of(events))
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == list(PHASES)
 
 
