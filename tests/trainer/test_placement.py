@@ -7,7 +7,7 @@ import os
 
 import pytest
 import torch
-from commands import tutorial
+from commands import events_of, tutorial
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
@@ -110,11 +110,8 @@ def test_auto_without_a_gpu_is_the_cpu(data_root, tmp_path):
 
 
 @pytest.mark.cluster
-def test_ranks_agree_and_the_result_says_so(emulation, nothing_left, data_root, tmp_path):
-    out = tmp_path / "run"
-    common = ["--emulate", "2", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
-    tutorial("train", "--device", "cpu", *common, "--out", str(out))
-    result = json.loads((out / "result.json").read_text())
+def test_ranks_agree_and_the_result_says_so(finished_run):
+    result = finished_run.result
     assert (result["device"], result["backend"], result["layers"]) == ("cpu", "gloo", "dgl")
-    placed = [event for event in map(json.loads, (out / "events.jsonl").open()) if event["kind"] == "placed"]
+    placed = [event for event in events_of(finished_run.out) if event["kind"] == "placed"]
     assert sorted(event["rank"] for event in placed) == [0, 1]
