@@ -54,9 +54,11 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 
 @pytest.fixture(scope="session")
-def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data_root(all_workers: Path) -> Path:
     """Folder of caches and partitions, shared by the session."""
-    return tmp_path_factory.mktemp("data")
+    folder = all_workers / "data"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
