@@ -60,6 +60,7 @@ def main(command: list[str]) -> int:
     make_namespaces()
     with tempfile.TemporaryDirectory(prefix="worker-") as folder:
         os.environ["TMPDIR"] = folder
+        os.chmod(folder, 0o1777)  # as that of every user
         child = os.fork()
         if child == 0:
             code = 1
