@@ -96,6 +96,7 @@ def test_one_machine_without_namespaces(nothing_left, data_root, small_dataset, 
     check_predictions(out, result, small_dataset)
 
 
+@pytest.mark.whole_run
 def test_single_process(data_root, small_dataset, tmp_path):
     out = tmp_path / "run"
     result = train(out, data_root, "--single-process", "--scale", "0.005", "--epochs", "2")

@@ -95,6 +95,7 @@ def test_cuda_without_a_gpu_is_refused_before_anything_starts(where, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.whole_run
 @no_gpu
 def test_auto_without_a_gpu_is_the_cpu(data_root, tmp_path):
     auto = train(
