@@ -34,6 +34,7 @@ class FinishedRun(NamedTuple):
 
     Attributes:
         options: of ``train``, but for the run folder ``out``.
+        dataset: that it was trained on.
         printed: to standard output.
     """
 
@@ -41,6 +42,7 @@ class FinishedRun(NamedTuple):
     out: Path
     printed: str
     result: dict[str, Any]
+    dataset: Dataset
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -83,14 +85,15 @@ def all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finished_run(emulation: None, data_root: Path, all_workers: Path) -> FinishedRun:
     """A run on two machines, for tests that only look at one: several steps an epoch, and a date as the seed."""
-    settings = ["--wire", "1gbit", "--scale", "0.005", "--epochs", "3", "--seed", "20251120"]
+    settings = ["--wire", "1gbit", "--scale", "0.005", "--epochs", "3", "--seed", str(seed := 20251120)]
     settings += ["--batch-size", "50", "--fanouts", "5,5"]
     options = ["--emulate", "2", *settings, "--root", str(data_root)]
     with alone_in(all_workers / "finished"):
         out, printed = all_workers / "finished" / "run", all_workers / "finished" / "printed.txt"
         if not printed.exists():
             printed.write_text(tutorial("train", *options, "--out", str(out)).stdout)
-    return FinishedRun(options, out, printed.read_text(), json.loads((out / "result.json").read_text()))
+    dataset = load_dataset("synthetic-products", scale=0.005, seed=seed, root=data_root)
+    return FinishedRun(options, out, printed.read_text(), json.loads((out / "result.json").read_text()), dataset)
 
 
 @pytest.fixture(scope="session")

@@ -50,8 +50,8 @@ def check_checkpoint(out: Path, dataset: Dataset) -> None:
 
 
 @pytest.mark.cluster
-def test_two_machines_from_the_command_line(finished_run, small_dataset):
-    _, out, printed, result = finished_run
+def test_two_machines_from_the_command_line(finished_run):
+    _, out, printed, result, dataset = finished_run
     assert set(result) >= RESULT_KEYS
     assert (result["machines"], result["trainers_per_machine"], result["world_size"]) == (2, 1, 2)
     assert [epoch["epoch"] for epoch in result["epochs"]] == [0, 1, 2]
@@ -67,7 +67,7 @@ def test_two_machines_from_the_command_line(finished_run, small_dataset):
         assert used["server"] > 1e8
         assert used["trainer"] > 1e8
     assert result["versions"]["dgl"] == "2.1.0"
-    check_predictions(out, result, small_dataset)
+    check_predictions(out, result, dataset)
 
     kinds = [json.loads(line)["kind"] for line in (out / "events.jsonl").read_text().splitlines()]
     assert kinds.count("joined") == kinds.count("left") == 2
@@ -75,7 +75,7 @@ def test_two_machines_from_the_command_line(finished_run, small_dataset):
     for machine in ("machine-0", "machine-1"):
         assert "Server is exiting" in (out / "logs" / machine / "server-0.log").read_text()
         assert (out / "logs" / machine / "trainer-0.log").exists()
-    check_checkpoint(out, small_dataset)
+    check_checkpoint(out, dataset)
     for words in ("epoch 3/3", "test accuracy", "sent on the wire", f"run folder: {out}\n", "make lab"):
         assert words in printed
 
