@@ -40,7 +40,7 @@ test: venv lint
 	$(PY) -m pytest $(ON_ALL_CORES)
 
 test-quick: venv
-	$(PY) -m pytest $(ON_ALL_CORES) -m "not cluster and not faults and not modern and not long and not gpu" tests
+	$(PY) -m pytest $(ON_ALL_CORES) -m "not cluster and not whole_run and not faults and not modern and not long and not gpu" tests
 
 mutants: venv
 	$(PY) scripts/mutants.py

@@ -24,7 +24,6 @@ from tutorial_lib.partition import Partition
 FAULTY = Path(__file__).parent / "programs" / "faulty_trainer.py"
 CLEAN_EXIT_SECONDS = 15
 SILENT_NETWORK_SECONDS = 60
-_rows: list[tuple[str, str, str]] = []
 
 
 def plan_of(cluster: Cluster, partition: Partition, folder: Path, *arguments: str, **fields: Any) -> JobPlan:
@@ -102,7 +101,7 @@ class RunningJob:
 
 
 @pytest.fixture
-def saw() -> Callable[[str, object, float | str | None], None]:
+def saw(request: pytest.FixtureRequest) -> Callable[[str, object, float | str | None], None]:
     """``saw(fault, what the user sees, seconds)``: a row of the table in docs/faults.md."""
 
     def note(fault: str, message: object, seconds: float | str | None) -> None:
@@ -113,7 +112,8 @@ def saw() -> Callable[[str, object, float | str | None], None]:
             when = "goes on" if first.startswith("none:") else "before the start"
         else:
             when = f"{seconds:.1f} s"
-        _rows.append((fault, _without_paths(first), when))
+        row = (fault, _without_paths(first), when)
+        request.node.user_properties.append(("fault", row))  # comes to the summary also from a worker of pytest-xdist
 
     return note
 
@@ -125,13 +125,16 @@ def _without_paths(text: str) -> str:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The faults of this run, with the seconds from fault to exit; ``FAULT_TABLE`` names a file that gets them."""
-    if not _rows:
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    called = [report for report in reports if getattr(report, "when", None) == "call"]
+    noted = [row for report in called for name, row in report.user_properties if name == "fault"]
+    if not noted:
         return
     terminalreporter.section("faults")
-    for fault, message, seconds in _rows:
+    for fault, message, seconds in noted:
         terminalreporter.write_line(f"{seconds:>16}  {fault}: {message}")
     if path := os.environ.get("FAULT_TABLE"):
-        rows = "".join(f"| {f} | `{m.replace('|', '/')}` | {s} |\n" for f, m, s in _rows)
+        rows = "".join(f"| {f} | `{m.replace('|', '/')}` | {s} |\n" for f, m, s in noted)
         heading = "| fault | first line of the report | seconds to exit |\n|---|---|---|\n"
         replace_table(Path(path), "make test-faults", heading + rows)
 

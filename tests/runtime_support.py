@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 import time
@@ -10,18 +11,39 @@ import uuid
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from commands import MARK, tutorial
 from nbval.plugin import IPyNbCell
 from nbval_support import emulation_refused
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.data import Dataset, load_dataset
+from tutorial_lib.files import alone_in
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.train import train_on_cluster
 from tutorial_lib.partition import Partition, partition_dataset
+from tutorial_lib.trainer.config import TrainConfig
 
-MARK = "TUTORIAL_TEST_SESSION"
 GONE_SECONDS = 5.0
+
+
+class FinishedRun(NamedTuple):
+    """A run that came to its end.
+
+    Attributes:
+        options: of ``train``, but for the run folder ``out``.
+        dataset: that it was trained on.
+        printed: to standard output.
+    """
+
+    options: list[str]
+    out: Path
+    printed: str
+    result: dict[str, Any]
+    dataset: Dataset
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -35,9 +57,11 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 
 @pytest.fixture(scope="session")
-def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data_root(all_workers: Path) -> Path:
     """Folder of caches and partitions, shared by the session."""
-    return tmp_path_factory.mktemp("data")
+    folder = all_workers / "data"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +74,40 @@ def small_dataset(data_root: Path) -> Dataset:
 def partition_of(small_dataset: Dataset, data_root: Path) -> Callable[[int], Partition]:
     """``partition_of(k)``: the small data set in k parts."""
     return lambda parts: partition_dataset(small_dataset, parts, data_root / f"{parts}-parts", method="metis")
+
+
+@pytest.fixture(scope="session")
+def all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of pytest-xdist have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
+
+
+@pytest.fixture(scope="session")
+def finished_run(emulation: None, data_root: Path, all_workers: Path) -> FinishedRun:
+    """A run on two machines, for tests that only look at one: several steps an epoch, and a date as the seed."""
+    settings = ["--wire", "1gbit", "--scale", "0.005", "--epochs", "3", "--seed", str(seed := 20251120)]
+    settings += ["--batch-size", "50", "--fanouts", "5,5"]
+    options = ["--emulate", "2", *settings, "--root", str(data_root)]
+    with alone_in(all_workers / "finished"):
+        out, printed = all_workers / "finished" / "run", all_workers / "finished" / "printed.txt"
+        if not printed.exists():
+            printed.write_text(tutorial("train", *options, "--out", str(out)).stdout)
+    dataset = load_dataset("synthetic-products", scale=0.005, seed=seed, root=data_root)
+    return FinishedRun(options, out, printed.read_text(), json.loads((out / "result.json").read_text()), dataset)
+
+
+@pytest.fixture(scope="session")
+def learned_run(
+    emulation: None, partition_of: Callable[[int], Partition], all_workers: Path
+) -> tuple[TrainConfig, dict]:
+    """Settings and result of ten epochs on two machines: far enough for chance to matter little."""
+    config, layout = TrainConfig(epochs=10, fanouts=(5, 5), batch_size=100, hidden_size=64), Layout(emulate=2)
+    with alone_in(all_workers / "learned"):
+        out = all_workers / "learned" / "run"
+        if not (out / "result.json").exists():
+            train_on_cluster(partition_of(2), layout.cluster(), layout, config, out)
+    return config, json.loads((out / "result.json").read_text())
 
 
 @pytest.fixture(scope="session")

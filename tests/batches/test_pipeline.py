@@ -26,7 +26,6 @@ from tutorial_lib.errors import InputError, WaitedTooLong
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.models.sage import FirstLayer, GraphSAGE
-from tutorial_lib.trainer.config import TrainConfig
 
 TRAINER = Path(__file__).parents[1] / "programs" / "pipeline_trainer.py"
 
@@ -280,14 +279,11 @@ def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left,
 
 
 @pytest.mark.cluster
-def test_both_loaders_learn_the_same(emulation, nothing_left, partition_of, tmp_path):
-    partition = partition_of(2)
-    config = TrainConfig(epochs=6, fanouts=(5, 5), batch_size=100, hidden_size=128)
-    results = {}
-    for loader in ("pipeline", "dgl"):
-        layout = Layout(emulate=2)
-        results[loader] = run_distributed(partition, layout, replace(config, loader=loader), tmp_path / loader)
-    ours, theirs = results["pipeline"], results["dgl"]
+def test_both_loaders_learn_the_same(nothing_left, learned_run, partition_of, tmp_path):
+    (config, ours), layout = learned_run, Layout(emulate=2)
+    by_dgl = replace(config, loader="dgl")
+    theirs = run_distributed(partition_of(2), layout, by_dgl, tmp_path / "run")
+    results = {"pipeline": ours, "dgl": theirs}
     assert ours["test_accuracy"] == pytest.approx(theirs["test_accuracy"], abs=0.04)
     assert [kept["rank"] for kept in ours["kept"]] == [0, 1]
     assert theirs["kept"] == []

@@ -10,7 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -303,7 +305,15 @@ def test_a_folder_for_sockets_is_short_and_removed(tmp_path, monkeypatch):
         assert path is None
 
 
-def test_folders_of_killed_agents_are_removed_and_no_others(tmp_path, monkeypatch):
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """For sockets, whose paths are at most 107 bytes long; those of pytest's own folders may be longer."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_folders_of_killed_agents_are_removed_and_no_others(short_folder, monkeypatch):
+    tmp_path = short_folder
     monkeypatch.setattr(sockets, "parents", lambda: [str(tmp_path)])
     for name in ("dgl-job-deadbeef", "dgl-job-of-the-user", ".dgl-job-freshone"):
         (tmp_path / name).mkdir()

@@ -48,6 +48,7 @@ rare = pytest.mark.faults
         pytest.param("07_ddp_pitfalls.ipynb", "attempt(two_ranks, pitfalls.train_uneven", marks=rare),
     ],
 )
+@pytest.mark.whole_run
 def test_nothing_is_left_when_the_kernel_is_killed(name, until, nothing_left):
     environment = {**os.environ, "DGLBACKEND": "pytorch"}
     environment.pop("PYTEST_CURRENT_TEST", None)

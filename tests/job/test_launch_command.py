@@ -42,18 +42,14 @@ def test_the_guide_s_script_runs_unchanged(samplers, emulation, nothing_left, pa
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [("raise on 1", "ValueError: a mistake in somebody's script"), ("exit on 1", "SystemExit: no such option")],
-)
-def test_a_script_that_fails_ends_the_job(fault, words, emulation, nothing_left, partition_of, tmp_path):
+def test_a_script_that_exits_ends_the_job(emulation, nothing_left, partition_of, tmp_path):
     """Left to itself, Python would run DGL's exit handler, which waits for all other trainers for ever."""
     part_config = str(partition_of(2).config)
     script = ["python3", str(SCRIPT), "--ip_config", "ip_config.txt", "--part_config", part_config]
-    script += ["--graph_name", partition_of(2).graph_name, "--num_epochs", "1", "--fault", fault]
+    script += ["--graph_name", partition_of(2).graph_name, "--num_epochs", "1", "--fault", "exit on 1"]
     done = launch("--emulate", "2", "--part_config", part_config, "--out", "logs", shlex.join(script), cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert f"error: trainer 0 (rank 1) on machine-1: {words}" in done.stderr
+    assert "error: trainer 0 (rank 1) on machine-1: SystemExit: no such option" in done.stderr
     assert "log: " in done.stderr
 
 

@@ -22,6 +22,7 @@ from tutorial_lib.job.folder import Continuation, own_run_folder, settings_of
 from tutorial_lib.trainer.checkpoint import save
 from tutorial_lib.trainer.config import TrainConfig
 
+pytestmark = pytest.mark.whole_run
 EPOCHS = 3
 COMMON = ["--scale", "0.005", "--hidden-size", "32", "--batch-size", "20", "--fanouts", "5,5"]
 

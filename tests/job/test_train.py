@@ -9,7 +9,7 @@ import dgl
 import numpy as np
 import pytest
 import torch
-from commands import check_predictions, train, tutorial
+from commands import check_predictions, losses, train, tutorial
 from safetensors.torch import load_file
 from shared_data import shared_data
 
@@ -50,19 +50,14 @@ def check_checkpoint(out: Path, dataset: Dataset) -> None:
 
 
 @pytest.mark.cluster
-def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, small_dataset, tmp_path):
-    out = tmp_path / "run"
-    done = tutorial(
-        *("train", "--emulate", "2", "--wire", "1gbit", "--scale", "0.005", "--epochs", "3"),
-        *("--out", str(out), "--root", str(data_root)),
-    )
-    result = json.loads((out / "result.json").read_text())
+def test_two_machines_from_the_command_line(finished_run):
+    _, out, printed, result, dataset = finished_run
     assert set(result) >= RESULT_KEYS
     assert (result["machines"], result["trainers_per_machine"], result["world_size"]) == (2, 1, 2)
     assert [epoch["epoch"] for epoch in result["epochs"]] == [0, 1, 2]
     assert all(set(epoch) == {"epoch", "loss", "seconds", "val_accuracy"} for epoch in result["epochs"])
     assert result["epochs"][2]["loss"] < result["epochs"][0]["loss"]
-    # Each machine sent at least the gradients of 3 steps; the loopback interface is not counted.
+    # Each machine sent at least gradients; the loopback interface is not counted.
     assert set(result["bytes_sent"]) == {"machine-0", "machine-1"}
     assert min(result["bytes_sent"].values()) > 1e6
     # Two counts of the same bytes: of connections (without headers), and of the network card.
@@ -72,7 +67,7 @@ def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, 
         assert used["server"] > 1e8
         assert used["trainer"] > 1e8
     assert result["versions"]["dgl"] == "2.1.0"
-    check_predictions(out, result, small_dataset)
+    check_predictions(out, result, dataset)
 
     kinds = [json.loads(line)["kind"] for line in (out / "events.jsonl").read_text().splitlines()]
     assert kinds.count("joined") == kinds.count("left") == 2
@@ -80,9 +75,9 @@ def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, 
     for machine in ("machine-0", "machine-1"):
         assert "Server is exiting" in (out / "logs" / machine / "server-0.log").read_text()
         assert (out / "logs" / machine / "trainer-0.log").exists()
-    check_checkpoint(out, small_dataset)
+    check_checkpoint(out, dataset)
     for words in ("epoch 3/3", "test accuracy", "sent on the wire", f"run folder: {out}\n", "make lab"):
-        assert words in done.stdout
+        assert words in printed
 
 
 @pytest.mark.cluster
@@ -101,6 +96,7 @@ def test_one_machine_without_namespaces(nothing_left, data_root, small_dataset, 
     check_predictions(out, result, small_dataset)
 
 
+@pytest.mark.whole_run
 def test_single_process(data_root, small_dataset, tmp_path):
     out = tmp_path / "run"
     result = train(out, data_root, "--single-process", "--scale", "0.005", "--epochs", "2")
@@ -110,14 +106,12 @@ def test_single_process(data_root, small_dataset, tmp_path):
 
 
 @pytest.mark.cluster
-def test_the_same_command_gives_the_same_numbers(emulation, data_root, tmp_path):
+def test_the_same_command_gives_the_same_numbers(finished_run, tmp_path):
     """Also with a date as the seed: seeds are combined with the rank, and DGL takes 32 bits."""
     with pytest.raises(dgl.DGLError):
         dgl.seed(20251120 * 1000)
-    settings = ["--scale", "0.005", "--epochs", "2", "--batch-size", "200", "--seed", "20251120"]
-    runs = [train(tmp_path / str(k), data_root, "--emulate", "2", *settings) for k in range(2)]
-    losses = [[epoch["loss"] for epoch in run["epochs"]] for run in runs]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    tutorial("train", *finished_run.options, "--out", str(tmp_path / "again"))
+    assert losses(tmp_path / "again") == pytest.approx(losses(finished_run.out), rel=1e-4)
 
 
 @pytest.mark.cluster

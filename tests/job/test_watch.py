@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import Empty
 
 import pytest
+from commands import events_of
 from jupyter_client.manager import KernelManager, start_new_kernel
 
 pytestmark = pytest.mark.cluster
@@ -101,8 +102,10 @@ def test_watch_interrupt_and_continue(kernel, tmp_path):
     # What was interrupted goes on, here with one epoch more; quiet, there is no output at all.
     epochs = len(json.loads((out / "checkpoint" / "manifest.json").read_text())["epochs"])
     assert kernel.run(f"job = start({epochs + 1}, 'run', resume=True)\nresult = job.watch(quiet=True)") == []
-    told = kernel.run("print(result['resumed_epochs'], len(result['epochs']))")
-    assert told[0]["text"] == f"{epochs} {epochs + 1}\n"
+    told = kernel.run("print(result['resumed_epochs'], len(result['epochs']), job.running)")
+    assert told[0]["text"] == f"{epochs} {epochs + 1} False\n"
+    told = kernel.run("print(*[event['kind'] for event in job.events])")[0]["text"].split()
+    assert [event["kind"] for event in events_of(out)][-len(told) :] == told
 
 
 @pytest.mark.faults

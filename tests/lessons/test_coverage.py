@@ -45,7 +45,7 @@ NAMES = [
     *("DistTensor", "DistEmbedding", "SparseAdagrad", "init_func", "number_of_nodes", "ndata", "edata"),
     *("srcdata", "dstdata", "init_process_group", "part_config", "partition_graph", "ip_config", "use_graphbolt"),
     *("Join", ".join()", "DistributedDataParallel", "fix_openmp", "DistributedItemSampler", "force_even"),
-    *("DGL_SERVER_ID", "DGL_NUM_CLIENT", "torchrun", "launch"),
+    *("DGL_SERVER_ID", "DGL_NUM_CLIENT", "torchrun"),
 ]
 
 

@@ -12,7 +12,6 @@ from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import Partition, partition_dataset
-from tutorial_lib.trainer.config import TrainConfig
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +44,10 @@ def test_dgl_s_servers_serve_every_edge(graphbolt, emulation, nothing_left, boun
 
 
 @pytest.mark.cluster
-def test_two_machines_learn_the_same(emulation, nothing_left, bounded, partition_of, tmp_path):
+def test_two_machines_learn_the_same(nothing_left, learned_run, bounded, tmp_path):
     """Two machines on METIS through DGL, two on the bounded way: accuracies within 0.02."""
-    config = TrainConfig(epochs=10, batch_size=100, hidden_size=64)  # far enough for chance to matter little
-    layout = Layout(emulate=2)
-    results = [
-        run_distributed(partition, layout, config, tmp_path / name)
-        for name, partition in (("usual", partition_of(2)), ("bounded", bounded))
-    ]
+    (config, usual), layout = learned_run, Layout(emulate=2)
+    ours = run_distributed(bounded, layout, config, tmp_path / "run")
     for key in ("val_accuracy", "test_accuracy"):
-        assert results[0][key] > 0.5
-        assert abs(results[0][key] - results[1][key]) <= 0.02, key
+        assert usual[key] > 0.5
+        assert abs(usual[key] - ours[key]) <= 0.02, key

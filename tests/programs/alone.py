@@ -30,7 +30,14 @@ def make_namespaces() -> None:
     return ns.unshare(flags, "create namespaces")
 
 
-def first_process(command: list[str]) -> int:
+def become(user: int, group: int) -> None:
+    """From root of a user namespace to the user who made it: what only root can do is not to be tried by the tests."""
+    ns.unshare(ns.CLONE_NEWUSER, "create a user namespace")
+    for name, text in [("setgroups", "deny"), ("uid_map", f"{user} 0 1"), ("gid_map", f"{group} 0 1")]:
+        Path(f"/proc/self/{name}").write_text(text)
+
+
+def first_process(command: list[str], user: int, group: int) -> int:
     """Start the command and reap every process whose parent has gone, until the command ends."""
     ns.die_with_parent()
     ns.private_mounts_with_proc()
@@ -39,6 +46,8 @@ def first_process(command: list[str]) -> int:
         ip.link("set", index=ip.link_lookup(ifname="lo")[0], state="up")
     child = os.fork()
     if child == 0:
+        if user != os.geteuid():
+            become(user, group)
         os.execvp(command[0], command)
     while True:
         pid, status = os.wait()
@@ -47,14 +56,16 @@ def first_process(command: list[str]) -> int:
 
 
 def main(command: list[str]) -> int:
+    user, group = os.geteuid(), os.getegid()
     make_namespaces()
     with tempfile.TemporaryDirectory(prefix="worker-") as folder:
         os.environ["TMPDIR"] = folder
+        os.chmod(folder, 0o1777)  # as that of every user
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                code = first_process(command)
+                code = first_process(command, user, group)
             finally:
                 os._exit(code & 255)
         os.close(0)

@@ -181,6 +181,7 @@ def test_learned_rows_beat_label_propagation(dataset) -> None:
 # ---- one process
 
 
+@pytest.mark.whole_run
 def test_one_process_goes_on_with_the_same_rows(source: DataSource, tmp_path: Path) -> None:
     run_single(source, CONFIG, tmp_path / "whole")
     run_single(source, replace(CONFIG, epochs=2), tmp_path / "parts")

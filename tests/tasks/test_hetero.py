@@ -163,6 +163,7 @@ def test_rows_of_types_begin_as_wide_as_those_of_one_type():
     assert float(plain.weight.std()) == pytest.approx(STD, rel=0.05)
 
 
+@pytest.mark.whole_run
 def test_one_process_learns_and_repeats_itself(academic):
     runs = [train_single(academic, CONFIG) for _ in range(2)]
     assert runs[0].epochs[0].loss > runs[0].epochs[1].loss

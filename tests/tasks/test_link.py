@@ -191,6 +191,7 @@ def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
     assert torch.allclose(h, unit(model([removed, removed], graph.ndata["feat"])), atol=1e-5)
 
 
+@pytest.mark.whole_run
 def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path) -> None:
     whole = link.train_single(tiny, CONFIG, options=OPTIONS)
     assert whole.epochs[-1].loss < 0.75 * whole.epochs[0].loss

@@ -37,6 +37,7 @@ def check_whole(out: Path) -> None:
     assert [event["epoch"] for event in events if event["kind"] == "epoch"] == [0, 1]
 
 
+@pytest.mark.whole_run
 def test_a_reader_that_goes_away_does_not_end_the_run(small_dataset, data_root, tmp_path):
     """As `... | head -1` does."""
     out = tmp_path / "run"
@@ -51,6 +52,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(small_dataset, data_root, 
     check_whole(out)
 
 
+@pytest.mark.whole_run
 def test_a_name_that_the_locale_cannot_write_is_printed_in_signs_it_has(small_dataset, data_root, tmp_path):
     out = tmp_path / "\u00fcber"
     environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
@@ -60,6 +62,7 @@ def test_a_name_that_the_locale_cannot_write_is_printed_in_signs_it_has(small_da
     assert "/\\xfcber" in done.stdout
 
 
+@pytest.mark.whole_run
 def test_closed_streams_at_the_start_are_nobodys_files(small_dataset, data_root, tmp_path):
     """Without care, events.jsonl would get the number of the output, and every line that is printed."""
     closing = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
@@ -68,6 +71,7 @@ def test_closed_streams_at_the_start_are_nobodys_files(small_dataset, data_root,
     check_whole(tmp_path / "run")
 
 
+@pytest.mark.whole_run
 def test_a_full_disk_behind_the_output_does_not_end_the_run(small_dataset, data_root, tmp_path):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -78,6 +82,7 @@ def test_a_full_disk_behind_the_output_does_not_end_the_run(small_dataset, data_
     check_whole(tmp_path / "run")
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_login_that_ends(ignored, small_dataset, data_root, tmp_path):
     """SIGHUP ends a run with a sentence and an exit code, also when it comes twice; under nohup it does nothing."""

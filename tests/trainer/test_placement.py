@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
 import torch
-from commands import tutorial
+from commands import events_of, train, tutorial
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
@@ -96,25 +95,18 @@ def test_cuda_without_a_gpu_is_refused_before_anything_starts(where, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.whole_run
 @no_gpu
 def test_auto_without_a_gpu_is_the_cpu(data_root, tmp_path):
-    results = []
-    for device in ("auto", "cpu"):
-        out = tmp_path / device
-        common = ["--single-process", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
-        tutorial("train", "--device", device, *common, "--out", str(out))
-        results.append(json.loads((out / "result.json").read_text()))
-    auto, cpu = results
+    auto = train(
+        tmp_path / "run", data_root, *("--single-process", "--scale", "0.005", "--epochs", "1", "--device", "auto")
+    )
     assert (auto["device"], auto["backend"], auto["layers"], auto["device_reason"]) == ("cpu", "none", "dgl", "no GPU")
-    assert auto["epochs"][0]["loss"] == cpu["epochs"][0]["loss"]
 
 
 @pytest.mark.cluster
-def test_ranks_agree_and_the_result_says_so(emulation, nothing_left, data_root, tmp_path):
-    out = tmp_path / "run"
-    common = ["--emulate", "2", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
-    tutorial("train", "--device", "cpu", *common, "--out", str(out))
-    result = json.loads((out / "result.json").read_text())
+def test_ranks_agree_and_the_result_says_so(finished_run):
+    result = finished_run.result
     assert (result["device"], result["backend"], result["layers"]) == ("cpu", "gloo", "dgl")
-    placed = [event for event in map(json.loads, (out / "events.jsonl").open()) if event["kind"] == "placed"]
+    placed = [event for event in events_of(finished_run.out) if event["kind"] == "placed"]
     assert sorted(event["rank"] for event in placed) == [0, 1]

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from io import StringIO
 
 import pytest
 import torch
+from commands import events_of
 from rich.console import Console
 
 from support.multi_process import train_epoch
 from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.job.display import RunDisplay
-from tutorial_lib.job.handle import start_training
-from tutorial_lib.job.train import Layout
 from tutorial_lib.tasks.node import TrainData
 from tutorial_lib.tools.finale.figures import phases_figure
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.steps import PHASES, Pulse, StepLog, bytes_by_place, phases_of
 
-EPOCHS = 2
+EPOCHS = 3
 CONFIG = TrainConfig(epochs=EPOCHS, fanouts=(5, 5), batch_size=50, hidden_size=16)
 ROW_BYTES = 100 * 4
 
 
 @pytest.mark.cluster
-def test_two_machines_tell_every_step_of_every_rank(emulation, nothing_left, partition_of, tmp_path):
-    job = start_training(partition_of(2), Layout(emulate=2), CONFIG, tmp_path / "run")
-    result = job.watch()
-    assert not job.running
-    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    assert [event["kind"] for event in events] == [event["kind"] for event in job.events]
+def test_two_machines_tell_every_step_of_every_rank(finished_run):
+    result, events = finished_run.result, events_of(finished_run.out)
     steps = [event for event in events if event["kind"] == "step"]
     shares = {event["rank"]: event["train_nodes"] for event in events if event["kind"] == "split"}
     for rank, nodes in shares.items():

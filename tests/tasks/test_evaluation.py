@@ -1,0 +1,43 @@
+"""Exact evaluation in one process: the formula of GraphSAGE with dense matrices, and what callers are told."""
+
+from __future__ import annotations
+
+import dgl
+import pytest
+import torch
+
+from tutorial_lib.models.sage import GraphSAGE
+from tutorial_lib.tasks.evaluation import accuracy, layerwise_inference, sum_over_ranks
+
+NODES = 30
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_layer_by_layer_is_the_formula(layers):
+    """Node 29 has no edge; nodes come in another order than that of the graph."""
+    torch.manual_seed(0)
+    src, dst = torch.randint(NODES - 1, (2, 90))
+    x, order, told, barriers = torch.randn(NODES, 5), torch.randperm(NODES), [], []
+    model = GraphSAGE(5, 8, 3, layers, dropout=0.9)
+    model.train()
+    found = layerwise_inference(
+        *(model, dgl.graph((src, dst), num_nodes=NODES), x, order, 7),
+        new_store=lambda _depth, width: torch.full((NODES, width), float("nan")),
+        wait_for_all=lambda: barriers.append(len(told)),
+        on_batch=lambda number, batches, *, layer, layers: told.append((number, batches, layer, layers)),
+    )
+    adjacency = torch.zeros(NODES, NODES).index_put((dst, src), torch.ones(90), accumulate=True)
+    mean = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
+    for depth, layer in enumerate(model.layers):
+        x = x @ layer.fc_self.weight.T + mean @ x @ layer.fc_neigh.weight.T + layer.fc_self.bias
+        x = x.relu() if depth < layers - 1 else x
+    assert torch.allclose(found, x, atol=1e-5)
+    assert not found.requires_grad
+    assert told == [(number, 5, layer, layers) for layer in range(layers) for number in range(1, 6)]
+    assert barriers == [5 * (layer + 1) for layer in range(layers)]
+
+
+def test_shares_and_sums():
+    assert accuracy(3, 4) == 0.75
+    assert accuracy(0, 0) != accuracy(0, 0)  # not a number
+    assert sum_over_ranks([1, 2.5]) == [1.0, 2.5]
