@@ -16,7 +16,6 @@ import torch
 from tutorial_lib.batches import background, service
 from tutorial_lib.batches.neighbours import Drawn, NeighbourLists, _Kept
 from tutorial_lib.batches.service import ranges
-from tutorial_lib.batches.settings import check_loader
 from tutorial_lib.batches.table import RowTable
 from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
@@ -26,7 +25,7 @@ from tutorial_lib.errors import InputError, WaitedTooLong
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import train_on_cluster
 from tutorial_lib.models.sage import FirstLayer, GraphSAGE
-from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.config import TrainConfig, check_loader
 
 TRAINER = Path(__file__).with_name("pipeline_trainer.py")
 

@@ -19,7 +19,6 @@ from rich.table import Table
 from tutorial_lib.cluster.coordinator import JobFailed
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.watching import JobView
-from tutorial_lib.tasks import score_name
 
 STAGES = {
     "checks": "checking the machines",
@@ -90,9 +89,7 @@ class RunDisplay:
     def epoch(self, epoch: dict[str, Any]) -> None:
         """One finished epoch."""
         number = f"{epoch['epoch'] + 1:{len(str(self.epochs))}d}/{self.epochs}"
-        self.say(
-            f"epoch {number}  loss {epoch['loss']:.4f}  valid {epoch['val_accuracy']:.4f}  {epoch['seconds']:.2f} s"
-        )
+        self.say(f"epoch {number}  loss {epoch['loss']:.4f}  valid {epoch['val_score']:.4f}  {epoch['seconds']:.2f} s")
         self._waiting(f"epoch {min(epoch['epoch'] + 2, self.epochs)} of {self.epochs}")
 
     def _waiting(self, text: str) -> None:
@@ -177,9 +174,8 @@ def summary_table(result: dict[str, Any]) -> Table:
     table.add_row("epochs", f"{len(epochs)}, {sum(e['seconds'] for e in epochs) / max(1, len(epochs)):.2f} s each")
     if epochs:
         table.add_row("loss", f"{epochs[-1]['loss']:.4f}")
-    score = score_name(result.get("task", "node"))
-    table.add_row(f"valid {score}", f"{result['val_accuracy']:.4f}")
-    table.add_row(f"test {score}", f"{result['test_accuracy']:.4f}")
+    table.add_row(f"valid {result['score']}", f"{result['val_score']:.4f}")
+    table.add_row(f"test {result['score']}", f"{result['test_score']:.4f}")
     for name, value in result.get("scores", {}).items():
         table.add_row(name, f"{value:.4f}")
     table.add_row("seconds", f"{result['seconds']:.1f}")

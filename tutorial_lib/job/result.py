@@ -203,7 +203,8 @@ def distributed_result(
     Raises:
         JobFailed: the trainers ended well and never reported an accuracy.
     """
-    from tutorial_lib.trainer.steps import phases_of
+    from tutorial_lib.trainer.events import phases_of
+    from tutorial_lib.trainer.loop import EpochResult, TrainResult
 
     evaluation = [event for event in events if event["kind"] == "evaluation"]
     placed = next((event for event in events if event["kind"] == "placed"), {})
@@ -220,18 +221,14 @@ def distributed_result(
             tail=[],
         )
     resumed = resumed[: next((event["epochs"] for event in events if event["kind"] == "resumed"), len(resumed))]
-    epochs = [
-        {key: event[key] for key in ("epoch", "loss", "seconds", "val_accuracy")}
-        for event in events
-        if event["kind"] == "epoch"
-    ]
+    score = evaluation[-1]["score"]
+    epochs = [*resumed, *(event for event in events if event["kind"] == "epoch")]
     return result_of(
         partition.manifest["dataset"],
         config,
         processes=(len(plan.machines), plan.trainers, plan.servers, plan.samplers),
-        epochs=[*resumed, *epochs],
-        accuracies=(evaluation[-1]["val_accuracy"], evaluation[-1]["test_accuracy"]),
-        scores=evaluation[-1].get("scores", {}),
+        epochs=[EpochResult.from_dict(epoch, score).to_dict() for epoch in epochs],
+        evaluation={key: evaluation[-1][key] for key in TrainResult.SUMMARY},
         seconds=seconds,
         bytes_sent={name: used.bytes_sent for name, used in use.items()},
         peak_rss={name: used.peak_rss for name, used in use.items()},
@@ -256,8 +253,7 @@ def result_of(
     *,
     processes: tuple[int, int, int, int],
     epochs: list[dict[str, Any]],
-    accuracies: tuple[float, float],
-    scores: dict[str, float],
+    evaluation: dict[str, Any],
     seconds: float,
     bytes_sent: dict[str, int],
     peak_rss: dict[str, dict[str, int]],
@@ -267,8 +263,7 @@ def result_of(
 
     Args:
         processes: machines, trainers and servers per machine, samplers per trainer.
-        accuracies: valid and test, exact and over all ranks; of links, MRR: see ``tasks.score_name``.
-        scores: what else a task measures, by name.
+        evaluation: ``TrainResult.summary``, exact and over all ranks.
         bytes_sent, peak_rss: by machine.
     """
     machines, trainers, servers, samplers = processes
@@ -284,9 +279,7 @@ def result_of(
         "config": config.to_dict(),
         **more,
         "epochs": epochs,
-        "val_accuracy": accuracies[0],
-        "test_accuracy": accuracies[1],
-        "scores": scores,
+        **evaluation,
         "seconds": seconds,
         "bytes_sent": bytes_sent,
         "peak_rss": peak_rss,

@@ -11,14 +11,13 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import flush, sha256_of, write_json
-from tutorial_lib.trainer.durable import named
 
 FORMAT_VERSION = 1
 MANIFEST, PREVIOUS = "manifest.json", "manifest-previous.json"
@@ -211,3 +210,12 @@ def remove_checkpoint(path: Path) -> None:
             if _IN_GENERATION.fullmatch(file.name):
                 file.unlink(missing_ok=True)
         path.rmdir()
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """An OSError in the body names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write the checkpoint: {error.strerror}", str(path)) from None

@@ -102,11 +102,10 @@ def train(
     ] = False,
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
-    from tutorial_lib.batches.settings import check_loader
     from tutorial_lib.job.continuation import Continuation
     from tutorial_lib.job.layout import Layout
     from tutorial_lib.job.train import DataSource, run_distributed, run_single
-    from tutorial_lib.trainer.config import TrainConfig
+    from tutorial_lib.trainer.config import TrainConfig, check_loader
 
     check_task(task)
     check_machines(

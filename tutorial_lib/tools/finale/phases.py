@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
-from tutorial_lib.trainer.steps import PHASES, phases_of
+from tutorial_lib.trainer.events import PHASES, phases_of
 
 COLORS = dict(zip(PHASES, (ORANGE, SAND, BLUE, SKY, GREEN, LIGHT), strict=True))
 SHARE_WITH_LABEL = 0.07  # of the longest bar; narrower pieces have no room for their seconds
