@@ -142,7 +142,7 @@ class EdgeBatch:
         edges: int64 (B,) ids of the edges.
         src, dst: int64 (B,), their ends, as places among the seeds.
         negatives: int64 (B, K), other ends for ``src``, as places among the seeds.
-        seeds, input_nodes, blocks: as in ``loaders.Batch``.
+        seeds, input_nodes, blocks: as in ``nodes.Batch``.
     """
 
     edges: Tensor
@@ -160,7 +160,7 @@ class EdgeLoader:
     Args:
         view: the graph and what is held out.
         edges: int64 ids of the edges to draw batches from, in the graph's own numbering.
-        fanouts: as in ``loaders.BatchLoader``.
+        fanouts: as in ``nodes.BatchLoader``.
         batch_size: edges per batch; the last one may be smaller.
         negatives: for each edge (u, v) so many (u, x), with x uniform over all nodes; or int64 (K,) ids: the same x for
             every edge.

@@ -136,7 +136,7 @@ class TrainResult:
 def train_task(
     model: nn.Module, optimizer: torch.optim.Optimizer, task: Task, *, epoch: int = 0, emit: Emit = no_events
 ) -> float:
-    """One pass; returns the mean loss per example over all ranks. Each step is an event, see ``steps``.
+    """One pass; returns the mean loss per example over all ranks. Each step is an event, see ``events``.
 
     Under ``Join`` a rank that runs out of batches answers the all-reduces of the others, and their exchanges of
     gradients of rows, until they are through; without it they would wait for it for ever.

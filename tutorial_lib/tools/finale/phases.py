@@ -15,7 +15,7 @@ SHARE_WITH_LABEL = 0.07  # of the longest bar; narrower pieces have no room for 
 
 
 def phases_figure(events: Iterable[dict[str, Any]]) -> Figure:
-    """Seconds per epoch in each phase of a step, stacked, one bar for each rank; a step is described in ``steps``.
+    """Seconds per epoch in each phase of a step, stacked, one bar for each rank; a step is described in ``events``.
 
     Args:
         events: of a job, as in ``job.events`` or ``events.jsonl``; those of steps are used.
