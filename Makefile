@@ -1,5 +1,5 @@
 # Each target makes .venv first if it is missing or stale, and reuses it afterwards.
-.PHONY: help run test test-modern test-gpu test-faults test-soak test-long bench growth lint lab finale doctor venv lock clean
+.PHONY: help run test test-quick mutants test-modern test-gpu test-faults test-soak test-long bench growth lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
 # STACK=modern: a current torch and numpy, in .venv-modern (README, "GPUs and newer PyTorch")
@@ -9,7 +9,9 @@ PY := .venv$(if $(filter modern,$(STACK)),-modern)/bin/python
 
 help:
 	@echo "make run      set up, then train on two emulated machines (about a minute once installed)"
-	@echo "make test     set up, then run all tests"
+	@echo "make test     set up, then run all tests, on every core"
+	@echo "make test-quick    the tests that start no job and run no notebook: two minutes"
+	@echo "make mutants       puts one bug at a time into a copy of the code, and says which the tests notice"
 	@echo "make test-modern   set up the modern stack, then train on it and run an unchanged script"
 	@echo "make test-gpu      the checks that need a GPU; says what was skipped where there is none"
 	@echo "make test-faults   set up, then break jobs in every way we know; writes docs/faults.md"
@@ -31,24 +33,33 @@ venv:
 run: venv
 	$(PY) -m tutorial_lib train --dataset synthetic-products --emulate 2
 
+# One worker per core, each a host of its own (tests/worker_support.py); what takes long begins first.
+ON_ALL_CORES := -n auto --dist loadfile --no-loadscope-reorder
+
 test: venv lint
-	$(PY) -m pytest
+	$(PY) -m pytest $(ON_ALL_CORES)
+
+test-quick: venv
+	$(PY) -m pytest $(ON_ALL_CORES) -m "not cluster and not faults and not modern and not long and not gpu" tests
+
+mutants: venv
+	$(PY) scripts/mutants.py
 
 # On both stacks: what may differ with torch and numpy. The whole of `make test` is for the default stack.
 test-modern:
 	@STACK=modern sh scripts/make_venv.sh
-	.venv-modern/bin/python -m pytest -m "not faults" tests/test_stack.py \
-	  tests/test_plain_sage.py tests/test_stack_training.py \
-	  tests/test_train.py::test_two_machines_from_the_command_line \
-	  "tests/test_launch_command.py::test_the_guide_s_script_runs_unchanged[1]"
+	.venv-modern/bin/python -m pytest -m "not faults" tests/compat/test_stack.py \
+	  tests/models/test_plain_sage.py tests/compat/test_stack_training.py \
+	  tests/job/test_train.py::test_two_machines_from_the_command_line \
+	  "tests/job/test_launch_command.py::test_the_guide_s_script_runs_unchanged[1]"
 
 test-gpu: venv
-	$(PY) scripts/test_gpu.py
+	$(PY) -m pytest tests/gpu
 
 test-faults: venv
-	FAULT_TABLE=docs/faults.md $(PY) -m pytest -m "faults or not faults" $(addprefix tests/test_, faults.py \
-	  fault_signals.py agents.py ssh.py ssh_login.py homecoming.py launch_command.py resume.py watch.py many_launches.py \
-	  killed_kernel.py)
+	FAULT_TABLE=docs/faults.md $(PY) -m pytest -m "faults or not faults" tests/faults \
+	  $(addprefix tests/cluster/test_, agents.py ssh.py ssh_login.py homecoming.py) \
+	  $(addprefix tests/job/test_, launch_command.py resume.py watch.py)
 
 test-soak: venv
 	$(PY) tests/soak --launches 100 --table docs/faults.md

@@ -15,11 +15,12 @@ from typing import Any
 from tutorial_lib.cluster.coordinator import MachineUse
 from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.files import write_json
+from tutorial_lib.job.folder import Silent
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.result import Silent, versions
+from tutorial_lib.job.result import versions
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.job.train import train_on_cluster
+from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -65,7 +66,7 @@ def run_job(
             ip_config=folder / "ip_config.txt",
             out=folder / "out",
             emulate=machines,
-            num_samplers=samplers,
+            samplers=samplers,
             num_omp_threads=1,
             extra_envs=[f"{name}={value}" for name, value in large_pages().items()] if keep else [],
             stall_timeout=300,
@@ -87,7 +88,7 @@ def run_training(partition: Partition, config: TrainConfig) -> list[dict[str, An
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         out, one = Path(name) / "run", replace(config, epochs=1)
-        train_on_cluster(partition, layout.cluster(), layout, one, out, reporter=Collect())
+        run_distributed(partition, layout, one, out, reporter=Collect())
     return [*events, {"kind": "end", "time": time.time()}]
 
 

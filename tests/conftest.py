@@ -1,3 +1,6 @@
-"""What every test needs; plugins are modules of this folder."""
+"""What every test needs; plugins and other support are modules of this folder."""
 
-pytest_plugins = ["nbval_support", "runtime_support", "ssh_support", "fault_support", "pytester"]
+import pytest
+
+pytest.register_assert_rewrite("commands", "preflight_support", "shared_data")
+pytest_plugins = ["nbval_support", "runtime_support", "worker_support", "ssh_support", "fault_support", "pytester"]

@@ -21,7 +21,7 @@ from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Cluster, Machine, write_ip_config
 from tutorial_lib.partition import Partition
 
-FAULTY = Path(__file__).with_name("faulty_trainer.py")
+FAULTY = Path(__file__).parent / "programs" / "faulty_trainer.py"
 CLEAN_EXIT_SECONDS = 15
 SILENT_NETWORK_SECONDS = 60
 _rows: list[tuple[str, str, str]] = []

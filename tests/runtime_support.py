@@ -8,12 +8,15 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
 import pytest
+from nbval.plugin import IPyNbCell
+from nbval_support import emulation_refused
 
-from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
+from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.partition import Partition, partition_dataset
 
@@ -23,9 +26,10 @@ GONE_SECONDS = 5.0
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
-    """With TUTORIAL_NO_SKIP (in CI), a test that would skip fails: there, everything it needs must be there."""
+    """With TUTORIAL_NO_SKIP (in CI), a test that would skip fails: all it needs must be there, but for a GPU."""
     report = (yield).get_result()
-    if report.skipped and os.environ.get("TUTORIAL_NO_SKIP") and not hasattr(report, "wasxfail"):
+    wanted = os.environ.get("TUTORIAL_NO_SKIP") and item.get_closest_marker("gpu") is None
+    if report.skipped and wanted and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped although TUTORIAL_NO_SKIP is set: {report.longrepr[2]}"
 
@@ -51,11 +55,29 @@ def partition_of(small_dataset: Dataset, data_root: Path) -> Callable[[int], Par
 @pytest.fixture(scope="session")
 def emulation() -> None:
     """Skips where the host does not allow emulated machines, with the reason that it gives."""
-    try:
-        with EmulatedCluster(1):
-            pass
-    except EmulationUnavailable as error:
-        pytest.skip(error.message)
+    if (reason := emulation_refused()) is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def machines_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the marker ``cluster``, which ``make test-quick`` leaves out, a test cannot start machines."""
+    if request.node.get_closest_marker("cluster") is None:
+
+        def refuse(_cluster: EmulatedCluster) -> None:
+            raise AssertionError("a test that starts machines needs the fixture emulation or the marker cluster")
+
+        monkeypatch.setattr(EmulatedCluster, "__enter__", refuse)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs emulated machines; what takes long comes first, so that no worker is left alone with it."""
+    for item in items:
+        if "emulation" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cluster)
+    with_jobs = {item.path for item in items if item.get_closest_marker("cluster")}
+    items.sort(key=lambda item: 0 if isinstance(item, IPyNbCell) else 1 if item.path in with_jobs else 2)
 
 
 def marked_processes(mark: str) -> set[str]:
@@ -80,6 +102,7 @@ def files_and_interfaces() -> tuple[set[str], set[str]]:
 @pytest.fixture
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails the test when a process, a file or a network interface is left a few seconds after it."""
+    resource_tracker.ensure_running()  # multiprocessing's own process, one for the whole session
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
     before = (set(), *files_and_interfaces())

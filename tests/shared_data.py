@@ -1,11 +1,18 @@
-"""Where the real data for tests lies. It is no part of the repository: a test that needs it skips without it."""
+"""Data for tests: a graph of eight nodes; and the real data, which is no part of the repository.
+
+A test that needs real data skips without it.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import dgl
 import pytest
+import torch
+
+from tutorial_lib.data import Dataset
 
 
 def shared_data(*parts: str) -> Path:
@@ -19,3 +26,15 @@ def shared_data(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"needs {path}, which is not on this machine (set TUTORIAL_SHARED_DATA to the data folder)")
     return path
+
+
+def tiny_dataset() -> Dataset:
+    """Two squares joined by one edge, so that the best cut is known: one edge, two directions."""
+    pairs = [(0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4), (0, 4)]
+    src, dst = torch.tensor(pairs + [(b, a) for a, b in pairs]).T
+    graph = dgl.graph((src, dst))
+    graph.ndata["feat"] = torch.arange(16.0).reshape(8, 2)
+    graph.ndata["label"] = torch.arange(8) % 2
+    for k, name in enumerate(("train_mask", "val_mask", "test_mask")):
+        graph.ndata[name] = torch.arange(8) % 3 == k
+    return Dataset("tiny", graph, 2)

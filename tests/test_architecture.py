@@ -34,7 +34,7 @@ def test_every_name_is_in_its_file():
     for file, name in NAME.findall(TEXT):
         defined = {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if hasattr(node, "name")}
         assert name in defined, f"docs/architecture.md names {file}:{name}"
-    assert set(re.findall(r"`(tests/\w+\.py)`", TEXT))
+    assert set(re.findall(r"`(tests/[\w/]+\.py)`", TEXT))
     assert all((ROOT / file).exists() for file in re.findall(r"`((?:tests|tutorial_lib)/[\w/]+\.py)`", TEXT))
 
 
@@ -50,7 +50,12 @@ def called(small_dataset, tmp_path_factory) -> dict[str, list[str]]:
     """What a rank calls in an epoch, in the order of the calls, by thread."""
     folder = tmp_path_factory.mktemp("traced")
     partition = partition_dataset(small_dataset, 1, folder / "parts")
-    command = [sys.executable, str(Path(__file__).with_name("traced_step.py")), str(partition.folder), str(folder)]
+    command = [
+        sys.executable,
+        str(Path(__file__).parent / "programs" / "traced_step.py"),
+        str(partition.folder),
+        str(folder),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

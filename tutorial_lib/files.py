@@ -11,7 +11,8 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,25 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def check_file(path: Path, size: int | None, digest: str | None) -> str | None:
+    """What is wrong with a file, as the rest of a sentence that begins with its path; None: nothing.
+
+    Args:
+        size: in bytes; None: any.
+        digest: SHA-256 in hexadecimal; None: the content is not read.
+    """
+    try:
+        if not path.is_file():
+            return "is missing"
+        if size is not None and (found := path.stat().st_size) != size:
+            return f"has {found} bytes, expected {size}"
+        if digest is not None and sha256_of(path) != digest:
+            return "has other content than when it was written (checksum)"
+    except OSError as error:  # a bad sector
+        return f"cannot be read: {error.strerror}"
+    return None
 
 
 def flush(path: Path) -> None:
@@ -125,6 +145,18 @@ def alone_in(folder: Path, seconds: float = CACHE_SECONDS) -> Iterator[bool]:
     finally:
         if handle is not None:
             os.close(handle)
+
+
+def wait_until_written(sizes: Callable[[], list[int]], seconds: float) -> None:
+    """Until others have written files: none is empty, and the ``sizes`` in bytes grow no more; or the time is up."""
+    end = time.monotonic() + seconds
+    before: list[int] = []
+    while time.monotonic() < end:
+        time.sleep(0.1)
+        now = sizes()
+        if all(now) and now == before:
+            return
+        before = now
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ class Way:
             command += ["--scale", "0.005", "--root", str(self.data), "--parts", str(self.parts)]
             subprocess.run([*command, "--out", str(workspace / "parts")], check=True, capture_output=True, timeout=120)
             for name in ("faulty_trainer.py", "copy_of_the_user.txt"):
-                source = TESTS / name
+                source = TESTS / "programs" / name
                 (workspace / name).write_bytes(source.read_bytes() if source.exists() else b"mine\n")
         return workspace
 

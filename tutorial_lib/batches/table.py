@@ -123,14 +123,18 @@ def _contiguous(own: Tensor, more: int) -> tuple[Tensor, int]:
     Its beginning is the same memory as ``own`` where that lies in a shared file at the start of a page (DGL's servers
     put it so), and else a copy. The further rows begin after the last page of ``own``.
     """
-    row = own[:1].numel() * own.element_size()
     mapping = _shared_file_of(own) if len(own) else None
-    page = mmap.PAGESIZE
-    if mapping is None:
-        rows = torch.empty((len(own) + more, *own.shape[1:]), dtype=own.dtype)
-        rows[: len(own)] = own
-        return rows, len(own)
-    path, offset = mapping
+    found = _mapped(own, more, *mapping) if mapping else None
+    # Checked on DGL 2.1.0. Where the file has other rows than the tensor, DGL lays them out in another way: copy them.
+    if found is not None and all(torch.equal(found[0][k], own[k]) for k in (0, len(own) // 2, len(own) - 1)):
+        return found
+    rows = torch.empty((len(own) + more, *own.shape[1:]), dtype=own.dtype)
+    rows[: len(own)] = own
+    return rows, len(own)
+
+
+def _mapped(own: Tensor, more: int, path: Path, offset: int) -> tuple[Tensor, int]:
+    row, page = own[:1].numel() * own.element_size(), mmap.PAGESIZE
     pages = -(-len(own) * row // page) * page
     first = -(-pages // row)
     total = (first + more) * row
@@ -159,11 +163,12 @@ def _shared_file_of(tensor: Tensor) -> tuple[Path, int] | None:
     if not tensor.is_contiguous():
         return None
     for line in Path("/proc/self/maps").read_text().splitlines():
-        span, _rights, offset, _device, _inode, *name = line.split(maxsplit=5)
+        span, _rights, offset, _device, inode, *name = line.split(maxsplit=5)
         begin, end = (int(part, 16) for part in span.split("-"))
         if begin <= address < end:
             place = int(offset, 16) + address - begin
             path = Path(name[0]) if name else None
-            usable = path is not None and path.is_file() and place % mmap.PAGESIZE == 0
-            return (path, place) if usable and path else None
+            # Another file may have that name by now.
+            usable = path is not None and path.is_file() and path.stat().st_ino == int(inode)
+            return (path, place) if usable and path and place % mmap.PAGESIZE == 0 else None
     return None

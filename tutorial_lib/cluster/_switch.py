@@ -7,7 +7,7 @@
 
 It runs as ``python -m tutorial_lib.cluster._switch`` with a Unix socket to the coordinator as standard
 input. It first reads the plan (JSON), then sends for each machine the open namespace files, through which
-``_enter.py`` puts processes into it. The socket is also the life line: when the coordinator goes away, for
+``namespaces`` puts processes into it. The socket is also the life line: when the coordinator goes away, for
 whatever reason, the socket ends, pid 1 exits, and the kernel kills everything in its pid namespace.
 """
 
@@ -19,6 +19,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from pyroute2 import IPRoute
@@ -82,12 +83,16 @@ def _wait_for_ever() -> None:
     """What pid 1 of a machine does: reap the orphans that are handed to it."""
     signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that sigwait and pause return
     while True:
-        try:
+        with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        except ChildProcessError:
-            pass
         signal.sigtimedwait([signal.SIGCHLD], 1.0)
+
+
+def _send_files(line: socket.socket, token: bytes, fds: list[int]) -> None:
+    socket.send_fds(line, [token], fds)
+    for fd in fds:
+        os.close(fd)
 
 
 def _machine_main(line: socket.socket, plan: dict[str, Any], index: int) -> None:
@@ -97,10 +102,8 @@ def _machine_main(line: socket.socket, plan: dict[str, Any], index: int) -> None
     if line.recv(1) != b"g":
         return
     _configure_machine(plan, machine)
-    fds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in NAMESPACES]
-    socket.send_fds(line, [b"k"], fds)
-    for fd in fds:
-        os.close(fd)
+    names = ["user", *NAMESPACES] if plan["user_namespace"] else NAMESPACES
+    _send_files(line, b"k", [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names])
     _wait_for_ever()
 
 
@@ -116,10 +119,7 @@ def _start_machine(plan: dict[str, Any], index: int) -> list[int]:
     # The machine's network namespace belongs to the forked process and its child alike.
     _plug_in(index, outer, plan["bytes_per_second"])
     ours.sendall(b"g")
-    message, fds, _, _ = socket.recv_fds(ours, 65536, len(NAMESPACES))
-    if message != b"k":
-        raise _relayed(message)
-    return list(fds)
+    return _expect(ours, b"k")
 
 
 def _fork_into_machine(line: socket.socket, plan: dict[str, Any], index: int) -> None:
@@ -132,14 +132,14 @@ def _fork_into_machine(line: socket.socket, plan: dict[str, Any], index: int) ->
     os.waitpid(pid, 0)
 
 
-def _run_child(line: socket.socket, body: Any) -> None:
+def _run_child(line: socket.socket, body: Callable[[], None]) -> None:
     """Run ``body`` in a forked child and never return; an error goes up the line as JSON."""
     try:
         body()
     except Exception as error:
         _send_error(line, error)
-        os._exit(1)
-    os._exit(0)
+    finally:
+        os._exit(0)
 
 
 def _send_error(line: socket.socket, error: BaseException) -> None:
@@ -148,18 +148,15 @@ def _send_error(line: socket.socket, error: BaseException) -> None:
     line.sendall(json.dumps({"errno": code, "step": text}).encode())
 
 
-def _relayed(message: bytes) -> OSError:
-    try:
-        report = json.loads(message)
-    except ValueError:
-        return OSError(0, "a machine ended before it was set up")
-    return OSError(report["errno"], report["step"])
-
-
-def _expect(line: socket.socket, token: bytes) -> None:
-    message = line.recv(65536)
-    if message != token:
-        raise _relayed(message)
+def _expect(line: socket.socket, token: bytes) -> list[int]:
+    """The open files that come with the token; anything else that comes is an error of the other side."""
+    message, fds, _, _ = socket.recv_fds(line, 65536, len(NAMESPACES) + 1)
+    if message == token:
+        return list(fds)
+    if not message:
+        raise OSError(0, "a machine ended before it was set up")
+    report = json.loads(message)
+    raise OSError(report["errno"], report["step"])
 
 
 def _switch_main(line: socket.socket, plan: dict[str, Any]) -> None:
@@ -173,12 +170,8 @@ def _switch_main(line: socket.socket, plan: dict[str, Any]) -> None:
         except Exception as error:
             raise OSError(getattr(error, "code", 0), f"create a network bridge: {error}") from None
         ip.link("set", index=_link(ip, "br0"), state="up")
-    user = [os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)] if plan["user_namespace"] else []
     for index in range(len(plan["machines"])):
-        fds = _start_machine(plan, index)
-        socket.send_fds(line, [b"m"], user + fds)
-        for fd in fds:
-            os.close(fd)
+        _send_files(line, b"m", _start_machine(plan, index))
     while order := line.recv(4096):  # ends when the coordinator closes its end or dies
         _obey(json.loads(order))
         line.sendall(b"k")

@@ -5,19 +5,32 @@ Runs as ``python _torchrun.py -m torch.distributed.run OPTIONS...``: the command
 The torchrun of machine 0 holds the store in which the trainers find each other. torch lets it listen on every network
 card, so whoever reaches any of them could write into it. Here the listening socket is made first, bound to the
 address of ``--master-addr``, and handed over. The store of torch 2.4 to 2.7 takes a socket only with
-``use_libuv=False``, that of others as it is. Where neither works, the store listens on all, and the log says so.
+``use_libuv=False``, that of others as it is. Checked on torch 2.2.1 and 2.13.0. Where neither works, or the rendezvous
+is another one, torch is left alone: the store listens on all, and the log says so.
 """
 
 import os
 import sys
 
+ON_ALL = "this torch cannot bind its store to one address; it listens on all: "
+
 
 def listen_on_own_address() -> None:
     """From now on, the store of a static rendezvous listens on the address of machine 0 only."""
+    import inspect
     import socket
 
     from torch.distributed import TCPStore
-    from torch.distributed.elastic.rendezvous import static_tcp_rendezvous as static
+
+    try:
+        from torch.distributed.elastic.rendezvous import static_tcp_rendezvous as static
+
+        known = "if not self._store:" in inspect.getsource(static.StaticTCPRendezvous.next_rendezvous)
+    except (ImportError, AttributeError, OSError):
+        known = False
+    if not known:
+        print(ON_ALL + "its rendezvous is another one", flush=True)
+        return
 
     class OnOneAddress(static.StaticTCPRendezvous):
         def bound_store(self):
@@ -28,7 +41,7 @@ def listen_on_own_address() -> None:
                         return TCPStore(*options, master_listen_fd=os.dup(listener.fileno()), **more)
                     except (TypeError, NotImplementedError, RuntimeError) as error:
                         reason = error
-            print(f"this torch cannot bind its store to one address; it listens on all: {reason}", flush=True)
+            print(f"{ON_ALL}{reason}", flush=True)
             return None
 
         def next_rendezvous(self):

@@ -19,28 +19,27 @@ import ctypes
 import json
 import os
 import select
-import selectors
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from tutorial_lib.cluster.channel import POLL_SECONDS, outbox, send
 from tutorial_lib.cluster.children import Process, end_descendants, peak_rss, who_failed
+from tutorial_lib.cluster.health import MachineHealth, disk_trouble
 from tutorial_lib.cluster.logs import EventFiles, tail
+from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
+from tutorial_lib.cluster.members import collect, members
 from tutorial_lib.cluster.namespaces import die_with_parent
 from tutorial_lib.cluster.network import bytes_sent, interface_of, listening_ports
-from tutorial_lib.cluster.outbox import POLL_SECONDS, outbox, send
 from tutorial_lib.cluster.plan import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_argv, trainer_env
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments
 from tutorial_lib.cluster.sockets import TOO_LONG, sockets_folder
-from tutorial_lib.cluster.stacks import FOLDER as PROCESSES_FOLDER
-from tutorial_lib.cluster.stacks import collect, members
 from tutorial_lib.cluster.traffic import Traffic
-from tutorial_lib.cluster.watch import Watch, disk_trouble
 
 PR_SET_CHILD_SUBREAPER = 36
 ALIVE_SECONDS = 2.0
@@ -70,7 +69,7 @@ class Agent:
         self.shm_before = set(os.listdir(SHM))
         others = [m.address for m in self.plan.machines if m != self.machine]
         self.events = EventFiles(self.logs)
-        self.watch = Watch(self.logs, others)
+        self.health = MachineHealth(self.logs, others)
         self.traffic = Traffic(others)
         self.next_look = self.last_word = time.monotonic()
 
@@ -80,38 +79,38 @@ class Agent:
         with sockets_folder() as sockets:
             self.sockets = {} if sockets is None else {"TUTORIAL_SOCKETS": sockets}
             if sockets is None and self.plan.samplers:
-                self._fail("agent", 0, TOO_LONG, self.logs / "agent.log")
-            self._run()
+                self._give_up(TOO_LONG)
+            try:
+                self._work()
+            finally:
+                self._leave_nothing()
 
-    def _run(self) -> None:
-        try:
-            for k in range(0 if self.stopping else self.plan.servers):
-                self._start("server", k, self.plan.command, server_env(self.plan, self.index, k, self.interface))
-            while not self._finished():
-                outbox.flush()
-                self._read_commands()
-                self._reap()
-                self._check_servers()
-                self._forward_events()
-                self._announce()
-                self.traffic.look()
-                self.watch.look_at_memory()
-                self._look_around()
-        finally:
-            self._stop_everything()
-            remove_segments(self.shm_before, self.plan.part_config)
-            for name in (TORCHRUN_FOLDER, PROCESSES_FOLDER):
-                shutil.rmtree(self.logs / name, ignore_errors=True)
-            self._forward_events(FLUSH_SECONDS)
-            send(
-                {
-                    "type": "done",
-                    "bytes_sent": bytes_sent(self.interface) - self.sent_before,
-                    "received": self._received(),
-                    "peak_rss": peak_rss(self.processes),
-                }
-            )
-            outbox.flush(seconds=FLUSH_SECONDS)
+    def _work(self) -> None:
+        for k in range(0 if self.stopping else self.plan.servers):
+            self._start("server", k, self.plan.command, server_env(self.plan, self.index, k, self.interface))
+        while not self._finished():
+            outbox.flush()
+            self._read_commands()
+            self._reap()
+            self._check_servers()
+            self._forward_events()
+            self._announce()
+            self.traffic.look()
+            self.health.look_at_memory()
+            self._look_around()
+
+    def _leave_nothing(self) -> None:
+        self.stopping = True
+        end_descendants(self._reap)
+        remove_segments(self.shm_before, self.plan.part_config)
+        for name in (TORCHRUN_FOLDER, PROCESSES_FOLDER):
+            shutil.rmtree(self.logs / name, ignore_errors=True)
+        self._forward_events(FLUSH_SECONDS)
+        names = {machine.address: machine.name for machine in self.plan.machines}
+        received = {names[address]: count for address, count in self.traffic.received().items()}
+        sent = bytes_sent(self.interface) - self.sent_before
+        send({"type": "done", "bytes_sent": sent, "received": received, "peak_rss": peak_rss(self.processes)})
+        outbox.flush(seconds=FLUSH_SECONDS)
 
     def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str]) -> None:
         log = self.logs / (f"{role}.log" if role == "torchrun" else f"{role}-{k}.log")
@@ -138,23 +137,26 @@ class Agent:
         self._report_failure(role, k, 0, log, note)
         self.stopping = True
 
+    def _give_up(self, note: str) -> None:
+        self._fail("agent", 0, note, self.logs / "agent.log")
+
     def _report_failure(self, role: str, k: int, code: int | None, log: Path, note: str = "") -> None:
         if not note and (trouble := disk_trouble(self.logs, thorough=True)):  # whatever else was said is its effect
             role, k, note = "agent", 0, trouble
-        oom = self.watch.out_of_memory(role, k, code)
+        oom = self.health.out_of_memory(role, k, code)
         message = {"type": "failed", "role": role, "index": k, "code": code, "log": log.name, "tail": tail(log)}
         send({**message, "note": note, "out_of_memory": oom})
 
     def _finished(self) -> bool:
         """Told to stop, or trainers and servers have all ended well."""
-        started = any(p.role == "torchrun" for p in self.processes)
-        return self.stopping or (started and all(p.code == 0 for p in self.processes))
+        return self.stopping or (self._torchrun() is not None and all(p.code == 0 for p in self.processes))
+
+    def _torchrun(self) -> Process | None:
+        return next((p for p in self.processes if p.role == "torchrun"), None)
 
     def _read_commands(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(0, selectors.EVENT_READ)
-            if not selector.select(POLL_SECONDS):
-                return
+        if not select.select([0], [], [], POLL_SECONDS)[0]:
+            return
         chunk = os.read(0, 65536)
         if not chunk:  # the coordinator is gone
             self.stopping = True
@@ -172,28 +174,28 @@ class Agent:
             argv = torchrun_argv(self.plan, self.index)
             self._start("torchrun", 0, argv, trainer_env(self.plan, self.index, self.interface, cpus))
         elif command == "stacks":
-            send({"type": "stacks", "stacks": [stack.to_dict() for stack in collect(self.logs)]})
+            send({"type": "stacks", "stacks": [asdict(stack) for stack in collect(self.logs)]})
 
     def _look_around(self) -> None:
         """Every two seconds: tell that we are here, and what no exit code tells."""
         now = time.monotonic()
         if self.plan.silence is not None and now - self.last_word > self.plan.silence:
-            note = f"heard nothing from the coordinator for {self.plan.silence:g} s"
-            self._fail("agent", 0, note, self.logs / "agent.log")
+            self._give_up(f"heard nothing from the coordinator for {self.plan.silence:g} s")
         if now < self.next_look:
             return
         self.next_look = now + ALIVE_SECONDS
         sent = bytes_sent(self.interface)
-        send({"type": "alive", **self.watch.signs_of_life(), "sent": sent - self.sent_last})
+        send({"type": "alive", **self.health.signs_of_life(), "sent": sent - self.sent_last})
         self.sent_last = sent
         if trouble := disk_trouble(self.logs):
-            self._fail("agent", 0, trouble, self.logs / "agent.log")
-        for member, code in self.watch.dead_workers():
+            self._give_up(trouble)
+        for member, code in self.health.dead_workers():
             self._report_failure(member.role, member.index, code, self.logs / f"trainer-{member.index}.log")
-        for address, seconds in self.watch.lost_peers().items():
+        for address, seconds in self.health.lost_peers().items():
             name = next(m.name for m in self.plan.machines if m.address == address)
-            note = f"no answer from {name} ({address}) for {seconds:.0f} s: it is down, or the network between them is"
-            self._fail("agent", 0, note, self.logs / "agent.log")
+            self._give_up(
+                f"no answer from {name} ({address}) for {seconds:.0f} s: it is down, or the network between them is"
+            )
 
     def _reap(self) -> None:
         """Note who ended; wait4 tells the peak memory of a process and of the children it waited for."""
@@ -233,8 +235,8 @@ class Agent:
 
     def _check_servers(self) -> None:
         """Servers end well when the trainers have; one that ends well before them leaves them waiting for ever."""
-        torchrun = [p for p in self.processes if p.role == "torchrun"]
-        if torchrun and torchrun[0].code is not None:
+        torchrun = self._torchrun()
+        if torchrun and torchrun.code is not None:
             return
         for p in self.processes:
             too_early = not torchrun or time.monotonic() - p.ended > SERVER_LEAD_SECONDS
@@ -248,7 +250,7 @@ class Agent:
             if ports <= listening_ports():
                 self.announced_serving = True
                 send({"type": "serving"})
-        if not self.announced_trainers and any(p.role == "torchrun" and p.code == 0 for p in self.processes):
+        if not self.announced_trainers and (torchrun := self._torchrun()) and torchrun.code == 0:
             self.announced_trainers = True
             self._forward_events(FLUSH_SECONDS)
             send({"type": "trainers_done"})
@@ -261,15 +263,6 @@ class Agent:
                 send({"type": "event", "event": event})
             if not self.events.more or time.monotonic() >= deadline:
                 return
-
-    def _stop_everything(self) -> None:
-        self.stopping = True
-        end_descendants(self._reap)
-
-    def _received(self) -> dict[str, int]:
-        """Name of another machine -> bytes that came from it."""
-        names = {machine.address: machine.name for machine in self.plan.machines}
-        return {names[address]: count for address, count in self.traffic.received().items()}
 
 
 def _first_line() -> bytes:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import IO, Any
 
+from tutorial_lib.cluster.channel import Outbox
 from tutorial_lib.cluster.plan import JobPlan, run_module
-from tutorial_lib.cluster.spec import Cluster
+from tutorial_lib.cluster.spec import Cluster, wait_or_kill
 from tutorial_lib.errors import WaitedTooLong, attempts, to_stderr
 
 CLEAN_SECONDS = 5.0
 PLAN_SECONDS = 30.0
-KILLED_SECONDS = 5.0
-WRITE_BYTES, MOST_UNREAD = 1 << 16, 1 << 24
 Message = dict[str, Any]
 
 
@@ -47,7 +46,7 @@ class Agents:
         self.inbox: queue.Queue[tuple[int, Message | None]] = queue.Queue()
         self.open: set[int] = set()
         self._errors: list[IO] = []
-        self._unread: list[bytearray] = []
+        self._boxes: list[Outbox] = []  # an agent that does not read must not hold us up
 
     def start(self) -> None:
         """One on each machine; what it prints on standard error goes to its ``agent.log`` here."""
@@ -56,23 +55,17 @@ class Agents:
             folder.mkdir(parents=True, exist_ok=True)
             errors = (folder / "agent.log").open("ab")
             self._errors.append(errors)
-            agent = self.cluster.popen(
-                machine,
-                [*run_module(sys.executable, "tutorial_lib.cluster.agent"), str(index)],
-                cwd=self.remote.cwd,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
-            os.set_blocking(agent.stdin.fileno(), False)
+            argv = [*run_module(sys.executable, "tutorial_lib.cluster.agent"), str(index)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
+            agent = self.cluster.popen(machine, argv, cwd=self.remote.cwd, **pipes)
             self.processes.append(agent)
-            self._unread.append(bytearray())
+            self._boxes.append(Outbox(agent.stdin.fileno()))
             self.open.add(index)
             threading.Thread(target=self._listen, args=(index, agent), daemon=True).start()
-            self._write(index, self.remote.to_json())
+            self._boxes[index].put(asdict(self.remote))
         for _left in attempts("the agents to read the plan", PLAN_SECONDS, pause=0.02, say=self.say):
             self.push()
-            if not any(self._unread):
+            if not any(box.waiting for box in self._boxes):
                 return
 
     def _listen(self, index: int, agent: subprocess.Popen) -> None:
@@ -86,28 +79,15 @@ class Agents:
         finally:
             self.inbox.put((index, None))
 
-    def _write(self, index: int, text: str) -> None:
-        """Queue a line and write what its pipe takes now: an agent that does not read must not hold us up."""
-        if len(self._unread[index]) < MOST_UNREAD:
-            self._unread[index] += text.encode() + b"\n"
-        self.push()
-
     def push(self) -> None:
         """Write what the agents have not taken yet, as far as they take it now."""
-        for agent, unread in zip(self.processes, self._unread, strict=True):
-            assert agent.stdin is not None
-            try:
-                while unread:
-                    del unread[: os.write(agent.stdin.fileno(), unread[:WRITE_BYTES])]
-            except BlockingIOError:
-                continue
-            except (OSError, ValueError):  # its listener reports the end of that agent
-                unread.clear()
+        for box in self._boxes:
+            box.flush()
 
     def tell_all(self, command: str) -> None:
         """``{"do": command}`` to every agent."""
-        for index in range(len(self.processes)):
-            self._write(index, json.dumps({"do": command}))
+        for box in self._boxes:
+            box.put({"do": command})
 
     def receive(self, seconds: float) -> tuple[int, Message | None] | None:
         """The next message, or None when there is none within so many seconds."""
@@ -146,18 +126,12 @@ class Agents:
 
     def _close(self, seconds: float) -> None:
         """End the connections, wait so long for the agents, and kill the others; the kernel ends what is theirs."""
-        deadline = time.monotonic() + seconds
+        self._boxes, deadline = [], time.monotonic() + seconds
         for agent in self.processes:
             with contextlib.suppress(OSError):
                 agent.stdin.close()
         for agent in self.processes:
-            try:
-                agent.wait(timeout=max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                agent.kill()
-        for agent in self.processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                agent.wait(timeout=KILLED_SECONDS)
+            wait_or_kill(agent, max(0.0, deadline - time.monotonic()))
 
     def clean_up(self, indices: set[int]) -> None:
         """On machines whose agent died: remove what it would have removed, the shared memory of its servers.

@@ -18,11 +18,11 @@ from typing import Any
 from tutorial_lib.cluster.agents import Agents
 from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, how_it_ended, stall_failure
 from tutorial_lib.cluster.findings import OK
+from tutorial_lib.cluster.members import Stack, report
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.progress import Progress
 from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
-from tutorial_lib.cluster.stacks import Stack, report
 from tutorial_lib.errors import JobError
 
 __all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse", "how_it_ended"]
@@ -265,9 +265,8 @@ class Coordinator:
         self._record(event, index)
         if event["kind"] == "failure":
             role, k = event.get("role", "trainer"), event["local_rank"]
-            rank, log = (event["rank"], None) if role == "trainer" else (None, f"trainer-{k}.log")
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
-            raise failure(self.plan, index, role, k, cause, rank=rank, tail=event["traceback"], log=log)
+            raise failure(self.plan, index, role, k, cause, tail=event["traceback"], log=f"trainer-{k}.log")
 
 
 def _without_type(message: dict[str, Any]) -> dict[str, Any]:

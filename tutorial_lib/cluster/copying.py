@@ -8,54 +8,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from tutorial_lib.cluster.channel import Channel, Stopped
+from tutorial_lib.cluster.channel import Channel, Watch
 from tutorial_lib.cluster.failure import how_it_ended
-from tutorial_lib.cluster.spec import Cluster, Machine
-from tutorial_lib.cluster.transfer import Entry, describe, open_all, receive_files, send_files
+from tutorial_lib.cluster.spec import Cluster, Machine, wait_or_kill
+from tutorial_lib.cluster.transfer import Entry, receive_files, send_files
 from tutorial_lib.errors import JobError, TutorialError
 
-NOTICE_SECONDS, NOTICE_EVERY = 2.0, 10.0
 AT_ONCE = 8
 T = TypeVar("T")
-
-
-@dataclass
-class Watch:
-    """What a caller may know of a copy under way, and how it ends one.
-
-    Attributes:
-        say: takes a line about how far it is, when it takes longer than 2 s, and every 10 s from then on.
-        stopped: asked several times a second; True ends the copy.
-    """
-
-    say: Callable[[str], None] = lambda _text: None
-    stopped: Callable[[], bool] = lambda: False
-    _start: float = field(default_factory=time.monotonic)
-    _said: float = 0.0
-
-    def moved(self, what: str, done: int, total: int | None = None) -> None:
-        """So many bytes of so many, if that is known, are done."""
-        if self.stopped():
-            raise Stopped
-        self._now_and_then(f"{what}: {done / 1e6:.1f} {'' if total is None else f'of {total / 1e6:.1f} '}MB so far")
-
-    def waits(self, what: str, seconds: float) -> bool:
-        """Nothing moves at the moment; whether the caller wants no more of it."""
-        self._now_and_then(f"{what}: waiting for the machine (at most {seconds:g} s without a byte)")
-        return self.stopped()
-
-    def _now_and_then(self, text: str) -> None:
-        now = time.monotonic()
-        if now - self._start > NOTICE_SECONDS and now - self._said > NOTICE_EVERY:
-            self._said = now
-            self.say(text)
 
 
 @dataclass
@@ -76,6 +42,11 @@ class Fetched:
     removed: bool = False
     ancestor: str = ""
 
+    @property
+    def checksums(self) -> dict[str, str]:
+        """SHA-256 by name."""
+        return {name: entry[1] for name, entry in (self.table or {}).items()}
+
 
 def deliver(
     cluster: Cluster,
@@ -94,19 +65,8 @@ def deliver(
     Raises:
         JobError: naming the machine, the file, and what went wrong.
     """
-    watch, what = watch or Watch(), f"copying to {machine.name}"
-    with _errors_of(what), contextlib.ExitStack() as stack:
-        opened = open_all(stack, files)
-        table = describe(opened, lambda done: watch.moved(f"{what}: checksums", done))
-    with _partner(cluster, machine, "receive", folder, seconds, what, watch) as channel:
-        channel.send(table)
-        needed = channel.receive()
-        with contextlib.ExitStack() as stack:
-            opened = open_all(stack, {name: files[name] for name in needed})
-            send_files(channel, opened, needed, table, lambda done, total: watch.moved(what, done, total))
-        if channel.receive() != {"received": len(needed)}:
-            raise ValueError("it did not confirm the files")
-        return len(needed)
+    with _partner(cluster, machine, "receive", folder, seconds, watch or Watch()) as channel:
+        return send_files(channel, files)
 
 
 def fetch(
@@ -123,8 +83,6 @@ def fetch(
 ) -> Fetched:
     """Copy files of a folder of a machine here, hidden ones left out; on the disk when this returns.
 
-    The files are opened there all at once, so that one that is replaced or removed meanwhile still comes whole.
-
     Args:
         wanted: which names.
         place: the name below ``target`` that a file gets here.
@@ -133,32 +91,22 @@ def fetch(
     Raises:
         JobError: naming the machine, the file, and what went wrong.
     """
-    watch, what = watch or Watch(), f"copying from {machine.name}"
-    with _partner(cluster, machine, "send", folder, seconds, what, watch) as channel:
+    with _partner(cluster, machine, "send", folder, seconds, watch or Watch()) as channel:
         answer = channel.receive()
         if answer["files"] is None:
             return Fetched(ancestor=answer["ancestor"])
         channel.send([name for name in answer["files"] if wanted(name)])
-        table: dict[str, Entry] = channel.receive()
-        moved = lambda done, total: watch.moved(what, done, total)  # noqa: E731
-        needed = receive_files(channel, table, target, moved, place=place, durable=True)
-        channel.send({"received": len(needed), "remove": remove})
+        table, needed = receive_files(channel, target, place=place, durable=True)
+        channel.send({"remove": remove})
         removed = channel.receive()["removed"]
         return Fetched(table, len(needed), sum(table[name][0] for name in needed), removed)
 
 
 @contextlib.contextmanager
-def _errors_of(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, EOFError) as error:
-        raise JobError(f"{what}: {error}") from None
-
-
-@contextlib.contextmanager
 def _partner(
-    cluster: Cluster, machine: Machine, verb: str, folder: str, seconds: float, what: str, watch: Watch
+    cluster: Cluster, machine: Machine, verb: str, folder: str, seconds: float, watch: Watch
 ) -> Iterator[Channel]:
+    what = watch.what = f"copying {'to' if verb == 'receive' else 'from'} {machine.name}"
     with tempfile.TemporaryFile() as errors:  # a pipe that nobody reads could fill up and stop it
         process = cluster.popen(
             machine,
@@ -170,28 +118,24 @@ def _partner(
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        channel = Channel(process.stdout.fileno(), process.stdin.fileno(), seconds, lambda: watch.waits(what, seconds))
+        channel = Channel(process.stdout.fileno(), process.stdin.fileno(), seconds, watch)
+        patience = 0.0
         try:
             channel.find_start()
             yield channel
-            process.stdin.close()
-            process.wait(timeout=seconds)
-        except (TimeoutError, subprocess.TimeoutExpired):
+            patience = seconds
+        except TimeoutError:
             raise JobError(f"{what}: nothing moved for {seconds:g} s{channel.where()}") from None
-        except (EOFError, BrokenPipeError, ConnectionError):
+        except (EOFError, ConnectionError):
             raise JobError(f"{what}: {_last_words(process, errors)}{channel.where()}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=2)  # the other side removes its half-written file
+            patience = 2.0  # the other side removes its half-written file
             raise JobError(f"{what}: on this computer: {error}") from None
         finally:
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel cannot be killed
-                process.wait(timeout=5)
             for stream in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):
                     stream.close()
+            wait_or_kill(process, patience)
 
 
 def _last_words(process: subprocess.Popen, errors: BinaryIO) -> str:

@@ -20,10 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib.cluster import namespaces
 from tutorial_lib.cluster.plan import run_module
-from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.cluster.spec import Machine, wait_or_kill
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 
+PACKAGE = str(Path(__file__).resolve().parents[2])
 SUBNET = "10.77.0"
 MAX_MACHINES = 64
 START_SECONDS = 30
@@ -94,20 +96,17 @@ class EmulatedCluster:
         return self
 
     def _start(self) -> None:
-        first_error: OSError | None = None
         # Root needs no user namespace, and keeps its rights on other people's files without one.
         # A container's root may lack the right to unshare, but still be allowed a user namespace.
+        errors = []
         for user_namespace in [False, True] if os.geteuid() == 0 else [True]:
             try:
-                self._start_switch(user_namespace)
-                return
+                return self._start_switch(user_namespace)
             except OSError as error:
                 self.__exit__()
-                first_error = first_error or error
-        assert first_error is not None
-        raise EmulationUnavailable(
-            f"this host does not allow emulated machines: {first_error.strerror}", _remedy(first_error)
-        ) from None
+                errors.append(error)
+        message = f"this host does not allow emulated machines: {errors[0].strerror}"
+        raise EmulationUnavailable(message, _remedy(errors[0])) from None
 
     def _start_switch(self, user_namespace: bool) -> None:
         self._line, theirs = socket.socketpair()
@@ -116,7 +115,7 @@ class EmulatedCluster:
             stdin=theirs,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C in the terminal is for the coordinator to handle
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_package_root()), *_python_path()])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")]))},
         )
         theirs.close()
         plan = {
@@ -129,16 +128,12 @@ class EmulatedCluster:
         }
         self._line.sendall(json.dumps(plan).encode())
         for machine in self.machines:
-            self._fds[machine.name] = self._receive_machine(machine)
-
-    def _receive_machine(self, machine: Machine) -> list[int]:
-        message, fds = self._receive(f"{machine.name} to be set up")
-        if message == b"m":
-            return fds
-        if not message:
-            raise OSError(errno.ECHILD, "the process that sets up the machines ended at once")
-        report = json.loads(message)
-        raise OSError(report["errno"], report["step"])
+            message, self._fds[machine.name] = self._receive(f"{machine.name} to be set up")
+            if not message:
+                raise OSError(errno.ECHILD, "the process that sets up the machines ended at once")
+            if message != b"m":
+                report = json.loads(message)
+                raise OSError(report["errno"], report["step"])
 
     def _receive(self, what: str) -> tuple[bytes, list[int]]:
         """The next message of the process behind the machines, and the open files that came with it."""
@@ -155,15 +150,9 @@ class EmulatedCluster:
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on an emulated machine; the arguments are those of ``subprocess.Popen``."""
-        fds = self._fds[machine.name]
-        plan = {
-            "fds": fds,
-            "cwd": str(kwargs.pop("cwd", None) or Path.cwd()),
-            "cpus": list(machine.cpus),
-            "argv": [str(arg) for arg in argv],
-        }
-        enter = Path(__file__).with_name("_enter.py")
-        command = [sys.executable, "-I", "-S", str(enter), json.dumps(plan)]
+        fds, cwd = self._fds[machine.name], str(kwargs.pop("cwd", None) or Path.cwd())
+        plan = {"fds": fds, "cwd": cwd, "cpus": list(machine.cpus), "argv": [str(arg) for arg in argv]}
+        command = [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan)]
         kwargs.setdefault("start_new_session", True)  # Ctrl-C in the terminal is for the coordinator to handle
         return subprocess.Popen(command, pass_fds=[*fds, *kwargs.pop("pass_fds", ())], **kwargs)
 
@@ -192,42 +181,23 @@ class EmulatedCluster:
             self._line.close()
             self._line = None
         if self._switch is not None:
-            try:
-                self._switch.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                self._switch.kill()  # its child is pid 1 of the emulation and dies with it
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._switch.wait(timeout=10)
+            wait_or_kill(self._switch, 10)  # its child is pid 1 of the emulation and dies with it
             self._switch = None
-
-
-def _package_root() -> Path:
-    return Path(__file__).resolve().parents[2]
-
-
-def _python_path() -> list[str]:
-    return [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
 
 
 def _remedy(error: OSError) -> str:
     """What to change on this host, from what the kernel refused."""
     hints = []
-    for path, good, command in [
-        ("/proc/sys/kernel/unprivileged_userns_clone", "1", "sudo sysctl kernel.unprivileged_userns_clone=1"),
-        (
-            "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-            "0",
-            "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-        ),
-    ]:
-        with contextlib.suppress(OSError):
-            value = Path(path).read_text().strip()
-            if value != good:
-                hints.append(f"{path} is {value}; an administrator can allow it with: {command}")
+    for path, needed in [("kernel/unprivileged_userns_clone", 1), ("kernel/apparmor_restrict_unprivileged_userns", 0)]:
+        with contextlib.suppress(OSError, ValueError):
+            if (value := int(Path("/proc/sys", path).read_text())) != needed:
+                command = f"sudo sysctl {path.replace('/', '.')}={needed}"
+                hints.append(f"/proc/sys/{path} is {value}; an administrator can allow it with: {command}")
     with contextlib.suppress(OSError, ValueError):
         if int(Path("/proc/sys/user/max_user_namespaces").read_text()) == 0:
             hints.append("user.max_user_namespaces is 0; allow some with: sudo sysctl user.max_user_namespaces=15000")
     if not hints and error.errno in (errno.EPERM, errno.EACCES):
         hints.append("In a container, start it with --privileged (or a seccomp profile that allows unshare and mount).")
-    hints.append("Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2.")
-    return "\n".join(hints)
+    return "\n".join(
+        [*hints, "Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2."]
+    )

@@ -10,9 +10,10 @@ from typing import Any
 
 from tutorial_lib.cluster.logs import tail as tail_of
 from tutorial_lib.cluster.logs import uncaught
+from tutorial_lib.cluster.members import Stack
 from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.stacks import Stack
 from tutorial_lib.errors import JobError
+from tutorial_lib.processes.failures import PEER_GONE, signal_name
 
 # What a process says when another one is gone: a peer, the coordinator, or (EOFError: a pipe's other end) its sampler.
 # Not every message with these words: a user's ValueError("request refused") is a cause.
@@ -21,7 +22,7 @@ _CONSEQUENCE = re.compile(
     r"|: EOFError( \(|$)"
     # gloo and the trainers' store say it as a RuntimeError or an error of torch.distributed; DGL as a DGLError
     r"|: (RuntimeError|[\w.]*Dist\w*Error|[\w.]*DGLError): (\[[^]]*(gloo|rpc|network|socket)[^]]*\].*)?"
-    r"(Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe)"
+    rf"({PEER_GONE})"
     r"|: no answer from \S+ \(|: heard nothing from the coordinator"
 )
 
@@ -49,29 +50,28 @@ class JobFailed(JobError):
 
 
 def failure(
-    plan: JobPlan,
-    index: int,
-    role: str,
-    k: int,
-    cause: str,
-    *,
-    rank: int | None = None,
-    tail: list[str] | None = None,
-    log: str | None = None,
+    plan: JobPlan, index: int, role: str, k: int, cause: str, *, tail: list[str] | None = None, log: str | None = None
 ) -> JobFailed:
     """The failure of process ``k`` of a role on machine ``index`` of the plan."""
-    machine = plan.machines[index].name
     path = plan.log_folder(index) / (log or ("agent.log" if role == "agent" else f"{role}-{k}.log"))
-    if tail is None:
-        tail = tail_of(path)
-    who = f"{role} {k}" if rank is None else f"trainer {k} (rank {rank})"
-    if role in ("agent", "torchrun"):  # one a machine
-        who = role
-    elif role in ("sampler", "worker"):
-        who = f"{role} of trainer {k} (rank {index * plan.trainers + k})"
     return JobFailed(
-        f"{who} on {machine}: {cause}", machine=machine, role=role, index=k, rank=rank, log=path, tail=tail
+        f"{_who(plan, index, role, k)}: {cause}",
+        machine=plan.machines[index].name,
+        role=role,
+        index=k,
+        rank=index * plan.trainers + k if role == "trainer" else None,
+        log=path,
+        tail=tail_of(path) if tail is None else tail,
     )
+
+
+def _who(plan: JobPlan, index: int, role: str, k: int) -> str:
+    name, rank = plan.machines[index].name, index * plan.trainers + k
+    if role in ("agent", "torchrun"):  # one a machine
+        return f"{role} on {name}"
+    if role in ("sampler", "worker"):
+        return f"{role} of trainer {k} (rank {rank}) on {name}"
+    return f"{role} {k}{f' (rank {rank})' if role == 'trainer' else ''} on {name}"
 
 
 def exit_failure(plan: JobPlan, index: int, message: dict[str, Any]) -> JobFailed:
@@ -79,12 +79,11 @@ def exit_failure(plan: JobPlan, index: int, message: dict[str, Any]) -> JobFaile
     how = message.get("note") or how_it_ended(message["code"])
     if message.get("out_of_memory"):
         how += "; the kernel ended a process for want of memory at that time"
-    role, k = message["role"], message["index"]
-    rank = index * plan.trainers + k if role == "trainer" else None
+    role, tail = message["role"], message["tail"]
     # The last line of a Python traceback says more than the exit code. (A sampler has no log of its own.)
-    exception = uncaught(message["tail"], message["code"]) if role not in ("sampler", "worker") else None
+    exception = uncaught(tail, message["code"]) if role not in ("sampler", "worker") else None
     cause = f"{exception} ({how})" if exception else how
-    return failure(plan, index, role, k, cause, rank=rank, tail=message["tail"], log=message["log"])
+    return failure(plan, index, role, message["index"], cause, tail=tail, log=message["log"])
 
 
 def stall_failure(plan: JobPlan, seconds: float, stacks: Sequence[tuple[int, Stack]], path: Path) -> JobFailed:
@@ -94,16 +93,10 @@ def stall_failure(plan: JobPlan, seconds: float, stacks: Sequence[tuple[int, Sta
         stacks: (number of the machine, stack) of every process that answered.
         path: where all stacks have been written.
     """
-
-    def who(index: int, stack: Stack) -> str:
-        rank = f" (rank {index * plan.trainers + stack.index})" if stack.role in ("trainer", "sampler") else ""
-        return f"{stack.role} {stack.index}{rank} on {plan.machines[index].name}"
-
-    trainers = [(index, stack) for index, stack in stacks if stack.role == "trainer"]
-    stopped = [(index, stack) for index, stack in stacks if stack.stopped]
-    lines = [f"{who(index, stack)} is {stack.where()}" for index, stack in stopped or trainers or stacks]
-    index, stack = (stopped or trainers or stacks or [(0, Stack("agent", 0, 0, "?", ""))])[0]
-    where = f"{lines[0]}" if stopped else "; ".join(lines) or "no process answered"
+    stopped = [(index, stack) for index, stack in stacks if stack.stopped][:1]
+    shown = stopped or [(index, stack) for index, stack in stacks if stack.role == "trainer"] or stacks
+    where = "; ".join(f"{_who(plan, i, s.role, s.index)} is {s.where()}" for i, s in shown) or "no process answered"
+    index, stack = shown[0] if shown else (0, Stack("agent", 0, 0, "?", ""))
     return JobFailed(
         f"the job has not moved for {seconds:g} s: {where}",
         machine=plan.machines[index].name,
@@ -111,7 +104,7 @@ def stall_failure(plan: JobPlan, seconds: float, stacks: Sequence[tuple[int, Sta
         index=stack.index,
         rank=index * plan.trainers + stack.index if stack.role == "trainer" else None,
         log=path,
-        tail=[f"{who(i, s)}: {s.where()}" for i, s in stacks],
+        tail=[f"{_who(plan, i, s.role, s.index)}: {s.where()}" for i, s in stacks],
     )
 
 
@@ -119,9 +112,5 @@ def how_it_ended(code: int) -> str:
     """``1`` to "exit code 1", ``-9`` to "killed by signal 9 (SIGKILL)", with a likely reason where there is one."""
     if code >= 0:
         return f"exit code {code}"
-    reasons = {signal.SIGBUS: "; /dev/shm was full, or another job wrote to the same files in it"}
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = "unknown"
-    return f"killed by signal {-code} ({name}{reasons.get(-code, '')})"
+    reason = "; /dev/shm was full, or another job wrote to the same files in it" if code == -signal.SIGBUS else ""
+    return f"killed by signal {-code} ({signal_name(code)}{reason})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import subprocess
@@ -23,18 +24,12 @@ def free_ports(count: int, address: str = "127.0.0.1") -> int:
         with socket.socket() as probe:
             probe.bind((address, 0))
             first = probe.getsockname()[1]
-        if first + count < 65536 and all(_is_free(address, first + k) for k in range(count)):
+        with contextlib.suppress(OSError, OverflowError):  # one is in use, or would be 65536
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind((address, port))
             return first
     raise InputError(f"found no {count} free ports in a row on {address}")
-
-
-def _is_free(address: str, port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, port))
-        except OSError:
-            return False
-    return True
 
 
 class LocalCluster:

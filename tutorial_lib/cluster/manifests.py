@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class Manifest:
     """What a manifest says of its files.
 
     Attributes:
-        path: of the manifest.
+        path, content: of the manifest.
         folder: name of the folder of its files, beside it.
         epochs: number of the finished ones.
         files: name in the folder -> SHA-256.
@@ -33,6 +33,7 @@ class Manifest:
     """
 
     path: Path
+    content: bytes
     folder: str
     epochs: int
     files: Mapping[str, str]
@@ -55,49 +56,48 @@ def number(name: str) -> int | None:
 def read(path: Path) -> Manifest | None:
     """A manifest, or None where there is none that can be read."""
     try:
-        content = json.loads(path.read_bytes())
-        files = {str(name): about["sha256"] for name, about in content["files"].items()}
-        owners = {name: about["machine"] for name, about in content["files"].items() if about["machine"]}
-        folder = content["folder"]
+        content = path.read_bytes()
+        manifest = json.loads(content)
+        files = {str(name): about["sha256"] for name, about in manifest["files"].items()}
+        owners = {name: about["machine"] for name, about in manifest["files"].items() if about["machine"]}
+        folder = manifest["folder"]
         if not re.fullmatch(r"epoch-\d+", folder) or any("/" in name or name.startswith(".") for name in files):
             return None
-        return Manifest(path, folder, len(content["epochs"]), files, owners)
+        return Manifest(path, content, folder, len(manifest["epochs"]), files, owners)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def kept(run: Path) -> list[Manifest]:
+def kept(run: Path, prefix: str = "") -> list[Manifest]:
     """Those of a run folder, the newest first."""
-    return [manifest for name in (NEWEST, BEFORE) if (manifest := read(run / FOLDER / name)) is not None]
+    found = [read(run / FOLDER / f"{prefix}{name}") for name in (NEWEST, BEFORE)]
+    return [manifest for manifest in found if manifest is not None]
 
 
 def arrived(run: Path) -> list[Manifest]:
     """Those that have come from a machine and are not valid yet, the newest first."""
-    paths = [run / FOLDER / f"{ARRIVED}{name}" for name in (NEWEST, BEFORE)]
-    return [manifest for path in paths if (manifest := read(path)) is not None]
+    return kept(run, ARRIVED)
 
 
-def take_over(run: Path, known: Mapping[str, str], fetched: Iterable[str], *, last: bool = False) -> bool:
+def take_over(run: Path, fetched: Mapping[str, str], *, last: bool = False) -> bool:
     """Make the newest two checkpoints valid of which everything is here, and remove what we have brought of others.
 
     Args:
-        known: name in the run folder -> SHA-256, of files that were verified just now; others are read.
-        fetched: names in the run folder of files that came from machines.
+        fetched: name in the run folder -> SHA-256, of files that came from machines just now; others are read.
         last: nothing more will come; files of a newer checkpoint, which is not complete, are of no use.
 
     Returns:
         Whether the newest that has arrived is taken, or one as new was here.
     """
     folder, here, came = run / FOLDER, kept(run), arrived(run)
-    whole = [manifest for manifest in came if _is_whole(folder, manifest, known)]
+    whole = [manifest for manifest in came if _is_whole(folder, manifest, fetched)]
     by_epochs = {manifest.epochs: manifest for manifest in [*reversed(here), *reversed(whole)]}
     chosen = [by_epochs[epochs] for epochs in sorted(by_epochs, reverse=True)[:2]]
-    contents = [manifest.path.read_bytes() for manifest in chosen]
-    for name, content in reversed(list(zip((NEWEST, BEFORE), contents, strict=False))):
-        if not (folder / name).exists() or (folder / name).read_bytes() != content:
+    before = {manifest.path.name: manifest.content for manifest in here}
+    for name, manifest in reversed(list(zip((NEWEST, BEFORE), chosen, strict=False))):
+        if before.get(name) != manifest.content:
             temporary = folder / f"{ARRIVED}now-{name}"
-            with temporary.open("wb") as file:
-                file.write(content)
+            temporary.write_bytes(manifest.content)
             flush(temporary)
             temporary.replace(folder / name)
             flush(folder)
@@ -118,9 +118,6 @@ def take_over(run: Path, known: Mapping[str, str], fetched: Iterable[str], *, la
 
 
 def _is_whole(folder: Path, manifest: Manifest, known: Mapping[str, str]) -> bool:
-    for name, checksum in manifest.files.items():
-        path = folder / manifest.folder / name
-        found = known.get(f"{FOLDER}/{manifest.folder}/{name}")
-        if not path.is_file() or (found or sha256_of(path)) != checksum:
-            return False
-    return True
+    paths = {folder / manifest.folder / name: checksum for name, checksum in manifest.files.items()}
+    found = {path: known.get(f"{FOLDER}/{manifest.folder}/{path.name}") for path in paths}
+    return all(path.is_file() and (found[path] or sha256_of(path)) == paths[path] for path in paths)

@@ -1,13 +1,20 @@
 """The few Linux calls that Python 3.10 lacks: unshare, setns, mount, prctl.
 
 Each failure is an ``OSError`` whose text says which step the kernel refused.
+
+As a program, ``python -I -S namespaces.py PLAN`` (JSON) runs a command inside an emulated machine. It uses the standard
+library only, so that it starts in some milliseconds. It enters the namespaces whose open files it inherited, forks (a
+pid namespace takes effect for children only), and waits; the command gets SIGKILL when this process dies, and SIGTERM,
+SIGINT and SIGHUP are passed on.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
+import sys
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -33,22 +40,15 @@ def unshare(flags: int, step: str) -> None:
     _check(_libc.unshare(flags), step)
 
 
-def setns(fd: int, step: str) -> None:
-    """Enter the namespace behind an open ``/proc/PID/ns/...`` file."""
-    _check(_libc.setns(fd, 0), step)
-
-
 def mount(source: str, target: str, kind: str, flags: int, options: str, step: str) -> None:
     """mount(2)."""
-    _check(
-        _libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()),
-        step,
-    )
+    words = (source.encode(), target.encode(), kind.encode())
+    _check(_libc.mount(*words, ctypes.c_ulong(flags), options.encode()), step)
 
 
-def die_with_parent(sig: int = signal.SIGKILL) -> None:
-    """Ask the kernel to send ``sig`` to this process when the thread that forked it ends."""
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(sig), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the thread that forked it ends."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
 def become_namespace_root() -> None:
@@ -67,3 +67,42 @@ def private_mounts_with_proc() -> None:
     """Detach this process's mounts from the host's and show its own pid namespace under /proc."""
     mount("none", "/", "", MS_REC | MS_PRIVATE, "", "make mounts private")
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, "", "mount /proc")
+
+
+def main() -> None:
+    """Enter the machine and become the command of the plan, as far as its caller can tell."""
+    plan = json.loads(sys.argv[1])
+    try:
+        for fd in plan["fds"]:
+            _check(_libc.setns(fd, 0), "cannot enter the emulated machine")
+            os.close(fd)
+    except OSError as error:
+        sys.exit(error.strerror)
+    os.chdir(plan["cwd"])  # entering a mount namespace moved us to its root
+    if plan["cpus"]:
+        os.sched_setaffinity(0, plan["cpus"])
+    try:
+        pid = os.fork()
+    except OSError:  # what the kernel says (ENOMEM) when the pid namespace has lost its first process
+        sys.exit("the emulated machine has been switched off")
+    if pid == 0:
+        die_with_parent()
+        try:
+            os.execvp(plan["argv"][0], plan["argv"])
+        except OSError as error:
+            print(f"cannot start {plan['argv'][0]!r}: {error.strerror}", file=sys.stderr)
+            os._exit(127)
+    # Nobody but the command may hold our pipes open: their end must mean that the command ended.
+    os.closerange(0, 3)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: os.kill(pid, received))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code < 0:  # end by the same signal, so that the caller sees what happened
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):  # these have no handler to reset
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -111,11 +111,16 @@ def check_parts(parts: int, machines: int, where: Path) -> None:
         )
 
 
-def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict[str, str]:
+def added_environment(plan: JobPlan, index: int, interface: str, threads: int | str) -> dict[str, str]:
+    """What every process of the job on machine ``index`` has in its environment besides that machine's own.
+
+    Args:
+        interface: network interface that carries the machine's address.
+        threads: OpenMP threads of the process.
+    """
     hook = str(Path(__file__).with_name("hook"))
     python_path = plan.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return {
-        **os.environ,
         # `python3` in a user's command is then the interpreter that has DGL, also without `activate`.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "DGL_DIST_MODE": "distributed",
@@ -144,10 +149,26 @@ def _common_env(plan: JobPlan, index: int, interface: str, threads: int) -> dict
     }
 
 
+def environment_text(plan: JobPlan) -> str:
+    """For a person: what the job adds to the environment of its processes, by the example of machine 0."""
+    machine, trainer_threads = plan.machines[0], plan.omp_threads or f"CPUs / {plan.trainers}"
+    threads = f"({plan.server_threads} in a server, {trainer_threads} in a trainer)"
+    added = added_environment(plan, 0, machine.interface or f"(that of {machine.address})", threads)
+    return "\n".join(
+        [
+            f"added to the environment of each process on {machine.name} (docs/patches.md says what the hook does):",
+            *(f"  {name}={value}" for name, value in added.items()),
+            "  of a server: DGL_ROLE=server, DGL_SERVER_ID, TUTORIAL_INDEX; of a trainer: DGL_ROLE=client, "
+            "TUTORIAL_TRAINER_PID, and what torchrun sets; of both: TUTORIAL_SOCKETS",
+        ]
+    )
+
+
 def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[str, str]:
     """Environment of DGL server ``server`` on machine ``index``; server 0 is the main one, others back it up."""
     return {
-        **_common_env(plan, index, interface, plan.server_threads),
+        **os.environ,
+        **added_environment(plan, index, interface, plan.server_threads),
         "DGL_ROLE": "server",
         "DGL_SERVER_ID": str(index * plan.servers + server),
         "TUTORIAL_INDEX": str(server),
@@ -157,7 +178,7 @@ def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[s
 def trainer_env(plan: JobPlan, index: int, interface: str, cpus: int) -> dict[str, str]:
     """Environment of torchrun and the trainers on machine ``index``; its CPUs are divided among the trainers."""
     threads = plan.omp_threads or max(1, cpus // plan.trainers)
-    return {**_common_env(plan, index, interface, threads), "DGL_ROLE": "client"}
+    return {**os.environ, **added_environment(plan, index, interface, threads), "DGL_ROLE": "client"}
 
 
 def torchrun_command(plan: JobPlan, index: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import subprocess
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 from tutorial_lib.errors import InputError
 
 SSH_FAILED = 255  # exit code of the ssh client for its own failures
+KILLED_SECONDS = 5.0
 DEFAULT_PORT = 30050  # the port that DGL's own launch tool uses for server 0
 
 
@@ -35,21 +37,27 @@ class Machine:
 
 
 class Cluster(Protocol):
-    """Machines, and one way to start a process on each of them.
-
-    A cluster is a context manager: on leaving, everything it started on any machine is gone.
-    """
+    """Machines, and one way to start a process on each: on leaving the context, everything that it started is gone."""
 
     machines: list[Machine]
     master_port: int  # where the trainers' process group meets, on the first machine
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on a machine; the arguments are those of ``subprocess.Popen``."""
-        ...
 
     def __enter__(self) -> Cluster: ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+
+def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
+    """Wait so long for a process to end, then kill it. One that hangs in the kernel is left behind, after 5 s more."""
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=KILLED_SECONDS)
 
 
 def write_ip_config(path: Path, machines: Sequence[Machine]) -> None:
@@ -74,25 +82,19 @@ def read_ip_config(path: Path) -> list[Machine]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        where = f"{path}, line {number}"
-        fields = line.split()
-        if len(fields) > 2:
-            raise InputError(f"{where}: expected 'address' or 'address port', got {line.strip()!r}")
+        where, (address, *more) = f"{path}, line {number}", line.split()
         try:
-            address = str(ipaddress.IPv4Address(fields[0]))
+            address = str(ipaddress.IPv4Address(address))
         except ValueError:
-            raise InputError(
-                f"{where}: {fields[0]!r} is not an IPv4 address",
-                "DGL takes IPv4 addresses only; look one up with: getent ahostsv4 NAME",
-            ) from None
-        port = DEFAULT_PORT
-        if len(fields) == 2:
-            if not fields[1].isdigit() or not 1024 <= int(fields[1]) <= 65535:
-                raise InputError(f"{where}: port {fields[1]!r} is not a number from 1024 to 65535")
-            port = int(fields[1])
+            remedy = "DGL takes IPv4 addresses only; look one up with: getent ahostsv4 NAME"
+            raise InputError(f"{where}: {address!r} is not an IPv4 address", remedy) from None
+        if len(more) > 1:
+            raise InputError(f"{where}: expected 'address' or 'address port', got {line.strip()!r}")
+        if more and not (more[0].isdigit() and 1024 <= int(more[0]) <= 65535):
+            raise InputError(f"{where}: port {more[0]!r} is not a number from 1024 to 65535")
         if any(m.address == address for m in machines):
             raise InputError(f"{where}: {address} is listed twice; each machine serves exactly one part")
-        machines.append(Machine(name=f"machine-{len(machines)}", address=address, port=port))
+        machines.append(Machine(f"machine-{len(machines)}", address, *map(int, more)))
     if not machines:
         raise InputError(f"{path}: no machine in it")
     return machines

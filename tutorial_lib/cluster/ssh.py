@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.cluster.spec import KILLED_SECONDS, Machine, wait_or_kill
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 
 CONNECT_SECONDS = 10
+ANSWER_SECONDS = 3 * CONNECT_SECONDS
 ALIVE_SECONDS, ALIVE_TRIES = 5, 4  # the client gives up a silent connection after 20 s
 AGENT_SILENCE = 30.0  # the agent's own limit; pings come every 5 s
 MASTER_PORT = 29500
@@ -63,22 +64,18 @@ class SshCluster:
         username: str | None = None,
         python: str = sys.executable,
     ) -> None:
-        self.machines = list(machines)
+        self.machines, self.master_port = list(machines), MASTER_PORT
         self.port, self.username, self.python = port, username, python
-        self.master_port = MASTER_PORT
-        self._homes: list[str] = []
+        self._homes: Sequence[str] = []
         self._started: list[subprocess.Popen] = []
 
     def __enter__(self) -> SshCluster:
         if shutil.which("ssh") is None:
             raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
         names, self._homes = zip(*self._names_and_homes(), strict=True)
-        # Logs are named after the machine; two machines may have the same host name.
-        unique = len(set(names)) == len(names)
-        self.machines = [
-            replace(m, name=name if unique else f"{name}-{k}")
-            for k, (m, name) in enumerate(zip(self.machines, names, strict=True))
-        ]
+        if len(set(names)) < len(names):  # logs are named after the machine; two may have the same host name
+            names = [f"{name}-{k}" for k, name in enumerate(names)]
+        self.machines = [replace(m, name=name) for m, name in zip(self.machines, names, strict=True)]
         return self
 
     def folder(self, path: str) -> str:
@@ -89,14 +86,11 @@ class SshCluster:
         """
         if path != "~" and not path.startswith("~/"):
             return path
-        home = self._homes[0]
+        home, first = self._homes[0], self.machines[0].name
         for machine, other in zip(self.machines, self._homes, strict=True):
             if other != home or not other.startswith("/"):
-                first = self.machines[0].name
-                raise InputError(
-                    f"{path}: the home of the login is {home!r} on {first}, {other!r} on {machine.name}",
-                    "Give an absolute path, the same on all machines.",
-                )
+                message = f"{path}: the home of the login is {home!r} on {first}, {other!r} on {machine.name}"
+                raise InputError(message, "Give an absolute path, the same on all machines.")
         return home + path[1:]
 
     def _names_and_homes(self) -> list[tuple[str, str]]:
@@ -109,17 +103,17 @@ class SshCluster:
         finally:
             for process in asked:
                 process.kill()
-                process.communicate()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # a helper of the client may hold its pipes open
+                    process.communicate(timeout=KILLED_SECONDS)
 
     def _answer(self, machine: Machine, process: subprocess.Popen) -> tuple[str, str]:
-        output = errors = b""
         try:
-            for left in attempts(f"an answer by ssh from {machine.address}", 3 * CONNECT_SECONDS, pause=0):
+            for left in attempts(f"an answer by ssh from {machine.address}", ANSWER_SECONDS, pause=0):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     output, errors = process.communicate(timeout=min(left, 0.5))
                     break
         except WaitedTooLong:
-            raise InputError(f"ssh to {machine.address}: no answer within {3 * CONNECT_SECONDS} s") from None
+            raise InputError(f"ssh to {machine.address}: no answer within {ANSWER_SECONDS} s") from None
         if process.returncode != 0:
             said = errors.decode(errors="replace").strip()
             last = (said.splitlines() or [f"exit code {process.returncode}"])[-1]
@@ -129,34 +123,30 @@ class SshCluster:
         # Folders bear this name; what is no host name may be anything.
         return (name if re.fullmatch(r"\w[\w.-]*", name, re.ASCII) else machine.name), home
 
-    def target(self, machine: Machine) -> str:
-        """``user@address``, as ssh takes it."""
-        return f"{self.username}@{machine.address}" if self.username else machine.address
-
     def remedy(self, machine: Machine, said: str) -> str:
         """What to do, from what ssh said."""
-        port = f" -p {self.port}" if self.port else ""
-        target = self.target(machine)
+        target = f"{self.username}@{machine.address}" if self.username else machine.address
+        if self.port:
+            target = f"-p {self.port} {target}"
         if "Host key verification failed" in said or "known_hosts" in said:
-            return f"Compare the machine's key and accept it once, by hand: ssh{port} {target}"
+            return f"Compare the machine's key and accept it once, by hand: ssh {target}"
         if "Permission denied" in said:
-            user = self.username or getpass.getuser()
             return (
-                f"Let {user} log in there without a password: ssh-keygen -t ed25519 (once), then "
-                f"ssh-copy-id{port} {target}. A key with a passphrase needs a running ssh-agent."
+                f"Let {self.username or getpass.getuser()} log in there without a password: ssh-keygen -t ed25519 "
+                f"(once), then ssh-copy-id {target}. A key with a passphrase needs a running ssh-agent."
             )
         if "refused" in said:
-            where = self.port or 22
-            return f"No ssh server listens on port {where} there: install openssh-server, or give its --ssh_port."
+            port = self.port or 22
+            return f"No ssh server listens on port {port} there: install openssh-server, or give its --ssh_port."
         if "timed out" in said or "No route" in said:
             return f"Is {machine.address} right, switched on, and not behind a firewall?"
-        return f"Try it by hand: ssh{port} {target} hostname"
+        return f"Try it by hand: ssh {target} hostname"
 
     def _command(self, machine: Machine, remote: str) -> list[str]:
-        options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
+        options = [f"-o{name}={value}" for name, value in OPTIONS.items()]
         port = ["-p", str(self.port)] if self.port else []
-        user = ["-l", self.username] if self.username else []
         # As the value of -l, and after --, nothing that a file or an option says can become an option of ssh.
+        user = ["-l", self.username] if self.username else []
         return ["ssh", *options, *port, *user, "-T", "--", machine.address, remote]
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
@@ -180,11 +170,6 @@ class SshCluster:
     def __exit__(self, *_exc: object) -> None:
         """End what still runs here; the other side notices that its connection is gone and ends by itself."""
         for process in self._started:
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(timeout=5)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+            process.terminate()
+            wait_or_kill(process, KILLED_SECONDS)
         self._started = []

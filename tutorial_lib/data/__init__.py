@@ -16,9 +16,13 @@ PATH.npz            any file in the layout of Amazon Computers                  
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tutorial_lib.data.base import MASKS, Dataset, check_dataset
 from tutorial_lib.errors import InputError
+
+if TYPE_CHECKING:
+    from tutorial_lib.data.cache import Generated
 
 DEFAULT_SCALE = 0.04
 NAMES = ("synthetic-products", "synthetic-academic", "ogbn-products", "ogbn-arxiv", "amazon-computers", "amazon-photo")
@@ -47,16 +51,22 @@ def check_arguments(name: str, scale: float, seed: int) -> None:
     Raises:
         InputError: the name is unknown, or the scale or the seed is out of range.
     """
-    if name == "synthetic-products":
-        from tutorial_lib.data.synthetic import check_scale
-
-        check_scale(scale, seed)
-    elif name == "synthetic-academic":
-        from tutorial_lib.data import academic
-
-        academic.check_scale(scale, seed)
+    if generated := _generated(name):
+        generated.check(scale, seed)
     elif name not in NAMES and not name.endswith(".npz"):
         raise InputError(f"unknown data set {name!r}", f"Known: {', '.join(NAMES)}, or the path of an .npz file.")
+
+
+def _generated(name: str) -> Generated | None:
+    if name == "synthetic-products":
+        from tutorial_lib.data.synthetic import PRODUCTS
+
+        return PRODUCTS
+    if name == "synthetic-academic":
+        from tutorial_lib.data.academic import ACADEMIC
+
+        return ACADEMIC
+    return None
 
 
 def load_dataset(
@@ -85,14 +95,8 @@ def load_dataset(
     root = Path(root) if root is not None else default_root()
     name = str(name_or_path)
     check_arguments(name, scale, seed)
-    if name == "synthetic-products":
-        from tutorial_lib.data.synthetic import load_synthetic_products
-
-        dataset = load_synthetic_products(scale=scale, seed=seed, root=root)
-    elif name == "synthetic-academic":
-        from tutorial_lib.data.academic import load_synthetic_academic
-
-        dataset = load_synthetic_academic(scale=scale, seed=seed, root=root)
+    if generated := _generated(name):
+        dataset = generated.load(scale=scale, seed=seed, root=root)
     elif name in ("ogbn-products", "ogbn-arxiv"):
         from tutorial_lib.data.ogb import load_ogb
 

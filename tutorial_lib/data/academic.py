@@ -16,19 +16,14 @@ have none at all, so a model has to learn a row for each of them.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import torch
 
-from tutorial_lib.data.base import MASKS, Dataset
-from tutorial_lib.data.cache import ArrayCache, Arrays, name_with_scale
-from tutorial_lib.errors import InputError
+from tutorial_lib.data.base import Dataset, masks_of
+from tutorial_lib.data.cache import Arrays, Generated, Progress
 
 NAME = "synthetic-academic"
 VERSION = 1  # part of the cache's name: raise it with every change of what is generated
-SMALLEST, LARGEST = 0.002, 1.0
 PAPERS, AUTHORS, FIELDS = 736_389, 1_134_649, 59_965
 WRITES, CITES, HAS_TOPIC, AUTHOR_TOPICS = 7_145_660, 5_416_271, 7_505_078, 1_700_000
 NUM_CLASSES, FEATURES = 16, 64
@@ -51,45 +46,7 @@ FEATURE_SIGNAL = 0.22  # standard deviation of a topic's centre, per feature; th
 TRAIN, VALID = 0.6, 0.2
 
 
-def load_synthetic_academic(*, scale: float, seed: int = 0, root: Path) -> Dataset:
-    """The data set from its cache under ``root``, or generated and then cached (see ``cache.ArrayCache``).
-
-    Args:
-        scale: 0.002 to 1.0, the share of the sizes above.
-        seed: equal seeds give equal bytes.
-
-    Returns:
-        A ``Dataset`` whose graph has the node types author, field and paper and eight edge types; edge e of a relation
-        and edge e of its reverse are the two directions of one. Only papers have ``feat``, ``label`` and masks.
-
-    Raises:
-        InputError: scale or seed out of range.
-    """
-    check_scale(scale, seed)
-    folder = Path(root).expanduser() / "cache" / name_with_scale(NAME, scale, seed, VERSION)
-    cache = ArrayCache(folder, ARRAYS, VERSION, _to_stderr)
-    return _to_dataset(cache.load(lambda: _generate_arrays(scale, seed)), scale, seed)
-
-
-def generate_synthetic_academic(scale: float, seed: int = 0) -> Dataset:
-    """As ``load_synthetic_academic``; no file is read or written."""
-    check_scale(scale, seed)
-    return _to_dataset(_generate_arrays(scale, seed), scale, seed)
-
-
-def check_scale(scale: float, seed: int) -> None:
-    """Raise an InputError if the scale or the seed is out of range."""
-    if not SMALLEST <= scale <= LARGEST:
-        raise InputError(
-            f"{NAME}: scale {scale} is outside {SMALLEST} to {LARGEST}",
-            f"1.0 has the size of ogbn-mag ({PAPERS:,} papers); 0.04 is made for a laptop.",
-        )
-    if seed < 0:
-        raise InputError(f"{NAME}: seed {seed} is negative", "Give a whole number from 0 up.")
-
-
-def _generate_arrays(scale: float, seed: int) -> Arrays:
-    """One generator in a fixed order: the same seed gives the same bytes."""
+def _draw(scale: float, seed: int, _progress: Progress) -> Arrays:
     rng = np.random.Generator(np.random.PCG64(seed))
     sizes = {"paper": round(PAPERS * scale), "author": round(AUTHORS * scale), "field": round(FIELDS * scale)}
     share = np.exp(TOPIC_SPREAD * rng.standard_normal(NUM_CLASSES))
@@ -156,6 +113,7 @@ def _split(rng: np.random.Generator, papers: int) -> np.ndarray:
 
 
 def _to_dataset(arrays: Arrays, scale: float, seed: int) -> Dataset:
+    """Edge e of a relation and edge e of its reverse are the two directions of one. Only papers have node data."""
     import dgl
 
     edges = {}
@@ -168,11 +126,10 @@ def _to_dataset(arrays: Arrays, scale: float, seed: int) -> Dataset:
     papers = graph.nodes["paper"].data
     papers["feat"] = torch.from_numpy(arrays["feat"])
     papers["label"] = torch.from_numpy(arrays["label"].astype(np.int64))
-    for number, mask in enumerate(MASKS):
-        papers[mask] = torch.from_numpy(np.equal(arrays["split"], number))
+    papers.update(masks_of(arrays["split"]))
     info = {"scale": scale, "seed": seed, "version": VERSION, "sizes_of": "ogbn-mag", "real_data": False}
     return Dataset(NAME, graph, NUM_CLASSES, info)
 
 
-def _to_stderr(line: str) -> None:
-    print(f"{NAME}: {line}", file=sys.stderr, flush=True)
+ACADEMIC = Generated(NAME, VERSION, ARRAYS, f"ogbn-mag ({PAPERS:,} papers)", _draw, _to_dataset)
+generate_synthetic_academic = ACADEMIC.generate

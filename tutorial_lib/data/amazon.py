@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from tutorial_lib.data.base import MASKS, Dataset
+from tutorial_lib.data.base import Dataset, masks_of
 from tutorial_lib.data.download import WAIT_SECONDS, fetch
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import alone_in
@@ -141,8 +141,7 @@ def _load(path: Path, name: str, seed: int, member: str = "") -> Dataset:
     graph.ndata["label"] = torch.from_numpy(label)
     if feat is not None:
         graph.ndata["feat"] = torch.from_numpy(standardise(feat))
-    for mask, ids in zip(MASKS, random_split(n, seed), strict=True):
-        graph.ndata[mask] = torch.zeros(n, dtype=torch.bool).index_fill_(0, torch.from_numpy(ids), True)
+    graph.ndata.update(masks_of(random_split(n, seed)))
     info = {"file": str(path), "seed": seed, "split": list(SPLIT), "standardised": feat is not None}
     return Dataset(name, graph, int(label.max()) + 1, info)
 
@@ -161,14 +160,16 @@ def standardise(feat: np.ndarray) -> np.ndarray:
     return feat
 
 
-def random_split(n: int, seed: int) -> list[np.ndarray]:
-    """Train, validation and test ids (int64, disjoint, together 0 to n - 1), in the proportions of ``SPLIT``."""
+def random_split(n: int, seed: int) -> np.ndarray:
+    """0 (train), 1 (validation) or 2 (test) for each of n nodes, in the proportions of ``SPLIT``: uint8 (n,)."""
     if not 0 <= seed < 2**32:
         raise InputError(f"seed is {seed}, expected 0 to {2**32 - 1}")
     # RandomState: the only numpy generator whose stream is promised never to change.
-    order = np.random.RandomState(seed).permutation(n).astype(np.int64)
-    first, second = round(SPLIT[0] * n), round((SPLIT[0] + SPLIT[1]) * n)
-    return [order[:first], order[first:second], order[second:]]
+    order = np.random.RandomState(seed).permutation(n)
+    split = np.full(n, 2, np.uint8)
+    split[order[: round((SPLIT[0] + SPLIT[1]) * n)]] = 1
+    split[order[: round(SPLIT[0] * n)]] = 0
+    return split
 
 
 def _read(path: Path, member: str) -> dict[str, np.ndarray]:

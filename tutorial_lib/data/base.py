@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,6 +91,13 @@ class Dataset:
         for relation in graph.canonical_etypes:
             of = f" of {':'.join(relation)}" if hetero else ""
             yield from ((f"edge {key}{of}", tensor) for key, tensor in sorted(graph.edges[relation].data.items()))
+
+
+def masks_of(split: np.ndarray) -> dict[str, torch.Tensor]:
+    """The three masks, bool (N,), from 0 (train), 1 (valid) or 2 (test) for each node; other numbers are in none."""
+    import torch
+
+    return {name: torch.from_numpy(np.equal(split, number)) for number, name in enumerate(MASKS)}
 
 
 def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:

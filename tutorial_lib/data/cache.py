@@ -1,4 +1,4 @@
-"""Generated arrays on disk: there whole or not at all, checked when read, made again when damaged."""
+"""Generated data sets and their arrays on disk: there whole or not at all, checked when read, made anew if damaged."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
+from tutorial_lib.data.base import Dataset
+from tutorial_lib.errors import InputError, to_stderr
 from tutorial_lib.files import alone_in, new_folder, remove_new_folders
 
 Arrays = dict[str, np.ndarray]
+Progress = Callable[[str], None]
+SMALLEST, LARGEST = 0.002, 1.0  # scales of a generated data set
+
+
+def _say_nothing(_line: str) -> None:
+    """Progress that nobody wants to see."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,71 @@ def describe(array: np.ndarray) -> dict[str, object]:
     return {"dtype": str(array.dtype), "shape": list(array.shape), "crc32": zlib.crc32(memoryview(array).cast("B"))}
 
 
-def name_with_scale(name: str, scale: float, seed: int, version: int) -> str:
-    """Name of a cache folder; two different scales never share one."""
-    short = f"{scale:g}"
-    return f"{name}-{short if float(short) == scale else repr(float(scale))}-seed{seed}-v{version}"
+@dataclass(frozen=True)
+class Generated:
+    """A data set that is made here, in any size.
+
+    Attributes:
+        version: part of the cache's name: raise it with every change of what is generated.
+        arrays: names of what is cached.
+        full_size: what scale 1.0 has, for messages.
+        draw: (scale, seed, progress) -> arrays. One generator in a fixed order: equal seeds give equal bytes.
+        build: (arrays, scale, seed) -> data set.
+        quiet_scale: up to here generating takes a second or two and nothing is printed.
+    """
+
+    name: str
+    version: int
+    arrays: Sequence[str]
+    full_size: str
+    draw: Callable[[float, int, Progress], Arrays]
+    build: Callable[[Arrays, float, int], Dataset]
+    quiet_scale: float = LARGEST
+
+    def load(self, *, scale: float, seed: int = 0, root: Path) -> Dataset:
+        """The data set from ``root/cache/<name>-<scale>-seed<seed>-v<version>``, or generated and then cached.
+
+        A damaged cache is replaced. Arrays of a cached data set are mapped from the files: writing into ``feat`` does
+        not change the file.
+
+        Raises:
+            InputError: scale or seed out of range.
+        """
+        self.check(scale, seed)
+        cache = ArrayCache(
+            Path(root).expanduser() / "cache" / self.cache_name(scale, seed), self.arrays, self.version, self._say
+        )
+        say = self._say if scale > self.quiet_scale else _say_nothing
+        return self.build(cache.load(lambda: self.draw(scale, seed, say)), scale, seed)
+
+    def generate(self, scale: float, seed: int = 0, progress: Progress = _say_nothing) -> Dataset:
+        """Generate the data set; no file is read or written.
+
+        Args:
+            scale: 0.002 to 1.0, the share of the nodes and edges of the full size.
+            seed: equal seeds give equal bytes.
+            progress: called with a line of text before each step.
+
+        Raises:
+            InputError: scale or seed out of range.
+        """
+        self.check(scale, seed)
+        return self.build(self.draw(scale, seed, progress), scale, seed)
+
+    def check(self, scale: float, seed: int) -> None:
+        """Raise an InputError if the scale or the seed is out of range."""
+        if not SMALLEST <= scale <= LARGEST:
+            raise InputError(
+                f"{self.name}: scale {scale} is outside {SMALLEST} to {LARGEST}",
+                f"1.0 has the size of {self.full_size}; 0.04 is made for a laptop.",
+            )
+        if seed < 0:
+            raise InputError(f"{self.name}: seed {seed} is negative", "Give a whole number from 0 up.")
+
+    def cache_name(self, scale: float, seed: int) -> str:
+        """Name of the cache folder; two different scales never share one."""
+        short = f"{scale:g}"
+        return f"{self.name}-{short if float(short) == scale else repr(float(scale))}-seed{seed}-v{self.version}"
+
+    def _say(self, line: str) -> None:
+        to_stderr(f"{self.name}: {line}")

@@ -15,22 +15,16 @@ Measured with ``support.statistics``; the real figures are those of the Open Gra
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import torch
 
-from tutorial_lib.data.base import MASKS, Dataset
-from tutorial_lib.data.cache import ArrayCache, Arrays, name_with_scale
-from tutorial_lib.data.synthetic_graph import Progress, draw_edges, draw_features, draw_nodes, scaled_counts
-from tutorial_lib.errors import InputError
+from tutorial_lib.data.base import Dataset, masks_of
+from tutorial_lib.data.cache import Arrays, Generated, Progress
+from tutorial_lib.data.synthetic_graph import draw_edges, draw_features, draw_nodes, scaled_counts
 
 VERSION = 1  # part of the cache's name: raise it with every change of what is generated
 NUM_CLASSES = 47
 NODES, EDGES = 2_449_029, 61_859_140  # of ogbn-products; each edge counted once
-SMALLEST, LARGEST = 0.002, 1.0
-QUIET_SCALE = 0.05  # up to here generating takes a second or two and nothing is printed
 
 # Nodes per class in the train, valid and test split of ogbn-products, counted in its label and split files
 # (Open Graph Benchmark: Datasets for Machine Learning on Graphs, Hu et al., NeurIPS 2020). Popular products are of
@@ -51,41 +45,6 @@ SPLIT_CLASS_COUNTS = np.array([
 ARRAYS = ("low", "high", "feat", "label", "split")
 
 
-def load_synthetic_products(*, scale: float, seed: int = 0, root: Path) -> Dataset:
-    """The data set from its cache under ``root``, or generated and then cached.
-
-    The cache is ``root/cache/synthetic-products-<scale>-seed<seed>-v1``, see ``cache.ArrayCache``. A damaged one is
-    replaced. ``feat`` of a cached data set is mapped from the file: writing into it does not change the file.
-
-    Raises:
-        InputError: scale or seed out of range.
-    """
-    check_scale(scale, seed)
-    folder = Path(root).expanduser() / "cache" / cache_name(scale, seed)
-    say = _to_stderr if scale > QUIET_SCALE else None
-    cache = ArrayCache(folder, ARRAYS, VERSION, _to_stderr)
-    return _to_dataset(cache.load(lambda: _generate_arrays(scale, seed, say)), scale, seed)
-
-
-def generate_synthetic_products(scale: float, seed: int = 0, progress: Progress | None = None) -> Dataset:
-    """Generate the data set; no file is read or written.
-
-    Args:
-        scale: 0.002 to 1.0; N = round(2,449,029 * scale) nodes and about 123.7 million * scale directed edges.
-        seed: equal seeds give equal bytes.
-        progress: called with a line of text before each step.
-
-    Returns:
-        A ``Dataset`` (see there) with 100 features and 47 classes, some of them without a node at a small scale. Every
-        undirected edge is stored in both directions; no self loops, no edge twice.
-
-    Raises:
-        InputError: scale or seed out of range.
-    """
-    check_scale(scale, seed)
-    return _to_dataset(_generate_arrays(scale, seed, progress), scale, seed)
-
-
 def split_class_counts(scale: float) -> np.ndarray:
     """Nodes per split and class at a scale: int64 (3, 47), sums to round(2,449,029 * scale)."""
     per_split = scaled_counts(SPLIT_CLASS_COUNTS.sum(axis=1), round(NODES * scale))
@@ -93,24 +52,7 @@ def split_class_counts(scale: float) -> np.ndarray:
     return np.stack([scaled_counts(row, int(total)) for row, total in rows])
 
 
-def cache_name(scale: float, seed: int) -> str:
-    """Name of the cache folder."""
-    return name_with_scale("synthetic-products", scale, seed, VERSION)
-
-
-def check_scale(scale: float, seed: int) -> None:
-    """Raise an InputError if the scale or the seed is out of range."""
-    if not SMALLEST <= scale <= LARGEST:
-        raise InputError(
-            f"synthetic-products: scale {scale} is outside {SMALLEST} to {LARGEST}",
-            f"1.0 has the size of ogbn-products ({NODES:,} nodes); 0.04 is made for a laptop.",
-        )
-    if seed < 0:
-        raise InputError(f"synthetic-products: seed {seed} is negative", "Give a whole number from 0 up.")
-
-
-def _generate_arrays(scale: float, seed: int, progress: Progress | None) -> Arrays:
-    say = progress or (lambda _line: None)
+def _draw(scale: float, seed: int, say: Progress) -> Arrays:
     rng = np.random.Generator(np.random.PCG64(seed))
     counts = split_class_counts(scale)
     say(f"drawing {int(counts.sum()):,} nodes")
@@ -130,8 +72,7 @@ def _to_dataset(arrays: Arrays, scale: float, seed: int) -> Dataset:
     graph = dgl.graph((src, dst), num_nodes=len(arrays["label"]))
     graph.ndata["feat"] = torch.from_numpy(arrays["feat"])
     graph.ndata["label"] = torch.from_numpy(arrays["label"].astype(np.int64))
-    for number, mask in enumerate(MASKS):
-        graph.ndata[mask] = torch.from_numpy(np.equal(arrays["split"], number))
+    graph.ndata.update(masks_of(arrays["split"]))
     info = {"scale": scale, "seed": seed, "version": VERSION, "imitation_of": "ogbn-products", "real_data": False}
     return Dataset("synthetic-products", graph, NUM_CLASSES, info)
 
@@ -143,5 +84,7 @@ def _both(arrays: Arrays, first: str, second: str) -> torch.Tensor:
     return torch.from_numpy(ids)
 
 
-def _to_stderr(line: str) -> None:
-    print(f"synthetic-products: {line}", file=sys.stderr, flush=True)
+PRODUCTS = Generated(
+    "synthetic-products", VERSION, ARRAYS, f"ogbn-products ({NODES:,} nodes)", _draw, _to_dataset, quiet_scale=0.05
+)
+load_synthetic_products, generate_synthetic_products = PRODUCTS.load, PRODUCTS.generate

@@ -14,12 +14,11 @@ node with few baskets, so it is more often in the test set, which is the unpopul
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-Progress = Callable[[str], None]
+from tutorial_lib.data.cache import Progress
 
 FEATURES = 100
 

@@ -18,21 +18,11 @@ from rich.table import Table
 
 from tutorial_lib.cluster.coordinator import JobFailed
 from tutorial_lib.errors import TutorialError
-from tutorial_lib.job.watching import JobView
-
-STAGES = {
-    "checks": "checking the machines",
-    "servers": "DGL servers are loading their parts",
-    "trainers": "trainers are starting and connecting",
-    "leaving": "servers are leaving",
-}
+from tutorial_lib.job.watching import STAGES, JobView
 
 
 class RunDisplay:
-    """Prints one line per thing worth knowing; on a terminal, a line below shows the running epoch as it goes.
-
-    Where output is not a terminal, steps print nothing: the log of a job has one line for each epoch.
-    """
+    """Prints one line per thing worth knowing; only on a terminal, a line below shows the running epoch as it goes."""
 
     def __init__(self, epochs: int = 0, console: Console | None = None) -> None:
         self.console = console or own_console()
@@ -56,7 +46,7 @@ class RunDisplay:
     def say(self, text: str) -> None:
         """One line, with the seconds since the start."""
         self.console.print(f"{time.monotonic() - self.start:7.1f} s  {text}", soft_wrap=True)
-        self._waiting(text)
+        self.view.wait_for(text)
 
     def summary(self, result: dict[str, Any], out: Path) -> None:
         """The table at the end; paths stand below it, on lines of their own, so that they are never folded."""
@@ -65,35 +55,28 @@ class RunDisplay:
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Take an event of a job, see ``cluster.launch`` and ``events``."""
-        kind = event["kind"]
+        kind, wait_for = event["kind"], self.view.wait_for
         self.view.on_event(event)
-        if kind == "stage":
-            self._waiting(STAGES[event["stage"]])
-            if event["stage"] not in ("checks", "leaving"):
-                self.say(STAGES[event["stage"]])
+        if kind == "stage" and event["stage"] not in ("checks", "leaving"):
+            self.say(STAGES[event["stage"]])
         elif kind in ("copied", "warning"):
             self.say(event["text"])
         elif kind == "joined":
             self.say(f"rank {event['rank']} joined on {event['machine']}")
-            self._waiting("training")
+            wait_for("training")
         elif kind == "epoch":
-            self.epoch(event)
+            done = event["epoch"] + 1
+            number = f"{done:{len(str(self.epochs))}d}/{self.epochs}"
+            score = f"valid {event['val_score']:.4f}"
+            self.say(f"epoch {number}  loss {event['loss']:.4f}  {score}  {event['seconds']:.2f} s")
+            wait_for(f"epoch {min(done + 1, self.epochs)} of {self.epochs}")
         elif kind == "resumed":
             if "damaged" in event:
                 self.say(f"{event['damaged']}; the one before it is used")
             self.say(f"continuing after epoch {event['epochs']} from the checkpoint")
         elif kind == "evaluating":
             self.say("evaluating every node over all its neighbours")
-            self._waiting("evaluating")
-
-    def epoch(self, epoch: dict[str, Any]) -> None:
-        """One finished epoch."""
-        number = f"{epoch['epoch'] + 1:{len(str(self.epochs))}d}/{self.epochs}"
-        self.say(f"epoch {number}  loss {epoch['loss']:.4f}  valid {epoch['val_score']:.4f}  {epoch['seconds']:.2f} s")
-        self._waiting(f"epoch {min(epoch['epoch'] + 2, self.epochs)} of {self.epochs}")
-
-    def _waiting(self, text: str) -> None:
-        self.view.wait_for(text)
+            wait_for("evaluating")
 
 
 def human_bytes(count: float) -> str:
@@ -187,14 +170,21 @@ def summary_table(result: dict[str, Any]) -> Table:
 
 # Hu et al. 2020 and the OGB leaderboard, GraphSAGE with neighbour sampling on the real ogbn-products.
 PUBLISHED = {"valid accuracy": (0.9170, 0.0009), "test accuracy": (0.7870, 0.0036)}
-
-
 PUBLISHED_NODES = 2_449_029
 
 
 def is_published_graph(dataset: str, nodes: int) -> bool:
     """Whether the published figures are about this graph; a small one in its format may bear its name."""
     return dataset == "ogbn-products" and nodes == PUBLISHED_NODES
+
+
+def beside_published(result: dict[str, Any], plus_minus: str = "±") -> list[tuple[str, str, str]]:
+    """For each published accuracy its name, that of this run, and the published one with its deviation, as text."""
+    ours = {"valid accuracy": result["val_accuracy"], "test accuracy": result["test_accuracy"]}
+    return [
+        (name, f"{ours[name]:.4f}", f"{mean:.4f} {plus_minus} {deviation:.4f}")
+        for name, (mean, deviation) in PUBLISHED.items()
+    ]
 
 
 def comparison_table(result: dict[str, Any]) -> Table:
@@ -205,9 +195,8 @@ def comparison_table(result: dict[str, Any]) -> Table:
     table = Table(title="Beside the published figures", title_justify="left")
     for heading in ("", f"this run, {name}", "published, ogbn-products"):
         table.add_column(heading)
-    for label, (mean, deviation) in PUBLISHED.items():
-        ours = result["val_accuracy" if label.startswith("valid") else "test_accuracy"]
-        table.add_row(label, f"{ours:.4f}", f"{mean:.4f} +/- {deviation:.4f}")
+    for row in beside_published(result, "+/-"):
+        table.add_row(*row)
     return table
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,11 @@ from rich.live import Live
 
 from tutorial_lib.cluster.coordinator import Coordinator, Event, JobFailed, Limits
 from tutorial_lib.errors import attempts
-from tutorial_lib.job.continuation import Continuation
-from tutorial_lib.job.display import STAGES, own_console
-from tutorial_lib.job.result import check_resume_folder, check_run_folder
-from tutorial_lib.job.train import DataSource, Layout, run_distributed, train_on_cluster
+from tutorial_lib.job.display import own_console
+from tutorial_lib.job.folder import Continuation
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.job.train import run_distributed
 from tutorial_lib.job.watching import JobView
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
@@ -47,19 +50,25 @@ def start_training(
     """Start a training job and return at once.
 
     Args:
-        source: a data set, which is loaded and partitioned first, or a partition with as many parts as machines.
+        source, layout, config, limits: as in ``run_distributed``.
         out: run folder; must be empty or not exist yet, unless ``resume`` continues the run in it.
 
     Raises:
         InputError: the run folder cannot be used.
     """
     keep = Continuation(resume, checkpoint_every)
-    folder = check_resume_folder(Path(out)) if resume else check_run_folder(Path(out))
-    return Job(source, layout, config, folder, keep, limits)
+    folder = keep.folder(Path(out))
+    machines = len(layout.cluster().machines)
+    title = f"training: {config.epochs} epochs, {machines} machine(s), {machines * layout.trainers} rank(s)"
+
+    def train(job: Job) -> dict[str, Any]:
+        return run_distributed(source, layout, config, folder, job, keep, limits=limits, on_start=job.started)
+
+    return Job(folder, title, train)
 
 
 class Job:
-    """A job that runs in the background; made by ``start_training``.
+    """A job that runs in the background, and the reporter that it tells how far it is; made by ``start_training``.
 
     Attributes:
         out: its run folder.
@@ -67,28 +76,17 @@ class Job:
         lines: what the command line would have printed so far.
     """
 
-    def __init__(
-        self,
-        source: DataSource | Partition,
-        layout: Layout,
-        config: TrainConfig,
-        out: Path,
-        keep: Continuation,
-        limits: Limits | None,
-    ) -> None:
+    def __init__(self, out: Path, title: str, train: Callable[[Job], dict[str, Any]]) -> None:
         self.out = out
         self.events: list[Event] = []
         self.lines: list[str] = []
-        self._arguments = (source, layout, config, keep, limits)
-        machines = len(layout.cluster().machines)
-        self._title = f"training: {config.epochs} epochs, {machines} machine(s), {machines * layout.trainers} rank(s)"
-        self._view = JobView(config.epochs)
+        self._title, self._view = title, JobView()
         self._stopping = threading.Event()
         self._coordinator: Coordinator | None = None
         self._result: dict[str, Any] | None = None
         self._error: BaseException | None = None
         # A daemon: the end of the process is not held up by it, and ends the machines.
-        self._thread = threading.Thread(target=self._run, name="training job", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=[train], name="training job", daemon=True)
         self._thread.start()
 
     @property
@@ -106,16 +104,14 @@ class Job:
             JobFailed: with the cause. JobStopped: after ``stop``. InputError: a wrong argument.
             KeyboardInterrupt: the kernel was interrupted; the job has been stopped.
         """
-        screen = _NoScreen() if quiet else _screen(self._title, self._view)
         try:
-            while self._thread.is_alive():
-                self._thread.join(UPDATE_SECONDS)
-                screen.update()
+            with nullcontext(_nothing) if quiet else _screen(self._title, self._view) as update:
+                while self._thread.is_alive():
+                    self._thread.join(UPDATE_SECONDS)
+                    update()
         except KeyboardInterrupt:
             self.stop()
             raise
-        finally:
-            screen.close()
         if self._error is not None:
             raise self._error
         assert self._result is not None
@@ -136,31 +132,20 @@ class Job:
             if not self.running:
                 return
 
-    def _run(self) -> None:
-        source, layout, config, keep, limits = self._arguments
+    def _run(self, train: Callable[[Job], dict[str, Any]]) -> None:
         try:
-            if isinstance(source, Partition):
-                self._result = train_on_cluster(
-                    source,
-                    layout.cluster(),
-                    layout,
-                    config,
-                    self.out,
-                    limits=limits,
-                    reporter=self,
-                    keep=keep,
-                    on_start=self._started,
-                )
-            else:
-                self._result = run_distributed(
-                    source, layout, config, self.out, self, keep, limits=limits, on_start=self._started
-                )
+            self._result = train(self)
         except BaseException as error:  # raised again by watch, in the caller's thread
             self._error = error
 
-    def _started(self, coordinator: Coordinator) -> None:
+    def started(self, coordinator: Coordinator) -> None:
+        """Part of being the run's reporter: from now on the job can be stopped in the middle of a wait."""
         self._coordinator = coordinator
         self._check_stop()
+
+    def expect(self, epochs: int) -> None:
+        """Part of being the run's reporter."""
+        self._view.epochs = epochs
 
     def say(self, text: str) -> None:
         """Part of being the run's reporter."""
@@ -171,8 +156,6 @@ class Job:
     def on_event(self, event: Event) -> None:
         """Part of being the run's reporter."""
         self.events.append(event)
-        if event["kind"] == "stage":
-            self._view.wait_for(STAGES[event["stage"]])
         self._view.on_event(event)
         self._check_stop()
 
@@ -185,58 +168,34 @@ class Job:
         return JobStopped("the job was stopped", machine="", role="", index=0, rank=None, log=log, tail=[])
 
 
-class _NoScreen:
-    """Shows nothing."""
-
-    def update(self) -> None:
-        """Called now and then."""
-
-    def close(self) -> None:
-        """Called at the end."""
+def _nothing() -> None:
+    """The update of a screen that needs none."""
 
 
-class _Notebook(_NoScreen):
-    """One output of a cell, replaced in place. First and last it is the title alone: nbval, which ignores
-    replacements, and a saved notebook see the same.
+@contextmanager
+def _screen(title: str, view: JobView) -> Iterator[Callable[[], None]]:
+    """What this process can show on: an output of a cell, lines of a terminal, or nothing.
+
+    The output of a cell is replaced in place. First and last it is the title alone: nbval, which ignores replacements,
+    and a saved notebook see the same. The lines of a terminal are redrawn and disappear at the end.
     """
-
-    def __init__(self, title: str, view: JobView) -> None:
-        from IPython.display import display
-
-        self.title, self.view = title, view
-        self.handle = display(self._bundle(title), raw=True, display_id=True)
-        self.shown = title
-
-    def _bundle(self, text: str) -> dict[str, str]:
-        return {"text/plain": text}
-
-    def _show(self, text: str) -> None:
-        if text != self.shown:
-            self.handle.update(self._bundle(text), raw=True)
-            self.shown = text
-
-    def update(self) -> None:
-        self._show(f"{self.title}\n{self.view.text()}")
-
-    def close(self) -> None:
-        self._show(self.title)
-
-
-class _Terminal(_NoScreen):
-    """Lines that are redrawn and disappear at the end."""
-
-    def __init__(self, view: JobView) -> None:
-        self.live = Live(view, console=own_console(), refresh_per_second=2, transient=True)
-        self.live.start()
-
-    def close(self) -> None:
-        self.live.stop()
-
-
-def _screen(title: str, view: JobView) -> _NoScreen:
-    """What this process can show on."""
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if shell is not None and hasattr(shell, "kernel"):
-        return _Notebook(title, view)
-    return _Terminal(view) if sys.stdout.isatty() else _NoScreen()
+    if ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
+        handle = ipython.display.display({"text/plain": title}, raw=True, display_id=True)
+        shown = title
+
+        def show(text: str) -> None:
+            nonlocal shown
+            if text != shown:
+                handle.update({"text/plain": text}, raw=True)
+                shown = text
+
+        try:
+            yield lambda: show(f"{title}\n{view.text()}")
+        finally:
+            show(title)
+    elif sys.stdout.isatty():
+        with Live(view, console=own_console(), refresh_per_second=2, transient=True):
+            yield _nothing
+    else:
+        yield _nothing

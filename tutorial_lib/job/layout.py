@@ -1,15 +1,19 @@
-"""Which machines a run uses, and how many processes of each kind."""
+"""Which machines a run uses, how many processes of each kind, and how a job runs on them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
-from tutorial_lib.cluster.coordinator import Limits
+from tutorial_lib.cluster.coordinator import Coordinator, Event, Limits
+from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.homecoming import Homecoming
 from tutorial_lib.cluster.local import LocalCluster
-from tutorial_lib.cluster.plan import check_counts
+from tutorial_lib.cluster.plan import JobPlan, check_counts
 from tutorial_lib.cluster.spec import Cluster, read_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
 from tutorial_lib.errors import InputError
@@ -20,12 +24,13 @@ class RealMachines:
     """Machines reached over ssh.
 
     Attributes:
-        ip_config: file with one ``address [port]`` a line.
-        ssh_port, ssh_username: None leaves them to the user's ssh configuration.
-        python: interpreter on the machines, with tutorial_lib.
-        copy_to: folder on the machines that gets the data and gives back the results, absolute or from the login's home
-            (``~/x``); None: the partition and the run folder are on a file system that all machines share.
-        allow_public: accept addresses that anybody may reach; DGL runs code that arrives on its ports.
+        ip_config: real machines over ssh: a file with one address a line, and if you like a port.
+        ssh_port, ssh_username: (default: your ssh configuration's)
+        python: interpreter on the machines, with tutorial_lib. (default: as here)
+        copy_to: folder on the machines that gets the data and gives back the results, absolute or from the login's
+            home: /scratch/job or '~/job'. (default: they share the partition and the run folder with this computer)
+        allow_public: accept addresses that anybody may reach. DGL runs code that arrives on its ports: only behind a
+            firewall.
     """
 
     ip_config: Path
@@ -43,35 +48,20 @@ class RealMachines:
             )
 
 
-def cluster_of(emulate: int | None, wire: str | None, real: RealMachines | None, servers: int) -> Cluster:
-    """Machines over ssh, else emulated ones, else this machine alone; not yet started.
-
-    Raises:
-        InputError: the address file of real machines cannot be used.
-    """
-    if real is not None:
-        if not real.ip_config.exists():
-            raise InputError(
-                f"--ip_config {real.ip_config} does not exist",
-                "Write one line 'address [port]' for each machine, or use --emulate N to have machines made.",
-            )
-        machines = read_ip_config(real.ip_config)
-        return SshCluster(machines, port=real.ssh_port, username=real.ssh_username, python=real.python)
-    if emulate is None:
-        return LocalCluster(servers)
-    return EmulatedCluster(emulate, wire=wire)
-
-
 @dataclass(frozen=True)
 class Layout:
-    """Machines and processes of a run.
+    """Machines and processes of a run; without emulated and real machines, this one alone, without namespaces.
 
     Attributes:
-        emulate: number of emulated machines; None with ``real`` None is this machine alone, without namespaces.
+        emulate: number of emulated machines.
+        wire: rate of the emulated wire: 1gbit, 200mbit.
+        trainers: trainers per machine.
+        samplers: sampler processes per trainer.
+        servers: DGL servers per machine.
         real: machines over ssh.
-        device: "cpu", "cuda" or "auto" for the model, see ``placement``; sampling is on the CPU in any case.
-        stall_timeout: seconds without any progress after which the job is ended; None for no limit.
-        serving_timeout: seconds that the servers may take to load their parts.
+        stall_timeout: seconds without progress until a job is ended; 0: never.
+        device: of the model: cpu, cuda, or auto (GPUs where each rank has one). Sampling is on the CPU in any case.
+        serving_timeout: seconds for the DGL servers to load their parts.
         collective_timeout: seconds that a rank waits for the others in one collective.
     """
 
@@ -86,8 +76,10 @@ class Layout:
     serving_timeout: float = 300.0
     collective_timeout: float = 600.0
 
+    prefix: ClassVar[str] = "--"  # of the options that count processes
+
     def __post_init__(self) -> None:
-        check_counts(self.trainers, self.samplers, self.servers)
+        check_counts(self.trainers, self.samplers, self.servers, self.prefix)
 
     def check_device(self) -> None:
         """Whether this computer has what ``device`` asks for; real machines are asked when the ranks have met.
@@ -103,9 +95,72 @@ class Layout:
         check_device(self.device, (self.emulate or 1) * self.trainers, gpus)
 
     def cluster(self) -> Cluster:
-        """The machines, not yet started; see ``cluster_of``."""
-        return cluster_of(self.emulate, self.wire, self.real, self.servers)
+        """Machines over ssh, else emulated ones, else this machine alone; not yet started.
+
+        Raises:
+            InputError: the address file of real machines cannot be used.
+        """
+        if self.real is None:
+            return LocalCluster(self.servers) if self.emulate is None else EmulatedCluster(self.emulate, wire=self.wire)
+        real = self.real
+        if not real.ip_config.exists():
+            raise InputError(
+                f"--ip_config {real.ip_config} does not exist",
+                "Write one line 'address [port]' for each machine, or use --emulate N to have machines made.",
+            )
+        machines = read_ip_config(real.ip_config)
+        return SshCluster(machines, port=real.ssh_port, username=real.ssh_username, python=real.python)
 
     def limits(self) -> Limits:
         """Time limits of the stages."""
-        return Limits(serving=self.serving_timeout, stall=self.stall_timeout)
+        return Limits(serving=self.serving_timeout, stall=self.stall_timeout or None)
+
+    def plan(self, cluster: Cluster, **fields: Any) -> JobPlan:
+        """The plan of a job on its machines, which have been entered; ``fields`` say what runs, and on which files."""
+        return JobPlan(
+            machines=cluster.machines,
+            master_port=cluster.master_port,
+            trainers=self.trainers,
+            samplers=self.samplers,
+            servers=self.servers,
+            silence=getattr(cluster, "silence", None),
+            collective_seconds=self.collective_timeout,
+            **fields,
+        )
+
+
+def run_on_machines(
+    cluster: Cluster,
+    plan: JobPlan,
+    layout: Layout,
+    out: Path,
+    on_event: Callable[[Event], None],
+    deliver: Callable[[str], Delivery],
+    *,
+    limits: Limits | None = None,
+    on_start: Callable[[Coordinator], None] = lambda _coordinator: None,
+) -> tuple[Coordinator, Homecoming]:
+    """Copy what the machines need, where they share no folder with this one; run the job; bring home what it wrote.
+
+    Args:
+        cluster: entered.
+        deliver: what to copy, from the folder on the machines; asked only if there is a ``copy_to``.
+        limits: of the stages; None: those of ``layout``.
+        on_start: called with the coordinator before it starts anything.
+
+    Returns:
+        The coordinator (what the machines used, the events), and what came home: its ``check`` raises if not all did.
+
+    Raises:
+        InputError: found before anything was started. JobFailed: with the first cause.
+    """
+    real, delivery = layout.real, None
+    if real is not None and real.copy_to is not None:
+        assert isinstance(cluster, SshCluster)
+        delivery = deliver(cluster.folder(real.copy_to))
+    options = {"limits": limits or layout.limits(), "allow_public": real is not None and real.allow_public}
+    with Homecoming(cluster, delivery, out, on_event) as home:
+        coordinator = Coordinator(cluster, plan, home.on_event, remote=home.remote, **options)
+        on_start(coordinator)
+        coordinator.run()
+    return coordinator, home

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import DEFAULT_SCALE, Dataset, check_arguments, default_root, load_dataset
 from tutorial_lib.files import graph_name_of
-from tutorial_lib.partition import (
-    AUTO,
-    FORMAT_VERSION,
-    METHODS,
-    PREFERENCE,
-    Partition,
-    choose_method,
-    parse_memory,
-    partition_dataset,
-)
+
+if TYPE_CHECKING:  # the command line's help does not wait for torch
+    from tutorial_lib.partition import Partition
 
 
 @dataclass(frozen=True)
@@ -26,20 +19,27 @@ class DataSource:
     """Which data set to load, and where its cache and its partitions are kept.
 
     Attributes:
-        scale, seed: of the data set; the seed also decides a partition that needs one.
-        root: folder of caches and partitions; None: the default one.
-        method, max_memory: of partitioning, see ``partition_dataset``.
+        name: one of synthetic-products, synthetic-academic, ogbn-products, ogbn-arxiv, amazon-computers, amazon-photo,
+            or the path of an .npz file.
+        scale: size of a generated data set, 0.002 to 1.0 (1.0: 2.4M nodes).
+        seed: seed of data, partition and training.
+        root: folder of downloads, caches and partitions. (default: data/)
+        method: auto, metis, multilevel, streaming or random.
+        max_memory: the most that partitioning may use, like 12GB; decides between methods. (default: 80 % of the free)
     """
 
     name: str
     scale: float = DEFAULT_SCALE
     seed: int = 0
     root: Path | None = None
-    method: str = AUTO
+    method: str = "auto"
     max_memory: int | str | None = None
 
     def __post_init__(self) -> None:
-        parse_memory(self.max_memory)  # a mistake in it is said before anything is loaded
+        if self.max_memory is not None:  # a mistake in it is said before anything is loaded
+            from tutorial_lib.partition import parse_memory
+
+            parse_memory(self.max_memory)
 
     def check(self) -> None:
         """Find a wrong name or scale without loading anything.
@@ -56,31 +56,32 @@ class DataSource:
             dataset.graph.ndata.pop("feat", None)
         return dataset
 
-    def partition(self, dataset: Dataset, parts: int, say: Callable[[str], None]) -> Partition:
-        """The partition folder under ``root/partitions``, written or reused.
+    def partition(
+        self, dataset: Dataset, parts: int, say: Callable[[str], None], folder: Path | None = None
+    ) -> Partition:
+        """The partition in ``folder``, or in one of its own under ``root/partitions``, written or reused.
 
         A folder that is there is taken, with ``auto`` whichever of its methods made it: how much memory is free today
         does not decide whether a graph is cut again.
         """
+        from tutorial_lib.partition import AUTO, METHODS, PREFERENCE, choose_method, partition_dataset
+
+        options = {"seed": self.seed, "max_memory": self.max_memory, "progress": say}
+        if folder is not None:
+            return partition_dataset(dataset, parts, folder, method=self.method, **options)
         fingerprint = dataset.fingerprint()[:12]
         folders = {method: self._folder(fingerprint, parts, method) for method in METHODS}
         wanted = PREFERENCE if self.method == AUTO else (self.method,)
         there = [method for method in wanted if method in folders and folders[method].exists()]
         choice = None if there else choose_method(dataset.graph, parts, self.method, self.max_memory)
         method = choice.method if choice else there[0]
-        return partition_dataset(
-            dataset,
-            parts,
-            folders[method],
-            method=method,
-            seed=self.seed,
-            max_memory=self.max_memory,
-            choice=choice,
-            progress=say,
-        )
+        return partition_dataset(dataset, parts, folders[method], method=method, choice=choice, **options)
 
     def _folder(self, fingerprint: str, parts: int, method: str) -> Path:
         """One folder for everything that decides what is in it."""
+        from tutorial_lib.compat.stack import graphbolt_problem
+        from tutorial_lib.partition import FORMAT_VERSION
+
         key = f"{graph_name_of(self.name)}-{fingerprint}-{parts}-{method}"
         if method != "metis":  # which has no seed
             key += f"-seed{self.seed}"

@@ -13,6 +13,12 @@ from rich.text import Text
 from tutorial_lib.trainer.events import PHASES
 
 BAR_WIDTH = 24
+STAGES = {
+    "checks": "checking the machines",
+    "servers": "DGL servers are loading their parts",
+    "trainers": "trainers are starting and connecting",
+    "leaving": "servers are leaving",
+}
 
 
 class JobView:
@@ -44,8 +50,10 @@ class JobView:
         self.waiting, self.epoch = text, None
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take an event of a job; others than those of steps, progress and evaluation are ignored."""
-        if event["kind"] == "step":
+        """Take an event of a job; others than those of stages, steps and progress are ignored."""
+        if event["kind"] == "stage":
+            self.wait_for(STAGES[event["stage"]])
+        elif event["kind"] == "step":
             self._step(event)
         elif event["kind"] == "progress":
             layer = f", layer {event['layer'] + 1} of {event['layers']}" if "layer" in event else ""

@@ -62,7 +62,7 @@ def mean_of_neighbours(block: CscBlock, x: Tensor) -> Tensor:
 class PlainSAGEConv(nn.Module):
     """``dgl.nn.SAGEConv(in_size, out_size, "mean")`` without DGL (Hamilton, Ying and Leskovec, 2017).
 
-    Equal to it within 1e-5, forward and backward; see tests/test_plain_sage.py.
+    Equal to it within 1e-5, forward and backward; see tests/models/test_plain_sage.py.
     """
 
     def __init__(self, in_size: int, out_size: int) -> None:

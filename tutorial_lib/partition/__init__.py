@@ -28,9 +28,8 @@ from tutorial_lib.partition.assign import assign
 from tutorial_lib.partition.build import FORMAT_VERSION, dataset_description, partition_dataset
 from tutorial_lib.partition.folder import Partition, load_partition_folder
 from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method, estimate_peak, parse_memory
-from tutorial_lib.partition.report import PartitionReport, count_partition
+from tutorial_lib.partition.report import PartitionReport, TypedReport, count_partition
 from tutorial_lib.partition.split import write_parts
-from tutorial_lib.partition.types import TypedReport, count_types
 
 __all__ = [
     "AUTO",
@@ -44,7 +43,6 @@ __all__ = [
     "assign",
     "choose_method",
     "count_partition",
-    "count_types",
     "dataset_description",
     "estimate_peak",
     "graph_name_of",

@@ -1,6 +1,5 @@
-"""Which part each node goes to: one function, four methods.
+"""Which part each node goes to, where DGL does not decide it: one function, three methods.
 
-metis        DGL's call of METIS; what DGL's own partition_graph does
 multilevel   ours, in a fraction of the memory: coarsen, cut, refine
 streaming    ours, quicker and simpler: put each node where its neighbours are
 random       for comparison
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tutorial_lib.compat.reproducible import fixed_fresh_memory
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition.adjacency import undirected
 from tutorial_lib.partition.balance import masses
@@ -38,7 +36,7 @@ def assign(
     """The part of each node: int64 (N,), values 0 to parts - 1; equal arguments give equal parts.
 
     Args:
-        method: ``metis``, ``multilevel``, ``streaming`` or ``random``.
+        method: ``multilevel``, ``streaming`` or ``random``.
         train_mask: bool (N,): give each part the same number of these nodes too. ``random`` needs no help with that.
 
     Raises:
@@ -49,14 +47,12 @@ def assign(
         return np.zeros(n, np.int64)
     if method == "random":
         part_of = _random(n, parts, seed)
-    elif method == "metis":
-        part_of = _metis(graph, parts, train_mask)
     elif method in OURS:
         progress("collecting the neighbours of each node")
         adjacency = undirected(graph)
         part_of = OURS[method](adjacency, masses(n, train_mask), parts, seed, progress)
     else:
-        raise InputError(f"unknown partition method {method!r}", f"Known: metis, {', '.join(OURS)}, random.")
+        raise InputError(f"unknown partition method {method!r}", f"Known: {', '.join(OURS)}, random.")
     check_no_empty_part(part_of, parts, method)
     return part_of.astype(np.int64, copy=False)
 
@@ -82,12 +78,3 @@ def _random(n: int, parts: int, seed: int) -> np.ndarray:
 
     dgl.seed(seed)
     return dgl.random.choice(parts, n).numpy()
-
-
-def _metis(graph: dgl.DGLGraph, parts: int, train_mask: np.ndarray | None) -> np.ndarray:
-    import dgl
-    import torch
-
-    balance = None if train_mask is None else torch.from_numpy(train_mask)
-    with fixed_fresh_memory():
-        return dgl.metis_partition_assignment(graph, parts, balance_ntypes=balance).numpy()

@@ -38,70 +38,78 @@ def fits(load: np.ndarray, added: np.ndarray, limit: np.ndarray) -> np.ndarray:
     return ((load + added <= limit) | (added == 0)).all(axis=-1)
 
 
-def rebalance(adjacency: Adjacency, mass: np.ndarray, part_of: np.ndarray, parts: int, limit: np.ndarray) -> None:
-    """Move nodes out of parts that hold too much, where it costs the cut least; ``part_of`` is changed in place.
+class Cut:
+    """A graph in parts, and how full they are. All that improves a cut changes one of these in place.
+
+    Attributes:
+        adjacency: the graph, N nodes.
+        mass: int64 (N, C).
+        part_of: int32 (N,), the part of each node; ``parts`` for a node that has no place yet.
+        limit: float64 (C,), the most that a part may hold.
+        load: int64 (parts, C), mass in each part.
+    """
+
+    def __init__(
+        self, adjacency: Adjacency, mass: np.ndarray, part_of: np.ndarray, parts: int, limit: np.ndarray
+    ) -> None:
+        self.adjacency, self.mass, self.part_of, self.parts, self.limit = adjacency, mass, part_of, parts, limit
+        self.load = loads(mass, part_of, parts)[:parts]
+
+    def links(self, nodes: np.ndarray) -> np.ndarray:
+        """Weight of the links from each given node to each part: float64 (len(nodes), parts)."""
+        return links(self.adjacency, nodes, self.part_of, self.parts + 1)[:, : self.parts]
+
+    def admitted(self, nodes: np.ndarray, to: int) -> np.ndarray:
+        """Those of the nodes, which come in this order, that fit into a part."""
+        return nodes[fits(self.load[to], np.cumsum(self.mass[nodes], axis=0), self.limit)]
+
+    def move(self, nodes: np.ndarray, to: int) -> None:
+        """Put nodes, which have a place, into a part."""
+        np.subtract.at(self.load, self.part_of[nodes], self.mass[nodes])
+        self.load[to] += self.mass[nodes].sum(axis=0)
+        self.part_of[nodes] = to
+
+
+def rebalance(cut: Cut) -> None:
+    """Move nodes out of parts that hold too much, where it costs the cut least.
 
     On a small graph with heavy nodes it may not succeed; the next finer graph has lighter ones. No part gets empty: a
     node goes only from more than the limit, and only where it fits, so it weighs less than what was there.
     """
-    load = loads(mass, part_of, parts)
-    stuck = np.zeros(load.shape, dtype=bool)
+    stuck = np.zeros(cut.load.shape, dtype=bool)
     while True:
-        excess = np.where(stuck, -np.inf, load / limit - 1)
-        part, what = np.unravel_index(excess.argmax(), load.shape)
+        excess = np.where(stuck, -np.inf, cut.load / cut.limit - 1)
+        part, what = np.unravel_index(excess.argmax(), cut.load.shape)
         if excess[part, what] <= 0:
             return
-        stuck[part, what] = not _relieve(adjacency, mass, part_of, load, limit, part, what)
+        stuck[part, what] = not _relieve(cut, int(part), int(what))
 
 
-def _relieve(
-    adjacency: Adjacency,
-    mass: np.ndarray,
-    part_of: np.ndarray,
-    load: np.ndarray,
-    limit: np.ndarray,
-    part: int,
-    what: int,
-) -> int:
+def _relieve(cut: Cut, part: int, what: int) -> int:
     """Move mass number ``what`` from a part to the others until the limit is met; the number of nodes moved."""
-    nodes = np.flatnonzero((part_of == part) & (mass[:, what] > 0))
-    added = mass[nodes]
-    cost, target = _cheapest(adjacency, nodes, added, part_of, load, limit, part)
-    order = np.argsort(cost / added[:, what], kind="stable")
+    nodes = np.flatnonzero((cut.part_of == part) & (cut.mass[:, what] > 0))
+    added = cut.mass[nodes, what]
+    cost, target = _cheapest(cut, nodes, part)
+    order = np.argsort(cost / added, kind="stable")
     order = order[np.isfinite(cost[order])]
-    gone_before = np.cumsum(added[order, what]) - added[order, what]
-    order = order[gone_before < load[part, what] - limit[what]]
+    gone_before = np.cumsum(added[order]) - added[order]
+    order = order[gone_before < cut.load[part, what] - cut.limit[what]]
     moved = 0
-    for to in range(len(load)):
-        chosen = order[target[order] == to]
-        chosen = chosen[fits(load[to], np.cumsum(added[chosen], axis=0), limit)]
-        load[to] += added[chosen].sum(axis=0)
-        load[part] -= added[chosen].sum(axis=0)
-        part_of[nodes[chosen]] = to
+    for to in range(cut.parts):
+        chosen = cut.admitted(nodes[order[target[order] == to]], to)
+        cut.move(chosen, to)
         moved += len(chosen)
     return moved
 
 
-def _cheapest(
-    adjacency: Adjacency,
-    nodes: np.ndarray,
-    added: np.ndarray,
-    part_of: np.ndarray,
-    load: np.ndarray,
-    limit: np.ndarray,
-    part: int,
-) -> tuple[np.ndarray, np.ndarray]:
+def _cheapest(cut: Cut, nodes: np.ndarray, part: int) -> tuple[np.ndarray, np.ndarray]:
     """For nodes of one part: what the cheapest move adds to the cut (inf where none is possible), and where to."""
-    cost, target = np.empty(len(nodes)), np.empty(len(nodes), np.int64)
-    positions = np.arange(len(nodes))
-    at = 0
-    for block in adjacency.blocks(nodes):
-        here = positions[at : at + len(block)]
-        at += len(block)
-        linked = links(adjacency, block, part_of, len(load))
+    costs, targets = [np.empty(0)], [np.empty(0, np.int64)]
+    for block in cut.adjacency.blocks(nodes):
+        linked = cut.links(block)
         loss = linked[:, [part]] - linked
-        loss[~fits(load[None], added[here][:, None], limit)] = np.inf
+        loss[~fits(cut.load[None], cut.mass[block][:, None], cut.limit)] = np.inf
         loss[:, part] = np.inf
-        target[here] = loss.argmin(axis=1)
-        cost[here] = loss.min(axis=1)
-    return cost, target
+        costs.append(loss.min(axis=1))
+        targets.append(loss.argmin(axis=1))
+    return np.concatenate(costs), np.concatenate(targets)

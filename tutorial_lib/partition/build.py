@@ -21,8 +21,8 @@ from tutorial_lib.partition.assign import assign, check_no_empty_part, remedy_fo
 from tutorial_lib.partition.folder import Partition, checksums_of, load_partition_folder
 from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method
 from tutorial_lib.partition.report import count_partition
-from tutorial_lib.partition.split import part_of_original, write_parts
-from tutorial_lib.partition.types import balance_of, count_types, joined, part_of_types, type_counts
+from tutorial_lib.partition.split import NODE_TYPE, write_parts
+from tutorial_lib.partition.types import balance_of, joined, part_of_original, type_counts
 
 FORMAT_VERSION = 1
 Say = Callable[[str], None]
@@ -130,8 +130,7 @@ def _write_partition(dataset: Dataset, wanted: dict[str, Any], choice: Choice, o
         else:
             part_of = _by_us(dataset, name, wanted, temporary, progress)
         progress("counting the cut and writing checksums")
-        count = count_types if dataset.is_heterogeneous else count_partition
-        report = count(part_of, dataset, parts, method)
+        report = count_partition(part_of, dataset, parts, method)
         manifest = {
             **wanted,
             "graph_name": name,
@@ -200,12 +199,11 @@ def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -
                 f"{reason.splitlines()[-1]}",
                 remedy_for(wanted["method"]),
             ) from error
+    graph = dataset.graph
+    np.save(folder / "node_map.npy", joined(node_map, graph.ntypes) if hetero else node_map.numpy())
+    np.save(folder / "edge_map.npy", joined(edge_map, graph.canonical_etypes) if hetero else edge_map.numpy())
+    part_of = part_of_original(folder / f"{name}.json", node_map if hetero else {NODE_TYPE: node_map})
     if hetero:
-        np.save(folder / "node_map.npy", joined(node_map, dataset.graph.ntypes))
-        np.save(folder / "edge_map.npy", joined(edge_map, dataset.graph.canonical_etypes))
-        return part_of_types(folder / f"{name}.json", node_map)
-    np.save(folder / "node_map.npy", node_map.numpy())
-    np.save(folder / "edge_map.npy", edge_map.numpy())
-    part_of = part_of_original(folder / f"{name}.json", node_map)
-    check_no_empty_part(part_of.numpy(), wanted["parts"], wanted["method"])
-    return part_of
+        return part_of
+    check_no_empty_part(part_of[NODE_TYPE].numpy(), wanted["parts"], wanted["method"])
+    return part_of[NODE_TYPE]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import sha256_of
-from tutorial_lib.partition.report import PartitionReport
-from tutorial_lib.partition.types import TypedReport, taken_apart
+from tutorial_lib.files import check_file, sha256_of
+from tutorial_lib.partition.report import PartitionReport, TypedReport
+from tutorial_lib.partition.types import taken_apart
 
 
 @dataclass(frozen=True)
@@ -113,16 +113,9 @@ def load_partition_folder(folder: str | Path, *, checksums: bool = True, part: i
         raise InputError(f"{folder}/manifest.json is damaged", f"Remove {folder} and partition again.") from None
     others = () if part is None else tuple(f"part{k}/" for k in range(manifest["report"]["parts"]) if k != part)
     for name, expected in files.items():
-        path = folder / name
         if name.startswith(others):
             continue
-        if not path.is_file():
-            problem = "is missing"
-        elif path.stat().st_size != expected["bytes"]:
-            problem = f"has {path.stat().st_size} bytes, expected {expected['bytes']}"
-        elif checksums and sha256_of(path) != expected["sha256"]:
-            problem = "has other content than when it was written (checksum)"
-        else:
-            continue
-        raise InputError(f"damaged partition: {path} {problem}", f"Remove {folder} and partition again.")
+        path, digest = folder / name, expected["sha256"] if checksums else None
+        if problem := check_file(path, expected["bytes"], digest):
+            raise InputError(f"damaged partition: {path} {problem}", f"Remove {folder} and partition again.")
     return Partition(folder, manifest)

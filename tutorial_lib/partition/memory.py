@@ -40,8 +40,7 @@ NODE = 100  # bytes per node, and one more per part: maps, and what each method 
 PART = 72  # bytes per edge of the part that is written, in GraphBolt's conversion
 CUT = {"multilevel": 0.2, "streaming": 0.4}  # a cautious guess: edges that leave a part are stored there too
 
-UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
-BINARY_UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+UNITS = ("", "K", "M", "G", "T")
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,7 @@ def parse_memory(value: int | str | None) -> int | None:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", str(value), re.IGNORECASE)
     if found is None or (found[3] and not found[2]):
         raise InputError(f"{value!r} is not an amount of memory", "Write it like 12GB, 1.5GiB or 800MB.")
-    units = BINARY_UNITS if found[3] else UNITS
-    parsed = math.floor(float(found[1]) * units[found[2].upper()])
+    parsed = math.floor(float(found[1]) * (1024 if found[3] else 1000) ** UNITS.index(found[2].upper()))
     if parsed <= 0:
         raise InputError(f"{value!r} leaves no memory at all", "Write it like 12GB, 1.5GiB or 800MB.")
     return parsed

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tutorial_lib.partition.adjacency import Adjacency, cut_weight
-from tutorial_lib.partition.balance import limits, loads, rebalance
+from tutorial_lib.partition.balance import Cut, limits, loads, rebalance
 from tutorial_lib.partition.clustering import cluster, contract
 from tutorial_lib.partition.refine import climb, sweep
 from tutorial_lib.partition.streaming import streaming
@@ -45,16 +45,17 @@ def multilevel(
     progress(f"cutting a graph of {smallest.num_nodes:,} nodes and {len(smallest.neighbour):,} links")
     if smallest.num_nodes > STUCK * _small(parts):
         part_of = streaming(smallest, small_mass, parts, seed, progress)
-        sweep(smallest, small_mass, part_of, parts, limit, SWEEP_ROUNDS, rng)
+        sweep(Cut(smallest, small_mass, part_of, parts, limit), SWEEP_ROUNDS, rng)
     else:
         part_of = _best_of_trials(smallest, small_mass, parts, limit, rng)
     for finer, finer_mass, label in reversed(levels):
         part_of = part_of[label]
         progress(f"refining {finer.num_nodes:,} nodes, {cut_weight(finer, part_of):,} links cut so far")
-        rebalance(finer, finer_mass, part_of, parts, limit)
-        sweep(finer, finer_mass, part_of, parts, limit, SWEEP_ROUNDS, rng)
+        cut = Cut(finer, finer_mass, part_of, parts, limit)
+        rebalance(cut)
+        sweep(cut, SWEEP_ROUNDS, rng)
         if finer.num_nodes <= CLIMB_NODES and finer.weight is not None:
-            part_of = climb(finer, finer_mass, part_of, parts, limit, CLIMB_PASSES)
+            climb(cut, CLIMB_PASSES)
     return part_of
 
 
@@ -93,12 +94,12 @@ def _best_of_trials(
     adjacency = contract(adjacency, np.arange(adjacency.num_nodes, dtype=np.int32))
     tried = []
     for trial in range(TRIALS):
-        part_of = grow(adjacency, mass, parts, limit, rng)
-        rebalance(adjacency, mass, part_of, parts, limit)
-        part_of = climb(adjacency, mass, part_of, parts, limit, CLIMB_PASSES)
-        too_full = max(0.0, float((loads(mass, part_of, parts) / limit).max()) - 1)
+        cut = Cut(adjacency, mass, grow(adjacency, mass, parts, limit, rng), parts, limit)
+        rebalance(cut)
+        climb(cut, CLIMB_PASSES)
+        too_full = max(0.0, float((cut.load / limit).max()) - 1)
         # What is too full is moved out later, one level down, at a price: about five times its share of the cut.
-        tried.append((cut_weight(adjacency, part_of) * (1 + 5 * too_full), trial, part_of))
+        tried.append((cut_weight(adjacency, cut.part_of) * (1 + 5 * too_full), trial, cut.part_of))
     return min(tried, key=lambda entry: entry[:2])[2]
 
 

@@ -12,61 +12,36 @@ from __future__ import annotations
 
 import numpy as np
 
-from tutorial_lib.partition.adjacency import Adjacency, links
-from tutorial_lib.partition.balance import fits, loads
+from tutorial_lib.partition.balance import Cut, fits, loads
 
 BLOCKS_PER_ROUND = 32
 LITTLE = 1e-4  # a round that improves the cut by less, as a share of all links, is the last one
 
 
-def sweep(
-    adjacency: Adjacency,
-    mass: np.ndarray,
-    part_of: np.ndarray,
-    parts: int,
-    limit: np.ndarray,
-    rounds: int,
-    rng: np.random.Generator,
-) -> None:
-    """Move nodes to the part that most of their links lead to; ``part_of``, int32 (N,), is changed in place."""
-    load = loads(mass, part_of, parts)
+def sweep(cut: Cut, rounds: int, rng: np.random.Generator) -> None:
+    """Move nodes to the part that most of their links lead to."""
+    adjacency = cut.adjacency
     everything = len(adjacency.neighbour) if adjacency.weight is None else adjacency.weight.sum(dtype=np.int64)
     for _ in range(rounds):
-        won = 0.0
-        for nodes in adjacency.blocks(rng.permutation(adjacency.num_nodes), BLOCKS_PER_ROUND):
-            won += _improve(adjacency, nodes, mass, part_of, load, limit)
-        if won < LITTLE * everything:
+        blocks = adjacency.blocks(rng.permutation(adjacency.num_nodes), BLOCKS_PER_ROUND)
+        if sum(_improve(cut, nodes) for nodes in blocks) < LITTLE * everything:
             return
 
 
-def _improve(
-    adjacency: Adjacency,
-    nodes: np.ndarray,
-    mass: np.ndarray,
-    part_of: np.ndarray,
-    load: np.ndarray,
-    limit: np.ndarray,
-) -> float:
+def _improve(cut: Cut, nodes: np.ndarray) -> float:
     """Grant the moves of a block, the most useful first, while there is room; what they were worth in links."""
-    linked, row, own = links(adjacency, nodes, part_of, len(load)), np.arange(len(nodes)), part_of[nodes]
+    linked, row, own = cut.links(nodes), np.arange(len(nodes)), cut.part_of[nodes]
     here = linked[row, own]
     linked[row, own] = -1
     target = linked.argmax(axis=1)
     gain = linked[row, target] - here
     order = np.flatnonzero(gain > 0)
     order = order[np.argsort(-gain[order], kind="stable")]
-    order = order[_leave_one(own[order], mass[nodes[order]], load)]
-    won = 0.0
-    for to in range(len(load)):
-        chosen = order[target[order] == to]
-        added = mass[nodes[chosen]]
-        room = fits(load[to], np.cumsum(added, axis=0), limit)
-        chosen, added = chosen[room], added[room]
-        np.subtract.at(load, own[chosen], added)
-        load[to] += added.sum(axis=0)
-        part_of[nodes[chosen]] = to
-        won += float(gain[chosen].sum())
-    return won
+    order = order[_leave_one(own[order], cut.mass[nodes[order]], cut.load)]
+    before = cut.part_of[nodes]
+    for to in range(cut.parts):
+        cut.move(cut.admitted(nodes[order[target[order] == to]], to), to)
+    return float(gain[cut.part_of[nodes] != before].sum())
 
 
 def _leave_one(own: np.ndarray, added: np.ndarray, load: np.ndarray) -> np.ndarray:
@@ -78,33 +53,31 @@ def _leave_one(own: np.ndarray, added: np.ndarray, load: np.ndarray) -> np.ndarr
     return granted
 
 
-def climb(
-    adjacency: Adjacency, mass: np.ndarray, part_of: np.ndarray, parts: int, limit: np.ndarray, passes: int
-) -> np.ndarray:
-    """The improved parts, int32 (N,), of a small graph with weights. Never a worse cut, never a fuller part.
+def climb(cut: Cut, passes: int) -> None:
+    """Improve a small graph with weights, never to a worse cut, never to a fuller part.
 
     A pass moves each node at most once and ends after a stretch of moves without a new best state.
     """
-    part_of = part_of.copy()
-    load = loads(mass, part_of, parts)
     for _ in range(passes):
-        moves, useful = _climb_once(adjacency, mass, part_of, load, limit)
+        moves, useful = _climb_once(cut)
         for node, origin in reversed(moves[useful:]):
-            load[part_of[node]] -= mass[node]
-            load[origin] += mass[node]
-            part_of[node] = origin
+            _move_one(cut, node, origin)
         if useful == 0:
             break
-    return part_of
 
 
-def _climb_once(
-    adjacency: Adjacency, mass: np.ndarray, part_of: np.ndarray, load: np.ndarray, limit: np.ndarray
-) -> tuple[list[tuple[int, int]], int]:
+def _move_one(cut: Cut, node: int, to: int) -> None:
+    """``Cut.move`` of one node, which is called very often."""
+    cut.load[cut.part_of[node]] -= cut.mass[node]
+    cut.load[to] += cut.mass[node]
+    cut.part_of[node] = to
+
+
+def _climb_once(cut: Cut) -> tuple[list[tuple[int, int]], int]:
     """Move nodes; returns the moves as (node, part it left) and after how many of them the cut was best."""
-    n, parts = len(part_of), len(load)
-    everyone = np.arange(n)
-    linked = links(adjacency, everyone, part_of, parts)
+    adjacency, mass, part_of, load = cut.adjacency, cut.mass, cut.part_of, cut.load
+    n = len(part_of)
+    linked = cut.links(np.arange(n))
     gain = _gain(linked, part_of)  # of every node to every part; -inf: not to be considered (again) in this pass
     choices = gain.reshape(-1)
     moved = np.zeros(n, dtype=bool)
@@ -115,15 +88,14 @@ def _climb_once(
         choice = int(choices.argmax())
         if choices[choice] == -np.inf:
             break
-        node, to = divmod(choice, parts)
+        node, to = divmod(choice, cut.parts)
         origin = int(part_of[node])
-        if not fits(load[to], mass[node], limit) or (load[origin] == mass[node]).all():
+        if not fits(load[to], mass[node], cut.limit) or (load[origin] == mass[node]).all():
             choices[choice] = -np.inf
             continue
         now += choices[choice]
-        part_of[node], moved[node], gain[node] = to, True, -np.inf
-        load[origin] -= mass[node]
-        load[to] += mass[node]
+        moved[node], gain[node] = True, -np.inf
+        _move_one(cut, node, to)
         moves.append((node, origin))
         if now > best:
             best, useful = now, len(moves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -33,25 +34,63 @@ class PartitionReport:
     edge_cut_share: float
 
 
-def count_partition(part_of: torch.Tensor, dataset: Dataset, parts: int, method: str) -> PartitionReport:
-    """Count a report from ``part_of``, the part of each original node, int64 of shape (N,)."""
-    src, dst = dataset.graph.edges(order="eid")
-    edges = torch.zeros(parts, dtype=torch.int64)
-    halo = torch.zeros((parts, dataset.graph.num_nodes()), dtype=torch.bool)
-    edge_cut = 0
-    for start, end in zip(src.split(PIECE), dst.split(PIECE), strict=True):
-        owner = part_of[end]
-        cut = part_of[start] != owner
-        edges += torch.bincount(owner, minlength=parts)
-        halo[owner[cut], start[cut]] = True
-        edge_cut += int(cut.sum())
-    return PartitionReport(
-        parts=parts,
-        method=method,
-        nodes=torch.bincount(part_of, minlength=parts).tolist(),
-        edges=edges.tolist(),
-        train_nodes=torch.bincount(part_of[dataset.graph.ndata["train_mask"]], minlength=parts).tolist(),
-        halo_nodes=halo.sum(dim=1).tolist(),
-        edge_cut=edge_cut,
-        edge_cut_share=edge_cut / len(src),
+@dataclass(frozen=True)
+class TypedReport(PartitionReport):
+    """What the cut of a graph with several types costs; the inherited figures are sums over the types.
+
+    Attributes:
+        nodes_of: per type of nodes, a count per part.
+        edges_of, edge_cut_of: per edge type (``source:relation:destination``), a count per part; edges that are cut.
+    """
+
+    nodes_of: dict[str, list[int]]
+    edges_of: dict[str, list[int]]
+    edge_cut_of: dict[str, int]
+
+
+def count_partition(
+    part_of: torch.Tensor | Mapping[str, torch.Tensor], dataset: Dataset, parts: int, method: str
+) -> PartitionReport:
+    """Count a report from ``part_of``, the part of each original node, int64 (N,); by type, if there are several.
+
+    Returns:
+        A ``TypedReport`` if there are several types.
+    """
+    graph = dataset.graph
+    owner_of = {graph.ntypes[0]: part_of} if isinstance(part_of, torch.Tensor) else part_of
+    halo = {name: torch.zeros((parts, graph.num_nodes(name)), dtype=torch.bool) for name in graph.ntypes}
+    edges_of = {key_of(relation): torch.zeros(parts, dtype=torch.int64) for relation in graph.canonical_etypes}
+    cut_of = dict.fromkeys(edges_of, 0)
+    for relation in graph.canonical_etypes:
+        src, dst = graph.edges(order="eid", etype=relation)
+        for start, end in zip(src.split(PIECE), dst.split(PIECE), strict=True):
+            owner = owner_of[relation[2]][end]
+            cut = owner_of[relation[0]][start] != owner
+            halo[relation[0]][owner[cut], start[cut]] = True
+            edges_of[key_of(relation)] += torch.bincount(owner, minlength=parts)
+            cut_of[key_of(relation)] += int(cut.sum())
+    nodes_of = {name: torch.bincount(owner_of[name], minlength=parts) for name in graph.ntypes}
+    train = owner_of[dataset.target][dataset.target_data["train_mask"]]
+    sums = {
+        "parts": parts,
+        "method": method,
+        "nodes": sum(nodes_of.values()).tolist(),
+        "edges": sum(edges_of.values()).tolist(),
+        "train_nodes": torch.bincount(train, minlength=parts).tolist(),
+        "halo_nodes": sum(kind.sum(dim=1) for kind in halo.values()).tolist(),
+        "edge_cut": sum(cut_of.values()),
+        "edge_cut_share": sum(cut_of.values()) / graph.num_edges(),
+    }
+    if not dataset.is_heterogeneous:
+        return PartitionReport(**sums)
+    return TypedReport(
+        **sums,
+        nodes_of={name: count.tolist() for name, count in nodes_of.items()},
+        edges_of={name: count.tolist() for name, count in edges_of.items()},
+        edge_cut_of=cut_of,
     )
+
+
+def key_of(relation: tuple[str, str, str]) -> str:
+    """``("paper", "cites", "paper")`` as ``paper:cites:paper``, as in DGL's files."""
+    return ":".join(relation)

@@ -14,7 +14,6 @@ cut: its halo. It also stores the edges that leave it, though their owner is the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,12 +206,3 @@ def _halo(source: np.ndarray, destination: np.ndarray, begin: int, end: int, n: 
     touched[destination] = True
     touched[begin:end] = False
     return np.flatnonzero(touched)
-
-
-def part_of_original(config: Path, node_map: torch.Tensor) -> torch.Tensor:
-    """Part of each original node; new ids are contiguous within a part."""
-    (ranges,) = json.loads(config.read_text())["node_map"].values()
-    part_of = torch.empty_like(node_map)
-    for part, (first, end) in enumerate(ranges):
-        part_of[node_map[first:end]] = part
-    return part_of

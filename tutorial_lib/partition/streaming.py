@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tutorial_lib.partition.adjacency import Adjacency, links
-from tutorial_lib.partition.balance import fits, limits, rebalance
+from tutorial_lib.partition.adjacency import Adjacency
+from tutorial_lib.partition.balance import Cut, fits, limits, rebalance
 
 BLOCKS = 200  # nodes of one block do not see each other
 PASSES = 10
@@ -31,41 +31,30 @@ def streaming(
     """
     rng = np.random.default_rng(seed)
     n = adjacency.num_nodes
-    limit = limits(mass, parts)
-    load = np.zeros((parts, mass.shape[1]), np.int64)
-    part_of = np.full(n, parts, np.int32)  # one part too many: the nodes that have no place yet
+    cut = Cut(adjacency, mass, np.full(n, parts, np.int32), parts, limits(mass, parts))
     for number in range(1, PASSES + 1):
         progress(f"pass {number} of at most {PASSES} over the stream of nodes")
         moved = 0
         for nodes in adjacency.blocks(rng.permutation(n), BLOCKS):
-            moved += _place(adjacency, nodes, mass, part_of, load, limit)
+            moved += _place(cut, nodes)
         if moved < n / 100:
             break
-    rebalance(adjacency, mass, part_of, parts, limit)
-    return part_of
+    rebalance(cut)
+    return cut.part_of
 
 
-def _place(
-    adjacency: Adjacency,
-    nodes: np.ndarray,
-    mass: np.ndarray,
-    part_of: np.ndarray,
-    load: np.ndarray,
-    limit: np.ndarray,
-) -> int:
+def _place(cut: Cut, nodes: np.ndarray) -> int:
     """Put each node of a block where it likes it best; the number of nodes that changed their place."""
-    parts, old, added = len(load), part_of[nodes], mass[nodes]
-    placed = old < parts
-    np.subtract.at(load, old[placed], added[placed])
-    linked = links(adjacency, nodes, part_of, parts + 1)[:, :parts]
+    old, added = cut.part_of[nodes], cut.mass[nodes]
+    placed = old < cut.parts
+    np.subtract.at(cut.load, old[placed], added[placed])
     # A node counts for what it adds: a training node fills the training share of a part, another one the rest.
-    empty = np.clip(1 - load / limit, 0, None)
-    kind = added.argmax(axis=1)
-    room = empty.T[kind]
+    empty = np.clip(1 - cut.load / cut.limit, 0, None)
+    room = empty.T[added.argmax(axis=1)]
     # The small number decides for nodes without a placed neighbour: where there is most room.
-    wish = ((linked + 1e-3) * room).argmax(axis=1)
-    part_of[nodes] = _admit(wish, added, load, limit)
-    return int((part_of[nodes] != old).sum())
+    wish = ((cut.links(nodes) + 1e-3) * room).argmax(axis=1)
+    cut.part_of[nodes] = _admit(wish, added, cut.load, cut.limit)
+    return int((cut.part_of[nodes] != old).sum())
 
 
 def _admit(wish: np.ndarray, added: np.ndarray, load: np.ndarray, limit: np.ndarray) -> np.ndarray:

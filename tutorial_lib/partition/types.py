@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,18 +24,13 @@ import torch
 
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.partition.report import PartitionReport
+from tutorial_lib.partition.report import key_of
 
 if TYPE_CHECKING:
     import dgl
 
 BY_DGL = ("metis", "random")  # ours cut graphs with one type only
 REMEDY = "Choose --method metis or random, which DGL does, or leave it at auto."
-
-
-def key_of(relation: tuple[str, str, str]) -> str:
-    """``("paper", "cites", "paper")`` as ``paper:cites:paper``, as in DGL's files."""
-    return ":".join(relation)
 
 
 def check_method(method: str) -> None:
@@ -72,8 +66,8 @@ def taken_apart(joined_map: np.ndarray, counts: Mapping[str, int]) -> dict[str, 
     return dict(zip(counts, np.split(joined_map, ends[:-1]), strict=True))
 
 
-def part_of_types(config: Path, maps: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Part of each original node, by type: int64 (N of the type,)."""
+def part_of_original(config: Path, maps: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Part of each original node, by type: int64 (N of the type,). New ids are contiguous within a part."""
     ranges = json.loads(config.read_text())["node_map"]
     found = {}
     for name, original in maps.items():
@@ -81,46 +75,3 @@ def part_of_types(config: Path, maps: Mapping[str, torch.Tensor]) -> dict[str, t
         found[name] = torch.empty_like(original)
         found[name][original] = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
     return found
-
-
-@dataclass(frozen=True)
-class TypedReport(PartitionReport):
-    """What the cut of a graph with several types costs; the inherited figures are sums over the types.
-
-    Attributes:
-        nodes_of: per type of nodes, a count per part.
-        edges_of, edge_cut_of: per edge type (``source:relation:destination``), a count per part; edges that are cut.
-    """
-
-    nodes_of: dict[str, list[int]]
-    edges_of: dict[str, list[int]]
-    edge_cut_of: dict[str, int]
-
-
-def count_types(part_of: Mapping[str, torch.Tensor], dataset: Dataset, parts: int, method: str) -> TypedReport:
-    """Count a report from the part of each original node, by type."""
-    graph = dataset.graph
-    halo = {name: torch.zeros((parts, graph.num_nodes(name)), dtype=torch.bool) for name in graph.ntypes}
-    edges_of, cut_of = {}, {}
-    for relation in graph.canonical_etypes:
-        start, end = graph.edges(order="eid", etype=relation)
-        owner = part_of[relation[2]][end]
-        cut = part_of[relation[0]][start] != owner
-        halo[relation[0]][owner[cut], start[cut]] = True
-        edges_of[key_of(relation)] = torch.bincount(owner, minlength=parts)
-        cut_of[key_of(relation)] = int(cut.sum())
-    nodes_of = {name: torch.bincount(part_of[name], minlength=parts) for name in graph.ntypes}
-    train = part_of[dataset.target][dataset.target_data["train_mask"]]
-    return TypedReport(
-        parts=parts,
-        method=method,
-        nodes=sum(nodes_of.values()).tolist(),
-        edges=sum(edges_of.values()).tolist(),
-        train_nodes=torch.bincount(train, minlength=parts).tolist(),
-        halo_nodes=sum(kind.sum(dim=1) for kind in halo.values()).tolist(),
-        edge_cut=sum(cut_of.values()),
-        edge_cut_share=sum(cut_of.values()) / graph.num_edges(),
-        nodes_of={name: count.tolist() for name, count in nodes_of.items()},
-        edges_of={name: count.tolist() for name, count in edges_of.items()},
-        edge_cut_of=cut_of,
-    )

@@ -3,10 +3,10 @@
 Needs torch and the standard library only, on Linux.
 
 spawn / fork            start the ranks, collect, stop                    (runner.py, in the parent)
-  └─ start_spawned      checks what must be pickled, a fresh interpreter   (starting.py)
-  └─ start_forked       a copy of this process                             (starting.py)
-       └─ run_rank      output, life line, process group, fn(rank, ...)    (child.py, in the rank)
-  └─ wait, failure_of   what the ranks report; the first failure         (collecting.py, in the parent)
+  └─ torch's start_processes, a fresh interpreter or a copy of this process
+       └─ rank_main     output, life line, process group, fn(rank, ...)   (child.py, in the rank)
+  └─ Payload            what must be pickled, and how it travels          (passing.py)
+  └─ wait, failure_of   what the ranks report; the first failure; stop    (collecting.py, in the parent)
 fix_openmp, prepare_mp  what to do before a fork                           (openmp.py)
 fork_safety             may this process fork now, and why                 (safety.py)
 device_plan             which device and how many threads for each rank    (devices.py)

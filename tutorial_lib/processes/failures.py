@@ -7,6 +7,8 @@ import signal as signals
 from tutorial_lib.errors import JobError
 
 TAIL_LINES = 10
+# What gloo, the trainers' store or a pipe says in a process whose peer has died: an effect, not the cause. A pattern.
+PEER_GONE = r"Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe"
 
 
 class RemoteTraceback(Exception):

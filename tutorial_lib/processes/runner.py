@@ -6,33 +6,21 @@ import contextlib
 import math
 import os
 import pickle
-import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import partial
+from multiprocessing import process
 from typing import Any
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.processes.collecting import failure_of, wait
-from tutorial_lib.processes.failures import RankFailed, RanksTimedOut, describe_exit
+from tutorial_lib.processes.child import Plan, flush_c, rank_main
+from tutorial_lib.processes.collecting import PARENT_ENDS, Rank, dismiss, failure_of, stop, wait
+from tutorial_lib.processes.passing import Payload
 from tutorial_lib.processes.safety import fork_safety
-from tutorial_lib.processes.stacks import ask_for_stacks
-from tutorial_lib.processes.starting import (
-    PARENT_ENDS,
-    Started,
-    make_payload,
-    read_all,
-    start,
-    start_forked,
-    start_spawned,
-)
 
-GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 COLLECTIVE_EXTRA = 30.0  # seconds: a collective must not give up before we have asked the ranks where they are
-LEAVE = 30.0  # seconds for the end of a rank that has returned
 
 
 def spawn(
@@ -73,14 +61,7 @@ def spawn(
             pickled.
         Exception: what the first failed rank raised, with its own type; ``__cause__`` holds the rank's traceback.
     """
-    check(fn, nprocs, timeout, threads)
-    payload, keep = make_payload(fn, tuple(args))
-    try:
-        begin = partial(start_spawned, keep=keep)
-        return run(begin, nprocs, timeout, backend, threads, echo, lambda: "", payload)
-    finally:
-        for file in (payload, *keep):
-            os.close(file)
+    return _run("spawn", fn, tuple(args), nprocs, timeout, backend, threads, echo, "")
 
 
 def fork(
@@ -101,16 +82,53 @@ def fork(
 
     Args, Returns, Raises: as ``spawn``.
     """
-    check(fn, nprocs, timeout, threads)
     safety = fork_safety()
-
-    def remedy() -> str:
-        return "" if safety.fork else "Before the fork: " + "; ".join(safety.reasons)
-
-    return run(partial(start_forked, fn=fn, args=tuple(args)), nprocs, timeout, backend, threads, echo, remedy, -1)
+    remedy = "" if safety.fork else "Before the fork: " + "; ".join(safety.reasons)
+    flush_c()  # or the ranks would print once more what C code has printed here
+    return _run("fork", fn, tuple(args), nprocs, timeout, backend, threads, echo, remedy)
 
 
-def check(fn: Any, nprocs: Any, timeout: Any, threads: Any) -> None:
+def _run(
+    method: str,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    nprocs: int,
+    timeout: float,
+    backend: str | None,
+    threads: int | None,
+    echo: bool,
+    remedy: str,
+) -> list[Any]:
+    """Start, wait, stop, print; then return or raise."""
+    _check(fn, nprocs, timeout, threads)
+    deadline = time.monotonic() + timeout
+    threads = threads or max(1, len(os.sched_getaffinity(0)) // nprocs)
+    ranks = [Rank(rank) for rank in range(nprocs)]
+    payload = Payload(fn, args)
+    try:
+        try:
+            with _listening() as (listener, port):
+                ends = [rank.ends for rank in ranks]
+                plan = Plan(nprocs, port, threads, backend, timeout + COLLECTIVE_EXTRA, payload, ends)
+                started = _start(method, plan, ranks)  # holds semaphores that spawned ranks look up by their names
+                # Made after the forks, so that no rank inherits half a store (its thread would be missing).
+                store = _serve(listener, port, timeout)
+                wait(ranks, deadline)
+                failure = failure_of(ranks, timeout, remedy) or dismiss(ranks)
+                del store, started
+        finally:
+            stop(ranks)
+            if echo:
+                _show(ranks)
+        if failure is not None:
+            raise failure
+        return [pickle.loads(rank.report[1:]) for rank in ranks if rank.report is not None]
+    finally:
+        for rank in ranks:
+            rank.close()
+
+
+def _check(fn: Any, nprocs: Any, timeout: Any, threads: Any) -> None:
     """Wrong arguments, found before a process is started."""
     if not callable(fn):
         raise InputError(f"fn must be a function, it is {fn!r}")
@@ -122,132 +140,64 @@ def check(fn: Any, nprocs: Any, timeout: Any, threads: Any) -> None:
         raise InputError(f"threads must be a whole number of at least 1, it is {threads!r}")
     if sys.platform != "linux":
         raise InputError(f"tutorial_lib.processes needs Linux, this is {sys.platform}")
+    if getattr(process.current_process(), "_inheriting", False):
+        raise InputError(
+            "a spawned rank runs the main script again, and the script calls spawn() at its top level",
+            "Put the call under: if __name__ == '__main__':",
+        )
 
 
-def run(
-    begin: Callable[..., Any],
-    nprocs: int,
-    timeout: float,
-    backend: str | None,
-    threads: int | None,
-    echo: bool,
-    remedy: Callable[[], str],
-    payload: int,
-) -> list[Any]:
-    """Start, wait, stop, print; then return or raise."""
-    deadline = time.monotonic() + timeout
-    settings = {
-        "world_size": nprocs,
-        "threads": threads or max(1, len(os.sched_getaffinity(0)) // nprocs),
-        "backend": backend,
-        "seconds": timeout + COLLECTIVE_EXTRA,
-        "payload": payload,
-    }
-    ranks: list[Started] = []
+def _start(method: str, plan: Plan, ranks: list[Rank]) -> Any:
+    """Let torch start the ranks. Libraries that a spawned one loads first take their threads from its environment."""
+    from torch.multiprocessing.spawn import start_processes
+
+    before = os.environ.get("OMP_NUM_THREADS")
+    if method == "spawn":
+        os.environ["OMP_NUM_THREADS"] = str(plan.threads)
     try:
-        try:
-            with listening() as (listener, port):
-                for rank in range(nprocs):
-                    ranks.append(start({**settings, "rank": rank, "port": port}, begin))
-                # Made after the forks, so that no rank inherits half a store (its thread would be missing).
-                store = serve(listener, port, timeout)
-                wait(ranks, deadline)
-                failure = failure_of(ranks, timeout, remedy)
-                if failure is None:
-                    failure = dismiss(ranks)
-                del store
-        finally:
-            stop(ranks)
-            if echo:
-                show(ranks)
-        if failure is not None:
-            raise failure
-        return [pickle.loads(rank.report[1]) for rank in ranks if rank.report is not None]
+        started = start_processes(rank_main, (plan,), len(ranks), join=False, start_method=method)
     finally:
-        for rank in ranks:
-            rank.close()
+        if method == "spawn":
+            os.environ.pop("OMP_NUM_THREADS")
+            os.environ.update({} if before is None else {"OMP_NUM_THREADS": before})
+        plan.payload.picklers.clear()
+    for rank, child in zip(ranks, started.processes, strict=True):
+        rank.process = child
+        rank.close_rank_ends()
+    return started
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[tuple[socket.socket, int]]:
+def _listening() -> Iterator[tuple[socket.socket, int]]:
     """A socket on the loopback address, at a port that the kernel chose."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    PARENT_ENDS.add(listener)
-    try:
-        yield listener, listener.getsockname()[1]
-    finally:
-        PARENT_ENDS.discard(listener)
-        listener.close()
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        PARENT_ENDS.add(listener)
+        try:
+            yield listener, listener.getsockname()[1]
+        finally:
+            PARENT_ENDS.discard(listener)
 
 
-def serve(listener: socket.socket, port: int, timeout: float) -> Any:
+def _serve(listener: socket.socket, port: int, timeout: float) -> Any:
     """The store through which the ranks find each other, on a socket that is bound already."""
-    import torch.distributed as dist
+    from torch.distributed import TCPStore
 
-    if not dist.is_available():
-        return None
-    options: list[dict[str, Any]] = [{}, {"use_libuv": False}]  # some versions take a socket only without libuv
-    for number, extra in enumerate(options):
+    limit = timedelta(seconds=timeout)
+    for extra in ({}, {"use_libuv": False}):  # some versions take a socket only without libuv
         fd = os.dup(listener.fileno())
         try:
-            return dist.TCPStore(
-                "127.0.0.1",
-                port,
-                None,
-                True,
-                timedelta(seconds=timeout),
-                wait_for_workers=False,
-                master_listen_fd=fd,
-                **extra,
-            )
+            return TCPStore("127.0.0.1", port, None, True, limit, wait_for_workers=False, master_listen_fd=fd, **extra)
         except (RuntimeError, NotImplementedError):
             with contextlib.suppress(OSError):
                 os.close(fd)
-            if number == len(options) - 1:
+            if extra:
                 raise
     return None
 
 
-def dismiss(ranks: list[Started]) -> BaseException | None:
-    """All have returned: let them go, and look how they end."""
-    for rank in ranks:
-        with contextlib.suppress(OSError):
-            rank.channel.send(b"g")
-    limit = time.monotonic() + LEAVE
-    late = wait_for_exit(ranks, limit)
-    if late:
-        stacks = ask_for_stacks(late)
-        return RanksTimedOut(
-            [rank.rank for rank in late], len(ranks), LEAVE, stacks, "They have returned, but not ended."
-        )
-    for rank in ranks:
-        if code := rank.poll():
-            what = f"returned its result, then {describe_exit(code)}"
-            return RankFailed(rank.rank, what, code, read_all(rank.output))
-    return None
-
-
-def wait_for_exit(ranks: list[Started], limit: float) -> list[Started]:
-    """Those that still run at ``limit``."""
-    while (late := [rank for rank in ranks if rank.poll() is None]) and time.monotonic() < limit:
-        time.sleep(0.01)
-    return late
-
-
-def stop(ranks: list[Started]) -> None:
-    """End what still runs, first politely; then what the ranks have started and left."""
-    late = [rank for rank in ranks if rank.poll() is None]
-    for rank in late:
-        rank.signal_group(signal.SIGTERM)
-    wait_for_exit(late, time.monotonic() + GRACE)
-    for rank in ranks:
-        rank.signal_group(signal.SIGKILL)
-    wait_for_exit(late, time.monotonic() + GRACE)
-
-
-def show(ranks: list[Started]) -> None:
+def _show(ranks: list[Rank]) -> None:
     """Print the ranks' output, each line with the rank's number. ``print``, so that a notebook shows it in the cell."""
     for rank in ranks:
-        for line in read_all(rank.output).splitlines():
+        for line in rank.ends.output.text().splitlines():
             print(f"[rank {rank.rank}] {line}")
     sys.stdout.flush()

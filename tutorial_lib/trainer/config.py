@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.models.sage import GraphSAGE
-from tutorial_lib.partition.memory import parse_memory
+
+if TYPE_CHECKING:  # the command line makes its options of this class; its help does not wait for torch
+    from tutorial_lib.models.sage import GraphSAGE
 
 LOADERS = ("auto", "pipeline", "dgl")
 
@@ -19,15 +18,15 @@ class TrainConfig:
     """Hyper-parameters; the defaults are those of the two-machine run in the README.
 
     Attributes:
-        fanouts: neighbours sampled per hop, outermost first; as many layers as hops.
+        fanouts: neighbours sampled per hop, outermost first, like 15,10,5; as many layers as hops.
         batch_size: seed nodes per trainer and step.
         eval_batch_size: nodes per batch of the exact evaluation.
         sampling_threads: of each trainer; with one, equal seeds draw equal batches.
-        task: one of ``tasks.TASKS``.
+        task: what is learned: node, link, embedding or hetero.
         embedding_size, embedding_learning_rate: of rows that are learned, where a task has them.
         negatives: nodes drawn against each edge, where a task has edges.
-        loader: where batches of a distributed run come from: "pipeline", "dgl", or "auto", see ``batches``.
-        cache: bytes of each trainer for what comes from other machines, in the pipeline.
+        loader: where batches come from: pipeline (made ahead, remote rows kept), dgl (DGL's loader) or auto.
+        cache: memory of each trainer for rows and lists of other machines, in the pipeline, in bytes; 0: none.
         ahead: batches that are made ahead of their use, in the pipeline.
         half_wire: rows of features cross the wire as float16, rounded; in the pipeline.
     """
@@ -61,6 +60,10 @@ class TrainConfig:
 
     def model(self, in_size: int, num_classes: int, *, plain: bool = False) -> GraphSAGE:
         """A model whose first weights depend on ``seed`` alone, so that every rank starts with the same."""
+        import torch
+
+        from tutorial_lib.models.sage import GraphSAGE
+
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout, plain=plain)
@@ -72,6 +75,8 @@ def check_loader(loader: str, samplers: int, cache: str) -> int:
     Raises:
         InputError: an unknown loader, a pipeline with sampler processes, or no amount of memory.
     """
+    from tutorial_lib.partition.memory import parse_memory
+
     if loader not in LOADERS:
         raise InputError(f"there is no loader {loader!r}", f"Known: {', '.join(LOADERS)}.")
     if loader == "pipeline" and samplers:

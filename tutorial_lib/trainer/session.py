@@ -90,8 +90,10 @@ def serve_if_server(ip_config: str | None = None) -> None:
         # A server answers the requests that it knows: to seed its generator, to send lists of neighbours.
         import tutorial_lib.batches.service
         import tutorial_lib.trainer.seeding  # noqa: F401
+        from tutorial_lib.compat.server_sleep import connect_soon
 
         gc.enable()
+        connect_soon()
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
         dgl.distributed.initialize(ip_config or os.environ["DGL_IP_CONFIG"])
         sys.exit(0)

@@ -64,7 +64,7 @@ def run_links(
         ip_config=Path("ip_config.txt"),
         out=out / "logs",
         emulate=part.report.parts,
-        num_trainers=trainers,
+        trainers=trainers,
         num_omp_threads=1,
     )
     events: list[dict[str, Any]] = []

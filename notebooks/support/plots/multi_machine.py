@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from tutorial_lib.tools.finale.phases import COLORS
+from tutorial_lib.tools.finale.figures import COLORS
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 from tutorial_lib.trainer.events import PHASES
 

@@ -5,16 +5,15 @@ It makes a trainer that fails end at once, and say why. DGL's client registers a
 clients: a script that raises would print its traceback and then wait there for ever, with the others waiting for it.
 So a trainer of ours ends by ``os._exit`` after its traceback, and leaves a ``failure`` event.
 
-It lets the machine's agent ask any of these processes for its Python stack (`cluster/stacks.py`), which works also
+It lets the machine's agent ask any of these processes for its Python stack (`cluster/members.py`), which works also
 while the process waits inside C++ code. And it ends a sampler whose trainer is gone.
 
-It takes three seconds of sleep out of the start of every job.
-
-It lets a script say ``import dgl`` on any torch (`graphbolt_stub.py`).
+It lets a script say ``import dgl`` on any torch, and without a question to the web (`compat`).
 
 It lets a script in a sub-folder import what lies in the job's working directory.
 
-Programs that a script starts are left alone, but for the last two points.
+Programs that a script starts are left alone, but for the last two points. What DGL itself does is changed in nothing;
+docs/patches.md lists what is replaced here.
 """
 
 import importlib.util
@@ -34,13 +33,15 @@ def load_next_sitecustomize():
             return
 
 
-def let_dgl_load_without_graphbolt():
-    """As ``tutorial_lib/__init__.py`` does; the file is loaded by its path, for a script may hide our package."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "compat", "graphbolt_stub.py")
-    spec = importlib.util.spec_from_file_location("tutorial_lib_graphbolt_stub", os.path.normpath(path))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.install()
+def change_what_import_dgl_does():
+    """As ``tutorial_lib/__init__.py`` does; the files are loaded by their paths, for a script may hide our package."""
+    compat = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "compat")
+    for name in ("graphbolt_stub", "ogb_version"):
+        path = os.path.normpath(os.path.join(compat, name + ".py"))
+        spec = importlib.util.spec_from_file_location("tutorial_lib_" + name, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.install()
 
 
 def find_modules_of_the_workspace():
@@ -103,43 +104,31 @@ def end_with_parent():
     threading.Thread(target=watch, daemon=True).start()
 
 
-def write_event(role, kind, message, lines):
-    """As ``tutorial_lib.trainer.events``, but without importing anything of ours into a stranger's script."""
+def end(role, error, code=1):
+    """Leave a ``failure`` event as `trainer.events` does (a stranger's script imports nothing of ours), and end."""
     import json
     import time
-
-    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    event = {"kind": "failure", "time": time.time(), "rank": rank, "local_rank": local_rank, "role": role}
-    event |= {"exception": kind, "message": message[:1000], "traceback": [line[:1000] for line in lines[-20:]]}
-    with open(os.path.join(os.environ["TUTORIAL_LOG_DIR"], f"events-{local_rank}.jsonl"), "a") as file:
-        file.write(json.dumps(event) + "\n")
-
-
-def tell(role, error):
-    """The event of an exception that nobody has caught, and the end."""
     import traceback
 
-    lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
-    end(role, 1, type(error).__name__, (str(error).strip().splitlines() or [""])[0], lines)
-
-
-def end_on_exception(role):
-    """For sys.excepthook: the traceback as always, the event, and the end."""
-
-    def hook(kind, error, trace):
-        sys.__excepthook__(kind, error, trace)
-        tell(role, error)
-
-    return hook
-
-
-def end(role, code, kind, message, lines):
     try:
-        write_event(role, kind, message, lines)
+        rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
+        message = (str(error).strip().splitlines() or [""])[0][:1000]
+        event = {"kind": "failure", "time": time.time(), "rank": rank, "local_rank": local_rank, "role": role}
+        event |= {"exception": type(error).__name__, "message": message}
+        event["traceback"] = [line[:1000] for line in lines[-20:]]
+        with open(os.path.join(os.environ["TUTORIAL_LOG_DIR"], f"events-{local_rank}.jsonl"), "a") as file:
+            file.write(json.dumps(event) + "\n")
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def end_trainer_on_exception(kind, error, trace):
+    """For sys.excepthook: the traceback as always, the event, and the end."""
+    sys.__excepthook__(kind, error, trace)
+    end("trainer", error)
 
 
 def end_sampler_on_exception():
@@ -156,9 +145,9 @@ def end_sampler_on_exception():
         try:
             original(self)
         except Exception as error:
-            if getattr(self._target, "__module__", None) != "dgl.distributed.dist_context":
+            if getattr(getattr(self, "_target", None), "__module__", None) != "dgl.distributed.dist_context":
                 raise
-            tell("sampler", error)
+            end("sampler", error)
 
     BaseProcess.run = run
 
@@ -170,7 +159,9 @@ def use_temporary_folder_of_job():
     """
     from multiprocessing.process import current_process
 
-    current_process()._config["tempdir"] = os.environ["TUTORIAL_SOCKETS"]
+    config = getattr(current_process(), "_config", None)
+    if isinstance(config, dict) and "TUTORIAL_SOCKETS" in os.environ:
+        config["tempdir"] = os.environ["TUTORIAL_SOCKETS"]
 
 
 def watch_sys_exit():
@@ -178,53 +169,17 @@ def watch_sys_exit():
     last = [None]
     original = sys.exit
 
-    def remember(code=None):
+    def exit(code=None):
         last[0] = code
         original(code)
 
     def before_exit_handlers():
         if last[0] not in (None, 0, False):
-            code = last[0] if isinstance(last[0], int) else 1
-            end("trainer", code & 0xFF, "SystemExit", str(last[0]), [f"SystemExit: {last[0]}"])
+            end("trainer", SystemExit(last[0]), last[0] & 0xFF if isinstance(last[0], int) else 1)
 
-    sys.exit = remember
-    threading._register_atexit(before_exit_handlers)  # these run before those of `atexit`
-
-
-def connect_soon():
-    """A DGL server that knows all its clients sleeps for 3 s, to "wait for clients' receivers", then connects to them.
-
-    A client is ready a few milliseconds after it has said who it is, and a connection that fails is tried again. So the
-    server sleeps for 0.3 s. Everything else that it calls ``time`` for stays as it is.
-    """
-    name = "dgl.distributed.rpc_server"
-
-    class Finder:
-        def find_spec(self, wanted, _path=None, _target=None):
-            if wanted != name:
-                return None
-            sys.meta_path.remove(self)
-            spec = importlib.util.find_spec(name)
-            load = spec.loader.exec_module
-
-            def load_and_change(module):
-                load(module)
-                module.time = Clock(module.time)
-
-            spec.loader.exec_module = load_and_change
-            return spec
-
-    class Clock:
-        def __init__(self, real):
-            self.real = real
-
-        def __getattr__(self, attribute):
-            return getattr(self.real, attribute)
-
-        def sleep(self, seconds):
-            self.real.sleep(0.3 if seconds == 3 else seconds)
-
-    sys.meta_path.insert(0, Finder())
+    if hasattr(threading, "_register_atexit"):  # these run before those of `atexit`
+        threading._register_atexit(before_exit_handlers)
+        sys.exit = exit
 
 
 def main():
@@ -232,15 +187,11 @@ def main():
     if found is None:
         return
     register(*found)
-    sys.modules.setdefault("outdated", None)  # see tutorial_lib/__init__.py: it holds up every `import dgl`
-    if found[0] == "server":
-        connect_soon()
     if found[0] == "trainer":
-        sys.excepthook = end_on_exception("trainer")
+        sys.excepthook = end_trainer_on_exception
         watch_sys_exit()
-        if "TUTORIAL_SOCKETS" in os.environ:
-            use_temporary_folder_of_job()
-    if found[0] == "sampler":
+        use_temporary_folder_of_job()
+    elif found[0] == "sampler":
         end_sampler_on_exception()
     started_directly = os.getpid() in (os.getsid(0), int(os.environ.get("TUTORIAL_TRAINER_PID", -1)))
     if not started_directly:  # a sampler, or the child of a shell
@@ -249,7 +200,7 @@ def main():
 
 if "TUTORIAL_LOG_DIR" in os.environ:
     find_modules_of_the_workspace()
-    let_dgl_load_without_graphbolt()
+    change_what_import_dgl_does()
     main()
 
 try:

@@ -1,109 +1,57 @@
-"""Options that several commands have, and what they mean together."""
+"""Options of the commands, made of the dataclasses that they fill: a field, its default and its help stand once.
+
+``@app.command() @filling(Layout, TrainConfig)`` above ``def train(given, ...)`` gives the command an option for each
+field of the two; ``given.make(Layout)`` is the object. The help is what the class says under ``Attributes``.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
+from collections.abc import Callable, Collection
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from rich.markup import escape
 
-from tutorial_lib.data import NAMES
 from tutorial_lib.errors import InputError
+from tutorial_lib.job.folder import Continuation
+from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.layout import RealMachines
-from tutorial_lib.tasks import TASKS
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.trainer.config import TrainConfig
+
+Kind = TypeVar("Kind")
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Distributed GNN training with DGL: on emulated machines on this computer, or on real ones.",
+)
 
 LARGEST = 2**31 - 1  # of a number that C++ code takes
 MOST_PROCESSES = 1024  # of a kind on a machine: each is looked at before a job
 
-DatasetOption = Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")]
-ScaleOption = Annotated[float, typer.Option(help="Size of synthetic-products, 0.002 to 1.0 (1.0: 2.4M nodes).")]
-RootOption = Annotated[Path | None, typer.Option(help="Folder of downloads and caches. (default: data/)")]
-SeedOption = Annotated[int, typer.Option(min=0, max=LARGEST, help="Seed of data, partition and training.")]
-SshPortOption = Annotated[
-    int | None, typer.Option("--ssh_port", min=1, max=65535, help="(default: your ssh configuration's)")
-]
-SshUserOption = Annotated[str | None, typer.Option("--ssh_username", help="(default: your ssh configuration's)")]
-RemotePythonOption = Annotated[
-    str,
-    typer.Option(
-        "--remote_python", show_default=False, help="Python on the machines, with tutorial_lib. (default: as here)"
-    ),
-]
-CopyToOption = Annotated[
-    str | None,
-    typer.Option(
-        "--copy_to",
-        help="Folder on the machines for a copy of the files: /scratch/job or '~/job'. (default: they share ours)",
-    ),
-]
-PublicOption = Annotated[
-    bool,
-    typer.Option("--allow_public_addresses", help="DGL runs code that arrives on its ports: only behind a firewall."),
-]
-
-
-def _finite(seconds: float) -> float:
-    if not math.isfinite(seconds):
-        raise typer.BadParameter(f"{seconds} is not a number of seconds")
-    return seconds
-
-
-def _seconds(name: str, least: float, text: str) -> Any:
-    return typer.Option(name, min=least, callback=_finite, help=text)
-
-
-StallOption = Annotated[
-    float, _seconds("--stall-timeout", 0, "Seconds without progress until a job is ended; 0: never.")
-]
-ServingOption = Annotated[float, _seconds("--serving-timeout", 1, "Seconds for the DGL servers to load their parts.")]
-CollectiveOption = Annotated[
-    float, _seconds("--collective-timeout", 1, "Seconds that a rank waits for the others in one collective.")
-]
-MaxMemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--max-memory",
-        help="The most that partitioning may use, like 12GB; decides between methods. (default: 80 % of the free)",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
-
-
-EmulateOption = Annotated[int | None, typer.Option(help="Number of emulated machines.")]
-MachinesOption = Annotated[int | None, typer.Option(help="1: this machine, without namespaces.")]
-WireOption = Annotated[str | None, typer.Option(help="Rate of the emulated wire: 1gbit, 200mbit.")]
-IpConfigOption = Annotated[
-    Path | None,
-    typer.Option("--ip_config", help="Real machines over ssh, one a line: its address, and if you like a port."),
-]
-TrainersOption = Annotated[int, typer.Option(max=MOST_PROCESSES, help="Trainers per machine.")]
-SamplersOption = Annotated[int, typer.Option(max=MOST_PROCESSES, help="Sampler processes per trainer.")]
-ServersOption = Annotated[int, typer.Option(max=MOST_PROCESSES, help="DGL servers per machine.")]
-FanoutsOption = Annotated[str, typer.Option(help="Neighbours per hop, outermost first.")]
-BatchSizeOption = Annotated[int, typer.Option(min=1, max=LARGEST, help="Seed nodes per trainer and step.")]
-HiddenSizeOption = Annotated[int, typer.Option(min=1, max=LARGEST)]
-LearningRateOption = Annotated[float, typer.Option(min=0)]
-TaskOption = Annotated[str, typer.Option(help=f"What is learned: {', '.join(TASKS)}.")]
-EmbeddingSizeOption = Annotated[
-    int, typer.Option(min=1, max=LARGEST, help="Width of learned rows, for nodes without features.")
-]
-EmbeddingLearningRateOption = Annotated[float, typer.Option(min=0, help="Of learned rows.")]
-LoaderOption = Annotated[
-    str,
-    typer.Option(help="Where batches come from: pipeline (made ahead, remote rows kept), dgl (DGL's loader) or auto."),
-]
-CacheOption = Annotated[
-    str, typer.Option(help="Memory of each trainer for rows and lists of other machines, in the pipeline; 0: none.")
-]
-AheadOption = Annotated[int, typer.Option(min=0, max=LARGEST, help="Batches made ahead of their use, in the pipeline.")]
-HalfWireOption = Annotated[
-    bool, typer.Option("--half-wire", help="Features cross the wire as float16, rounded; in the pipeline.")
-]
-DeviceOption = Annotated[
-    str,
-    typer.Option(help="Of the model: cpu, cuda, or auto (GPUs where each rank has one). Sampling is on the CPU."),
-]
+PANELS = {DataSource: "Data", TrainConfig: "Training", Continuation: "Training"}  # of the help; others: Machines
+NOT_OPTIONS = {"real", "command", "dropout", "eval_batch_size", "sampling_threads", "negatives"}
+NAMES = {  # of options, where the field has another one
+    "name": "dataset",
+    "python": "remote_python",
+    "allow_public": "allow_public_addresses",
+    "every": "checkpoint_every",
+}
+RANGES: dict[str, tuple[float | None, float | None]] = {  # where it is not 1 to LARGEST, of a float 0 or more
+    **dict.fromkeys(["emulate", "scale"], (None, None)),  # those who use them say what is wrong
+    **{f"{of}{kind}": (None, MOST_PROCESSES) for of in ("", "num_") for kind in ("trainers", "samplers", "servers")},
+    **dict.fromkeys(["seed", "ahead"], (0, LARGEST)),
+    **dict.fromkeys(["timeout", "serving_timeout", "collective_timeout"], (1, None)),
+    "ssh_port": (1, 65535),
+}
 
 
 def parse_fanouts(text: str) -> tuple[int, ...]:
@@ -129,6 +77,112 @@ def parse_machine_counts(text: str) -> tuple[int, ...]:
         return tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
         raise InputError(f"--scaling {text!r} is not a list of numbers of machines", "Example: 1,2,4") from None
+
+
+# Fields that are written in another way than they are kept: type and default of the option, and how it is read.
+WRITTEN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "fanouts": (str, lambda hops: ",".join(map(str, hops)), parse_fanouts),
+    "cache": (str, lambda count: f"{count // 10**6}MB", str),  # see ``check_loader``
+    "max_memory": (str | None, lambda none: none, lambda text: text),  # DataSource reads it
+    "extra_envs": (list[str] | None, lambda _none: None, lambda pairs: pairs or ()),
+}
+
+
+def name_of(kind: type, field: str) -> str:
+    """The name of the option for a field."""
+    if kind is LaunchRequest and field in ("trainers", "samplers", "servers"):  # as DGL's own launch tool has them
+        return f"num_{field}"
+    return NAMES.get(field, field)
+
+
+class Given(SimpleNamespace):
+    """The values of a command's options by name, as they were written."""
+
+    def make(self, kind: type[Kind], **values: Any) -> Kind:
+        """An object of one of the dataclasses; ``values`` are used instead of options."""
+        for field in fields(kind):  # type: ignore[arg-type]
+            name = name_of(kind, field.name)
+            if field.name not in values and hasattr(self, name):
+                read = WRITTEN[field.name][2] if field.name in WRITTEN else lambda value: value
+                values[field.name] = read(getattr(self, name))
+        return kind(**values)
+
+
+def filling(
+    *kinds: type, only: Collection[str] = (), without: Collection[str] = (), **defaults: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each field of these dataclasses; it takes all values as its first argument.
+
+    Args:
+        only, without: names of options that it gets of theirs, or does not get.
+        defaults: by the name of the option, where it is not that of the field.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        options = {parameter.name: parameter for parameter in own}
+        for kind in kinds:
+            hints, texts = get_type_hints(kind), _texts_of(kind)
+            for field in fields(kind):
+                name = name_of(kind, field.name)
+                if field.name not in NOT_OPTIONS | {*without} and name not in options and (not only or name in only):
+                    default = None if field.default is MISSING else field.default
+                    hint, show, _read = WRITTEN.get(field.name, (hints[field.name], lambda value: value, None))
+                    default = defaults.get(name, show(default))
+                    option = _option(kind, name, hint, texts.get(field.name))
+                    options[name] = _parameter(name, Annotated[hint, option], default)
+
+        def run(**values: Any) -> None:
+            command(Given(**values), **{parameter.name: values[parameter.name] for parameter in own})
+
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [_parameter(name, option.annotation, option.default) for name, option in options.items()]
+        )
+        return run
+
+    return decorate
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if default is ... else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _option(kind: type, name: str, hint: Any, text: str | None) -> Any:
+    """What typer is to know of an option; those of DGL's own launch tool and of ssh keep its underscores."""
+    number = next((number for number in (int, float) if number in (hint, *getattr(hint, "__args__", ()))), None)
+    least, most = RANGES.get(name, (1, LARGEST) if number is int else (0, None) if number is float else (None, None))
+    underscores = kind in (LaunchRequest, RealMachines) and not name.endswith("timeout")
+    return typer.Option(
+        f"--{name}" if underscores else f"--{name.replace('_', '-')}",
+        min=least,
+        max=most,
+        callback=_finite if name.endswith("timeout") else None,
+        help=text,
+        show_default=name != "remote_python",
+        rich_help_panel=PANELS.get(kind, "Machines"),
+    )
+
+
+def _finite(seconds: float | None) -> float | None:
+    if seconds is not None and not math.isfinite(seconds):
+        raise typer.BadParameter(f"{seconds} is not a number of seconds")
+    return seconds
+
+
+def _texts_of(kind: type) -> dict[str, str]:
+    """What the docstring of a dataclass says about each field under ``Attributes``, as help of an option."""
+    sections = [inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2] for base in reversed(kind.__mro__)]
+    found = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", "\n".join(sections), flags=re.MULTILINE)
+    texts = {name: " ".join(text.replace("`", "").split()) for names, text in found for name in names.split(", ")}
+    return {name: escape(text[0].upper() + text[1:]) for name, text in texts.items()}
+
+
+MachinesOption = Annotated[
+    int | None, typer.Option(help="1: this machine, without namespaces.", rich_help_panel="Machines")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
 def check_machines(
@@ -158,8 +212,6 @@ def check_machines(
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
 
 
-def real_machines(
-    ip_config: Path | None, port: int | None, username: str | None, python: str, copy_to: str | None, public: bool
-) -> RealMachines | None:
+def real_machines(given: Given, ip_config: Path | None) -> RealMachines | None:
     """The machines of ``--ip_config`` with the options of ssh; None without it."""
-    return None if ip_config is None else RealMachines(ip_config, port, username, python, copy_to, public)
+    return None if ip_config is None else given.make(RealMachines, ip_config=ip_config)

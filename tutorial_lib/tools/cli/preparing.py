@@ -1,28 +1,20 @@
-"""``doctor``, ``data`` and ``partition``: what comes before a job."""
+"""What comes before a job, ``doctor``, ``data`` and ``partition``; and after one that was broken off, ``fetch``."""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tutorial_lib.data import DEFAULT_SCALE, NAMES, Dataset, load_dataset
-from tutorial_lib.tools.cli.app import app
-from tutorial_lib.tools.cli.options import (
-    DatasetOption,
-    JsonOption,
-    MaxMemoryOption,
-    PublicOption,
-    RemotePythonOption,
-    RootOption,
-    ScaleOption,
-    SeedOption,
-    SshPortOption,
-    SshUserOption,
-)
+from tutorial_lib.data import NAMES
+from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.job.layout import RealMachines
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.tools.cli.options import Given, JsonOption, app, filling, real_machines
 
 
 def note(text: str) -> None:
@@ -30,33 +22,29 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def show(facts: dict[str, Any], *, as_json: bool) -> None:
+    """Facts for a program, or one a line for people."""
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    for key, value in facts.items():
+        print(f"{key:15} {value}")
+
+
 @app.command()
+@filling(RealMachines, without=["copy_to"])
 def doctor(
+    given: Given,
     emulate: Annotated[int | None, typer.Option(help="Also start this many emulated machines and check them.")] = None,
-    ip_config: Annotated[
-        Path | None, typer.Option("--ip_config", help="Also check the machines of this file, over ssh.")
-    ] = None,
     part_config: Annotated[
         Path | None, typer.Option("--part_config", help="DGL's partition description: each machine checks its part.")
     ] = None,
-    ssh_port: SshPortOption = None,
-    ssh_username: SshUserOption = None,
-    remote_python: RemotePythonOption = sys.executable,
-    allow_public: PublicOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check this computer, and machines, for everything a job needs; each problem comes with its remedy."""
     from tutorial_lib.tools.doctor import examine, report
 
-    findings = examine(
-        emulate=emulate,
-        ip_config=ip_config,
-        part_config=part_config,
-        ssh_port=ssh_port,
-        ssh_username=ssh_username,
-        remote_python=remote_python,
-        allow_public=allow_public,
-    )
+    findings = examine(emulate=emulate, part_config=part_config, real=real_machines(given, given.ip_config))
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=2))
     else:
@@ -66,62 +54,66 @@ def doctor(
 
 
 @app.command()
+@filling(DataSource, only=["scale", "seed", "root"])
 def data(
+    given: Given,
     dataset: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")],
-    scale: ScaleOption = DEFAULT_SCALE,
-    seed: SeedOption = 0,
-    root: RootOption = None,
     graph_only: Annotated[bool, typer.Option("--graph-only", help="Load without node features.")] = False,
     download: Annotated[bool, typer.Option("--download", help="Allow a download.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Load (or generate, or download) a data set, check it, and print what it holds."""
-    loaded = load_dataset(dataset, scale=scale, seed=seed, root=root, features=not graph_only, download=download)
-    description = describe(loaded)
-    if as_json:
-        print(json.dumps(description, indent=2))
-    else:
-        for key, value in description.items():
-            print(f"{key:15} {value}")
+    from tutorial_lib.data import load_dataset
 
-
-def describe(dataset: Dataset) -> dict[str, Any]:
-    """Counts of a data set, for people and programs."""
-    return {
-        "dataset": dataset.name,
-        "nodes": dataset.graph.num_nodes(),
-        "directed_edges": dataset.graph.num_edges(),
-        "features": dataset.num_features,
-        "classes": dataset.num_classes,
-        **{name.replace("_mask", "_nodes"): count for name, count in dataset.split_counts().items()},
-        **dataset.info,
+    options = {"scale": given.scale, "seed": given.seed, "root": given.root}
+    loaded = load_dataset(dataset, features=not graph_only, download=download, **options)
+    facts = {
+        "dataset": loaded.name,
+        "nodes": loaded.graph.num_nodes(),
+        "directed_edges": loaded.graph.num_edges(),
+        "features": loaded.num_features,
+        "classes": loaded.num_classes,
+        **{name.replace("_mask", "_nodes"): count for name, count in loaded.split_counts().items()},
+        **loaded.info,
     }
+    show(facts, as_json=as_json)
 
 
 @app.command()
+@filling(DataSource, dataset=...)
 def partition(
-    dataset: DatasetOption,
+    given: Given,
     parts: Annotated[int, typer.Option(help="Number of parts, one per machine.")],
     out: Annotated[Path, typer.Option(help="Folder to write; reused when it holds the same partition.")],
-    method: Annotated[str, typer.Option(help="auto, metis, multilevel, streaming or random.")] = "auto",
-    max_memory: MaxMemoryOption = None,
-    scale: ScaleOption = DEFAULT_SCALE,
-    seed: SeedOption = 0,
-    root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Cut a data set into parts that DGL's servers load, and report the counted cut."""
-    from dataclasses import asdict
-
-    from tutorial_lib.partition import parse_memory, partition_dataset
-
-    parse_memory(max_memory)  # a mistake in it is said before anything is loaded
-    loaded = load_dataset(dataset, scale=scale, seed=seed, root=root)
-    done = partition_dataset(loaded, parts, out, method=method, seed=seed, max_memory=max_memory, progress=note)
-    report = asdict(done.report)
+    source = given.make(DataSource)
+    done = source.partition(source.load(), parts, note, out)
+    facts = {**asdict(done.report), "part_config": str(done.config)}
     if as_json:
-        print(json.dumps({**report, "part_config": str(done.config), "reused": done.reused}, indent=2))
-        return
-    for key, value in report.items():
-        print(f"{key:15} {value:.4f}" if isinstance(value, float) else f"{key:15} {value}")
-    print(f"{'part_config':15} {done.config}")
+        facts["reused"] = done.reused
+    else:
+        facts = {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in facts.items()}
+    show(facts, as_json=as_json)
+
+
+@app.command()
+def fetch(run: Annotated[Path, typer.Argument(help="Run folder of a job that was started with --copy_to.")]) -> None:
+    """Bring home what a job with --copy_to has left on its machines; every file is verified."""
+    from tutorial_lib.cluster.homecoming import LIST, command, fetch_left, read_starts
+    from tutorial_lib.job.folder import own_run_folder
+
+    run = run.absolute()
+    if not (run / LIST).is_file():
+        raise InputError(
+            f"{run} is not the folder of a run with --copy_to: it has no {LIST}",
+            "Give the folder that train, launch or finale named as its --out.",
+        )
+    with own_run_folder(run):  # a job that runs there brings its results home itself
+        if not read_starts(run):
+            print(f"{run}: nothing is left to fetch")
+            return
+        if problems := fetch_left(run, print):
+            raise JobError(problems[0], "\n".join([*problems[1:], f"{command(run)}, again, continues"]))
+    print(f"everything is in {run}")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from tutorial_lib.cluster.emulated import MASTER_PORT
 from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Finding, verdict
+from tutorial_lib.cluster.preflight_checks import port_finding
 from tutorial_lib.cluster.shm import SHM
 from tutorial_lib.cluster.spec import DEFAULT_PORT
 
@@ -42,17 +43,8 @@ def shared_memory() -> Iterator[Finding]:
     yield verdict(free >= FREE_SHM, "/dev/shm", f"{free / 1e9:.1f} GB free", remedy)
 
 
-def segments() -> Iterator[Finding]:
-    """DGL's files from before; those of a killed job of ours are removed, as any next job would do."""
-    from tutorial_lib.cluster.preflight_checks import segment_findings
-
-    yield from segment_findings()
-
-
 def ports() -> Iterator[Finding]:
     """The ports of a job whose machines include this computer; nothing else needs these two."""
-    from tutorial_lib.cluster.preflight_checks import port_finding
-
     uses = [(DEFAULT_PORT, "DGL's servers"), (MASTER_PORT, "the trainers' meeting point")]
     taken = [finding.detail for port, use in uses if (finding := port_finding("0.0.0.0", port, use)) is not None]
     if taken:
@@ -75,27 +67,20 @@ def host_name() -> Iterator[Finding]:
     thread = threading.Thread(target=resolve, daemon=True)  # a name server may keep us waiting
     thread.start()
     thread.join(RESOLVE_SECONDS)
+    status, instead = OK, "gloo is told the interface instead"
     if not answer:
-        yield Finding("host name", SKIP, f"{name}: no answer from the name service within {RESOLVE_SECONDS:g} s")
+        status, detail = SKIP, f"{name}: no answer from the name service within {RESOLVE_SECONDS:g} s"
     elif not answer[0]:
-        yield Finding("host name", OK, f"{name} has no address; gloo is told the interface instead")
+        detail = f"{name} has no address; {instead}"
     elif ipaddress.ip_address(answer[0]).is_loopback:
-        detail = f"{name} is {answer[0]}, which no other machine reaches; gloo is told the interface instead"
-        yield Finding("host name", OK, detail)
+        detail = f"{name} is {answer[0]}, which no other machine reaches; {instead}"
     else:
-        yield Finding("host name", OK, f"{name} is {answer[0]}")
+        detail = f"{name} is {answer[0]}"
+    yield Finding("host name", status, detail)
 
 
 def ssh_client() -> Iterator[Finding]:
     """Real machines are reached with the user's own ssh."""
     found = shutil.which("ssh")
-    if found is None:
-        detail = "no ssh client; needed for real machines (--ip_config) only: sudo apt install openssh-client"
-        yield Finding("ssh", SKIP, detail)
-    else:
-        yield Finding("ssh", OK, found)
-
-
-def namespaces() -> Iterator[Finding]:
-    """Where nobody asked for emulated machines, nothing is started."""
-    yield Finding("emulated machines", SKIP, "not asked for (--emulate N tries it)")
+    missing = "no ssh client; needed for real machines (--ip_config) only: sudo apt install openssh-client"
+    yield Finding("ssh", OK, found) if found else Finding("ssh", SKIP, missing)

@@ -56,9 +56,13 @@ def python() -> Iterator[Finding]:
     yield verdict(good, "python", found, "DGL 2.1.0 exists for Python 3.10 to 3.12; on 3.13 pip installs dgl 0.1.3.")
 
 
+def _known_stack() -> str | None:
+    return next((known for known in STACKS if f"{_torch()}.".startswith(f"{known}.")), None)
+
+
 def packages() -> Iterator[Finding]:
     """The versions that ``import dgl`` itself depends on: those of a tested stack."""
-    known = next((known for known in STACKS if f"{_torch()}.".startswith(f"{known}.")), None)
+    known = _known_stack()
     for name, prefix in (STACKS[known] if known else EXPECTED).items():
         found = _version(name)
         if found is None:
@@ -81,13 +85,11 @@ def _untested(name: str, found: str) -> Finding:
 
 def stack() -> Iterator[Finding]:
     """Which of the tested stacks this is, by its torch, and what it lacks."""
-    version = _torch()
+    version, known = _torch(), _known_stack()
+    lacks = "" if _graphbolt_library() else ", without GraphBolt"
     if version is None:
         yield Finding("stack", SKIP, "torch is not installed")
-        return
-    known = next((known for known in STACKS if f"{version}.".startswith(f"{known}.")), None)
-    lacks = "" if _graphbolt_library() else ", without GraphBolt"
-    if known is None:
+    elif known is None:
         yield Finding("stack", SKIP, f"torch {version}{lacks}: not tested; `make run` and `make run STACK=modern` are")
     else:
         yield Finding("stack", OK, f"{NAMES[known]} (torch {version}{lacks})")
@@ -128,12 +130,11 @@ def graphbolt() -> Iterator[Finding]:
 def datapipes() -> Iterator[Finding]:
     """``dgl.graphbolt`` imports ``torchdata.datapipes``, which torchdata 0.10 took out."""
     torchdata = _folder("torchdata")
+    good = torchdata is not None and (torchdata / "datapipes").is_dir()
+    detail = f"torchdata {'has' if good else 'has no'} datapipes"
     if torchdata is None:
         yield Finding("datapipes", SKIP, "torchdata is not installed")
-        return
-    good = (torchdata / "datapipes").is_dir()
-    detail = f"torchdata {'has' if good else 'has no'} datapipes"
-    if not good and not _graphbolt_library():
+    elif not good and not _graphbolt_library():
         yield Finding("datapipes", SKIP, f"{detail}; only GraphBolt uses them")
     else:
         yield verdict(good, "datapipes", detail, REMAKE)
@@ -148,17 +149,16 @@ def undeclared() -> Iterator[Finding]:
 
 def variables() -> Iterator[Finding]:
     """What an earlier job or another tutorial may have left in the shell."""
-    backend = os.environ.get("DGLBACKEND", "pytorch")
+    backend, mode = os.environ.get("DGLBACKEND", "pytorch"), os.environ.get("DGL_DIST_MODE", "standalone")
+    stray = sorted(name for name in os.environ if name.startswith("DGL_"))
     if backend != "pytorch":
         yield Finding("variables", FAIL, f"DGLBACKEND is {backend}; DistDGL is for pytorch only", "unset DGLBACKEND")
-        return
-    stray = sorted(name for name in os.environ if name.startswith("DGL_"))
-    note = f"{', '.join(stray)} set in your shell; a job sets its own" if stray else "no DGL_* is set"
-    if os.environ.get("DGL_DIST_MODE", "standalone") != "standalone":
+    elif mode != "standalone":
         remedy = "Your own Python would wait for servers: unset DGL_DIST_MODE DGL_ROLE"
-        yield Finding("variables", FAIL, f"DGL_DIST_MODE is {os.environ['DGL_DIST_MODE']}", remedy)
-        return
-    yield Finding("variables", OK, note)
+        yield Finding("variables", FAIL, f"DGL_DIST_MODE is {mode}", remedy)
+    else:
+        note = f"{', '.join(stray)} set in your shell; a job sets its own" if stray else "no DGL_* is set"
+        yield Finding("variables", OK, note)
 
 
 def gpus() -> Iterator[Finding]:

@@ -1,17 +1,24 @@
-"""Pictures of a run's report: how it learned, its memory, how it grows with machines. Style as in ``standalone``."""
+"""Pictures of a run: how it learned, where its seconds go, traffic, memory, and how it grows with machines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE, SAND, SKY
+from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY, bare, figure, styled
+from tutorial_lib.trainer.events import PHASES
 
 ROLES = {"server": SAND, "trainer": SKY, "torchrun": GREY}
+COLORS = dict(zip(PHASES, (ORANGE, SAND, BLUE, SKY, GREEN, LIGHT), strict=True))
+SHARE_WITH_LABEL = 0.07  # of the longest bar; narrower pieces have no room for their seconds
+DARK_SHARE = 0.55  # of the largest entry; on darker fields the figures are white
 
 
+@styled
 def learning_figure(
     epochs: Sequence[Mapping[str, Any]], test_accuracy: float, published: float | None = None
 ) -> Figure:
@@ -22,30 +29,24 @@ def learning_figure(
         test_accuracy: exact, at the end.
         published: test accuracy to compare with; None draws no line.
     """
-    fig = Figure(figsize=(10.5, 3.4), layout="constrained")
-    left, right = fig.subplots(1, 2)
+    fig, (left, right) = figure(10.5, 3.4, 2)
     numbers = [epoch["epoch"] + 1 for epoch in epochs]
-    left.plot(numbers, [epoch["loss"] for epoch in epochs], color=BLUE, marker="o", markersize=3.5)
+    line = {"marker": "o", "markersize": 3.5}
+    left.plot(numbers, [epoch["loss"] for epoch in epochs], color=BLUE, **line)
     left.set(xlabel="epoch", ylabel="loss on training nodes", ylim=(0, None))
-    right.plot(
-        numbers,
-        [epoch["val_accuracy"] for epoch in epochs],
-        color=GREEN,
-        marker="o",
-        markersize=3.5,
-        label="validation, sampled neighbours",
-    )
+    valid = [epoch["val_accuracy"] for epoch in epochs]
+    right.plot(numbers, valid, color=GREEN, label="validation, sampled neighbours", **line)
     right.axhline(test_accuracy, color=ORANGE, lw=1.6, label=f"test at the end, all neighbours: {test_accuracy:.4f}")
     if published is not None:
         right.axhline(published, color=INK, lw=1, ls="--", label=f"published test, ogbn-products: {published:.4f}")
     right.set(xlabel="epoch", ylabel="accuracy", ylim=(0, 1))
-    right.legend(loc="lower right", fontsize=8.5, frameon=False)
+    right.legend(loc="lower right")
     for ax in (left, right):
         ax.xaxis.get_major_locator().set_params(integer=True)
-        ax.spines[["top", "right"]].set_visible(False)
     return fig
 
 
+@styled
 def memory_figure(peak_rss: Mapping[str, Mapping[str, int]]) -> Figure:
     """Largest resident memory of one process of each kind, machine by machine.
 
@@ -53,19 +54,18 @@ def memory_figure(peak_rss: Mapping[str, Mapping[str, int]]) -> Figure:
         peak_rss: machine -> role -> bytes, as in ``result.json``.
     """
     rows = [(f"{machine} {role}", role, count) for machine, roles in peak_rss.items() for role, count in roles.items()]
-    fig = Figure(figsize=(8.5, 1.0 + 0.42 * len(rows)), layout="constrained")
-    ax = fig.subplots()
-    colors = [ROLES.get(role, GREY) for _name, role, _count in rows]
-    bars = ax.barh([name for name, _role, _count in rows], [c / 1e9 for *_rest, c in rows], 0.62, color=colors, ec=GREY)
-    ax.bar_label(bars, [f"{count / 1e9:.2f}" for *_rest, count in rows], padding=4, fontsize=9.5, color=INK)
+    fig, ax = figure(8.5, 1.0 + 0.42 * len(rows))
+    names, roles, counts = zip(*rows, strict=True)
+    bars = ax.barh(names, [c / 1e9 for c in counts], 0.62, color=[ROLES.get(role, GREY) for role in roles], ec=GREY)
+    ax.bar_label(bars, [f"{count / 1e9:.2f}" for count in counts], padding=4)
     ax.invert_yaxis()
     ax.set(xlabel="GB of resident memory at its largest (shared memory counts for each process that uses it)")
     ax.margins(x=0.1)
-    ax.tick_params(length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
+    bare(ax)
     return fig
 
 
+@styled
 def scaling_figure(runs: Sequence[Mapping[str, float | None]]) -> Figure:
     """Seconds per epoch, features over the wire per epoch and start-up, by number of machines.
 
@@ -73,21 +73,80 @@ def scaling_figure(runs: Sequence[Mapping[str, float | None]]) -> Figure:
         runs: ``machines``, ``seconds`` per epoch, ``remote_bytes`` per epoch of all ranks, ``startup`` seconds (None:
             not known).
     """
-    fig = Figure(figsize=(10.5, 2.9), layout="constrained")
-    names = [str(int(run["machines"])) for run in runs]
-    panels = (
+    fig, panels = figure(10.5, 2.9, 3)
+    names = [str(int(run["machines"] or 0)) for run in runs]
+    shown = (
         ("seconds", "seconds per epoch", 1.0, BLUE),
         ("remote_bytes", "MB of features over the wire per epoch", 1e6, ORANGE),
         ("startup", "seconds from start to first step", 1.0, GREEN),
     )
-    for ax, (key, title, unit, color) in zip(fig.subplots(1, 3), panels, strict=True):
-        bars = ax.bar(names, [(run[key] or 0.0) / unit for run in runs], 0.55, color=color)
-        labels = ["?" if run[key] is None else f"{run[key] / unit:.3g}" for run in runs]
-        ax.bar_label(bars, labels, fontsize=9.5, color=INK)
-        ax.set_title(title, fontsize=10)
-        ax.set(xlabel="machines")
+    for ax, (key, title, unit, color) in zip(panels, shown, strict=True):
+        values = [run[key] for run in runs]
+        bars = ax.bar(names, [(value or 0.0) / unit for value in values], 0.55, color=color)
+        ax.bar_label(bars, ["?" if value is None else f"{value / unit:.3g}" for value in values])
+        ax.set(xlabel="machines", title=title)
         ax.margins(y=0.15)
         ax.set_yticks([])
-        ax.tick_params(length=0)
-        ax.spines[["top", "right", "left"]].set_visible(False)
+        bare(ax)
+    return fig
+
+
+@styled
+def phases_figure(ranks: Sequence[Mapping[str, Any]]) -> Figure:
+    """Seconds per epoch in each phase of a step, stacked, one bar for each rank; a step is described in ``steps``.
+
+    Args:
+        ranks: ``phases`` of ``result.json``, or ``phases_of`` the events of a job; at least one.
+    """
+    fig, ax = figure(10.5, 1.6 + 0.55 * len(ranks))
+    longest = max(sum(rank["seconds"].values()) for rank in ranks)
+    names = [f"rank {rank['rank']}" for rank in ranks]
+    left = [0.0] * len(ranks)
+    for phase in PHASES:
+        widths = [rank["seconds"][phase] for rank in ranks]
+        bars = ax.barh(names, widths, 0.6, left, color=COLORS[phase], edgecolor=GREY, linewidth=0.6, label=phase)
+        labels = [f"{width:.2f}" if width > SHARE_WITH_LABEL * longest else "" for width in widths]
+        ax.bar_label(bars, labels, label_type="center", color="white" if phase in ("forward", "update") else INK)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    ax.invert_yaxis()
+    ax.set(xlabel="seconds per epoch", xlim=(0, longest * 1.02))
+    bare(ax)
+    # Legend in the order of the pieces, above them, so that the place names a piece as well as its colour does.
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=len(PHASES))
+    return fig
+
+
+@styled
+def traffic_figure(traffic: Mapping[str, Mapping[str, int]]) -> Figure:
+    """A matrix of bytes, which machine sent how much to which: rows send, columns receive, with the sums beside it.
+
+    Args:
+        traffic: receiver -> sender -> bytes, as in ``result.json``; a machine sends itself nothing over the wire.
+
+    Raises:
+        ValueError: fewer than two machines.
+    """
+    names = sorted(set(traffic) | {sender for row in traffic.values() for sender in row})
+    if len(names) < 2:
+        raise ValueError("traffic between machines needs two of them")
+    counts = np.array([[traffic.get(to, {}).get(sender, 0) for to in names] for sender in names], dtype=float)
+    unit, factor = ("GB", 1e9) if counts.max() >= 1e9 else ("MB", 1e6) if counts.max() >= 1e6 else ("kB", 1e3)
+    side = max(2.6, 0.95 * len(names))
+    fig, ax = figure(side + 2.6, side + 1.1)
+    shades = LinearSegmentedColormap.from_list("traffic", ["white", BLUE])
+    ax.imshow(counts, cmap=shades, vmin=0, vmax=max(counts.max(), 1))
+    for i, row in enumerate(counts):
+        for k, count in enumerate(row):
+            text, color = ("-", GREY) if i == k else (f"{count / factor:.3g}", INK)
+            dark = count > DARK_SHARE * counts.max()
+            ax.text(k, i, text, ha="center", va="center", color="white" if dark else color, fontsize=11)
+    received = [f"{name}\nin: {total:.3g} {unit}" for name, total in zip(names, counts.sum(0) / factor, strict=True)]
+    sent = [f"{name}\nout: {total:.3g} {unit}" for name, total in zip(names, counts.sum(1) / factor, strict=True)]
+    ax.set_xticks(range(len(names)), received)
+    ax.set_yticks(range(len(names)), sent)
+    ax.set(xlabel="receives", ylabel="sends", title=f"{unit} between machines")
+    ax.xaxis.tick_top()
+    ax.xaxis.set_label_position("top")
+    ax.tick_params(length=0)
+    ax.spines[:].set(visible=True, color=GREY)
     return fig

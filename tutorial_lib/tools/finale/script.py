@@ -11,44 +11,51 @@ report        report.html, from the files of the steps
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from tutorial_lib.cluster.coordinator import Event
-from tutorial_lib.cluster.spec import Cluster, read_ip_config, write_ip_config
+from tutorial_lib.cluster.spec import read_ip_config, write_ip_config
 from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.job.continuation import NEW_RUN, Continuation
+from tutorial_lib.job.folder import NEW_RUN, Continuation, Reporter, check_right_to_write, events_in, own_run_folder
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.result import check_right_to_write
-from tutorial_lib.job.train import DataSource, train_on_cluster
-from tutorial_lib.partition import Partition, load_partition_folder
-from tutorial_lib.tools.finale.memory import PeakMemory
-from tutorial_lib.tools.finale.report import read_events, write_report
-from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, FinaleSettings, FolderRefused, State, alone_in
+from tutorial_lib.job.train import run_distributed
+from tutorial_lib.partition import dataset_description, load_partition_folder
+from tutorial_lib.tools.finale.report import write_report
+from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, FinaleSettings, FolderRefused, State
 from tutorial_lib.trainer import generations
 
 RUN, SPLITS = "run", "splits.npz"
 OF_ALL = ("emulated machines", "ssh login", "addresses", "python", "packages", "stack")  # findings without a machine
 
 
-class Display(Protocol):
-    """Where the script tells how far it is; ``display.RunDisplay`` is one."""
+class PeakMemory:
+    """In a ``with`` block; afterwards ``peak`` is this process's largest resident memory in it, in bytes.
 
-    def say(self, text: str) -> None: ...
+    The kernel's high-water mark is set back to the present size first. Where it refuses, ``peak`` also covers the time
+    before the block. Processes of machines are not included; ``result.json`` has those as ``peak_rss``.
+    """
 
-    def on_event(self, event: Event) -> None: ...
+    peak = 0
 
-    def expect(self, epochs: int) -> None: ...
+    def __enter__(self) -> PeakMemory:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        match = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), flags=re.MULTILINE)
+        self.peak = int(match[1]) * 1024 if match else 0
 
 
 class Finale:
@@ -61,7 +68,7 @@ class Finale:
         InputError: the folder cannot be used.
     """
 
-    def __init__(self, settings: FinaleSettings, out: Path, display: Display) -> None:
+    def __init__(self, settings: FinaleSettings, out: Path, display: Reporter) -> None:
         self.settings, self.out, self.display = settings, out.absolute(), display
         check_settings(settings)
         if out.exists() and not out.is_dir():
@@ -74,11 +81,11 @@ class Finale:
     def run(self) -> dict[str, Any]:
         """All steps that are not finished yet; returns the content of ``result.json``."""
         self.out.mkdir(parents=True, exist_ok=True)
-        with alone_in(self.out):
+        with own_run_folder(self.out, "finale", FolderRefused):
             self.state = State(self.out, self.settings)
-            return self._run()
+            return self._steps_in_order()
 
-    def _run(self) -> dict[str, Any]:
+    def _steps_in_order(self) -> dict[str, Any]:
         self._step("machines", "checking the machines", self._machines)
         self._step("data", "the data set", self._data)
         self._step("partition", "cutting it into parts", self._partition)
@@ -89,16 +96,15 @@ class Finale:
         for count in self.settings.scaling:
             title = f"scaling: {count} machine(s), {SCALING_EPOCHS} epochs"
             self._step(f"scaling-{count}", title, lambda count=count: self._scaling(count))
-        with self._told("writing the report"):
-            write_report(self.out)
+        self._tell("writing the report")
+        write_report(self.out)
         return result
 
     def _step(self, name: str, title: str, action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Do a step, unless it is finished; returns what it found."""
-        if name in self.state.steps:
-            with self._told(f"{title}: done before"):
-                return self.state.steps[name]
-        with self._told(title):
+        done = name in self.state.steps
+        self._tell(f"{title}: done before" if done else title)
+        if not done:
             start = time.monotonic()
             with PeakMemory() as memory:
                 found = action()
@@ -106,20 +112,15 @@ class Finale:
             self.state.finish(name, {**found, "seconds": seconds, "peak_memory": memory.peak})
         return self.state.steps[name]
 
-    @contextmanager
-    def _told(self, title: str) -> Iterator[None]:
+    def _tell(self, title: str) -> None:
         self._number += 1
         self.display.say(f"step {self._number} of {self._steps}: {title}")
-        yield
 
     def _machines(self) -> dict[str, Any]:
         from tutorial_lib.tools.doctor import examine
 
-        layout, options = self.settings.layout, {}
-        if (real := layout.real) is not None:
-            options = {"ip_config": real.ip_config, "ssh_port": real.ssh_port, "ssh_username": real.ssh_username}
-            options |= {"remote_python": real.python, "allow_public": real.allow_public}
-        findings = examine(emulate=layout.emulate, quick=True, **options)
+        layout = self.settings.layout
+        findings = examine(emulate=layout.emulate, real=layout.real, quick=True)
         # What is wrong with this computer alone need not matter to machines that have their own memory and files.
         if failed := [finding for finding in findings.failed if finding.machine or finding.check in OF_ALL]:
             first = failed[0]
@@ -133,8 +134,6 @@ class Finale:
         return self._dataset
 
     def _data(self) -> dict[str, Any]:
-        from tutorial_lib.partition import dataset_description
-
         dataset = self._load()
         graph = dataset.graph
         counts = {"nodes": graph.num_nodes(), "edges": graph.num_edges()}
@@ -143,38 +142,26 @@ class Finale:
         np.savez(self.out / SPLITS, label=graph.ndata["label"].numpy(), **masks)
         return {**dataset_description(dataset), **counts, "fingerprint": dataset.fingerprint()}
 
-    def _cut(self, source: DataSource, dataset: Dataset, parts: int) -> Partition:
-        partition = source.partition(dataset, parts, self.display.say)
-        self.display.say(f"{parts} part(s), {partition.report.edge_cut_share:.1%} of the edges cut")
-        return partition
-
     def _partition(self) -> dict[str, Any]:
         parts = len(self.settings.layout.cluster().machines)
-        partition = self._cut(self.settings.source, self._load(), parts)
+        partition = self.settings.source.partition(self._load(), parts, self.display.say)
+        self.display.say(f"{parts} part(s), {partition.report.edge_cut_share:.1%} of the edges cut")
         return {"folder": str(partition.folder), "report": asdict(partition.report)}
 
     def _training(self) -> dict[str, Any]:
-        layout, out = self.settings.layout, self.out / RUN
+        out, settings, keep = self.out / RUN, self.settings, NEW_RUN
         folder = Path(self.state.steps["partition"]["folder"])
         if not folder.exists():
             raise InputError(f"the partition {folder} of this finale is gone", "Start again in another --out.")
-        if (out / "result.json").exists():  # it was finished, and then the script was stopped
-            return self._results(json.loads((out / "result.json").read_text()))
-        keep = NEW_RUN
-        if generations.exists(out / "checkpoint"):
-            keep = Continuation(resume=True)
-        elif out.exists():
-            self.display.say(f"the earlier start had no checkpoint yet; it is kept as {_set_aside(out).name}")
-        partition = load_partition_folder(folder)
-        config = self.settings.config
-        self.display.expect(config.epochs)
-        result = train_on_cluster(partition, layout.cluster(), layout, config, out, reporter=self.display, keep=keep)
-        return self._results(result)
-
-    def _results(self, result: dict[str, Any]) -> dict[str, Any]:
+        if not (out / "result.json").exists():  # else it was finished, and then the script was stopped
+            if generations.exists(out / "checkpoint"):
+                keep = Continuation(resume=True)
+            elif out.exists():
+                self.display.say(f"the earlier start had no checkpoint yet; it is kept as {_set_aside(out).name}")
+            run_distributed(load_partition_folder(folder), settings.layout, settings.config, out, self.display, keep)
         for name in ("result.json", "predictions.npy"):
-            shutil.copyfile(self.out / RUN / name, self.out / name)
-        return {"result": result}
+            shutil.copyfile(out / name, self.out / name)
+        return {"result": json.loads((out / "result.json").read_text())}
 
     def _predictions(self) -> dict[str, Any]:
         """The accuracies again, from the file alone, with labels and masks in the data set's own order.
@@ -197,20 +184,16 @@ class Finale:
         return found
 
     def _scaling(self, count: int) -> dict[str, Any]:
-        settings = self.settings
-        source = settings.source
+        settings, source = self.settings, self.settings.source
         if source.name == "synthetic-products":
             source = replace(source, scale=min(source.scale, settings.scaling_scale))
-        layout, cluster = self._machines_for(count)
         if (out := self.out / "scaling" / f"{count}-machines").exists():
             _set_aside(out)
-        partition = self._cut(source, source.load(), count)
         config = replace(settings.config, epochs=SCALING_EPOCHS)
-        self.display.expect(config.epochs)
-        result = train_on_cluster(partition, cluster, layout, config, out, reporter=self.display)
+        result = run_distributed(source, self._layout_for(count), config, out, self.display)
         return {"result": result, "startup": startup_of(out / "events.jsonl")}
 
-    def _machines_for(self, count: int) -> tuple[Layout, Cluster]:
+    def _layout_for(self, count: int) -> Layout:
         """So many emulated machines, or the first ones of the address file."""
         layout = self.settings.layout
         if layout.real is not None:
@@ -220,7 +203,7 @@ class Finale:
             layout = replace(layout, real=replace(layout.real, ip_config=path))
         elif layout.emulate is not None:
             layout = replace(layout, emulate=count, wire=layout.wire if count > 1 else None)
-        return layout, layout.cluster()
+        return layout
 
 
 def check_settings(settings: FinaleSettings) -> None:
@@ -241,7 +224,7 @@ def check_settings(settings: FinaleSettings) -> None:
 
 def startup_of(events: Path) -> float | None:
     """Seconds from the start of a job to its first step; None when its events do not tell."""
-    found = read_events(events)
+    found = events_in(events.read_bytes())
     begin = next((event["time"] for event in found if event["kind"] == "stage"), None)
     first = next((event["time"] for event in found if event["kind"] == "step"), None)
     return None if begin is None or first is None else first - begin
@@ -255,7 +238,7 @@ def _set_aside(folder: Path) -> Path:
     return folder.rename(target)
 
 
-def run_finale(settings: FinaleSettings, out: Path, display: Display) -> dict[str, Any]:
+def run_finale(settings: FinaleSettings, out: Path, display: Reporter) -> dict[str, Any]:
     """Do what is left of a finale and write its report; returns the content of ``result.json``.
 
     Raises:

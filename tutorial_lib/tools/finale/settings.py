@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +10,10 @@ from typing import Any
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.result import own_run_folder
-from tutorial_lib.job.train import DataSource
+from tutorial_lib.job.source import DataSource
 from tutorial_lib.trainer.config import TrainConfig
 
-STATE, LOCK = "finale.json", ".lock"  # earlier versions made a file to lock; now it is the folder
+STATE = "finale.json"
 FREE = {  # may differ when a finale is continued: they change no finished step
     *("scaling", "scaling_scale", "source.max_memory", "layout.stall_timeout"),
     *("layout.serving_timeout", "layout.collective_timeout"),
@@ -59,22 +56,6 @@ class FolderRefused(InputError):
     """This folder cannot be used for this finale."""
 
 
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other finales out of a folder that exists.
-
-    Raises:
-        FolderRefused: another program has it.
-    """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(own_run_folder(folder))
-        except InputError as error:
-            message = error.message.replace("another program is", "another finale is")
-            raise FolderRefused(message, error.remedy) from None
-        yield
-
-
 class State:
     """``finale.json`` of a folder that exists: the settings, and what each finished step found.
 
@@ -94,7 +75,7 @@ class State:
                     "Repeat the command that it was started with, or choose another --out.",
                 )
             self.content["settings"] = wanted
-        elif any(path.name != LOCK for path in folder.iterdir()):
+        elif any(folder.iterdir()):
             raise FolderRefused(f"--out {folder} is not empty, and no finale", "Choose another folder.")
         else:
             self.content = {"settings": wanted, "steps": {}}

@@ -1,0 +1,199 @@
+"""Which bugs do the tests notice? Puts one at a time into a copy of the code and runs the tests that should see it.
+
+    python scripts/mutants.py [--count 160] [--seed 0] [--only batches/table] [--list]
+
+The bugs are made from the syntax tree, so that they follow the code; which of them are tried is drawn with the seed, as
+many from each group of ``TARGETS``. A mutant is caught when the tests fail, or do not end in three times their time.
+Exit code 1: fewer than 85 % are caught, not counting those that ``MAY_SURVIVE`` explains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from pathlib import Path
+from queue import Queue
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+MARKS = "not long and not faults and not modern and not gpu"
+# The modules, and the tests that should notice a bug in them, without those that start machines. {}: the module's name.
+TARGETS = {
+    "tutorial_lib/batches/edge*.py": ["tests/tasks/test_link.py"],
+    "tutorial_lib/batches/[!e]*.py": ["tests/batches", "tests/models", "tests/trainer/test_step_events.py"],
+    "tutorial_lib/trainer/checkpoint.py": ["tests/trainer/test_checkpoint.py"],
+    "tutorial_lib/trainer/generations.py": ["tests/trainer/test_checkpoint.py"],
+    "tutorial_lib/trainer/seeding.py": ["tests/trainer/test_seeding.py"],
+    "tutorial_lib/partition/*.py": ["tests/partition"],
+    "tutorial_lib/tasks/evaluation.py": ["tests/job/test_train.py", "tests/tasks"],
+    "tutorial_lib/cluster/agent.py": ["tests/cluster/test_agents.py", "tests/cluster/test_supervision.py"],
+    "tutorial_lib/cluster/transfer.py": ["tests/cluster/test_transfer.py"],
+    "notebooks/support/exercises/lesson_*.py": ["tests/lessons/test_{}.py"],
+}
+WITH_MACHINES = ("tutorial_lib/cluster/agent.py",)  # for these, also the tests that start machines
+MAY_SURVIVE: dict[str, str] = {}  # by the mutant as it is printed: why no test can or need notice it
+PAIRS = [(ast.Eq, ast.NotEq), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)]
+PAIRS += [(ast.And, ast.Or), (ast.Add, ast.Sub)]
+SWAPS = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}
+
+
+class Mutant(NamedTuple):
+    """A change of one expression or statement: what stands between two places (in bytes) of a file."""
+
+    path: str
+    function: str
+    begin: int
+    end: int
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, {self.function}: {' '.join(self.old.split())[:90]}  ->  {' '.join(self.new.split())[:90]}"
+
+
+def changes(node: ast.AST) -> Iterator[ast.AST]:
+    """What a node could be by mistake."""
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
+        yield ast.Compare(node.left, [SWAPS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
+    elif isinstance(node, ast.BoolOp):
+        yield ast.BoolOp(SWAPS[type(node.op)](), node.values)
+    elif isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
+        yield ast.BinOp(node.left, SWAPS[type(node.op)](), node.right)
+    elif isinstance(node, ast.Constant) and type(node.value) is int:
+        yield ast.Constant(node.value + 1)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield node.operand
+    elif isinstance(node, ast.Return) and node.value is not None:
+        yield ast.Return(ast.Constant(None))
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        yield ast.Pass()
+    elif isinstance(node, ast.If):
+        yield from (ast.Constant(True), ast.Constant(False))
+
+
+def mutants_of(path: str) -> list[Mutant]:
+    """All of a file; not in annotations, decorators, texts of errors, or code outside functions."""
+    source = (ROOT / path).read_bytes()
+    starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
+    found: list[Mutant] = []
+
+    def visit(node: ast.AST, function: str) -> None:
+        if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr)):
+            return
+        for changed in changes(node) if function else ():
+            if isinstance(node, ast.Constant) and path.startswith("notebooks"):
+                continue  # the numbers in a checker are its examples
+            place = node.test if isinstance(node, ast.If) else node
+            begin = starts[place.lineno - 1] + place.col_offset
+            end = starts[place.end_lineno - 1] + place.end_col_offset
+            new = f"({ast.unparse(changed)})" if isinstance(changed, ast.expr) else ast.unparse(changed)
+            found.append(Mutant(path, function, begin, end, source[begin:end].decode(), new))
+        for child in ast.iter_child_nodes(node):
+            visit(child, node.name if isinstance(node, ast.FunctionDef) else function)
+
+    tree = ast.parse(source)
+    for node in ast.walk(tree):  # what is left out of every node
+        vars(node).update({name: None for name in ("annotation", "returns") if hasattr(node, name)})
+        vars(node).update({name: [] for name in ("decorator_list", "bases") if hasattr(node, name)})
+    visit(tree, "")
+    return found
+
+
+def tests_of(path: str) -> list[str]:
+    """Arguments of pytest for a file."""
+    words = next(words for pattern, words in TARGETS.items() if Path(path).match(pattern))
+    marks = MARKS if path in WITH_MACHINES else f"{MARKS} and not cluster"
+    return [*(word.format(Path(path).stem) for word in words), "-m", marks]
+
+
+def trial(copies: Queue[Path], words: list[str], limit: float, mutant: Mutant | None = None) -> tuple[bool, float]:
+    """Whether the tests passed in time, in a copy of the code that has this bug; and the seconds that they took."""
+    at, start = copies.get(), time.monotonic()
+    source = (at / mutant.path).read_bytes() if mutant else b""
+    if mutant:
+        (at / mutant.path).write_bytes(source[: mutant.begin] + mutant.new.encode() + source[mutant.end :])
+    # As a worker of the suite: with processes, network and /dev/shm of its own.
+    alone = [sys.executable, str(ROOT / "tests" / "programs" / "alone.py")]
+    command = [*alone, sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *words]
+    environment = {**os.environ, "PYTHONPATH": f"{at}:{at}/notebooks", "PYTHONDONTWRITEBYTECODE": "1"}
+    kwargs = {"cwd": at, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, text=True, start_new_session=True, **kwargs)
+    try:
+        said = process.communicate(timeout=limit)[0].strip()
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # and with it, all in its namespaces
+        process.communicate()
+        said = f"no end within {limit:.0f} s"
+    if mutant:
+        (at / mutant.path).write_bytes(source)
+    copies.put(at)
+    passed, seconds = process.returncode == 0, time.monotonic() - start
+    what = f"{'survived' if passed else 'caught  '} {mutant}" if mutant else f"no bug: {' '.join(words[:-2])}"
+    why = MAY_SURVIVE.get(str(mutant))
+    print(f"{seconds:4.0f} s  {what}  [{why or said.splitlines()[-1]}]", flush=True)
+    return passed, seconds
+
+
+def drawn(count: int, seed: int, only: str) -> list[Mutant]:
+    """The mutants of this run: as many from each group of modules, while it has some."""
+    groups = []
+    for pattern in TARGETS:
+        files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
+        groups.append([mutant for path in files if only in path for mutant in mutants_of(path)])
+        random.Random(f"{seed} {pattern}").shuffle(groups[-1])
+    chosen: list[Mutant] = []
+    while any(groups) and len(chosen) < count:
+        chosen += [group.pop() for group in groups if group][: count - len(chosen)]
+    return sorted(chosen, key=lambda mutant: (mutant.path, mutant.begin))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=160)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="only files with this in their path")
+    parser.add_argument("--list", action="store_true", help="print the mutants and try none")
+    options = parser.parse_args()
+    mutants = drawn(options.count, options.seed, options.only)
+    if options.list:
+        print(*mutants, sep="\n")
+        return 0
+    workers = len(os.sched_getaffinity(0))
+    copies: Queue[Path] = Queue()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(workers) as pool:
+        leave = shutil.ignore_patterns(".git", ".venv*", "runs", "data", "__pycache__", ".*_cache")
+        for number in range(workers):
+            copies.put(Path(folder, str(number)))
+            shutil.copytree(
+                ROOT, copies.queue[-1], ignore=lambda at, names: leave(at, names) if at == str(ROOT) else []
+            )
+        groups = {tuple(tests_of(mutant.path)): 0.0 for mutant in mutants}
+        for words, (passed, seconds) in zip(groups, pool.map(lambda g: trial(copies, [*g], 900), groups), strict=True):
+            if not passed:
+                raise SystemExit(f"without a bug, these tests do not pass: {' '.join(words)}")
+            groups[words] = 3 * seconds + 30
+
+        def survives(mutant: Mutant) -> bool:
+            words = tests_of(mutant.path)
+            return trial(copies, words, groups[tuple(words)], mutant)[0]
+
+        survived = [mutant for mutant, passed in zip(mutants, pool.map(survives, mutants), strict=True) if passed]
+    unexplained = [mutant for mutant in survived if str(mutant) not in MAY_SURVIVE]
+    print(f"{len(mutants)} mutants, {len(mutants) - len(survived)} caught, {len(survived)} survived", end="")
+    print(f", {len(unexplained)} of them without a reason", *unexplained, sep="\n  ")
+    return int(len(unexplained) > 0.15 * (len(mutants) - len(survived) + len(unexplained)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

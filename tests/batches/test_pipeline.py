@@ -1,0 +1,294 @@
+"""Batches from the pipeline: the same answers as from DGL's loader, whatever is kept and however it is drawn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import dgl
+import pytest
+import torch
+
+from tutorial_lib.batches import background, service
+from tutorial_lib.batches.neighbours import Drawn, NeighbourLists, _Kept
+from tutorial_lib.batches.service import ranges
+from tutorial_lib.batches.table import RowTable
+from tutorial_lib.cluster.coordinator import Coordinator
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.spec import write_ip_config
+from tutorial_lib.errors import InputError, WaitedTooLong
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.train import run_distributed
+from tutorial_lib.models.sage import FirstLayer, GraphSAGE
+from tutorial_lib.trainer.config import TrainConfig, check_loader
+
+TRAINER = Path(__file__).parents[1] / "programs" / "pipeline_trainer.py"
+
+
+class Rows:
+    """A ``DistTensor`` of which this machine holds the rows ``begin`` to ``end - 1``."""
+
+    def __init__(self, rows: torch.Tensor, begin: int, end: int, *, shared: Path | None = None) -> None:
+        self.rows, self.shape, self.dtype = rows, rows.shape, rows.dtype
+        self.local_partition = rows[begin:end].clone()
+        if shared is not None:
+            shared.write_bytes(self.local_partition.numpy().tobytes())
+            mapped = torch.from_file(str(shared), shared=True, size=self.local_partition.numel(), dtype=rows.dtype)
+            self.local_partition = mapped.view_as(self.local_partition)
+        self.asked: list[list[int]] = []
+
+    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
+        self.asked.append(sorted(ids.tolist()))
+        return self.rows[ids]
+
+
+class Book:
+    partid = 0
+
+    def __init__(self, begin: int, end: int) -> None:
+        self.ids = torch.arange(begin, end)
+
+    def partid2nids(self, _part: int) -> torch.Tensor:
+        return self.ids
+
+
+@pytest.mark.parametrize("where", ["shared memory", "elsewhere"])
+@pytest.mark.parametrize("room", [0, 1, 3, 100])
+def test_rows_are_those_of_the_tensor(tmp_path, where, room):
+    generator = torch.Generator().manual_seed(room)
+    everything = torch.randn(60, 100, generator=generator)
+    tensor = Rows(everything, 20, 45, shared=tmp_path / "rows" if where == "shared memory" else None)
+    table = RowTable(tensor, Book(20, 45), budget=room * 400)
+    for _ in range(6):
+        ids = torch.randint(60, (30,), generator=generator, dtype=torch.int32)
+        assert torch.equal(table[ids], everything[ids.long()])
+    assert table.used == min(room, 35)
+    remote = [node for asked in tensor.asked for node in asked]
+    assert all(not 20 <= node < 45 for node in remote)
+    if room == 100:
+        assert len(remote) == len(set(remote))  # nothing is asked for twice
+
+
+def test_own_rows_are_not_copied(tmp_path):
+    tensor = Rows(torch.zeros(50, 100), 10, 40, shared=tmp_path / "rows")
+    table = RowTable(tensor, Book(10, 40), budget=4000)
+    assert table.first > 30  # further rows begin after the last page of the file
+    tensor.local_partition[7] = 3.0
+    assert torch.equal(table[torch.tensor([17])], torch.full((1, 100), 3.0))
+
+
+def test_rows_outlive_their_table(tmp_path):
+    """Who holds a view of the rows holds their memory; with the last view, it is given back."""
+    code = """
+import gc, pathlib, sys, torch
+sys.path.insert(0, sys.argv[1])
+from test_pipeline import Book, Rows
+from tutorial_lib.batches.table import RowTable
+mapped = lambda: pathlib.Path("/proc/self/maps").read_text().count(sys.argv[2])
+tensor = Rows(torch.ones(50, 100), 10, 40, shared=pathlib.Path(sys.argv[2]))
+before = mapped()
+table = RowTable(tensor, Book(10, 40), budget=4000)
+rows = table.rows[3:5]
+del table
+gc.collect()
+print(float(rows.sum()), mapped() - before)
+del rows
+gc.collect()
+print(mapped() - before)
+"""
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path / "rows")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, ["200.0", "1", "0"]), done.stderr
+
+
+def test_a_part_without_nodes():
+    everything = torch.randn(9, 4)
+    table = RowTable(Rows(everything, 0, 0), Book(0, 0), budget=1000)
+    assert torch.equal(table[torch.tensor([3, 8, 3])], everything[[3, 8, 3]])
+
+
+def test_ranges_are_laid_end_to_end():
+    assert ranges(torch.tensor([5, 0, 9]), torch.tensor([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]
+    assert ranges(torch.tensor([], dtype=torch.int64), torch.tensor([], dtype=torch.int64)).tolist() == []
+
+
+def test_lists_are_kept_for_the_most_used_nodes_within_the_budget(monkeypatch):
+    """This part has nodes 0 to 3. Node 5 has three edges into it, node 4 one; node 6 is a neighbour of node 5."""
+    lists = {4: [0, 5], 5: [0, 6, 1], 6: [5]}
+
+    def answer(_book, ids):
+        found = [lists[node] for node in ids.tolist()]
+        return torch.tensor([len(each) for each in found]), torch.tensor([each for some in found for each in some])
+
+    monkeypatch.setattr("tutorial_lib.batches.neighbours.lists_of", answer)
+    own = torch.tensor([5, 5, 4, 5, 1], dtype=torch.int32)
+    indptr = torch.tensor([0, 2, 3, 4, 5])
+    for budget, rounds, expected in [(0, 2, []), (12, 2, [5]), (19, 2, [5]), (20, 1, [5, 4]), (100, 2, [5, 4, 6])]:
+        kept = _Kept(None, 8, 0, 4, budget)
+        kept.take_the_most_used(own, rounds)
+        assert kept.ids().tolist() == expected
+        assert kept.bytes == 4 * sum(len(lists[node]) for node in expected)
+        merged_indptr, sources = kept.merged_with(indptr, own)
+        for node in range(8):
+            found = sources[merged_indptr[node] : merged_indptr[node + 1]].tolist()
+            here = own[indptr[node] : indptr[node + 1]].tolist() if node < 4 else []
+            assert found == (lists[node] if node in expected else here)
+
+
+def test_nodes_of_a_hop_are_numbered_destinations_first():
+    lists = NeighbourLists.__new__(NeighbourLists)
+    lists._place = torch.full((10,), -1, dtype=torch.int32)
+    nodes = torch.tensor([7, 2], dtype=torch.int32)
+    drawn = Drawn(torch.tensor([0, 3, 5], dtype=torch.int32), torch.tensor([9, 2, 4, 9, 7], dtype=torch.int32))
+    every, indices = lists.compact(drawn, nodes)
+    assert every.tolist() == [7, 2, 4, 9]
+    assert every[indices.long()].tolist() == drawn.sources.tolist()
+    assert (lists._place == -1).all()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_first_layer_with_the_mean_taken(plain):
+    torch.manual_seed(0)
+    block = dgl.create_block((torch.tensor([0, 3, 4, 4]), torch.tensor([0, 0, 1, 0])), num_src_nodes=5, num_dst_nodes=3)
+    x = torch.randn(5, 6)
+    model = GraphSAGE(6, 8, 4, 1, 0.0, plain=plain)
+    mean = torch.stack([(x[0] + x[3] + x[4]) / 3, x[4], torch.zeros(6)])
+    assert torch.allclose(model([block], x), model([], FirstLayer(x[:3], mean)), atol=1e-6)
+
+
+def test_the_next_items_are_made_in_the_meantime():
+    made = []
+
+    def items():
+        for number in range(5):
+            made.append((number, threading.current_thread().name))
+            yield number
+
+    found = background.ahead(items, 2, "an item")
+    assert next(found) == 0
+    background.background().submit(lambda: None).result(timeout=10)  # after what the thread has to do by now
+    assert [number for number, _ in made] == [0, 1, 2]
+    assert list(found) == [1, 2, 3, 4]
+    assert len({name for _, name in made}) == 1
+    assert made[0][1] != threading.current_thread().name
+
+
+def test_nothing_is_made_in_the_meantime():
+    made = []
+    found = background.ahead(lambda: (made.append(number) or number for number in range(3)), 0, "an item")
+    assert next(found) == 0
+    background.background().submit(lambda: None).result(timeout=10)
+    assert made == [0]
+    assert list(found) == [1, 2]
+
+
+def test_an_error_comes_in_its_place_and_the_thread_goes_on():
+    def items():
+        yield 1
+        raise ValueError("no answer")
+
+    found = background.ahead(items, 2, "an item")
+    assert next(found) == 1
+    with pytest.raises(ValueError, match="no answer"):
+        next(found)
+    assert list(background.ahead(lambda: iter("ab"), 2, "an item")) == ["a", "b"]
+
+
+def test_a_wait_says_what_for(monkeypatch):
+    monkeypatch.setattr(background, "WAIT_SECONDS", 0.1)
+    found = background.ahead(lambda: (time.sleep(0.5) for _ in range(1)), 1, "the next batch")
+    with pytest.raises(WaitedTooLong, match=r"waited 0\.1 s for the next batch, which a thread fetches from the serv"):
+        next(found)
+
+
+def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr(service, "LIMIT_SECONDS", 2.5)
+    monkeypatch.setattr(service.rpc, "recv_rpc_message", lambda ms: time.sleep(ms / 1000))  # as DGL: None, in time
+    what = "rows: answer 1 of 2 from the DGL servers of other machines"
+    with pytest.raises(WaitedTooLong, match=f"waited 2.5 s for {what}"):
+        service.answers_to({7: 0, 8: 1}, "rows")
+    assert capsys.readouterr().err == f"waiting for {what} (for at most 2.5 s)\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fast", 0, "1GB"), "no loader 'fast'"),
+        (("pipeline", 2, "1GB"), "no use for --samplers 2"),
+        (("auto", 0, "much"), "'much' is not an amount of memory"),
+    ],
+)
+def test_settings_that_cannot_be(arguments, message):
+    with pytest.raises(InputError, match=message):
+        check_loader(*arguments)
+
+
+def test_memory_for_rows_of_other_machines():
+    assert check_loader("auto", 2, "0") == 0
+    assert check_loader("pipeline", 0, "1.5MB") == 1_500_000
+
+
+@pytest.mark.cluster
+def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left, partition_of, tmp_path):
+    partition = partition_of(2)
+    cluster = EmulatedCluster(2)
+    write_ip_config(tmp_path / "ip_config.txt", cluster.machines)
+    plan = JobPlan(
+        machines=cluster.machines,
+        command=[sys.executable, str(TRAINER), partition.graph_name],
+        part_config=str(partition.config),
+        ip_config=str(tmp_path / "ip_config.txt"),
+        log_dir=str(tmp_path / "logs"),
+        cwd=str(tmp_path),
+        master_port=29500,
+    )
+    with cluster:
+        coordinator = Coordinator(cluster, plan)
+        coordinator.run()
+    compared = [event for event in coordinator.events if event["kind"] == "compared"]
+    assert len(compared) == 2 * 6
+    for event in compared:
+        allowed = 0.01 if event["setting"] == "half" else 1e-5
+        assert event["largest"] <= allowed * event["scale"], event
+        assert event["again"] <= allowed * event["scale"], event
+        assert event["labels"]
+        kept = event["kept"]
+        if event["setting"].startswith("nothing"):
+            assert (kept["lists_kept"], kept["rows_kept"], kept["rows_found"]) == (0, 0, 0)
+        else:
+            assert kept["lists_bytes"] > 0
+            assert kept["rows_found"] > 0
+        if event["setting"].startswith("all kept"):  # the second pass asks for nothing
+            assert kept["rows_asked"] - kept["rows_found"] == kept["rows_kept"]
+    half = [event for event in compared if event["setting"] == "half"]
+    assert all(event["largest"] > 0 for event in half)  # it really was rounded
+    inferred = [event for event in coordinator.events if event["kind"] == "inferred"]
+    assert [event["budget"] for event in inferred if event["rank"] == 1] == [0, 20_000, 10**8]
+    assert all(event["largest"] <= 1e-5 * event["scale"] for event in inferred), inferred
+    drawn = [event for event in coordinator.events if event["kind"] == "drawn"]
+    assert len(drawn) == 2
+    for event in drawn:
+        assert event["lists"] > 0
+        assert event["width"] == 100
+        assert event["same"] == [True, False]  # equal seeds draw equal batches, other seeds others
+
+
+@pytest.mark.cluster
+def test_both_loaders_learn_the_same(emulation, nothing_left, partition_of, tmp_path):
+    partition = partition_of(2)
+    config = TrainConfig(epochs=6, fanouts=(5, 5), batch_size=100, hidden_size=128)
+    results = {}
+    for loader in ("pipeline", "dgl"):
+        layout = Layout(emulate=2)
+        results[loader] = run_distributed(partition, layout, replace(config, loader=loader), tmp_path / loader)
+    ours, theirs = results["pipeline"], results["dgl"]
+    assert ours["test_accuracy"] == pytest.approx(theirs["test_accuracy"], abs=0.04)
+    assert [kept["rank"] for kept in ours["kept"]] == [0, 1]
+    assert theirs["kept"] == []
+    pulled = {name: sum(rank["bytes_remote"] for rank in result["phases"]) for name, result in results.items()}
+    assert pulled["pipeline"] < pulled["dgl"] / 2

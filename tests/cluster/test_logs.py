@@ -1,0 +1,161 @@
+"""Logs and events of any size: what is read of them, what it costs, and what waits when nobody listens."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tutorial_lib.cluster.channel import MOST_WAITING, Outbox
+from tutorial_lib.cluster.children import Process, who_failed
+from tutorial_lib.cluster.failure import exit_failure, failure
+from tutorial_lib.cluster.logs import THREADS_LEFT, EventFiles, tail
+from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.spec import Machine
+
+
+@pytest.fixture
+def plan(tmp_path) -> JobPlan:
+    machines = [Machine("a", "10.0.0.1"), Machine("b", "10.0.0.2")]
+    return JobPlan(machines, ["x"], "p", "i", str(tmp_path), ".", 1, trainers=2)
+
+
+def cause_of(plan: JobPlan, code: int, lines: list[str]) -> str:
+    message = {"role": "server", "index": 0, "code": code, "log": "server-0.log", "tail": lines}
+    return str(exit_failure(plan, 0, message)).removeprefix("server 0 on a: ")
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "words"),
+    [
+        (1, ["Traceback ...", "ValueError: a mistake"], "ValueError: a mistake (exit code 1)"),
+        (1, ["Traceback ...", "torch.cuda.OutOfMemoryError: 2 GB", ""], "torch.cuda.OutOfMemoryError: 2 GB"),
+        (-9, ["ValueError: handled"], "killed by signal 9 (SIGKILL)"),
+        (3, ["ValueError: handled"], "exit code 3"),
+        (1, ["ValueError: handled", "going on", "bye"], "exit code 1"),
+        (1, ["the ValueError: that was no cause"], "exit code 1"),
+        (-6, ["KeyError: 3", THREADS_LEFT, ""], "KeyError: 3 (killed by signal 6 (SIGABRT))"),  # as a DGL server dies
+        (-6, ["KeyError: handled", "what(): bad_alloc"], "killed by signal 6 (SIGABRT)"),
+    ],
+)
+def test_only_an_exception_at_the_end_is_a_cause(plan, code, lines, words):
+    cause = cause_of(plan, code, lines)
+    assert cause == words or (words.startswith("torch") and cause.startswith(words)), cause
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from tutorial_lib.cluster.children import Process, who_failed
+from tutorial_lib.cluster.logs import tail
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+lines = tail(Path(sys.argv[1]))
+who = who_failed(Process("torchrun", 0, None, Path(sys.argv[1]), code=3))
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(grown, len(lines), max(map(len, lines), default=0), who[0])
+"""
+
+
+@pytest.mark.parametrize("newlines", [True, False])
+def test_a_log_of_a_gigabyte_costs_no_memory(tmp_path, newlines):
+    log = tmp_path / "torchrun.log"
+    with log.open("wb") as file:
+        file.truncate(1 << 30)  # zeros that take no room on the disk: one line
+        file.seek(0, os.SEEK_END)
+        file.write(b"".join(b"line %d\n" % k for k in range(50)) if newlines else b"x" * 2000)
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", MEASURE, str(log)], capture_output=True, text=True, timeout=60)
+    kilobytes, lines, longest, role = done.stdout.split()
+    assert int(kilobytes) < 20_000
+    assert int(lines) == (20 if newlines else 1)
+    assert int(longest) < 1100
+    assert role == "torchrun"
+    assert time.monotonic() - start < 5
+
+
+def test_the_report_cuts_long_lines_and_says_so(plan, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "server-0.log").write_text("y" * 300_000 + "\nlast\n")
+    long, last = failure(plan, 0, "server", 0, "cause").tail
+    assert last == "last"
+    assert long.startswith("yyy")
+    assert long.endswith("... (cut here)")
+    assert len(long) < 1100
+
+
+def test_a_failed_trainer_is_found_at_the_end_of_a_long_torchrun_log(tmp_path):
+    log = tmp_path / "torchrun.log"
+    (tmp_path / "trainer-1.log").touch()
+    log.write_text("noise\n" * 100_000 + "failed (exitcode: -9) local_rank: 1 (pid: 7) of binary: python\n")
+    assert who_failed(Process("torchrun", 0, None, log, code=1))[:3] == ("trainer", 1, -9)
+
+
+def test_events_are_read_in_pieces_and_all_of_them_once(tmp_path):
+    path = tmp_path / "events-0.jsonl"
+    line = json.dumps({"kind": "step", "text": "t" * 180}).encode() + b"\n"
+    with path.open("wb") as file:
+        file.write(line * 10_000)
+        file.write(b'{"kind": "huge", "text": "' + b"h" * 3_000_000 + b'"}\n')
+        file.write(b'{"kind": "failure"}\nno event\n{"kind": "half')
+    files, found, calls = EventFiles(tmp_path), [], 0
+    while calls < 100 and not (found and found[-1]["kind"] == "failure"):
+        piece = list(files.new())
+        assert len(piece) < 5000, "read in one piece"
+        found += piece
+        calls += 1
+        assert files.more or found[-1]["kind"] == "failure"
+    assert [event["kind"] for event in found] == ["step"] * 10_000 + ["failure"]
+    with path.open("ab") as file:
+        file.write(b'", "a": 1}\n')
+    assert [event["kind"] for event in files.new()] == ["half"]
+
+
+def step(number: int) -> dict:
+    return {"type": "event", "event": {"kind": "step", "number": number, "text": "t" * 150}}
+
+
+def lines_of(descriptor: int, box: Outbox) -> list[dict]:
+    """All that an outbox still has to say, read from the other end of its pipe."""
+    os.set_blocking(descriptor, False)
+    data = bytearray()
+    while True:
+        box.flush()
+        try:
+            data += os.read(descriptor, 1 << 20)
+        except BlockingIOError:
+            return [json.loads(line) for line in data.splitlines()]
+
+
+def test_nobody_reads_the_outbox_is_linear_bounded_and_keeps_what_matters():
+    reading, writing = os.pipe()
+    box = Outbox(writing)
+    start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(100_000):  # ten seconds of a busy job: 20 MB
+        box.put(step(number))
+    box.put({"type": "event", "event": {"kind": "epoch", "epoch": 3}})
+    box.put({"type": "alive"})
+    box.put({"type": "failed", "role": "server"})
+    seconds = time.monotonic() - start
+    assert seconds < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 3 * MOST_WAITING / 1024
+    box_lines = lines_of(reading, box)
+    box.put({"type": "done"})
+    box_lines += lines_of(reading, box)
+    kinds = [line["event"]["kind"] if line["type"] == "event" else line["type"] for line in box_lines]
+    steps = kinds.count("step")
+    assert 10_000 < steps < 60_000
+    assert [line["event"]["number"] for line in box_lines[:steps]] == list(range(steps))
+    assert kinds[steps:] == ["epoch", "failed", "dropped", "done"]
+    assert box_lines[-2]["count"] == 100_000 - steps + 1
+    os.close(reading)
+    os.close(writing)
+
+
+def test_tail_of_what_is_not_there(tmp_path):
+    assert tail(Path(tmp_path / "none.log")) == []

@@ -1,0 +1,333 @@
+"""What the coordinator and the agents conclude from what they see, without a job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing.connection
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tutorial_lib.cluster import health, network, sockets
+from tutorial_lib.cluster.failure import exit_failure, stall_failure
+from tutorial_lib.cluster.health import MachineHealth, disk_trouble
+from tutorial_lib.cluster.members import STARTED, Stack, collect, main_thread, members, stat_of
+from tutorial_lib.cluster.network import SilentPeers, ipv4_of
+from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.progress import Progress
+from tutorial_lib.cluster.spec import Machine
+
+DUMP = """Thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 1997 in all_reduce
+  File "/home/me/train.py", line 33 in main
+  File "/home/me/train.py", line 80 in <module>
+"""
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def alive(**values) -> dict:
+    return {"type": "alive", "cpu": 0.0, "wrote": 0, "sent": 0, **values}
+
+
+def test_what_counts_as_progress():
+    clock = Clock()
+    progress = Progress(clock)
+    for message, still in [
+        (alive(), 10),
+        (alive(cpu=0.05, sent=500), 20),  # idle processes do that
+        (alive(cpu=1.5), 0),
+        (alive(wrote=1), 0),
+        (alive(sent=1_000_000), 0),
+        ({"type": "event", "event": {}}, 0),
+        (alive(), 10),
+    ]:
+        clock.now += 10
+        progress.note(0, message)
+        assert progress.still_for() == still, message
+
+
+def test_an_agent_that_is_silent():
+    clock = Clock()
+    progress = Progress(clock)
+    progress.note(0, alive())
+    clock.now += 20
+    progress.note(1, alive())
+    clock.now += 15
+    assert progress.silent_agent(30) == 0
+    assert progress.silent_agent(40) is None
+
+
+def test_a_suspended_coordinator_blames_nobody():
+    """After Ctrl-Z and fg, the messages of the last minutes are still unread."""
+    clock = Clock()
+    progress = Progress(clock)
+    progress.note(0, alive())
+    clock.now += 1
+    progress.tick()
+    clock.now += 600
+    progress.tick()
+    assert progress.still_for() == 1
+    assert progress.silent_agent(30) is None
+
+
+def test_a_dump_is_read_from_the_main_thread():
+    frames = main_thread(DUMP)
+    assert frames[0][2] == "all_reduce"
+    assert Stack("trainer", 0, 7, "S", DUMP).where() == (
+        "in all_reduce (distributed_c10d.py:1997), called from train.py:33 in main"
+    )
+    assert Stack("trainer", 0, 7, "T", "").where() == "stopped by a signal (SIGSTOP?), wrote no Python stack"
+
+
+@pytest.fixture
+def plan(tmp_path) -> JobPlan:
+    machines = [Machine("a", "10.0.0.1"), Machine("b", "10.0.0.2")]
+    return JobPlan(machines, ["x"], "p", "i", str(tmp_path), ".", 1, trainers=2)
+
+
+def test_a_stall_names_who_is_stopped_else_where_everybody_waits(plan, tmp_path):
+    waiting = [(0, Stack("trainer", 1, 7, "S", DUMP)), (1, Stack("server", 0, 9, "S", ""))]
+    failure = stall_failure(plan, 60, waiting, tmp_path / "stacks.txt")
+    assert str(failure).startswith("the job has not moved for 60 s: trainer 1 (rank 1) on a is in all_reduce")
+    failure = stall_failure(plan, 60, [*waiting, (1, Stack("server", 0, 9, "T", ""))], tmp_path / "stacks.txt")
+    assert "server 0 on b is stopped by a signal" in str(failure)
+    assert (failure.machine, failure.role, failure.rank) == ("b", "server", None)
+    assert "no process answered" in str(stall_failure(plan, 60, [], tmp_path / "stacks.txt"))
+
+
+def test_a_killed_process_names_the_memory_when_the_kernel_ended_something(plan):
+    message = {"role": "trainer", "index": 1, "code": -9, "log": "trainer-1.log", "tail": ["x"], "out_of_memory": True}
+    failure = exit_failure(plan, 1, message)
+    assert str(failure).startswith("trainer 1 (rank 3) on b: killed by signal 9 (SIGKILL); the kernel ended a process")
+
+
+def test_addresses_as_the_kernel_writes_them():
+    assert ipv4_of("02004D0A") == "10.77.0.2"
+    assert ipv4_of("0000000000000000FFFF000002004D0A") == "10.77.0.2"
+
+
+def test_repetitions_are_counted_per_connection(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(network.time, "monotonic", lambda: clock[0])
+    line = "0: 01004D0A:1000 02004D0A:2000 01 00000001:00000000 01:00000001 {:08X} 0 0 1".split
+    seen = []
+    for seconds, retries in [(0, 1), (10, 4), (30, 7), (32, 0), (40, 5)]:
+        clock[0] = seconds
+        fields = line()
+        fields[6] = f"{retries:08X}"
+        monkeypatch.setattr(network, "_connections", lambda fields=fields: iter([fields]))
+        peers = seen[0][1] if seen else SilentPeers(["10.77.0.2"])
+        seen.append((peers.look(), peers))
+    assert [found for found, _ in seen] == [{}, {"10.77.0.2": 10.0}, {"10.77.0.2": 30.0}, {}, {"10.77.0.2": 0.0}]
+
+
+def test_a_listening_port_is_seen():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert server.getsockname()[1] in network.listening_ports()
+
+
+CHILD = """
+import sys, time
+sys.path.insert(0, {hook!r})
+import sitecustomize
+def wait_here():
+    print("up", flush=True)
+    time.sleep(100)
+wait_here()
+"""
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A process that takes itself for a DGL server of a job, and its machine's log folder."""
+    hook = str(Path(health.__file__).with_name("hook"))
+    environment = {**os.environ, "TUTORIAL_LOG_DIR": str(tmp_path), "DGL_ROLE": "server", "TUTORIAL_INDEX": "0"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD.format(hook=hook)], stdout=subprocess.PIPE, env=environment, start_new_session=True
+    )
+    assert process.stdout.readline() == b"up\n"
+    yield process, tmp_path
+    process.kill()
+    process.communicate()
+
+
+def test_stacks_of_a_running_and_of_a_stopped_process(server):
+    process, folder = server
+    assert [(m.role, m.index, m.pid) for m in members(folder)] == [("server", 0, process.pid)]
+    [stack] = collect(folder)
+    assert "in wait_here" in stack.where()
+    assert not stack.stopped
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    [stack] = collect(folder)
+    assert stack.stopped
+    assert "in wait_here" in stack.text
+
+
+BYSTANDER = """
+import signal, time
+signal.signal(signal.SIGRTMAX - 1, lambda *_: print("signalled", flush=True))
+print("up", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("started", [1, None])
+def test_a_process_that_has_a_members_number_by_now_gets_no_signal(tmp_path, started):
+    """Started at another time; or ours, but no longer the program that handles the signal (it would end it)."""
+    code = BYSTANDER if started else BYSTANDER.replace("signal.signal(", "(lambda *_: None)(")
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"up\n"
+        note_member(tmp_path, process.pid, "trainer", started=started)
+        assert collect(tmp_path) == []
+        time.sleep(0.2)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        assert process.communicate()[0] == b""
+
+
+def note_member(folder: Path, pid: int, role: str, index: int = 0, started: int | None = None) -> None:
+    """What the hook would write for a process."""
+    (folder / ".processes").mkdir(exist_ok=True)
+    started = int(stat_of(pid)[STARTED]) if started is None else started
+    member = {"pid": pid, "parent": os.getpid(), "role": role, "index": index, "started": started}
+    (folder / ".processes" / f"{pid}.json").write_text(json.dumps(member))
+
+
+GROUPS = Path("/sys/fs/cgroup/memory")
+HOARD = "import sys; sys.stdin.readline(); hoard = [bytearray(1 << 20) for _ in range(4000)]"
+
+
+@pytest.mark.skipif(not os.access(GROUPS, os.W_OK), reason="needs a memory control group (v1) to write")
+def test_out_of_memory_is_told_of_the_own_group_only(tmp_path):
+    """Two processes are killed at the same time: one by the kernel, for want of memory, the other by somebody."""
+    groups = [GROUPS / f"tutorial-test-{os.getpid()}-{k}" for k in range(2)]
+    children = [subprocess.Popen([sys.executable, "-c", HOARD], stdin=subprocess.PIPE) for _ in groups]
+    look = MachineHealth(tmp_path, [])
+    try:
+        for index, (group, child) in enumerate(zip(groups, children, strict=True)):
+            group.mkdir()
+            (group / "memory.limit_in_bytes").write_text(str(60 << 20))
+            (group / "cgroup.procs").write_text(str(child.pid))
+            note_member(tmp_path, child.pid, "trainer", index)
+        look.look_at_memory()
+        children[0].stdin.write(b"go\n")
+        children[0].stdin.flush()
+        assert children[0].wait(timeout=20) == -signal.SIGKILL
+        children[1].kill()
+        assert children[1].wait(timeout=20) == -signal.SIGKILL
+        assert look.out_of_memory("trainer", 0, -signal.SIGKILL)
+        assert not look.out_of_memory("trainer", 1, -signal.SIGKILL)
+        assert not look.out_of_memory("trainer", 0, 1)
+    finally:
+        for group, child in zip(groups, children, strict=True):
+            child.kill()
+            child.communicate()
+            time.sleep(0.1)
+            group.rmdir()
+
+
+def test_what_is_wrong_with_a_disk(tmp_path):
+    assert disk_trouble(tmp_path, thorough=True) is None
+    assert list(tmp_path.iterdir()) == []
+    run = tmp_path / "run"
+    words = f"run folder {run} has vanished (removed or unmounted while the job ran)"
+    assert disk_trouble(run / "logs" / "machine-0") == words
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_a_full_disk_is_named_with_its_device(tmp_path):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "small-disk", str(tmp_path)], check=True)
+    try:
+        assert disk_trouble(tmp_path) is None
+        with contextlib.suppress(OSError), (tmp_path / "fill").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        assert disk_trouble(tmp_path) == f"no space left on {tmp_path} (small-disk, mounted on {tmp_path})"
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+DESCENDANTS = """
+import os, subprocess, sys
+from tutorial_lib.cluster.children import end_descendants
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+first = subprocess.Popen(["sleep", "100"], **quiet)
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+second = subprocess.Popen(["sleep", "100"], **quiet)
+end_descendants(second.poll)
+print(first.pid, second.poll())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a process of another user")
+def test_a_child_of_another_user_does_not_save_the_others():
+    done = subprocess.run([sys.executable, "-c", DESCENDANTS], capture_output=True, text=True, timeout=30)
+    pid, code = done.stdout.split() or ["0", done.stderr]
+    os.kill(int(pid), signal.SIGKILL)
+    assert code == str(-signal.SIGTERM)
+
+
+def test_a_folder_for_sockets_is_short_and_removed(tmp_path, monkeypatch):
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    monkeypatch.setattr(sockets, "parents", lambda: [str(long), "/var/tmp"])
+    with sockets.sockets_folder() as path:
+        assert not Path(path).is_relative_to(long)
+        assert len(path) + len("/listener-12345678") <= 107
+        listener = multiprocessing.connection.Listener(f"{path}/listener-12345678")  # the kernel takes it
+        listener.close()
+    assert not Path(path).exists()
+    monkeypatch.setattr(sockets, "parents", lambda: [str(long)])
+    with sockets.sockets_folder() as path:
+        assert path is None
+
+
+def test_folders_of_killed_agents_are_removed_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(sockets, "parents", lambda: [str(tmp_path)])
+    for name in ("dgl-job-deadbeef", "dgl-job-of-the-user", ".dgl-job-freshone"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "dgl-job-yourself").symlink_to(tmp_path / "dgl-job-of-the-user")
+    with sockets.sockets_folder() as living:
+        sockets.remove_abandoned()
+        left = {path.name for path in tmp_path.iterdir()}
+    assert left == {Path(living).name, "dgl-job-of-the-user", ".dgl-job-freshone", "dgl-job-yourself"}
+
+
+def test_signs_of_life(tmp_path):
+    look = MachineHealth(tmp_path, [])
+    look.signs_of_life()
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        (tmp_path / "trainer-0.log").write_text("hello")
+        deadline = time.monotonic() + 30
+        while sum(psutil.Process(busy.pid).cpu_times()[:2]) < 0.3:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        signs = look.signs_of_life()
+        assert signs["cpu"] > 0.1
+        assert signs["wrote"] == 5
+        assert look.signs_of_life()["wrote"] == 0
+    finally:
+        busy.kill()
+        busy.wait()

@@ -1,0 +1,68 @@
+"""Bytes per peer, counted by the kernel: on loopback here; between machines in test_train.py."""
+
+import socket
+
+import pytest
+
+from tutorial_lib.cluster import traffic
+from tutorial_lib.tools.finale.figures import traffic_figure
+
+
+@pytest.fixture
+def connection():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname(), timeout=10) as one, listener.accept()[0] as other:
+            yield one, other
+
+
+def send(count: int, one: socket.socket, other: socket.socket) -> None:
+    one.sendall(b"x" * count)
+    while count:
+        count -= len(other.recv(65536))
+
+
+def test_bytes_are_counted_by_peer(connection):
+    before = traffic.received_by_peer().get("127.0.0.1", 0)
+    send(100_000, *connection)
+    assert traffic.received_by_peer()["127.0.0.1"] >= before + 100_000
+
+
+def test_what_came_before_the_job_is_not_counted_and_closed_connections_are(connection, monkeypatch):
+    monkeypatch.setattr(traffic, "LOOK_SECONDS", 0.0)
+    send(50_000, *connection)
+    counted = traffic.Traffic(["127.0.0.1"])
+    send(70_000, *connection)
+    counted.look()
+    for end in connection:
+        end.close()
+    counted.look()
+    assert 70_000 <= counted.received()["127.0.0.1"] < 70_000 + 50_000
+
+
+def test_a_machine_that_sent_nothing_is_listed_with_zero():
+    assert traffic.Traffic(["192.0.2.1"]).received() == {"192.0.2.1": 0}
+
+
+def test_one_machine_alone_has_no_traffic():
+    assert traffic.Traffic([]).received() == {}
+
+
+def test_a_kernel_that_does_not_tell_gives_no_figures_instead_of_zeros(monkeypatch):
+    def refused():
+        raise traffic.TrafficUnknown("no list")
+
+    monkeypatch.setattr(traffic, "_connections", refused)
+    assert traffic.Traffic(["192.0.2.1"]).received() == {}
+
+
+def test_the_picture_has_senders_in_rows_and_receivers_in_columns():
+    ax = traffic_figure({"a": {"b": 3_000_000}, "b": {"a": 1_000_000}}).axes[0]
+    assert [text.get_text() for text in ax.texts] == ["-", "1", "3", "-"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a\nout: 1 MB", "b\nout: 3 MB"]
+
+
+def test_the_picture_needs_two_machines():
+    with pytest.raises(ValueError, match="two"):
+        traffic_figure({"machine-0": {}})

@@ -1,0 +1,118 @@
+"""The commands of ``tutorial_lib`` as a user gives them, and what tests read in the folder of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from runtime_support import MARK
+
+from tutorial_lib.data import Dataset
+
+
+def tutorial(*arguments: str, code: int = 0, timeout: float = 600) -> subprocess.CompletedProcess:
+    """``python -m tutorial_lib ...``, which must end with this exit code."""
+    command = [sys.executable, "-m", "tutorial_lib", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def train(out: Path, root: Path, *arguments: str) -> dict:
+    """``train`` with these options; its result."""
+    tutorial("train", *arguments, "--out", str(out), "--root", str(root))
+    return json.loads((out / "result.json").read_text())
+
+
+def launch(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    """``launch``, whatever its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "tutorial_lib", "launch", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=cwd,
+    )
+
+
+def check_predictions(out: Path, result: dict, dataset: Dataset) -> None:
+    """Scored against the labels in the data set's own order, the predictions give the reported accuracies exactly."""
+    predictions = np.load(out / "predictions.npy")
+    labels = dataset.graph.ndata["label"].numpy()
+    assert predictions.shape == labels.shape
+    assert predictions.dtype == np.int64
+    for name in ("val", "test"):
+        mask = dataset.graph.ndata[f"{name}_mask"].numpy()
+        assert (predictions[mask] == labels[mask]).mean() == pytest.approx(result[f"{name}_accuracy"], abs=1e-12)
+
+
+def losses(out: Path) -> list[float]:
+    """By epoch, of a finished run in which none is missing."""
+    result = json.loads((out / "result.json").read_text())
+    assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(len(result["epochs"])))
+    return [epoch["loss"] for epoch in result["epochs"]]
+
+
+def events_of(out: Path) -> list[dict]:
+    """Those of a run so far; the last line may be half written."""
+    path = out / "events.jsonl"
+    content = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
+
+
+def wait_for_event(run: Path, kind: str, command: subprocess.Popen, seconds: float = 120) -> None:
+    """Until a run that a command carries out has told an event of this kind."""
+    deadline = time.monotonic() + seconds
+    while not any(event["kind"] == kind for event in events_of(run)):
+        assert command.poll() is None, command.communicate()[1]
+        assert time.monotonic() < deadline, f"no {kind} event within {seconds} s"
+        time.sleep(0.1)
+
+
+def heed_ctrl_c() -> None:
+    """A suite that a shell started in the background ignores it, and hands that down; so does nohup with SIGHUP."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def start_and_kill(arguments: list[str], out: Path, epoch: int, kill: Callable[[subprocess.Popen], None]) -> str:
+    """Start a run, call ``kill`` in the middle of an epoch, and wait for its end; returns what it printed."""
+    run = subprocess.Popen(
+        [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    while not any(
+        event["kind"] == "step" and (event["epoch"], event["step"]) >= (epoch, 5) for event in events_of(out)
+    ):
+        assert run.poll() is None, run.stdout.read()
+        time.sleep(0.02)
+    kill(run)
+    printed, _ = run.communicate(timeout=60)
+    assert run.returncode != 0
+    return printed
+
+
+def kill_trainer(rank: int) -> Callable[[subprocess.Popen], None]:
+    """For ``start_and_kill``: kills the trainer of this rank, which a test with ``nothing_left`` has started."""
+
+    def kill(_run: subprocess.Popen) -> None:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                environment = process.environ()
+                ours = environment.get(MARK) == os.environ[MARK] and environment.get("RANK") == str(rank)
+                if ours and "tutorial_lib.trainer" in process.cmdline():
+                    process.kill()
+
+    return kill

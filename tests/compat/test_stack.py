@@ -1,0 +1,216 @@
+"""``import dgl`` on any torch: with GraphBolt where DGL has a library for it, else without. Runs on both stacks."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import dgl.distributed
+import pytest
+import torch
+
+import tutorial_lib
+from tutorial_lib.compat import graphbolt_stub, server_sleep, stack
+from tutorial_lib.partition import partition_dataset
+
+HOOK = Path(tutorial_lib.__file__).parent / "cluster" / "hook"
+# What a torch of tomorrow looks like to DGL: `torch.__version__` is all that decides.
+OTHER_TORCH = "import torch; torch.__version__ = '9.9.9+cpu'\n"
+HAS_LIBRARY = torch.__version__.split("+")[0] == "2.2.1"
+
+
+def python(code: str, **variables: str) -> subprocess.CompletedProcess:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TUTORIAL_", "PYTHONPATH"))
+    }
+    return subprocess.run(
+        [sys.executable, "-W", "default", "-c", code],
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        start_new_session=True,  # as the agent starts a server
+    )
+
+
+@pytest.fixture
+def fake_dgl(tmp_path, monkeypatch) -> str:
+    """Folder of a ``dgl`` with GraphBolt libraries for three versions, one of them of two digits."""
+    (tmp_path / "graphbolt").mkdir()
+    for version in ("2.10.0", "2.2.1", "2.0.0"):
+        (tmp_path / "graphbolt" / f"libgraphbolt_pytorch_{version}.so").touch()
+    (tmp_path / "graphbolt" / "base.py").touch()
+    monkeypatch.setattr(graphbolt_stub, "_has_datapipes", lambda: True)
+    return str(tmp_path)
+
+
+def with_torch(monkeypatch, version: str) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
+
+
+def stand_in(monkeypatch, fake_dgl: str) -> ModuleType:
+    with_torch(monkeypatch, "2.13.0+cpu")
+    spec = graphbolt_stub.Finder().find_spec("dgl.graphbolt", [fake_dgl])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_libraries_are_listed_in_order_of_version(fake_dgl, monkeypatch, tmp_path):
+    assert graphbolt_stub.built_for([fake_dgl]) == ["2.0.0", "2.2.1", "2.10.0"]
+    assert graphbolt_stub.built_for([str(tmp_path / "nowhere")]) == []
+    monkeypatch.setenv("DGL_LIBRARY_PATH", fake_dgl)
+    assert graphbolt_stub.built_for([]) == ["2.0.0", "2.2.1", "2.10.0"]
+
+
+@pytest.mark.parametrize("version", ["2.2.1", "2.2.1+cu121", "2.10.0"])
+def test_where_there_is_a_library_nothing_changes(fake_dgl, monkeypatch, version):
+    with_torch(monkeypatch, version)
+    assert graphbolt_stub.problem([fake_dgl]) is None
+    assert graphbolt_stub.Finder().find_spec("dgl.graphbolt", [fake_dgl]) is None
+
+
+def test_a_library_without_datapipes_is_no_graphbolt(fake_dgl, monkeypatch):
+    with_torch(monkeypatch, "2.2.1")
+    monkeypatch.setattr(graphbolt_stub, "_has_datapipes", lambda: False)
+    assert "torchdata.datapipes" in graphbolt_stub.problem([fake_dgl])
+
+
+@pytest.mark.parametrize("name", ["dgl", "dgl.nn", "dgl.graphbolts", "torch", "dgl.graphbolt.impl"])
+def test_other_names_are_left_to_python(fake_dgl, monkeypatch, name):
+    with_torch(monkeypatch, "2.13.0")
+    monkeypatch.delitem(sys.modules, "dgl.graphbolt", raising=False)
+    assert graphbolt_stub.Finder().find_spec(name, [fake_dgl]) is None
+
+
+def test_every_use_is_one_error_that_names_the_versions(fake_dgl, monkeypatch):
+    module = stand_in(monkeypatch, fake_dgl)
+    words = r"is not there: this DGL has a GraphBolt library for torch 2.0.0, 2.2.1, 2.10.0, and this is torch 2.13.0"
+    monkeypatch.setitem(sys.modules, "dgl.graphbolt", module)
+    uses = [
+        lambda: module.ItemSet,
+        lambda: module.FusedCSCSamplingGraph(),
+        lambda: module.FusedCSCSamplingGraph.from_dglgraph,
+        lambda: exec("from dgl.graphbolt import ItemSet", {}),
+        lambda: graphbolt_stub.Finder().find_spec("dgl.graphbolt.impl", []),
+    ]
+    for use in uses:
+        with pytest.raises(ImportError, match=words):
+            use()
+
+
+def test_what_python_and_notebooks_ask_of_any_module(fake_dgl, monkeypatch):
+    module = stand_in(monkeypatch, fake_dgl)
+    assert not hasattr(module, "__file__")
+    assert not hasattr(module, "_repr_html_")
+    assert "dgl.graphbolt" in repr(module)
+    assert not isinstance(3, module.FusedCSCSamplingGraph)  # a DGL server asks this of each graph
+    assert graphbolt_stub.is_missing(module)
+    assert not graphbolt_stub.is_missing(sys)
+
+
+def test_one_finder_is_enough():
+    graphbolt_stub.install()
+    assert sum(hasattr(finder, "tutorial_lib_finder") for finder in sys.meta_path) == 1
+
+
+def test_this_stack_is_what_it_is():
+    assert (stack.graphbolt_problem() is None) is HAS_LIBRARY
+    assert stack.import_dgl().graph(([0], [0])).num_nodes() == 1
+
+
+@pytest.mark.parametrize("before", ["", OTHER_TORCH])
+def test_import_dgl_in_a_notebook_says_nothing(before):
+    """After ``import tutorial_lib``, a plain ``import dgl`` works, on a torch that DGL has never seen too."""
+    code = "import tutorial_lib, dgl, dgl.distributed, dgl.nn; print(dgl.graph(([0, 1], [1, 0])).num_edges())"
+    done = python(before + code, PYTHONWARNINGS="default")
+    assert done.stdout == "2\n", done.stderr
+    noise = [line for line in done.stderr.splitlines() if "Warning" in line and "DeprecationWarning" not in line]
+    assert noise == []
+
+
+def test_a_script_of_a_job_needs_no_tutorial_lib(tmp_path):
+    """The hook is in every process of a job, in what a script starts, too."""
+    code = OTHER_TORCH + (
+        "import sys, dgl, dgl.distributed; print('tutorial_lib' in sys.modules)\n"
+        "try:\n    dgl.graphbolt.ItemSet\n"
+        "except ImportError as error: print(error)"
+    )
+    done = python(code, PYTHONPATH=str(HOOK), TUTORIAL_LOG_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "False"
+    assert second.startswith("dgl.graphbolt.ItemSet is not there: this DGL has a GraphBolt library for torch 2.0.0, ")
+
+
+def test_outside_of_a_job_the_hook_changes_nothing():
+    """Somebody's PYTHONPATH may still hold it."""
+    done = python(
+        "import sys; print([f for f in sys.meta_path if hasattr(f, 'tutorial_lib_finder')])", PYTHONPATH=str(HOOK)
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+CLOCK = """
+import time
+from dgl.distributed import rpc_client, rpc_server
+slept = []
+time.sleep = slept.append
+for seconds in (3, 1):
+    rpc_server.time.sleep(seconds)
+print(slept, rpc_server.time.monotonic is time.monotonic, rpc_client.time is time)
+"""
+SOON = "from tutorial_lib.compat.server_sleep import connect_soon; assert connect_soon()\n"
+
+
+@pytest.mark.parametrize(("before", "slept"), [(SOON, "[0.3, 1]"), ("", "[3, 1]")])
+def test_only_a_server_that_asks_for_it_sleeps_less(tmp_path, before, slept):
+    """A script that `launch` runs has the DGL that it would have without us: also the process that serves."""
+    job = {"TUTORIAL_LOG_DIR": str(tmp_path), "TUTORIAL_INDEX": "0", "DGL_ROLE": "server"}
+    done = python(before + CLOCK, PYTHONPATH=str(HOOK), **job)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"{slept} True True"
+    assert '"role": "server"' in next((tmp_path / ".processes").glob("*.json")).read_text()
+
+
+OTHER = ["time.sleep(5)", "time.sleep(3)  # another one", f"{server_sleep.KNOWN}    time.sleep(3)"]
+
+
+@pytest.mark.parametrize("text", OTHER)
+def test_a_dgl_with_another_text_keeps_its_sleep(tmp_path, monkeypatch, text):
+    path = tmp_path / "other_dgl_server.py"
+    path.write_text(f"import time\n\n\ndef start_server():\n    {text}\n")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(dgl.distributed, "rpc_server", module)
+    assert not server_sleep.connect_soon()
+    assert module.time is time
+
+
+ASKS = "try:\n    from outdated import asked\nexcept ImportError:\n    asked = None\n"
+
+
+@pytest.mark.parametrize("installed", ["import tutorial_lib\n", ""])
+def test_only_ogb_is_kept_from_asking_the_web(tmp_path, installed):
+    """Everybody else has the package `outdated`, as without us; the hook does the same for a script."""
+    (tmp_path / "ogb").mkdir()
+    (tmp_path / "ogb" / "__init__.py").write_text("from ogb.version import asked\n")
+    (tmp_path / "ogb" / "version.py").write_text(ASKS)
+    (tmp_path / "outdated.py").write_text("asked = 'the web'\n")
+    code = f"{installed}import ogb, outdated; print(ogb.asked, outdated.asked)"
+    path = os.pathsep.join([str(HOOK), str(tmp_path)])
+    assert python(code, PYTHONPATH=path, TUTORIAL_LOG_DIR=str(tmp_path)).stdout == "None the web\n"
+    assert installed or python(code, PYTHONPATH=str(tmp_path)).stdout == "the web the web\n"
+
+
+def test_partitions_have_the_formats_that_the_stack_has(small_dataset, tmp_path):
+    partition = partition_dataset(small_dataset, 2, tmp_path / "parts", method="random")
+    names = {Path(name).name for name in partition.manifest["files"]}
+    assert ("fused_csc_sampling_graph.pt" in names) is HAS_LIBRARY
+    assert "graph.dgl" in names

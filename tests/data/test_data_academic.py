@@ -1,0 +1,194 @@
+"""synthetic-academic: sizes, structure that can be learned, one relation name for two relations, and its partitions."""
+
+from __future__ import annotations
+
+import dgl
+import numpy as np
+import pytest
+import torch
+
+from tutorial_lib.compat.stack import graphbolt_problem
+from tutorial_lib.data import Dataset, check_dataset, load_dataset
+from tutorial_lib.data.academic import RELATIONS, generate_synthetic_academic
+from tutorial_lib.errors import InputError
+from tutorial_lib.partition import choose_method, load_partition_folder, partition_dataset
+
+TINY = 0.002
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Dataset:
+    return generate_synthetic_academic(TINY)
+
+
+def test_what_is_generated_has_not_changed(tiny):
+    """A deliberate change raises ``VERSION`` and writes it down here."""
+    assert tiny.fingerprint() == "c282e7eaa15674cbe6c4b302da3a9bd404b57da1241ab793a948633567a3b609"
+
+
+def test_same_seed_gives_the_same_content_and_another_seed_does_not(tiny):
+    assert generate_synthetic_academic(TINY).fingerprint() == tiny.fingerprint()
+    assert generate_synthetic_academic(TINY, seed=1).fingerprint() != tiny.fingerprint()
+
+
+def test_the_cache_gives_what_was_generated(tiny, tmp_path):
+    for _ in range(2):
+        assert load_dataset("synthetic-academic", scale=TINY, root=tmp_path).fingerprint() == tiny.fingerprint()
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["synthetic-academic-0.002-seed0-v1"]
+
+
+def test_types_relations_and_their_reverses(tiny):
+    graph = tiny.graph
+    assert graph.ntypes == ["author", "field", "paper"]
+    assert graph.num_nodes("paper") == round(736_389 * TINY)
+    assert len(graph.canonical_etypes) == 8
+    for (start, name, end), back in RELATIONS.items():
+        src, dst = graph.edges(etype=(start, name, end), order="eid")
+        assert len(src) == pytest.approx(graph.num_edges((end, back, start)))
+        assert torch.equal(torch.stack([dst, src]), torch.stack(graph.edges(etype=(end, back, start), order="eid")))
+        assert len(torch.unique(src * graph.num_nodes(end) + dst)) == len(src)  # no edge twice
+    src, dst = graph.edges(etype="cites")
+    assert not (src == dst).any()
+    with pytest.raises(dgl.DGLError, match='"has-topic" is ambiguous'):
+        graph.num_edges("has-topic")
+
+
+def test_only_papers_have_features_and_labels(tiny):
+    assert (tiny.target, tiny.num_features, tiny.num_classes) == ("paper", 64, 16)
+    assert tiny.is_heterogeneous
+    assert dict(tiny.graph.nodes["author"].data) == dict(tiny.graph.nodes["field"].data) == {}
+    assert sum(tiny.split_counts().values()) == tiny.graph.num_nodes("paper")
+
+
+def test_neighbours_say_what_the_topic_is(tiny):
+    """Of two papers of one author, and of a paper and one that it cites, many more have one topic than by chance."""
+    graph, label = tiny.graph, tiny.target_data["label"]
+    by_chance = float((torch.bincount(label) / len(label)).pow(2).sum())
+    src, dst = graph.edges(etype="cites")
+    assert float((label[src] == label[dst]).float().mean()) > 4 * by_chance
+    two = dgl.metapath_reachable_graph(graph, ["written-by", "writes"])
+    src, dst = two.edges()
+    assert float((label[src] == label[dst])[src != dst].float().mean()) > 2 * by_chance
+
+
+@pytest.mark.parametrize(("scale", "seed"), [(0.001, 0), (1.1, 0), (0.01, -1)])
+def test_wrong_arguments(scale, seed, tmp_path):
+    with pytest.raises(InputError, match="synthetic-academic"):
+        load_dataset("synthetic-academic", scale=scale, seed=seed, root=tmp_path)
+
+
+def changed(dataset: Dataset, **frames: torch.Tensor) -> Dataset:
+    """A copy with other data; ``author_feat`` is ``feat`` of the authors."""
+    graph = dataset.graph.clone()
+    for key, value in frames.items():
+        kind, name = key.split("_", 1)
+        graph.nodes[kind].data[name] = value
+    return Dataset(dataset.name, graph, dataset.num_classes)
+
+
+def test_faults_are_named(tiny):
+    authors = tiny.graph.num_nodes("author")
+    with pytest.raises(InputError, match=r"types with labels \('label'\) are \['author', 'paper'\]"):
+        check_dataset(changed(tiny, author_label=torch.zeros(authors, dtype=torch.int64)))
+    broken = torch.zeros(authors, 2)
+    broken[3] = float("inf")
+    with pytest.raises(InputError, match="nodes of type author: feat has NaN or infinite values in 1"):
+        check_dataset(changed(tiny, author_feat=broken))
+    empty = dgl.heterograph({("a", "r", "b"): ([0], [0]), ("b", "s", "a"): ([], [])})
+    empty.nodes["a"].data["label"] = torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"no edge of type \('b', 's', 'a'\)"):
+        check_dataset(Dataset("empty", empty, 1))
+
+
+@pytest.fixture(scope="module")
+def cut(tiny, tmp_path_factory):
+    return partition_dataset(tiny, 2, tmp_path_factory.mktemp("academic") / "p")
+
+
+def test_every_part_gets_its_share_of_every_type(cut, tiny):
+    report = cut.report
+    assert report.method == "metis"
+    assert set(report.nodes_of) == set(tiny.graph.ntypes)
+    for counts in [*report.nodes_of.values(), report.train_nodes]:
+        assert max(counts) < 1.2 * min(counts)
+    assert report.nodes == np.sum(list(report.nodes_of.values()), axis=0).tolist()
+    assert sum(report.edges) == tiny.graph.num_edges()
+    # An edge and its reverse are cut together.
+    for (start, name, end), back in RELATIONS.items():
+        assert report.edge_cut_of[f"{start}:{name}:{end}"] == report.edge_cut_of[f"{end}:{back}:{start}"]
+
+
+def test_maps_by_type_lead_back_to_the_original(cut, tiny):
+    graph = tiny.graph
+    seen = dict.fromkeys(graph.ntypes, 0)
+    for part in range(2):
+        local, feats, _, book, *_ = dgl.distributed.load_partition(str(cut.config), part)
+        kinds, typed = book.map_to_per_ntype(local.ndata[dgl.NID])
+        inner = local.ndata["inner_node"].bool()
+        for number, name in enumerate(graph.ntypes):
+            mine = typed[inner & (kinds == number)]
+            assert cut.report.nodes_of[name][part] == len(mine)
+            assert torch.equal(mine, torch.arange(len(mine)) + seen[name])  # stretches, part by part
+            seen[name] += len(mine)
+            if name == "paper":
+                original = torch.from_numpy(cut.node_map[name][mine.numpy()])
+                for key in ("feat", "label"):
+                    assert torch.equal(feats[f"paper/{key}"], graph.nodes["paper"].data[key][original])
+        relations, edges = book.map_to_per_etype(local.edata[dgl.EID])
+        ends = [typed[end] for end in local.edges(order="eid")]
+        for number, relation in enumerate(graph.canonical_etypes):
+            chosen = relations == number
+            original = torch.from_numpy(cut.edge_map[":".join(relation)][edges[chosen].numpy()])
+            expected = [end[original] for end in graph.edges(etype=relation, order="eid")]
+            for kind, end, wanted in zip((relation[0], relation[2]), ends, expected, strict=True):
+                assert torch.equal(torch.from_numpy(cut.node_map[kind][end[chosen].numpy()]), wanted)
+    for name, inverse in cut.node_map_inverse.items():
+        assert (inverse[cut.node_map[name]] == np.arange(graph.num_nodes(name))).all()
+
+
+def test_the_folder_is_opened_again_and_reused(cut, tiny):
+    found = load_partition_folder(cut.folder)
+    assert found.report == cut.report
+    assert {name: len(ids) for name, ids in found.node_map.items()} == found.types["nodes"]
+    assert partition_dataset(tiny, 2, cut.folder).reused
+    facts = found.manifest["dataset"]
+    assert (facts["target"], facts["node_types"]["field"]) == ("paper", round(59_965 * TINY))
+
+
+@pytest.mark.skipif(graphbolt_problem() is not None, reason="no GraphBolt with this torch")
+def test_graphbolt_s_format_holds_the_same_typed_edges(cut):
+    for part in range(2):
+        plain, _, _, book, *_ = dgl.distributed.load_partition(str(cut.config), part)
+        bolt = dgl.distributed.load_partition(str(cut.config), part, use_graphbolt=True)[0]
+        indptr, indices, edges = plain.adj_tensors("csc")
+        assert torch.equal(bolt.csc_indptr.long(), indptr)
+        assert torch.equal(bolt.indices.long(), indices)
+        assert torch.equal(bolt.type_per_edge.long(), book.map_to_per_etype(plain.edata[dgl.EID])[0][edges])
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_other_numbers_of_parts(tiny, tmp_path, parts):
+    done = partition_dataset(tiny, parts, tmp_path / "p")
+    assert sorted(done.node_map["author"]) == list(range(tiny.graph.num_nodes("author")))
+    assert len(done.report.nodes_of["paper"]) == parts
+
+
+def test_random_is_done_too_and_cuts_more(cut, tiny, tmp_path):
+    random = partition_dataset(tiny, 2, tmp_path / "p", method="random").report
+    assert 0.45 < random.edge_cut_share < 0.55
+    assert cut.report.edge_cut_share < random.edge_cut_share
+
+
+@pytest.mark.parametrize("method", ["multilevel", "streaming"])
+def test_our_own_methods_refuse_several_types(tiny, tmp_path, method):
+    with pytest.raises(InputError, match="one type of nodes only") as caught:
+        partition_dataset(tiny, 2, tmp_path / "p", method=method)
+    assert "metis or random" in caught.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_that_is_too_small_is_said_without_a_method_that_cannot_help(tiny):
+    assert choose_method(tiny.graph, 2).method == "metis"
+    with pytest.raises(InputError, match="does not fit in") as caught:
+        choose_method(tiny.graph, 2, max_memory="1MB")
+    assert "--method" not in caught.value.remedy

@@ -1,0 +1,93 @@
+"""What every data set is checked for before anything is started with it."""
+
+from __future__ import annotations
+
+import dgl
+import pytest
+import torch
+from shared_data import tiny_dataset
+
+from tutorial_lib.data import check_dataset, load_dataset
+from tutorial_lib.errors import InputError
+
+
+def with_node_data(**changes):
+    dataset = tiny_dataset()
+    dataset.graph.ndata.update(changes)
+    return dataset
+
+
+def nan_features():
+    feat = torch.zeros(8, 2)
+    feat[5, 1] = float("nan")
+    return feat
+
+
+def test_a_good_data_set_passes_unchanged():
+    dataset = tiny_dataset()
+    assert check_dataset(dataset) is dataset
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"feat": nan_features()}, "NaN or infinite values in 1 of 8 rows, first in row 5"),
+        ({"feat": torch.zeros(8, 2, dtype=torch.bfloat16)}, r"feat is torch\.bfloat16, expected torch\.float32"),
+        ({"feat": torch.zeros(8)}, r"feat has shape \(8,\)"),
+        ({"feat": torch.zeros(8, 0)}, r"feat has shape \(8, 0\)"),
+        ({"label": torch.full((8,), 2)}, "labels run from 2 to 2, expected 0 to 1"),
+        ({"label": torch.full((8,), -1)}, "labels run from -1 to -1"),
+        ({"label": torch.zeros(8)}, r"label is torch\.float32"),
+        ({"label": torch.zeros(8, 1, dtype=torch.int64)}, r"of shape \(8, 1\)"),
+        ({"val_mask": torch.zeros(8, dtype=torch.bool)}, "val_mask selects no node"),
+        ({"val_mask": torch.ones(8, dtype=torch.bool)}, "nodes are in more than one split"),
+        ({"test_mask": torch.ones(8, dtype=torch.uint8)}, r"test_mask is torch\.uint8"),
+    ],
+)
+def test_each_fault_is_named(changes, words):
+    with pytest.raises(InputError, match=words) as caught:
+        check_dataset(with_node_data(**changes))
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("key", ["feat", "label", "train_mask"])
+def test_missing_node_data_is_named(key):
+    dataset = tiny_dataset()
+    del dataset.graph.ndata[key]
+    with pytest.raises(InputError, match=key):
+        check_dataset(dataset)
+
+
+def test_features_may_be_missing_when_not_needed():
+    dataset = tiny_dataset()
+    del dataset.graph.ndata["feat"]
+    assert check_dataset(dataset, need_features=False).num_features == 0
+
+
+def test_an_empty_graph_is_refused():
+    dataset = tiny_dataset()
+    dataset.graph = dgl.graph(([], []), num_nodes=8)
+    with pytest.raises(InputError, match="8 nodes and 0 edges"):
+        check_dataset(dataset)
+
+
+def test_unknown_name():
+    with pytest.raises(InputError, match="unknown data set 'cora'") as caught:
+        load_dataset("cora")
+    assert "synthetic-products" in caught.value.remedy
+
+
+def test_fingerprint_sees_every_part():
+    base = tiny_dataset().fingerprint()
+    assert tiny_dataset().fingerprint() == base
+    assert with_node_data(feat=torch.zeros(8, 2)).fingerprint() != base
+    assert with_node_data(label=torch.zeros(8, dtype=torch.int64)).fingerprint() != base
+    other = tiny_dataset()
+    other.graph = dgl.add_edges(other.graph, 0, 2)
+    assert other.fingerprint() != base
+    lengths = [tiny_dataset() for _ in range(2)]
+    for number, dataset in enumerate(lengths):
+        dataset.graph.edata["length"] = torch.full((18,), float(number))
+    assert len({base, *(dataset.fingerprint() for dataset in lengths)}) == 3
+    # Without edge data the value is part of the names of folders that are there already.
+    assert base.startswith("6e131b54205f")

@@ -1,0 +1,71 @@
+"""A kernel that is killed while a cell of level 2 trains: its ranks end with it, and leave nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+
+
+def code_cells(name: str) -> list[str]:
+    cells = json.loads((NOTEBOOKS / name).read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def ranks_that_have_met(kernel: psutil.Process, seconds: float = 100) -> list[psutil.Process]:
+    """The kernel's processes, when two of them have connections that they did not inherit from it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        inherited, found = set(kernel.net_connections("tcp")), kernel.children(recursive=True)
+        own = []
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                own.append({(c.laddr, c.raddr) for c in process.net_connections("tcp") if c.raddr})
+        if sum(bool(pairs - {(c.laddr, c.raddr) for c in inherited}) for pairs in own) >= 2:
+            return found
+        assert time.monotonic() < deadline, f"{len(found)} processes, which have not met"
+        time.sleep(0.1)
+
+
+rare = pytest.mark.faults
+
+
+@pytest.mark.parametrize(
+    ("name", "until"),
+    [
+        ("06_multi_gpu_node_classification.ipynb", "mp.spawn(ranks.train_and_write"),
+        ("08_graphbolt_multi_gpu.ipynb", "demo(ranks.rank_0_alone"),
+        pytest.param("05_data_parallel_by_hand.ipynb", "run(lesson.unequal_steps, 5.0, False)", marks=rare),
+        pytest.param("07_ddp_pitfalls.ipynb", "attempt(two_ranks, pitfalls.train_uneven", marks=rare),
+    ],
+)
+def test_nothing_is_left_when_the_kernel_is_killed(name, until, nothing_left):
+    environment = {**os.environ, "DGLBACKEND": "pytorch"}
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    manager, client = start_new_kernel(kernel_name="python3", env=environment, cwd=str(NOTEBOOKS))
+    try:
+        for cell in code_cells(name):
+            if until in cell:
+                client.execute(cell)
+                ranks = ranks_that_have_met(psutil.Process(manager.provisioner.pid))
+                break
+            reply = client.execute_interactive(cell, timeout=120, output_hook=lambda _message: None)
+            assert reply["content"]["status"] == "ok", cell
+        else:
+            raise AssertionError(f"{until!r} is in no cell of {name}")
+        # The kernel alone, as the kernel's out-of-memory killer does it. Jupyter's own way ends the whole process group
+        # at once, with the tracker that would have removed the semaphores of torch's mp.spawn.
+        os.kill(manager.provisioner.pid, signal.SIGKILL)
+        assert psutil.wait_procs(ranks, timeout=10)[1] == []
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)

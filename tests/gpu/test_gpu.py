@@ -1,0 +1,157 @@
+"""What needs a GPU: ``make test-gpu``, or ``pytest tests/gpu`` where only torch and pytest are installed.
+
+A test skips with the reason where there is no GPU, too few of them, or no DGL. ``pytest.ini`` of this folder leaves out
+what the other tests need.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_block, seconds_per_step, train_ranks
+
+from tutorial_lib.models.plain_sage import PlainSAGEConv
+from tutorial_lib.processes import spawn
+from tutorial_lib.trainer.placement import CPU, Placement, dgl_runs_on
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
+GPU = torch.device("cuda", 0)
+FORK = """
+import torch
+from tutorial_lib.processes import fork, fork_safety
+torch.zeros(1, device="cuda")
+print("safe" if fork_safety().fork else "unsafe")
+fork(lambda rank, world_size: torch.zeros(1, device="cuda").item(), 1, timeout=60)
+"""
+
+
+def need_gpus(count: int = 1) -> None:
+    """Skip the test where torch cannot use so many GPUs."""
+    have = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if have < count:
+        pytest.skip(f"needs {count} GPU{'s' if count > 1 else ''}, torch finds {have}")
+
+
+def need_dgl() -> None:
+    """Skip the test where DGL is not installed."""
+    if importlib.util.find_spec("dgl") is None:
+        pytest.skip("DGL is not installed")
+
+
+@pytest.mark.parametrize("sizes", [(16, 32), (32, 16)])
+@pytest.mark.parametrize("shape", BLOCKS)
+def test_plain_layer_equals_itself_on_the_cpu(shape, sizes):
+    need_gpus()
+    block, layer = random_block(*BLOCKS[shape]), PlainSAGEConv(*sizes)
+    x = torch.randn(BLOCKS[shape][1], sizes[0])
+    expected = outcome(layer, block, x, CPU.device)
+    moved = block.map(lambda tensor: tensor.to(GPU))
+    assert largest_difference(outcome(layer, moved, x, GPU), expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("shape", BLOCKS)
+def test_plain_layer_equals_that_of_dgl_on_the_cpu(shape):
+    need_dgl()
+    need_gpus()
+    import dgl
+
+    block, (dst, src, *_) = random_block(*BLOCKS[shape]), BLOCKS[shape]
+    into = torch.repeat_interleave(torch.arange(dst), block.indptr.diff())
+    theirs = dgl.create_block((block.indices, into), num_src_nodes=src, num_dst_nodes=dst)
+    native, plain = dgl.nn.SAGEConv(16, 32, "mean"), PlainSAGEConv(16, 32)
+    plain.load_state_dict(native.state_dict())
+    x = torch.randn(src, 16)
+    moved = block.map(lambda tensor: tensor.to(GPU))
+    assert largest_difference(outcome(plain, moved, x, GPU), outcome(native, theirs, x, CPU.device)) <= TOLERANCE
+
+
+def test_layers_of_a_dgl_with_cuda():
+    need_dgl()
+    need_gpus()
+    if not dgl_runs_on(GPU):
+        pytest.skip("this DGL is a CPU build; on a GPU the layers are plain torch")
+    import dgl
+
+    graph = dgl.graph((torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])))
+    layer, x = dgl.nn.SAGEConv(4, 2, "mean"), torch.randn(3, 4)
+    expected = outcome(layer, graph, x, CPU.device)
+    assert largest_difference(outcome(layer, graph.to(GPU), x, GPU), expected) <= TOLERANCE
+
+
+def test_a_batch_arrives_as_it_was():
+    """Through pinned memory and on a stream of its own."""
+    need_gpus()
+    place = Placement(GPU, native=False)
+    blocks = [random_block(50, 90, 300), random_block(10, 50, 80, 1)]
+    for k in range(20):  # memory that is given back is used again
+        x = torch.full((90, 100), float(k))
+        moved, rows = place.take(blocks, x)
+        assert rows.device == GPU
+        assert torch.equal(rows.cpu(), x)
+        for old, new in zip(blocks, moved, strict=True):
+            assert torch.equal(old.indices, new.indices.cpu())
+            assert torch.equal(old.indptr, new.indptr.cpu())
+
+
+@pytest.mark.parametrize(("ranks", "backend"), [(1, "nccl"), (2, "nccl"), (2, "gloo")])
+def test_ddp_loses_as_cpu_ranks_do(ranks, backend):
+    """With gloo, both ranks share one GPU."""
+    need_gpus(ranks if backend == "nccl" else 1)
+    devices = tuple(torch.device("cuda", rank if backend == "nccl" else 0) for rank in range(ranks))
+    expected = spawn(train_ranks, ranks, ((CPU.device,) * ranks,), backend="gloo", timeout=200)[0]
+    found = spawn(train_ranks, ranks, (devices,), backend=backend, timeout=200)[0]
+    assert found == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_gradients_averaged_by_hand(ranks):
+    """Lesson 05."""
+    need_gpus(ranks)
+    from support.lessons.data_parallel import by_hand
+
+    x, y = torch.randn(8, 2), torch.randn(8)
+    results = []
+    for device, backend in (("cpu", "gloo"), ("cuda", "nccl")):
+        devices = tuple(torch.device("cpu") if device == "cpu" else torch.device("cuda", k) for k in range(ranks))
+        results.append(spawn(by_hand, ranks, (devices, x, y, 3, "plain"), backend=backend, timeout=200))
+    cpu, gpu = ({str(rank): held[-1]["weight after"] for rank, held in enumerate(result)} for result in results)
+    assert largest_difference(gpu, cpu) < TOLERANCE
+
+
+def test_a_fork_after_cuda_fails_as_we_say_and_spawn_works():
+    need_gpus()
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=400)
+    assert done.returncode != 0
+    assert "Cannot re-initialize CUDA in forked subprocess" in done.stderr, done.stderr
+    assert done.stdout.split()[:1] == ["unsafe"], done.stdout
+    torch.zeros(1, device=GPU)
+    spawn(train_ranks, 1, ((GPU,),), backend="nccl", timeout=200)
+
+
+def test_seconds_per_step():
+    need_gpus()
+    cpu, gpu = seconds_per_step(CPU), seconds_per_step(Placement(GPU, native=False))
+    print(f"a step: {cpu:.3f} s on {torch.get_num_threads()} threads, {gpu:.4f} s on {torch.cuda.get_device_name(GPU)}")
+
+
+@pytest.mark.parametrize("where", [["--single-process"], ["--emulate", "2"]])
+def test_train_on_both_devices(where, tmp_path):
+    need_dgl()
+    need_gpus()
+    found = {}
+    for device in ("cpu", "cuda"):
+        out = tmp_path / device
+        options = ["--scale", "0.01", "--epochs", "5", "--root", str(tmp_path / "data"), "--out", str(out)]
+        command = [sys.executable, "-m", "tutorial_lib", "train", *where, "--device", device, *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+        if "emulated machines" in done.stderr:
+            pytest.skip("this computer has no emulated machines")
+        assert done.returncode == 0, done.stderr
+        found[device] = json.loads((out / "result.json").read_text())
+    assert found["cuda"]["device"] == "cuda"
+    assert found["cuda"]["val_accuracy"] == pytest.approx(found["cpu"]["val_accuracy"], abs=0.03)

@@ -1,0 +1,48 @@
+"""The tests for a GPU, where there is none: each skips and says why; and what they compute on the CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from gpu_support import random_block, seconds_per_step, train_ranks
+
+from tutorial_lib.processes import spawn
+from tutorial_lib.trainer.placement import CPU
+
+FOLDER = Path(__file__).parent
+WITHOUT_DGL = """
+import importlib.util, pytest, sys
+sys.modules["dgl"] = None
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "dgl" else found(name, *more)
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this computer has a GPU: run make test-gpu")
+@pytest.mark.parametrize("start", [["-m", "pytest"], ["-c", WITHOUT_DGL]])
+def test_each_test_says_why_it_was_skipped(start):
+    """Also on a machine with torch alone, on which the rest can still be checked."""
+    done = subprocess.run([sys.executable, *start, str(FOLDER)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" not in done.stdout
+    assert "needs 1 GPU, torch finds 0" in done.stdout
+    assert "needs 2 GPUs, torch finds 0" in done.stdout
+    assert ("DGL is not installed" in done.stdout) == (start[0] == "-c")
+
+
+def test_ranks_train_on_the_cpu():
+    first, second = spawn(train_ranks, 2, ((CPU.device,) * 2,), backend="gloo", timeout=100)
+    assert first == second
+    assert first[-1] < first[0]
+
+
+def test_blocks_are_blocks():
+    block = random_block(50, 80, 60, seed=2, reached=10)
+    assert (block.num_dst, int(block.indptr[10]), int(block.indptr[-1])) == (50, 60, 60)
+    assert int(block.indices.max()) < 80
+    assert seconds_per_step(CPU, steps=1) > 0

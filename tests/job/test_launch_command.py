@@ -1,0 +1,188 @@
+"""``launch``: a script of somebody else's runs unchanged; what is wrong is said before anything starts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from commands import launch
+
+from tutorial_lib.job.launch import spread_extra_envs
+
+SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("samplers", [pytest.param("0", marks=pytest.mark.faults), "1"])
+def test_the_guide_s_script_runs_unchanged(samplers, emulation, nothing_left, partition_of, tmp_path):
+    workspace = tmp_path / "a work space"
+    workspace.mkdir()
+    shutil.copytree(partition_of(2).folder, workspace / "parts")
+    shutil.copy(SCRIPT, workspace / "train dist.py")
+    part_config = f"parts/{partition_of(2).graph_name}.json"
+    words = ["python3", "train dist.py", "--ip_config", "ip_config.txt", "--part_config", part_config]
+    words += ["--graph_name", partition_of(2).graph_name, "--num_epochs", "2", "--title", 'it\'s "quoted"']
+    done = launch(
+        *("--emulate", "2", "--workspace", str(workspace), "--part_config", part_config),
+        *("--num_trainers", "1", "--num_servers", "1", "--num_samplers", samplers, "--num_omp_threads", "1"),
+        *("--num_server_threads", "1", "--extra_envs", "GUIDE_TITLE=from-the-environment", "--graph_format", "csc,coo"),
+        *("--out", str(tmp_path / "logs"), shlex.join(words)),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (workspace / "ip_config.txt").read_text() == "10.77.0.1 30050\n10.77.0.2 30050\n"
+    for rank in range(2):
+        log = (tmp_path / "logs" / f"machine-{rank}" / "trainer-0.log").read_text()
+        assert f'it\'s "quoted" from-the-environment: rank {rank} epoch 1 loss' in log
+    assert "machine-1: sent" in done.stdout
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("raise on 1", "ValueError: a mistake in somebody's script"), ("exit on 1", "SystemExit: no such option")],
+)
+def test_a_script_that_fails_ends_the_job(fault, words, emulation, nothing_left, partition_of, tmp_path):
+    """Left to itself, Python would run DGL's exit handler, which waits for all other trainers for ever."""
+    part_config = str(partition_of(2).config)
+    script = ["python3", str(SCRIPT), "--ip_config", "ip_config.txt", "--part_config", part_config]
+    script += ["--graph_name", partition_of(2).graph_name, "--num_epochs", "1", "--fault", fault]
+    done = launch("--emulate", "2", "--part_config", part_config, "--out", "logs", shlex.join(script), cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert f"error: trainer 0 (rank 1) on machine-1: {words}" in done.stderr
+    assert "log: " in done.stderr
+
+
+@pytest.fixture(scope="session")
+def hetero_parts(tmp_path_factory) -> Path:
+    """60 papers with features and 40 authors without, cut in two by DGL itself: its own layout, without a manifest."""
+    import dgl
+    import torch
+
+    torch.manual_seed(0)
+    authors, papers = torch.randint(40, (300,)), torch.randint(60, (300,))
+    graph = dgl.heterograph(
+        {("author", "writes", "paper"): (authors, papers), ("paper", "written-by", "author"): (papers, authors)},
+        num_nodes_dict={"author": 40, "paper": 60},
+    )
+    graph.nodes["paper"].data["feat"] = torch.rand(60, 8)
+    graph.nodes["paper"].data["label"] = torch.randint(3, (60,))
+    graph.nodes["paper"].data["train_mask"] = torch.ones(60, dtype=torch.bool)
+    folder = tmp_path_factory.mktemp("hetero")
+    dgl.distributed.partition_graph(graph, "books", 2, str(folder), part_method="random")
+    return folder
+
+
+@pytest.mark.cluster
+def test_a_script_with_node_types_runs_unchanged(emulation, nothing_left, hetero_parts, tmp_path):
+    words = ["--ip_config", "ip.txt", "--part_config", str(hetero_parts / "books.json"), "--graph_name", "books"]
+    command = shlex.join([sys.executable, str(SCRIPT.with_name("hetero_script.py")), *words])
+    options = ["--emulate", "2", "--part_config", str(hetero_parts / "books.json"), "--ip_config", "ip.txt"]
+    done = launch(*options, "--num_samplers", "1", "--out", "logs", command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "hetero rank 1 epoch 1 loss" in (tmp_path / "logs" / "machine-1" / "trainer-0.log").read_text()
+
+
+@pytest.mark.cluster
+def test_a_script_without_labels_runs_unchanged(emulation, nothing_left, partition_of, tmp_path):
+    """Also the shell's language in the command, as DGL's tool takes it, and another name for the interpreter."""
+    part_config = str(partition_of(2).config)
+    script = SCRIPT.with_name("link_script.py")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "my python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tmp_path / "my python").chmod(0o755)
+    command = f"cd here && TITLE=x '{tmp_path}/my python' {script} --ip_config ../ip.txt --part_config {part_config}"
+    command += f" --graph_name {partition_of(2).graph_name}"
+    options = ["--emulate", "2", "--part_config", part_config, "--ip_config", "ip.txt", "--num_trainers", "2"]
+    done = launch(*options, "--out", "logs", command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "link rank 3 loss" in (tmp_path / "logs" / "machine-1" / "trainer-1.log").read_text()
+
+
+@pytest.mark.faults
+@pytest.mark.cluster
+def test_a_script_in_a_shell_that_fails_ends_the_job(emulation, nothing_left, partition_of, tmp_path):
+    part_config = str(partition_of(2).config)
+    script = f"python3 {SCRIPT} --ip_config ip.txt --part_config {part_config} --num_epochs 1"
+    command = f"{script} --graph_name {partition_of(2).graph_name} --fault 'raise on 0'; exit $?"
+    options = ["--emulate", "2", "--part_config", part_config, "--ip_config", "ip.txt", "--out", "logs"]
+    done = launch(*options, command, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "error: trainer 0 (rank 0) on machine-0: ValueError: a mistake in somebody's script" in done.stderr
+
+
+@pytest.mark.cluster
+def test_one_machine_without_namespaces_runs_a_script(nothing_left, partition_of, tmp_path):
+    part_config = str(partition_of(1).config)
+    words = ["--ip_config", "ip.txt", "--part_config", part_config, "--graph_name", partition_of(1).graph_name]
+    command = shlex.join(["python3", str(SCRIPT), *words, "--num_epochs", "1"])
+    options = ["--machines", "1", "--part_config", part_config, "--ip_config", "ip.txt", "--out", "logs"]
+    done = launch(*options, command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 epoch 0 loss" in (tmp_path / "logs" / "machine-0" / "trainer-0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("--extra_envs A=1 B=2 --emulate 2 cmd", "--extra_envs A=1 --extra_envs B=2 --emulate 2 cmd"),
+        ("--extra_envs A=1 cmd x=1", "--extra_envs A=1 cmd x=1"),
+        ("--emulate 2 --extra_envs A=1 --extra_envs B=2 cmd", "--emulate 2 --extra_envs A=1 --extra_envs B=2 cmd"),
+        ("cmd A=1 B=2", "cmd A=1 B=2"),
+    ],
+)
+def test_extra_envs_may_be_a_list(given, wanted):
+    assert spread_extra_envs(given.split()) == wanted.split()
+
+
+@pytest.fixture
+def good(partition_of) -> dict[str, str]:
+    return {"--emulate": "2", "--part_config": str(partition_of(2).config), "--ip_config": "ip.txt"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"--emulate": "3"}, "has 2 parts for 3 machines"),
+        ({"--part_config": "no.json"}, "No such file"),
+        ({"--workspace": "no-folder"}, "is not a folder"),
+        ({"--num_trainers": "0"}, "--num_trainers must be at least 1"),
+        ({"--graph_format": "csc,abc"}, "unknown 'abc'"),
+        ({"--wire": "fast"}, "'fast' is not a rate"),
+        ({"--extra_envs": "A"}, "'A' is not NAME=VALUE"),
+        ({"--ip_config": "no-folder/ip.txt"}, "cannot write --ip_config"),
+    ],
+)
+def test_mistakes_are_found_first(good, changes, words, tmp_path):
+    options = [word for pair in {**good, **changes}.items() for word in pair]
+    done = launch(*options, "python3 x.py", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr.splitlines()[0]
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_unclosed_quote_is_named(good, tmp_path):
+    done = launch(*[word for pair in good.items() for word in pair], "python3 'x.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cannot read the command" in done.stderr
+
+
+def test_an_address_file_without_ports_will_do(good, tmp_path):
+    """The ports are DGL's own; the command then runs, and fails for a reason of its own."""
+    (tmp_path / "ip.txt").write_text("10.77.0.1\n\n10.77.0.2\n")
+    done = launch(*[word for pair in good.items() for word in pair], "--out", "logs", "false", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "server 0 on machine-" in done.stderr
+    assert "exit code 1" in done.stderr
+
+
+def test_an_address_file_of_another_cluster_is_kept(good, tmp_path):
+    (tmp_path / "ip.txt").write_text("192.168.1.1 30050\n192.168.1.2 30050\n")
+    done = launch(*[word for pair in good.items() for word in pair], "python3 x.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "lists other machines than the emulated ones" in done.stderr
+    assert (tmp_path / "ip.txt").read_text().startswith("192.168.1.1")

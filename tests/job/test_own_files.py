@@ -1,0 +1,181 @@
+"""What is the user's stays: locks before anything is written, names that cannot collide, rights as the umask says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tutorial_lib.data.cache import ArrayCache
+from tutorial_lib.errors import InputError, WaitedTooLong
+from tutorial_lib.files import alone_in, new_folder, write_json
+from tutorial_lib.job.folder import EventLog, Silent, check_run_folder, default_run_folder, own_run_folder
+from tutorial_lib.job.launch import LaunchRequest, launch
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from tutorial_lib.files import alone_in
+with alone_in(Path(sys.argv[1])):
+    print("ready", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def hold():
+    """``hold(folder, seconds)``: another process that has a folder's lock."""
+    processes = []
+
+    def start(folder: Path, seconds: float) -> subprocess.Popen:
+        command = [sys.executable, "-c", HOLD, str(folder), str(seconds)]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        assert processes[-1].stdout.readline() == "ready\n"
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_two_runs_of_the_same_second_have_names_of_their_own():
+    names = {default_run_folder("synthetic-products") for _ in range(20)}
+    assert len(names) > 15  # before, all 20 were one name; two of the four random digits may well be equal
+
+
+def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(tmp_path):
+    out = check_run_folder(tmp_path / "run")
+    again = check_run_folder(tmp_path / "run")  # both have looked before either has written
+    with EventLog(out, Silent()) as log:
+        log.write({"kind": "stage"})
+        written = (out / "events.jsonl").read_bytes()
+        for resume in (False, True):
+            with pytest.raises(InputError, match=f"another program is running in {out}: process {os.getpid()} "):
+                EventLog(again, Silent(), resume=resume)
+        with pytest.raises(InputError, match="another program is running"), own_run_folder(out):
+            pass
+        assert (out / "events.jsonl").read_bytes() == written != b""
+    with pytest.raises(InputError, match="is not empty"):  # the first one has ended meanwhile
+        EventLog(again, Silent())
+    assert (out / "events.jsonl").read_bytes() == written
+    with EventLog(again, Silent(), resume=True) as log:
+        assert [event["kind"] for event in log.earlier] == ["stage"]
+
+
+def test_a_launch_has_its_folder_alone(tmp_path, partition_of):
+    request = LaunchRequest(
+        command=["true"],
+        workspace=tmp_path,
+        part_config=partition_of(1).config,
+        ip_config=Path("ip_config.txt"),
+        out=tmp_path / "logs",
+    )
+    with own_run_folder(request.out), pytest.raises(InputError, match="another program is running in"):
+        launch(request)
+    assert sorted(os.listdir(tmp_path)) == ["logs"]  # not even the address file was written
+    assert os.listdir(request.out) == []
+
+
+def test_who_waits_for_a_cache_says_for_whom_and_goes_on(tmp_path, hold, capfd):
+    holder = hold(tmp_path, 3)
+    with alone_in(tmp_path) as alone:
+        assert alone
+    said = capfd.readouterr().err
+    assert f"waiting for process {holder.pid} (" in said
+    assert f"which is writing to {tmp_path} (for at most 1800 s)" in said
+
+
+def test_a_wait_for_a_cache_has_a_limit(tmp_path, hold):
+    holder = hold(tmp_path, 60)
+    start = time.monotonic()
+    words = f"(?s)waited 0.3 s for process {holder.pid} .*, which is writing to {tmp_path}"
+    with pytest.raises(WaitedTooLong, match=words), alone_in(tmp_path, seconds=0.3):
+        pass
+    assert time.monotonic() - start < 2
+    cache = ArrayCache(tmp_path / "made", ["x"], 1, print)
+    assert cache.read() == (None, "")
+
+
+def test_left_over_folders_of_killed_processes_go_and_others_stay(tmp_path):
+    cache = ArrayCache(tmp_path / "made", ["x"], 1, print)
+    killed = new_folder(tmp_path, ".made.tmp-")
+    (killed / "x.npy").write_bytes(b"half")
+    mine = tmp_path / ".made.tmp-of-mine"
+    mine.mkdir()
+    cache.load(lambda: {"x": np.arange(3)})
+    assert {path.name for path in tmp_path.iterdir()} == {"made", mine.name}
+
+
+def test_json_that_cannot_be_written_leaves_nothing(tmp_path):
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "x.json", {"a": object()})
+    assert os.listdir(tmp_path) == []
+
+
+def test_json_on_a_full_disk_names_the_file_and_leaves_nothing(tmp_path):
+    code = (
+        "import resource, signal, sys; from pathlib import Path; from tutorial_lib.files import write_json\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "write_json(Path(sys.argv[1]), list(range(10_000)))"
+    )
+    path = tmp_path / "x.json"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == f"OSError: [Errno 27] File too large: '{path}'"
+    assert os.listdir(tmp_path) == []
+
+
+UMASK = """
+import os, sys
+from pathlib import Path
+import numpy as np
+import torch, dgl
+from tutorial_lib.data.base import Dataset
+from tutorial_lib.data.cache import ArrayCache
+from tutorial_lib.files import write_json
+from support.graphbolt_data import graphbolt_folder
+from tutorial_lib.partition import partition_dataset
+out = Path(sys.argv[1])
+graph = dgl.rand_graph(60, 400)
+graph.ndata["feat"], graph.ndata["label"] = torch.rand(60, 4), torch.arange(60) % 3
+for k, name in enumerate(("train_mask", "val_mask", "test_mask")):
+    graph.ndata[name] = torch.arange(60) % 3 == k
+dataset = Dataset("toy", graph, 3, {})
+partition_dataset(dataset, 2, out / "metis", method="metis")
+partition_dataset(dataset, 2, out / "random", method="random")
+ArrayCache(out / "cache" / "made", ["x"], 1, print).load(lambda: {"x": np.arange(3)})
+if len(sys.argv) > 2:
+    graphbolt_folder(dataset, root=out)
+write_json(out / "x.json", {})
+"""
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o002])
+def test_rights_are_those_that_the_umask_gives(tmp_path, umask):
+    from tutorial_lib.compat.stack import graphbolt_problem
+
+    os.chmod(tmp_path, 0o777)
+    more = ["graphbolt"] if graphbolt_problem() is None else []
+    done = subprocess.run(
+        [sys.executable, "-c", UMASK, str(tmp_path), *more], preexec_fn=lambda: os.umask(umask), capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    wrong = {
+        str(path.relative_to(tmp_path)): oct(path.stat().st_mode & 0o777)
+        for path in tmp_path.rglob("*")
+        if path.stat().st_mode & 0o777 != (0o777 if path.is_dir() else 0o666) & ~umask
+    }
+    assert wrong == {}
+    assert (tmp_path / "metis" / "part1").is_dir()
+
+
+def test_temporary_names_do_not_collide(tmp_path):
+    folders = [new_folder(tmp_path, ".x-") for _ in range(5)]
+    assert len({folder.name for folder in folders}) == 5
+    assert all(re.fullmatch(r"\.x-\d+-[0-9a-f]{8}", folder.name) for folder in folders)

@@ -1,0 +1,233 @@
+"""Runs that are ended in the middle and continued: the losses are those of a run that was left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import events_of, kill_trainer, losses, start_and_kill, tutorial
+from runtime_support import MARK, marked_processes
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.job.folder import Continuation, own_run_folder, settings_of
+from tutorial_lib.trainer.checkpoint import save
+from tutorial_lib.trainer.config import TrainConfig
+
+EPOCHS = 3
+COMMON = ["--scale", "0.005", "--hidden-size", "32", "--batch-size", "20", "--fanouts", "5,5"]
+
+
+@pytest.mark.cluster
+def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(
+    emulation, nothing_left, data_root, tmp_path
+):
+    # Batches come from the pipeline, which keeps some lists of neighbours and asks the servers to draw from the others.
+    common = [*COMMON, "--root", str(data_root), "--emulate", "2", "--epochs", str(EPOCHS)]
+    common += ["--loader", "pipeline", "--cache", "200kB"]
+    tutorial("train", *common, "--out", str(tmp_path / "whole"))
+    out = tmp_path / "killed"
+    printed = start_and_kill(common, out, 1, kill_trainer(1))
+    assert "trainer 0 (rank 1) on machine-1: killed by signal 9" in printed
+    assert (out / "checkpoint" / "epoch-0001").exists()
+    start_and_kill([*common, "--resume"], out, 2, lambda run: run.send_signal(signal.SIGKILL))
+    deadline = time.monotonic() + 20
+    while marked_processes(os.environ[MARK]):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    tutorial("train", *common, "--resume", "--out", str(out))
+
+    assert losses(out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+    results = [json.loads((folder / "result.json").read_text()) for folder in (tmp_path / "whole", out)]
+    for key in ("val_accuracy", "test_accuracy"):
+        assert results[0][key] == pytest.approx(results[1][key], abs=2e-3)
+    assert (results[0]["resumed_epochs"], results[1]["resumed_epochs"]) == (0, 2)
+    same = np.load(out / "predictions.npy") == np.load(tmp_path / "whole" / "predictions.npy")
+    assert same.mean() > 0.999
+    events = events_of(out)
+    assert [event["epochs"] for event in events if event["kind"] == "resumed"] == [1, 2]
+    assert [event["epochs"] for event in events if event["kind"] == "checkpoint"] == [1, 2, 3]
+    assert [phases["epochs"] for phases in results[1]["phases"]] == [EPOCHS, EPOCHS]
+    assert {path.name for path in (out / "logs").iterdir()} == {"machine-0", "machine-1", "resume-1", "resume-2"}
+    kept = {path.name for path in (out / "checkpoint").iterdir()}
+    before = {"manifest-previous.json", "epoch-0002"}
+    assert kept == {"manifest.json", "epoch-0003", *before, "model.safetensors", "config.json"}
+
+
+@pytest.fixture(scope="module")
+def whole(data_root, tmp_path_factory) -> tuple[Path, list[str]]:
+    """A finished run in one process, and its options without the number of epochs."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    common = [*COMMON, "--root", str(data_root), "--single-process"]
+    tutorial("train", *common, "--epochs", str(EPOCHS), "--out", str(out))
+    return out, common
+
+
+def test_one_process_goes_on_after_it_was_killed(whole, tmp_path):
+    out = tmp_path / "killed"
+    arguments = [*whole[1], "--epochs", str(EPOCHS)]
+    start_and_kill(arguments, out, 1, lambda run: run.send_signal(signal.SIGKILL))
+    (out / "checkpoint" / "epoch-0009").mkdir()  # what a save leaves that is killed in the middle
+    with (out / "events.jsonl").open("a") as file:
+        file.write('{"kind": "ste')
+    tutorial("train", *arguments, "--resume", "--out", str(out))
+    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
+    assert np.array_equal(np.load(out / "predictions.npy"), np.load(whole[0] / "predictions.npy"))
+    assert not (out / "checkpoint" / "epoch-0009").exists()
+    steps = {(e["epoch"], e["step"]) for e in events_of(out) if e["kind"] == "step"}
+    assert len(steps) == EPOCHS * events_of(whole[0])[0]["steps"]
+
+
+def test_more_epochs_than_before(whole, tmp_path):
+    """2 and then 3 epochs are the same as 3; a checkpoint only at the end of each start."""
+    out = tmp_path / "run"
+    tutorial("train", *whole[1], "--epochs", "2", "--checkpoint-every", "10", "--out", str(out))
+    tutorial("train", *whole[1], "--epochs", str(EPOCHS), "--resume", "--out", str(out))
+    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--epochs", "3"], "is finished: it has 3 of 3 epochs"),
+        (["--epochs", "2"], "--epochs 2, and the checkpoint in "),
+        (
+            ["--epochs", "4", "--learning-rate", "0.1", "--fanouts", "5,4"],
+            "fanouts 5,5 in the checkpoint, 5,4 now; learning_rate 0.006 in the checkpoint, 0.1 now",
+        ),
+    ],
+)
+def test_what_cannot_be_continued_is_refused_with_the_reason(whole, options, words):
+    before = {path: path.read_bytes() for path in whole[0].rglob("*") if path.is_file()}
+    done = tutorial("train", *whole[1], "--resume", "--out", str(whole[0]), *options, code=2)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert words in errors[0]
+    assert "Traceback" not in done.stderr
+    assert {path: path.read_bytes() for path in whole[0].rglob("*") if path.is_file()} == before
+
+
+def test_resume_without_a_checkpoint(tmp_path):
+    assert "--resume needs --out" in tutorial("train", "--resume", code=2).stderr
+    done = tutorial("train", "--resume", "--out", str(tmp_path / "nothing"), code=2)
+    assert "there is no folder" in done.stderr
+    done = tutorial("train", "--resume", "--out", str(tmp_path), code=2)
+    assert f"no checkpoint in {tmp_path / 'checkpoint'}" in done.stderr
+
+
+def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(whole, tmp_path, saw):
+    """The user's own files in checkpoint/ do not disturb it, and stay."""
+    out = tmp_path / "run"
+    shutil.copytree(whole[0], out)
+    keep, notes = out / "checkpoint" / "epoch-0002-best-keep", out / "checkpoint" / ".ipynb_checkpoints"
+    shutil.copytree(out / "checkpoint" / "epoch-0002", keep)
+    notes.mkdir()
+    path = out / "checkpoint" / f"epoch-000{EPOCHS}" / "optimizer.safetensors"
+    flip_bit(path)
+    done = tutorial("train", *whole[1], "--epochs", str(EPOCHS), "--resume", "--out", str(out))
+    sentence = f"damaged checkpoint: {path} has other content than when it was written (checksum)"
+    assert f"{sentence}; the one before it is used" in done.stdout
+    assert f"continuing after epoch {EPOCHS - 1} from the checkpoint" in done.stdout
+    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
+    assert np.array_equal(np.load(out / "predictions.npy"), np.load(whole[0] / "predictions.npy"))
+    assert (keep / "model.safetensors").exists()
+    assert notes.is_dir()
+    saw("a flipped bit in the newest checkpoint", f"none: {sentence}; the one before it is used", None)
+    flip_bit(path)
+    flip_bit(out / "checkpoint" / f"epoch-000{EPOCHS - 1}" / "model.safetensors")
+    done = tutorial("train", *whole[1], "--epochs", "9", "--resume", "--out", str(out), code=2)
+    assert f"error: {sentence}; and the one before it: damaged checkpoint: " in done.stderr
+
+
+def flip_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(whole, tmp_path):
+    """It was ended between the last checkpoint and the end: there is no epoch left, and still something to do."""
+    out = tmp_path / "run"
+    shutil.copytree(whole[0], out)
+    for name in ("result.json", "predictions.npy"):
+        (out / name).unlink()
+    tutorial("train", *whole[1], "--epochs", str(EPOCHS), "--resume", "--out", str(out))
+    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
+    result, expected = (json.loads((folder / "result.json").read_text()) for folder in (out, whole[0]))
+    assert (result["resumed_epochs"], result["test_accuracy"]) == (EPOCHS, expected["test_accuracy"])
+    assert np.array_equal(np.load(out / "predictions.npy"), np.load(whole[0] / "predictions.npy"))
+
+
+def test_another_cut_of_the_same_graph_is_refused(tmp_path):
+    """Rows of embeddings and shares of seed nodes belong to one partition, which the settings name by its node map."""
+    settings = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut one")
+    model = torch.nn.Linear(2, 2)
+    save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), [{"epoch": 0}], settings)
+    again = Continuation(resume=True)
+    assert again.open(tmp_path, TrainConfig(epochs=9), settings) == [{"epoch": 0}]
+    other = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut two")
+    with pytest.raises(InputError, match="partition cut one in the checkpoint, cut two now"):
+        again.open(tmp_path, TrainConfig(epochs=9), other)
+
+
+def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(tmp_path):
+    settings = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=1, trainers=1, partition=None)
+    model = torch.nn.Linear(2, 2)
+    save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), [{"epoch": 0}], settings)
+    writing = tmp_path / "checkpoint" / "epoch-0002"
+    writing.mkdir()
+    with own_run_folder(tmp_path), pytest.raises(InputError, match=f"another program is running in .* {os.getpid()} "):
+        Continuation(resume=True).open(tmp_path, TrainConfig(epochs=9), settings)
+    assert writing.exists()
+
+
+def test_a_loss_that_is_no_number_ends_the_run(whole, tmp_path, saw):
+    done = tutorial("train", *whole[1], "--learning-rate", "1e30", "--out", str(tmp_path / "run"), code=1)
+    assert "error: loss is nan in epoch 1, step 2; try a smaller --learning-rate" in done.stderr
+    assert "Traceback" not in done.stderr
+    error = next(line for line in done.stderr.splitlines() if line.startswith("error: "))
+    saw("a loss that is no number", error.removeprefix("error: "), "at once")
+
+
+FULL_DISK = """
+import subprocess, sys
+from pathlib import Path
+from tutorial_lib.cluster.namespaces import CLONE_NEWNS, become_namespace_root, mount, unshare
+folder = Path(sys.argv[1])
+become_namespace_root()
+unshare(CLONE_NEWNS, "mounts")
+mount("tmpfs", str(folder), "tmpfs", 0, "size=600k", "mount")
+(folder / "other").write_bytes(bytes(400_000))
+train = [sys.executable, "-m", "tutorial_lib", "train", *sys.argv[2:], "--out", str(folder / "run")]
+first = subprocess.run(train, capture_output=True, text=True)
+print(first.returncode, first.stderr.splitlines()[-1])
+assert (folder / "run" / "checkpoint" / "epoch-0001").exists()
+(folder / "other").unlink()
+second = subprocess.run([*train, "--resume"], capture_output=True, text=True)
+print(second.returncode, second.stderr)
+print((folder / "run" / "result.json").read_text())
+"""
+
+
+@pytest.mark.faults
+def test_a_full_disk_names_the_file_and_the_run_goes_on_when_there_is_space(whole, emulation, tmp_path, saw):
+    """One checkpoint takes about 115 kB: the first fits, the second, beside it, does not."""
+    arguments = [*whole[1], "--epochs", str(EPOCHS)]
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path), *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second, *result = done.stdout.splitlines()
+    assert first.startswith("1 error: ")
+    assert "cannot write the checkpoint: No space left on device" in first
+    assert "/checkpoint/epoch-0002/" in first
+    assert second.startswith("0 ")
+    found = json.loads("\n".join(result[result.index("{") :]))
+    assert [epoch["loss"] for epoch in found["epochs"]] == pytest.approx(losses(whole[0]), rel=1e-6)
+    saw("disk full while a checkpoint is written; the one before survives", first.removeprefix("1 error: "), "at once")

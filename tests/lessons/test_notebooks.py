@@ -1,0 +1,189 @@
+"""What a committed notebook must look like; that its outputs are right is for nbval (see nbval_support.py)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbval.plugin import comment_markers, get_sanitize_patterns, metadata_tags
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MOST_LINES = 30
+NEEDS = {"cpu", "gpu", "namespaces", "ssh"}
+MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:tmp|root|home|work)/\S*")
+
+
+def complaints(path: Path) -> list[str]:
+    """All that is wrong with a notebook as a file, one line each."""
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    found = _metadata(notebook.metadata)
+    counts = [cell.execution_count for cell in code]
+    if counts != list(range(1, len(code) + 1)):
+        found.append(f"not executed in order on a fresh kernel: execution counts {counts}")
+    if not any(mime.startswith("image/") for cell in code for out in cell.outputs for mime in out.get("data", {})):
+        found.append("no picture among the outputs")
+    for number, cell in enumerate(notebook.cells):
+        found += [f"cell {number}: {problem}" for problem in _cell(cell)]
+    return found
+
+
+def _metadata(metadata: dict[str, Any]) -> list[str]:
+    found = []
+    if (kernel := metadata.get("kernelspec", {}).get("name")) != "python3":
+        found.append(f"kernelspec is {kernel!r}, expected 'python3'")
+    tutorial = metadata.get("tutorial", {})
+    for key in ("level", "minutes"):
+        value = tutorial.get(key)
+        if type(value) is not int or value < 1:
+            found.append(f"metadata tutorial.{key} is {value!r}, expected a whole number from 1 up")
+    needs = tutorial.get("needs")
+    if not (isinstance(needs, list) and needs and set(needs) <= NEEDS):
+        found.append(f"metadata tutorial.needs is {needs!r}, expected a list of {', '.join(sorted(NEEDS))}")
+    return found
+
+
+def _cell(cell: dict[str, Any]) -> list[str]:
+    found = []
+    if (lines := len(cell.source.splitlines())) > MOST_LINES:
+        found.append(f"{lines} lines, at most {MOST_LINES}")
+    tags = cell.metadata.get("tags", [])
+    outputs = cell.get("outputs", [])
+    if "raises-exception" not in tags:
+        found += [f"error output: {out.ename}: {out.evalue}" for out in outputs if out.output_type == "error"]
+    for text in (cell.source, *(text for out in outputs for text in _texts(out))):
+        found += [f"path of a machine: {path}" for path in MACHINE_PATH.findall(text)]
+    # nbval ignores a marker that it does not know, so a misspelt one switches nothing.
+    markers = set(re.findall(r"^\s*#+\s*(NBVAL\w*|PYTEST_VALIDATE\w*)", cell.source, re.M))
+    markers |= {tag for tag in tags if tag.startswith("nbval")}
+    found += [f"nbval does not know {m}" for m in sorted(markers - set(comment_markers) - set(metadata_tags))]
+    return found
+
+
+def _texts(output: dict[str, Any]) -> list[str]:
+    """Every piece of text of an output; pictures in base64 are none."""
+    data = [str(value) for mime, value in output.get("data", {}).items() if not re.match(r"image/(?!svg)", mime)]
+    return [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", []), *data]
+
+
+def test_there_are_notebooks() -> None:
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_as_agreed(path: Path) -> None:
+    assert complaints(path) == []
+
+
+def make_notebook(path: Path) -> nbformat.NotebookNode:
+    """A small notebook without fault, also written to ``path``."""
+    picture = new_output("display_data", data={"image/png": "iVBO/tmp/Rw0KGgo=", "text/plain": "<Figure>"})
+    cells = [
+        new_markdown_cell("# A lesson"),
+        new_code_cell("print(1)", execution_count=1, outputs=[new_output("stream", text="1\n")]),
+        new_code_cell("picture()", execution_count=2, outputs=[picture]),
+    ]
+    metadata = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3"},
+        "tutorial": {"level": 1, "minutes": 5, "needs": ["cpu"]},
+    }
+    notebook = new_notebook(cells=cells, metadata=metadata)
+    nbformat.write(notebook, path)
+    return notebook
+
+
+def test_checker_accepts_a_good_notebook(tmp_path: Path) -> None:
+    make_notebook(tmp_path / "good.ipynb")
+    assert complaints(tmp_path / "good.ipynb") == []
+
+
+ERROR = new_output("error", ename="ValueError", evalue="no", traceback=["ValueError: no"])
+
+
+def _in_output(text: str) -> Any:
+    return lambda nb: nb.cells[1].outputs[0].update(text=text)
+
+
+BROKEN = {
+    "a gap": (lambda nb: nb.cells[2].update(execution_count=3), "not executed in order.*counts \\[1, 3\\]"),
+    "not executed": (lambda nb: nb.cells[1].update(execution_count=None), "not executed in order.*\\[None, 2\\]"),
+    "out of order": (
+        lambda nb: (nb.cells[1].update(execution_count=2), nb.cells[2].update(execution_count=1)),
+        "not executed in order.*\\[2, 1\\]",
+    ),
+    "error": (lambda nb: nb.cells[1].outputs.append(ERROR), "cell 1: error output: ValueError: no"),
+    "long code": (lambda nb: nb.cells[1].update(source="x = 1\n" * 31), "cell 1: 31 lines, at most 30"),
+    "long text": (lambda nb: nb.cells[0].update(source="word\n" * 31), "cell 0: 31 lines, at most 30"),
+    "no level": (lambda nb: nb.metadata.tutorial.pop("level"), "tutorial.level is None"),
+    "minutes as text": (lambda nb: nb.metadata.tutorial.update(minutes="5"), "tutorial.minutes is '5'"),
+    "unknown need": (lambda nb: nb.metadata.tutorial.update(needs=["tpu"]), "tutorial.needs is \\['tpu'\\]"),
+    "empty needs": (lambda nb: nb.metadata.tutorial.update(needs=[]), "tutorial.needs is \\[\\]"),
+    "kernel": (lambda nb: nb.metadata.kernelspec.update(name="venv"), "kernelspec is 'venv'"),
+    "no picture": (lambda nb: nb.cells[2].update(outputs=[]), "no picture"),
+    "path in code": (lambda nb: nb.cells[1].update(source="open('/home/me/x')"), "cell 1: path of a machine: /home/me"),
+    "path in text": (lambda nb: nb.cells[0].update(source="see /work/main"), "cell 0: path of a machine: /work/main"),
+    "path in stream": (_in_output("saved to /root/a.txt"), "cell 1: path of a machine: /root/a.txt"),
+    "path in result": (
+        lambda nb: nb.cells[2].outputs[0].data.update({"text/plain": "PosixPath('/tmp/x')"}),
+        "cell 2: path of a machine: /tmp/x",
+    ),
+    "misspelt marker": (
+        lambda nb: nb.cells[1].update(source="# NBVAL_IGNORE_OUTPUTS\nprint(1)"),
+        "nbval does not know NBVAL_IGNORE_OUTPUTS",
+    ),
+    "misspelt tag": (lambda nb: nb.cells[1].metadata.update(tags=["nbval-skipp"]), "nbval does not know nbval-skipp"),
+}
+
+
+@pytest.mark.parametrize(("breaks", "complaint"), BROKEN.values(), ids=BROKEN.keys())
+def test_checker_sees(breaks: Any, complaint: str, tmp_path: Path) -> None:
+    notebook = make_notebook(tmp_path / "broken.ipynb")
+    breaks(notebook)
+    nbformat.write(notebook, tmp_path / "broken.ipynb")
+    found = complaints(tmp_path / "broken.ipynb")
+    assert len(found) == 1, found
+    assert re.search(complaint, found[0])
+
+
+def test_checker_allows_an_error_that_is_announced(tmp_path: Path) -> None:
+    notebook = make_notebook(tmp_path / "raises.ipynb")
+    notebook.cells[1].outputs.append(ERROR)
+    notebook.cells[1].metadata.tags = ["raises-exception"]
+    nbformat.write(notebook, tmp_path / "raises.ipynb")
+    assert complaints(tmp_path / "raises.ipynb") == []
+
+
+def test_nbval_reads_every_line_of_the_sanitize_file() -> None:
+    text = (ROOT / "tests" / "nbval_sanitize.cfg").read_text()
+    patterns = get_sanitize_patterns(text)
+    meant = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    assert len(meant) == 2 * len(patterns)
+    assert all(re.compile(regex) for regex, _ in patterns)
+
+
+def run_nbval(pytester: pytest.Pytester, source: str, text: str) -> pytest.RunResult:
+    """Run nbval and our plugin in a pytest of its own, on a cell that once printed ``text`` and an idle one."""
+    outputs = [new_output("stream", text=text)] if text else []
+    cells = [new_code_cell(source, execution_count=1, outputs=outputs), new_code_cell("pass", execution_count=2)]
+    nbformat.write(new_notebook(cells=cells), pytester.path / "x.ipynb")
+    plugin = f"import sys\nsys.path.insert(0, {str(ROOT / 'tests')!r})\npytest_plugins = ['nbval_support']"
+    pytester.makeconftest(plugin)
+    return pytester.runpytest_subprocess("--nbval", "--nbval-current-env", timeout=60)
+
+
+def test_dead_kernel_is_noticed_at_once(pytester: pytest.Pytester) -> None:
+    result = run_nbval(pytester, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*the kernel died in this cell (exit status -9*", "*Kernel dead on test start*"])
+    assert result.duration < 30  # nbval alone: 2000
+
+
+def test_output_of_child_processes_is_compared(pytester: pytest.Pytester) -> None:
+    source = "import subprocess\n_ = subprocess.run(['echo', 'from a child'])"
+    run_nbval(pytester, source, "from a child\n").assert_outcomes(passed=2)
+    run_nbval(pytester, source, "").assert_outcomes(passed=1, failed=1)

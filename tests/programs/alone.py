@@ -1,0 +1,65 @@
+"""Run a command with processes, network, /dev/shm and temporary folder of its own: a worker of pytest-xdist.
+
+    python tests/programs/alone.py COMMAND...
+
+Tests look at what a job has left on the whole host, and jobs of DGL share names in /dev/shm: so that two tests can run
+at once, each worker gets a host of its own. Ends with the command's exit code, after everything that it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from pyroute2 import IPRoute
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tutorial_lib.cluster import namespaces as ns
+
+
+def make_namespaces() -> None:
+    """Without root's rights, or without root's right to do so: as root of a user namespace."""
+    flags = ns.CLONE_NEWNS | ns.CLONE_NEWNET | ns.CLONE_NEWIPC | ns.CLONE_NEWPID
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):
+            return ns.unshare(flags, "create namespaces")
+    ns.become_namespace_root()
+    return ns.unshare(flags, "create namespaces")
+
+
+def first_process(command: list[str]) -> int:
+    """Start the command and reap every process whose parent has gone, until the command ends."""
+    ns.die_with_parent()
+    ns.private_mounts_with_proc()
+    ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=1777", "mount /dev/shm")
+    with IPRoute() as ip:
+        ip.link("set", index=ip.link_lookup(ifname="lo")[0], state="up")
+    child = os.fork()
+    if child == 0:
+        os.execvp(command[0], command)
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+
+
+def main(command: list[str]) -> int:
+    make_namespaces()
+    with tempfile.TemporaryDirectory(prefix="worker-") as folder:
+        os.environ["TMPDIR"] = folder
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = first_process(command)
+            finally:
+                os._exit(code & 255)
+        os.close(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

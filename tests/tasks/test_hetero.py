@@ -1,0 +1,278 @@
+"""--task hetero: the model, its batches, and two machines against one process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+
+import dgl
+import numpy as np
+import pytest
+import torch
+from commands import events_of, kill_trainer, losses, start_and_kill, tutorial
+from safetensors.torch import load_file
+
+from tutorial_lib.batches.nodes import BatchLoader
+from tutorial_lib.cluster.coordinator import Coordinator
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.spec import write_ip_config
+from tutorial_lib.data import Dataset, load_dataset
+from tutorial_lib.errors import InputError
+from tutorial_lib.models.rgcn import RGCN, RelationalLayer, types_by_depth
+from tutorial_lib.partition import dataset_description, load_partition_folder, partition_dataset
+from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.tasks.hetero import TASK, model_for
+from tutorial_lib.tasks.learned_rows import STD, learned_rows, single_embedding, typed_seed
+from tutorial_lib.tasks.shares import Whole
+from tutorial_lib.tasks.task import train_single
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.events import bytes_by_place
+from tutorial_lib.trainer.generations import read_checkpoint
+
+SCALE = 0.004
+CONFIG = TrainConfig(
+    task="hetero", epochs=2, fanouts=(5, 5), batch_size=200, hidden_size=16, embedding_size=16, eval_batch_size=2000
+)
+COMMON = ["--task", "hetero", "--dataset", "synthetic-academic", "--scale", str(SCALE), "--hidden-size", "32"]
+COMMON += ["--fanouts", "5,5", "--batch-size", "100"]
+
+
+@pytest.fixture(scope="module")
+def academic(data_root: Path) -> Dataset:
+    return load_dataset("synthetic-academic", scale=SCALE, root=data_root)
+
+
+def small_graph() -> dgl.DGLGraph:
+    """Two relations called r, between other types."""
+    return dgl.heterograph(
+        {
+            ("a", "r", "b"): (torch.tensor([0, 1, 1, 2]), torch.tensor([0, 0, 1, 3])),
+            ("b", "r", "b"): (torch.tensor([0, 3, 2]), torch.tensor([1, 1, 0])),
+            ("b", "s", "a"): (torch.tensor([0, 1, 2, 2]), torch.tensor([0, 0, 2, 1])),
+        }
+    )
+
+
+@pytest.mark.parametrize("bases", [None, 2])
+def test_a_layer_is_the_formula(bases):
+    graph = small_graph()
+    torch.manual_seed(0)
+    layer = RelationalLayer(graph.canonical_etypes, ["b"], 3, 5, bases)
+    matrices = layer.matrices
+    if bases:
+        matrices = [sum(share * matrix for share, matrix in zip(row, matrices, strict=True)) for row in layer.mixture]
+    weight_of = dict(zip(sorted(graph.canonical_etypes), matrices, strict=True))
+    h = {name: torch.randn(graph.num_nodes(name), 3) for name in graph.ntypes}
+    found = layer(dgl.to_block(graph, {name: graph.nodes(name) for name in graph.ntypes}), h)
+    for name in graph.ntypes:
+        expected = h[name] @ layer.own[name].weight.T + layer.own[name].bias
+        for relation, weight in weight_of.items():
+            if relation[2] == name:
+                src, dst = graph.edges(etype=relation)
+                for node in dst.unique().tolist():
+                    expected[node] += h[relation[0]][src[dst == node]].mean(0) @ weight
+        assert torch.allclose(found[name], expected, atol=1e-5)
+
+
+def test_dgl_s_heterographconv_agrees():
+    """The same formula with DGL's parts: a GraphConv for each canonical edge type, and their sum."""
+    graph = small_graph()
+    layer = RelationalLayer(graph.canonical_etypes, [], 3, 5)
+    convs = {
+        relation: dgl.nn.GraphConv(3, 5, norm="right", bias=False, allow_zero_in_degree=True)
+        for relation in graph.canonical_etypes
+    }
+    with torch.no_grad():
+        for relation, weight in zip(layer.relations, layer.weights(), strict=True):
+            convs[relation].weight.copy_(weight)
+        h = {name: torch.randn(graph.num_nodes(name), 3) for name in graph.ntypes}
+        theirs = dgl.nn.HeteroGraphConv(convs, aggregate="sum")(graph, h)
+        ours = layer(dgl.to_block(graph, {name: graph.nodes(name) for name in graph.ntypes}), h)
+    for name in graph.ntypes:
+        assert torch.allclose(ours[name] - layer.own[name](h[name]), theirs[name], atol=1e-5)
+
+
+def test_types_without_a_way_to_the_target_are_left_out():
+    relations = [("a", "r", "b"), ("b", "s", "c"), ("c", "t", "d")]
+    assert types_by_depth(relations, "c", 2) == [["a", "b", "c"], ["b", "c"], ["c"]]
+    model = RGCN(relations, "c", {"a": 7, "d": 3}, 4, 4, 2)
+    assert list(model.project) == ["a"]
+    assert [layer.relations for layer in model.layers] == [relations[:2], relations[1:2]]
+
+
+def test_every_weight_takes_part_also_without_edges():
+    """DDP waits for the gradient of every weight. A batch of a DistGraph may lack relations, or have no edge at all."""
+    relations = small_graph().canonical_etypes
+    model = RGCN(relations, "b", {"a": 6}, 4, 4, 3)
+    few = dgl.heterograph({("b", "r", "b"): ([0], [1])}, num_nodes_dict={"a": 3, "b": 4}, idtype=torch.int64)
+    with pytest.raises(dgl.DGLError):
+        few[("a", "r", "b")]
+    inner = dgl.to_block(few, {"b": torch.tensor([1])})
+    outer = dgl.to_block(few, {"b": inner.srcdata[dgl.NID]["b"]})
+    rows = {"a": torch.randn(0, 6), "b": torch.randn(outer.num_src_nodes("b"), 4)}
+    model([outer, inner], rows).sum().backward()
+    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
+
+
+def test_batches_are_dictionaries_and_cover_every_seed_once(academic):
+    graph = academic.graph
+    seeds = {"paper": torch.arange(0, 60, 2), "author": torch.arange(25)}
+    torch.manual_seed(0)
+    batches = list(BatchLoader(graph, seeds, [3, 2], 20, shuffle=True))
+    assert [sum(map(len, batch.seeds.values())) for batch in batches] == [20, 20, 15]
+    for name, ids in seeds.items():
+        drawn = torch.cat([batch.seeds[name] for batch in batches if name in batch.seeds])
+        assert torch.equal(drawn.sort().values, ids)
+    for relation in graph.canonical_etypes:  # the fan-out is of each edge type
+        degrees = batches[0].blocks[1].in_degrees(etype=relation)
+        assert not len(degrees) or int(degrees.max()) <= 2
+    assert list(BatchLoader(graph, {"paper": torch.empty(0, dtype=torch.int64)}, [3], 20)) == []
+
+
+def test_bytes_are_counted_for_each_type():
+    nodes = {"a": torch.arange(3), "b": torch.arange(2), "c": torch.arange(9)}
+    rows = {"a": torch.zeros(3, 5), "b": torch.zeros(2, 1)}
+    assert bytes_by_place(None, nodes, rows) == (4 * 3 * 5 + 4 * 2, 0)
+
+
+def test_inference_by_layers_is_the_whole_graph_at_once(academic):
+    graph = academic.graph
+    model = model_for(graph, "paper", academic.num_classes, CONFIG).eval()
+    rows, _ = learned_rows(Whole(academic), ["author", "field"], CONFIG)
+    stores = {"paper": academic.target_data["feat"], **{name: one.weight for name, one in rows.items()}}
+    everyone = {name: graph.nodes(name) for name in graph.ntypes}
+    logits = layerwise_inference(model, graph, stores, everyone, 300, Whole(academic).new_store)
+    block = dgl.to_block(graph, everyone)
+    with torch.no_grad():
+        whole = model.layer(1, block, model.layer(0, block, stores))["paper"]
+    assert torch.allclose(logits, whole, atol=1e-4)
+
+
+def test_rows_begin_alike_however_many_there_are_and_differ_by_type():
+    first, more = (single_embedding(count, 4, typed_seed(0, "a")).weight for count in (5, 9))
+    assert torch.equal(first, more[:5])
+    assert not torch.equal(first, single_embedding(5, 4, typed_seed(0, "b")).weight)
+
+
+def test_rows_of_types_begin_as_wide_as_those_of_one_type():
+    for seed in (0, typed_seed(0, "a")):
+        assert float(single_embedding(5000, 8, seed).weight.std()) == pytest.approx(STD, rel=0.05)
+
+
+def test_one_process_learns_and_repeats_itself(academic):
+    runs = [train_single(academic, CONFIG) for _ in range(2)]
+    assert runs[0].epochs[0].loss > runs[0].epochs[1].loss
+    assert [epoch.loss for epoch in runs[0].epochs] == [epoch.loss for epoch in runs[1].epochs]
+    assert torch.equal(runs[0].predictions, runs[1].predictions)
+
+
+def test_what_does_not_suit_the_task_is_refused(academic, small_dataset):
+    TASK.check(dataset_description(academic))
+    with pytest.raises(InputError, match="needs a graph with several types of nodes"):
+        TASK.check(dataset_description(small_dataset))
+
+
+SEEDS = (0, 1, 2)
+WITHIN = 0.015
+AGREEMENT = replace(CONFIG, epochs=4, batch_size=300, hidden_size=32, embedding_size=32)
+AGREEMENT = replace(AGREEMENT, learning_rate=0.01, embedding_learning_rate=0.03)
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left, data_root, tmp_path):
+    """Three seeds, as many papers per step. A run's standard deviation over seeds is about 0.006."""
+    dataset = load_dataset("synthetic-academic", scale=0.007, root=data_root)
+    partition = partition_dataset(dataset, 2, tmp_path / "parts")
+    cluster = EmulatedCluster(2)
+    write_ip_config(tmp_path / "ip_config.txt", cluster.machines)
+    settings = json.dumps(replace(AGREEMENT, batch_size=AGREEMENT.batch_size // 2).to_dict())
+    script = [
+        str(Path(__file__).parents[1] / "programs" / "hetero_seeds.py"),
+        str(partition.folder),
+        str(tmp_path / "out"),
+        settings,
+    ]
+    plan = JobPlan(
+        machines=cluster.machines,
+        command=[sys.executable, *script, *map(str, SEEDS)],
+        part_config=str(partition.config),
+        ip_config=str(tmp_path / "ip_config.txt"),
+        log_dir=str(tmp_path / "logs"),
+        cwd=str(tmp_path),
+        master_port=29500,
+    )
+    with cluster:
+        coordinator = Coordinator(cluster, plan)
+        coordinator.run()
+    found = [event for event in coordinator.events if event["kind"] == "evaluation"]
+    machines = [mean([event["val_accuracy"], event["test_accuracy"]]) for event in found]
+    alone = []
+    for seed in SEEDS:
+        result = train_single(dataset, replace(AGREEMENT, seed=seed))
+        alone.append(mean([result.val_accuracy, result.test_accuracy]))
+    print(f"two machines {machines}, one process {alone}")
+    assert mean(alone) > 0.8  # it has learned: from the features alone it is about a half
+    assert mean(machines) == pytest.approx(mean(alone), abs=WITHIN)
+
+
+def check_predictions(out: Path, dataset: Dataset) -> None:
+    """Scored in the data set's own order, the predictions give the reported accuracies exactly."""
+    result = json.loads((out / "result.json").read_text())
+    predictions, papers = np.load(out / "predictions.npy"), dataset.target_data
+    assert predictions.shape == papers["label"].shape
+    for name in ("val", "test"):
+        mask = papers[f"{name}_mask"]
+        right = predictions[mask.numpy()] == papers["label"][mask].numpy()
+        assert right.mean() == pytest.approx(result[f"{name}_accuracy"], abs=1e-12)
+
+
+def rows_in_original_order(out: Path, folder: Path, dataset: Dataset) -> dict[str, torch.Tensor]:
+    """The learned rows of a run on machines, from the checkpoint's file of each machine."""
+    partition = load_partition_folder(folder)
+    checkpoint = read_checkpoint(out / "checkpoint").folder
+    machines = [load_file(path) for path in sorted(checkpoint.glob("embeddings-machine-*.safetensors"))]
+    found = {}
+    for name in ("author", "field"):
+        rows = torch.cat([machine[f"{name}/weight"] for machine in machines])
+        found[name] = torch.empty_like(rows)
+        found[name][torch.from_numpy(partition.node_map[name])] = rows
+        assert len(rows) == dataset.graph.num_nodes(name)
+    return found
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
+    emulation, nothing_left, academic, data_root, tmp_path
+):
+    """Killed in mid-epoch and resumed: the rows, the weights and the predictions of a run that was left alone."""
+    common = [*COMMON, "--root", str(data_root), "--emulate", "2", "--epochs", "2"]
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    tutorial("train", *common, "--out", str(whole))
+    check_predictions(whole, academic)
+    start_and_kill(common, out, 1, kill_trainer(1))
+    tutorial("train", *common, "--resume", "--out", str(out))
+    assert losses(out) == pytest.approx(losses(whole), rel=1e-5)
+    assert [event["epochs"] for event in events_of(out) if event["kind"] == "resumed"] == [1]
+    (folder,) = (data_root / "partitions").glob("synthetic-academic-*")
+    rows = [rows_in_original_order(run, folder, academic) for run in (whole, out)]
+    for name in rows[0]:
+        assert torch.allclose(rows[0][name], rows[1][name], atol=1e-4), name
+    first, _ = learned_rows(Whole(academic), list(rows[0]), TrainConfig())
+    assert all(not torch.allclose(rows[0][name], first[name].weight, atol=1e-3) for name in rows[0])
+    same = np.load(out / "predictions.npy") == np.load(whole / "predictions.npy")
+    assert same.mean() > 0.998
+    # The weights and rows of the machines, evaluated here on the plain graph, predict what they predicted together.
+    graph = academic.graph
+    config = TrainConfig.from_dict(json.loads((whole / "checkpoint" / "config.json").read_text()))
+    model = model_for(graph, "paper", academic.num_classes, config)
+    model.load_state_dict(load_file(whole / "checkpoint" / "model.safetensors"))
+    stores = {"paper": academic.target_data["feat"], **rows[0]}
+    everyone = {name: graph.nodes(name) for name in graph.ntypes}
+    logits = layerwise_inference(model, graph, stores, everyone, 1000, Whole(academic).new_store)
+    assert (logits.argmax(1).numpy() == np.load(whole / "predictions.npy")).mean() > 0.998

@@ -1,0 +1,320 @@
+"""Link prediction: the split of edges, batches without leaks, scores; on two machines, the same as in one process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+
+import dgl
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from commands import kill_trainer, start_and_kill, tutorial
+from safetensors.torch import load_file
+
+from support.lessons.link_prediction import run_links
+from support.multi_process import hush_dgl
+from tutorial_lib.batches.edges import SIDES, TEST, TRAIN, EdgeLoader, EdgeSplit, TrainingGraph, contains, pair_hash
+from tutorial_lib.data import Dataset, load_dataset
+from tutorial_lib.errors import InputError
+from tutorial_lib.partition import dataset_description, partition_dataset
+from tutorial_lib.tasks.link import TASK, LinkPrediction, edge_ranks, embed, plain_data
+from tutorial_lib.tasks.link_scores import SCALE, SHIFT, fit_probe, pair_loss, rank_sums, ranks_among, unit
+from tutorial_lib.tasks.link_task import LinkData, LinkOptions, draw_negatives, link_task
+from tutorial_lib.tasks.task import train_single
+from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.seeding import reseed
+
+CONFIG = TrainConfig(epochs=3, fanouts=(5, 5), batch_size=100, hidden_size=16, dropout=0.2, learning_rate=0.01)
+OPTIONS = LinkOptions(epoch_edges=1000, validation_edges=200, eval_negatives=50)
+SPEC = LinkPrediction(OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def tiny(data_root: Path) -> Dataset:
+    """About 5,000 nodes."""
+    hush_dgl()
+    return load_dataset("synthetic-products", scale=0.002, root=data_root)
+
+
+@pytest.fixture(scope="module")
+def view(tiny: Dataset) -> TrainingGraph:
+    return TrainingGraph(tiny.graph, EdgeSplit(3), torch.arange(tiny.graph.num_nodes()))
+
+
+def mixed(x: int) -> int:
+    """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014), in Python's whole numbers."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
+
+
+def test_the_hash_is_splitmix() -> None:
+    golden = 0x9E3779B97F4A7C15
+    u, v = torch.tensor([7, 2, 2**40, 0]), torch.tensor([3, 9, 5, 0])
+    for seed in (0, 1, 2**40):
+        expected = [
+            mixed(mixed((min(a, b) + (2 * seed + 1) * golden) % 2**64) ^ (max(a, b) * golden % 2**64))
+            for a, b in zip(u.tolist(), v.tolist(), strict=True)
+        ]
+        assert pair_hash(u, v, seed).tolist() == expected
+
+
+def test_both_directions_of_an_edge_are_on_one_side(tiny: Dataset) -> None:
+    src, dst = tiny.graph.edges(order="eid")
+    split = EdgeSplit(0, val=0.05, test=0.1)
+    side = split.side(src, dst)
+    assert torch.equal(side, split.side(dst, src))
+    pairs = len(src) / 2
+    for number, share in enumerate((0.85, 0.05, 0.1)):
+        assert float((side == number).float().mean()) == pytest.approx(share, abs=2 / pairs**0.5)
+    both = (side == TEST) & (EdgeSplit(1, val=0.05, test=0.1).side(src, dst) == TEST)
+    assert abs(float(both.float().mean()) - 0.01) < 0.002  # another seed: an independent choice
+    assert (EdgeSplit(0, 0.0, 0.0).side(src, dst) == TRAIN).all()
+
+
+def test_contains() -> None:
+    ordered = torch.tensor([2, 5, 9])
+    assert contains(ordered, torch.tensor([1, 2, 3, 9, 10])).tolist() == [False, True, False, True, False]
+
+
+def ends_of(block: dgl.DGLGraph) -> torch.Tensor:
+    src, dst = block.edges()
+    return torch.stack([block.srcdata[dgl.NID][src], block.dstdata[dgl.NID][dst]])
+
+
+@pytest.mark.parametrize("leak", [False, True])
+def test_blocks_have_all_training_edges_but_those_of_the_batch(view: TrainingGraph, *, leak: bool) -> None:
+    """With all neighbours, a hop has each edge that ends at the seeds, less the held-out ones and the batch."""
+    graph = view.graph
+    side = view.side(*graph.edges(order="eid"))
+    train = (side == TRAIN).nonzero().flatten()
+    loader = EdgeLoader(view, train, (-1, -1), 32, negatives=2, training=True, leak=leak)
+    batch = next(iter(loader))
+    src, dst = graph.find_edges(batch.edges)
+    assert torch.equal(batch.seeds[batch.src], src)
+    assert torch.equal(batch.seeds[batch.dst], dst)
+    assert batch.negatives.shape == (32, 2)
+    twins = graph.edge_ids(dst, src)
+    own = torch.cat([batch.edges, twins])
+    for block, seeds in ((batch.blocks[1], batch.seeds), (batch.blocks[0], batch.blocks[1].srcdata[dgl.NID])):
+        assert torch.equal(block.dstdata[dgl.NID], seeds)
+        wanted = graph.in_edges(seeds, form="eid")
+        wanted = wanted[side[wanted] == TRAIN]
+        if not leak:
+            wanted = wanted[~torch.isin(wanted, own)]
+        assert torch.equal(block.edata[dgl.EID].sort().values, wanted.sort().values)
+        assert torch.equal(ends_of(block), torch.stack(graph.find_edges(block.edata[dgl.EID])))
+
+
+def test_an_epoch_depends_on_the_seeds_at_its_beginning_alone(view: TrainingGraph) -> None:
+    edges = torch.arange(0, view.graph.num_edges(), 7)
+    loader = EdgeLoader(view, edges, (3,), 50, negatives=2, per_epoch=120, training=True)
+    assert len(loader) == 3
+
+    def epoch(seed: int, *, disturb: bool = False) -> list[torch.Tensor]:
+        reseed(seed, 0)
+        found = []
+        for batch in loader:
+            if disturb:
+                torch.rand(100)  # as dropout does
+            found += [batch.edges, batch.seeds, batch.negatives, batch.input_nodes]
+        return found
+
+    first = epoch(1)
+    assert [len(edges) for edges in first[::4]] == [50, 50, 20]
+    assert len(torch.cat(first[::4]).unique()) == 120
+    for other in (epoch(1), epoch(1, disturb=True)):
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    assert not torch.equal(first[0], epoch(2)[0])
+
+
+def test_loss_by_hand() -> None:
+    h = unit(torch.tensor([[1.0, 0.0], [3.0, 4.0], [0.0, 2.0]]))
+    loss = pair_loss(h, torch.tensor([0]), torch.tensor([1]), torch.tensor([[2, 0]]))
+    logits = torch.tensor([0.6, 0.0, 1.0]) * SCALE - SHIFT
+    each = F.binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 0.0, 0.0]), reduction="none")
+    assert loss.item() == pytest.approx(float((each[0] + each[1:].mean()) / 2))
+
+
+def test_ranks_by_hand() -> None:
+    h_src, h_dst = torch.tensor([[1.0], [1.0], [1.0]]), torch.tensor([[5.0], [2.0], [2.0]])
+    negatives = torch.tensor([[3.0], [2.0], [1.0]])
+    allowed = torch.tensor([[True] * 3, [True] * 3, [False, True, True]])
+    ranks = ranks_among(h_src, h_dst, negatives, allowed)
+    assert ranks.tolist() == [1.0, 2.5, 1.5]
+    assert rank_sums(torch.tensor([1.0, 4.0, 10.0, 11.0])) == pytest.approx([1 + 0.25 + 0.1 + 1 / 11, 3.0, 4.0])
+    assert rank_sums(torch.empty(0)) == [0.0, 0.0, 0.0]
+
+
+def test_an_end_of_an_edge_is_no_negative_of_it() -> None:
+    """Of edge 0 -> 1, among nodes 0 to 3, only 2 and 3 count, and 3 is better than 1."""
+    graph = dgl.graph(([0, 2], [1, 3]), num_nodes=4)
+    h = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [0.8, 0.6]])
+    data = LinkData(TrainingGraph(graph, EdgeSplit(), torch.arange(4)), h, None, {}, torch.arange(4))
+    assert edge_ranks(data, h, torch.tensor([0]), 10).tolist() == [2.0]
+    assert edge_ranks(data, h, torch.tensor([1]), 10).tolist() == [2.0]  # 2 -> 3: 0.6, and 2 . 1 is 0.8
+
+
+def ranks_one_by_one(graph: dgl.DGLGraph, h: np.ndarray, edges: np.ndarray, negatives: np.ndarray) -> np.ndarray:
+    """In whole loops, in double precision: 1, and one more for each better negative that is no end of the edge."""
+    found = []
+    for u, v in zip(*(ends.numpy() for ends in graph.find_edges(torch.from_numpy(edges))), strict=True):
+        scores = [h[u].astype(float) @ h[x].astype(float) for x in negatives if x not in (u, v)]
+        found.append(1 + sum(score > h[u].astype(float) @ h[v].astype(float) for score in scores))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_probe_says_what_scikit_learn_says(classes: int) -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    generator = torch.Generator().manual_seed(classes)
+    labels = torch.randint(classes, (300,), generator=generator) * 2
+    h = torch.randn(300, 8, generator=generator) + labels[:, None] / 3
+    h[:, 3] = 1.0
+    probe = fit_probe(h, labels)
+    x = StandardScaler().fit_transform(h.double().numpy())
+    expected = LogisticRegression(max_iter=200, tol=1e-3).fit(x, labels.numpy()).predict(x)
+    assert (probe.predict(h).numpy() == expected).all()
+
+
+def test_negatives_are_different_and_depend_on_the_seed_alone() -> None:
+    drawn = draw_negatives(1000, 50, 1)
+    assert len(set(drawn.tolist())) == 50
+    assert [(drawn == draw_negatives(1000, 50, seed)).all() for seed in (1, 2)] == [True, False]
+    assert draw_negatives(5, 50, 0).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_data_set_without_features_is_refused(tiny: Dataset) -> None:
+    TASK.check(dataset_description(tiny))
+    with pytest.raises(InputError, match="--task link needs node features"):
+        TASK.check({**dataset_description(tiny), "num_features": 0})
+
+
+def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
+    """They are those of a graph from which the held-out edges were removed."""
+    data = plain_data(tiny, CONFIG, OPTIONS)
+    graph, n = tiny.graph, tiny.graph.num_nodes()
+    model = CONFIG.model(tiny.num_features, CONFIG.hidden_size).eval()
+    h = embed(model, data, graph.nodes(), 700, lambda _d, width: torch.empty(n, width))
+    removed = dgl.remove_edges(graph, torch.cat([data.edges["val"], data.edges["test"]]))
+    assert torch.allclose(h, unit(model([removed, removed], graph.ndata["feat"])), atol=1e-5)
+
+
+def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path) -> None:
+    whole = train_single(tiny, CONFIG, spec=SPEC)
+    assert whole.epochs[-1].loss < 0.75 * whole.epochs[0].loss
+    untrained = train_single(tiny, replace(CONFIG, epochs=0), spec=SPEC)
+    assert whole.test_score > untrained.test_score + 0.1
+    assert whole.scores["test_hits@10"] > untrained.scores["test_hits@10"]
+    assert rank_sums(whole.test_ranks)[0] / len(whole.test_edges) == pytest.approx(whole.test_score)
+
+    folder = tmp_path / "checkpoint"
+    train_single(tiny, replace(CONFIG, epochs=2), spec=SPEC, saver=Checkpoints(folder, {}))
+    resumed = train_single(tiny, CONFIG, spec=SPEC, saver=Checkpoints(folder, {}, resume=True))
+    assert torch.equal(resumed.embeddings, whole.embeddings)
+    assert [epoch.loss for epoch in resumed.epochs] == [epoch.loss for epoch in whole.epochs]
+
+
+def test_the_validation_edges_are_thinned_out_over_all_ranks(tiny: Dataset) -> None:
+    task = link_task(plain_data(tiny, CONFIG, OPTIONS), CONFIG, OPTIONS)
+    assert 200 <= len(task.val.edges) < 300
+    assert len(task.batches) == 10
+
+
+COMMON = ["--task", "link", "--scale", "0.002", "--hidden-size", "16", "--fanouts", "5,5"]
+
+
+@pytest.mark.cluster
+def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, tiny, tmp_path) -> None:
+    """Exact embeddings and ranks are those of one process with the same weights; edges have their original ids."""
+    out = tmp_path / "run"
+    arguments = [
+        *COMMON,
+        "--batch-size",
+        "5000",
+        "--emulate",
+        "2",
+        "--epochs",
+        "1",
+        "--root",
+        str(data_root),
+        "--out",
+        str(out),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "tutorial_lib", "train", *arguments], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((out / "result.json").read_text())
+    config = TrainConfig.from_dict(result["config"])
+    data = plain_data(tiny, config, LinkOptions())
+    model = config.model(tiny.num_features, config.hidden_size)
+    model.load_state_dict(load_file(out / "checkpoint" / "model.safetensors"))
+    n = tiny.graph.num_nodes()
+    expected = embed(model, data, tiny.graph.nodes(), 5000, lambda _d, width: torch.empty(n, width))
+    embeddings = torch.from_numpy(np.load(out / "embeddings.npy"))
+    assert torch.allclose(embeddings, expected, atol=1e-4)
+
+    with np.load(out / "test_edges.npz") as found:
+        edge, rank = (torch.from_numpy(found[name]) for name in ("edge", "rank"))
+    assert torch.equal(edge, data.edges["test"])
+    some = slice(None, None, max(1, len(edge) // 100))
+    by_hand = ranks_one_by_one(tiny.graph, embeddings.numpy(), edge[some].numpy(), data.negatives.numpy())
+    assert np.abs(by_hand - rank[some].numpy()).max() <= 1  # a sum of products may round otherwise
+    assert (by_hand == rank[some].numpy()).mean() > 0.9
+    assert (result["score"], result["val_accuracy"], result["test_accuracy"]) == ("MRR", None, None)
+    assert result["test_score"] == pytest.approx(float((1 / rank.double()).mean()), abs=1e-9)
+    assert result["scores"]["test_hits@10"] == pytest.approx(float((rank <= 10).double().mean()), abs=1e-9)
+    predictions, labels = np.load(out / "predictions.npy"), tiny.graph.ndata["label"].numpy()
+    test = tiny.graph.ndata["test_mask"].numpy()
+    assert (predictions[test] == labels[test]).mean() == pytest.approx(result["scores"]["test_probe_accuracy"])
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    splits = [event for event in events if event["kind"] == "split"]
+    for side in SIDES:
+        assert sum(event[f"{side}_edges"] for event in splits) == len(data.edges[side])
+    assert abs(splits[0]["train_edges"] - splits[1]["train_edges"]) <= 1
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_a_killed_trainer_changes_nothing(emulation, nothing_left, data_root, tmp_path) -> None:
+    common = [*COMMON, "--batch-size", "2000", "--root", str(data_root), "--emulate", "2", "--epochs", "2"]
+    tutorial("train", *common, "--out", str(tmp_path / "whole"))
+    out = tmp_path / "killed"
+    start_and_kill(common, out, 1, kill_trainer(1))
+    tutorial("train", *common, "--resume", "--out", str(out))
+    whole, resumed = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (tmp_path / "whole", out))
+    for name, weight in whole.items():
+        assert torch.allclose(resumed[name], weight, rtol=1e-5, atol=1e-7), name
+    whole, resumed = (np.load(folder / "embeddings.npy") for folder in (tmp_path / "whole", out))
+    assert np.allclose(whole, resumed, atol=1e-5)
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_two_machines_agree_with_one_process(emulation, nothing_left, tiny, tmp_path) -> None:
+    """Means over three seeds differ by less than 0.015, in MRR and in the probe."""
+    config = replace(CONFIG, epochs=5, hidden_size=32, dropout=0.0, batch_size=500)
+    options = replace(OPTIONS, epoch_edges=10_000, eval_negatives=100)
+    configs = {f"seed {seed}": replace(config, seed=seed) for seed in range(3)}
+    part = partition_dataset(tiny, 2, tmp_path / "parts", method="metis")
+    halved = {name: (replace(one, batch_size=250), options) for name, one in configs.items()}
+    two = run_links(part, halved, tmp_path / "two")
+    one = {name: train_single(tiny, config, spec=LinkPrediction(options)) for name, config in configs.items()}
+    mrr = {name: (two[name]["test_score"], one[name].test_score) for name in configs}
+    key = "test_probe_accuracy"
+    probe = {name: (two[name]["scores"][key], one[name].scores[key]) for name in configs}
+    print("MRR", mrr, "probe", probe)
+    for found in (mrr, probe):
+        on_two, in_one = (mean(pair[k] for pair in found.values()) for k in (0, 1))
+        assert on_two == pytest.approx(in_one, abs=0.015), found
+    assert mean(pair[0] for pair in mrr.values()) > 0.25  # ranks by chance give 0.05

@@ -1,0 +1,30 @@
+"""scripts/mutants.py: it finds the modules and their tests, and what it makes of the code is Python with one change."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+spec = importlib.util.spec_from_file_location("mutants", ROOT / "scripts" / "mutants.py")
+mutants = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(mutants)
+
+
+def test_every_group_has_modules_and_tests():
+    for pattern in mutants.TARGETS:
+        paths = [str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)]
+        assert any(mutants.mutants_of(path) for path in paths), pattern
+        for path in paths:
+            assert all((ROOT / word).exists() for word in mutants.tests_of(path) if word.startswith("tests/")), path
+
+
+def test_mutants_are_python_and_drawn_with_the_seed():
+    drawn = mutants.drawn(40, 0, "batches")
+    assert len(set(drawn)) == 40
+    assert drawn == mutants.drawn(40, 0, "batches") != mutants.drawn(40, 1, "batches")
+    for mutant in drawn:
+        source = (ROOT / mutant.path).read_bytes()
+        changed = source[: mutant.begin] + mutant.new.encode() + source[mutant.end :]
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)), mutant

@@ -1,0 +1,274 @@
+"""The finale: settings and state alone, then real ones: on files in OGB's format, and broken off and continued."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import check_predictions, heed_ctrl_c, wait_for_event
+from typer.testing import CliRunner
+
+from tutorial_lib.data import Dataset, load_dataset
+from tutorial_lib.data.ogb import PRODUCTS, SPECS
+from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.job.folder import Silent, own_run_folder
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.tools.cli import app
+from tutorial_lib.tools.cli.options import parse_machine_counts
+from tutorial_lib.tools.finale import FinaleSettings, write_report
+from tutorial_lib.tools.finale.figures import memory_figure, scaling_figure
+from tutorial_lib.tools.finale.script import Finale, PeakMemory, startup_of
+from tutorial_lib.tools.finale.settings import FolderRefused, State
+from tutorial_lib.trainer.config import TrainConfig
+
+QUICK = ["--fanouts", "5,5", "--hidden-size", "32", "--wire", "none"]
+
+
+def test_a_folder_with_other_settings_is_refused_and_they_are_named(tmp_path):
+    settings = FinaleSettings()
+    tmp_path.joinpath("a").mkdir()
+    State(tmp_path / "a", settings).finish("machines", {})
+    assert State(tmp_path / "a", settings).steps == {"machines": {}}
+    other = dataclasses.replace(settings, config=TrainConfig(epochs=30), layout=Layout(4, "1gbit"))
+    with pytest.raises(InputError, match=r"config\.epochs was 10, now 30; layout\.emulate was 2, now 4"):
+        State(tmp_path / "a", other)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"settings": 1, "steps": {}}'])
+def test_a_damaged_state_is_refused(tmp_path, content):
+    (tmp_path / "finale.json").write_text(content)
+    with pytest.raises(InputError, match=r"finale\.json cannot be read"):
+        State(tmp_path, FinaleSettings())
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty"):
+        State(tmp_path, FinaleSettings())
+
+
+def test_two_finales_in_one_folder(tmp_path):
+    finale = Finale(FinaleSettings(scaling=()), tmp_path, Silent())
+    with own_run_folder(tmp_path), pytest.raises(FolderRefused, match="another finale is running"):
+        finale.run()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_the_users_is_not_touched_by_looking_at_it(tmp_path):
+    """Not even a file of the name that earlier versions locked."""
+    (tmp_path / ".lock").write_text("mine")
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty"):
+        Finale(FinaleSettings(scaling=()), tmp_path, Silent()).run()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {".lock": "mine", "thesis.txt": "mine"}
+
+
+def test_predictions_that_are_not_those_of_the_trainers_are_an_error(tmp_path):
+    """One of 200 classes is changed, where accuracy is counted."""
+    finale = Finale(FinaleSettings(scaling=()), tmp_path, Silent())
+    finale.state = State(tmp_path, FinaleSettings(scaling=()))
+    label = np.arange(200) % 7
+    masks = {name: np.arange(200) % 2 == k for k, name in enumerate(("val", "test"))}
+    np.savez(tmp_path / "splits.npz", label=label, train=label < 0, **masks)
+    np.save(tmp_path / "predictions.npy", label)
+    finale.state.finish("training", {"result": {"val_accuracy": 1.0, "test_accuracy": 1.0}})
+    assert finale._predictions() == {"val": 1.0, "test": 1.0}
+    label[101] += 1
+    np.save(tmp_path / "predictions.npy", label)
+    with pytest.raises(JobError, match=r"gives test accuracy 0\.990000, the trainers reported 1\.000000"):
+        finale._predictions()
+
+
+def test_what_changes_no_finished_step_may_differ(tmp_path):
+    State(tmp_path, FinaleSettings()).finish("machines", {})
+    other = FinaleSettings(layout=Layout(2, "1gbit", stall_timeout=900), scaling=(1,))
+    other = dataclasses.replace(other, source=dataclasses.replace(other.source, max_memory="12GB"))
+    assert State(tmp_path, other).steps == {"machines": {}}
+
+
+def test_a_finale_that_failed_in_its_first_step_continues(tmp_path, monkeypatch):
+    settings = FinaleSettings(scaling=())
+    monkeypatch.setattr(Finale, "_machines", lambda _self: 1 / 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            Finale(settings, tmp_path / "out", Silent()).run()
+    assert "machines" not in State(tmp_path / "out", settings).steps
+
+
+def test_a_training_that_was_not_written_down_is_not_repeated(tmp_path, monkeypatch):
+    """The script was stopped between the end of the job and the note of it."""
+    settings = FinaleSettings(scaling=())
+    finale = Finale(settings, tmp_path, Silent())
+    finale.state = State(tmp_path, settings)
+    finale.state.finish("partition", {"folder": str(tmp_path)})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").write_text('{"epochs": []}')
+    (tmp_path / "run" / "predictions.npy").write_text("")
+    assert finale._training() == {"result": {"epochs": []}}
+    assert (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"source": DataSource("cora")}, "unknown data set 'cora'"),
+        ({"source": DataSource("synthetic-products", scale=5.0)}, "scale 5.0 is outside"),
+        ({"layout": Layout(2, "fast")}, "'fast' is not a rate"),
+        ({"layout": Layout(2, device="cuda")}, "cuda"),
+        ({"scaling": (1, 1000)}, "cannot emulate 1000"),
+    ],
+)
+def test_what_cannot_be_done_is_found_before_the_first_step(changes, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        Finale(dataclasses.replace(FinaleSettings(), **changes), tmp_path / "out", Silent())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_scale_is_for_the_generated_graph():
+    done = CliRunner().invoke(app, ["finale", "--dataset", "ogbn-products", "--scale", "0.1"])
+    assert isinstance(done.exception, InputError)
+    assert "has one size" in done.exception.message
+
+
+def test_startup_is_unknown_without_steps(tmp_path):
+    """A full disk ends events.jsonl early, not the job."""
+    (tmp_path / "events.jsonl").write_text('{"kind": "stage", "time": 5.0}\n{"kind": "st')
+    assert startup_of(tmp_path / "events.jsonl") is None
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('\n{"kind": "step", "time": 9.5}\n')
+    assert startup_of(tmp_path / "events.jsonl") == 4.5
+
+
+def test_several_machines_for_scaling_need_machines():
+    with pytest.raises(InputError, match="several machines"):
+        FinaleSettings(layout=Layout(emulate=None), scaling=(1, 2))
+    with pytest.raises(InputError, match="at least 1"):
+        FinaleSettings(scaling=(0, 2))
+
+
+def test_numbers_of_machines():
+    assert parse_machine_counts("4,1,4") == (1, 4)
+    assert parse_machine_counts("none") == ()
+    with pytest.raises(InputError, match="--scaling 'many'"):
+        parse_machine_counts("many")
+
+
+def test_no_report_before_there_is_a_result(tmp_path):
+    State(tmp_path, FinaleSettings()).finish("machines", {})
+    with pytest.raises(InputError, match="nothing to report"):
+        write_report(tmp_path)
+
+
+def test_the_numbers_in_the_pictures_have_the_units_of_their_labels():
+    memory = memory_figure({"machine-0": {"server": 300_000_000, "trainer": 1_700_000_000}}).axes[0]
+    assert [text.get_text() for text in memory.texts] == ["0.30", "1.70"]
+    assert [label.get_text() for label in memory.get_yticklabels()] == ["machine-0 server", "machine-0 trainer"]
+    assert memory.get_xlabel().startswith("GB of resident memory")
+    runs = [{"machines": k, "seconds": 1.5 / k, "remote_bytes": 2e6, "startup": None} for k in (1, 2)]
+    seconds, wire, startup = scaling_figure(runs).axes
+    assert [text.get_text() for text in seconds.texts] == ["1.5", "0.75"]
+    assert [text.get_text() for text in wire.texts] == ["2", "2"]
+    assert wire.get_title().startswith("MB of features")
+    assert [text.get_text() for text in startup.texts] == ["?", "?"]
+    assert [label.get_text() for label in startup.get_xticklabels()] == ["1", "2"]
+
+
+def test_peak_memory_is_that_of_the_block():
+    with PeakMemory() as large:
+        np.ones(40_000_000)
+    with PeakMemory() as small:
+        pass
+    assert large.peak - small.peak > 200_000_000
+
+
+def write_as_ogb(dataset: Dataset, folder: Path) -> None:
+    """A data set in the files of ogbn-products: one row for both directions of an edge."""
+
+    def write(name: str, values) -> None:
+        path = folder / f"{name}.csv.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(values).to_csv(path, header=False, index=False, compression={"method": "gzip", "compresslevel": 1})
+
+    graph = dataset.graph
+    rows = np.stack([ends.numpy() for ends in graph.edges(order="eid")], axis=1)
+    rows = rows[rows[:, 0] < rows[:, 1]]
+    write("raw/edge", rows)
+    write("raw/num-node-list", [graph.num_nodes()])
+    write("raw/num-edge-list", [len(rows)])
+    write("raw/node-label", graph.ndata["label"].numpy())
+    write("raw/node-feat", graph.ndata["feat"].numpy().round(3))
+    for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
+        write(f"split/sales_ranking/{theirs}", graph.ndata[f"{ours}_mask"].nonzero().flatten().numpy())
+    (folder / "RELEASE_v1.txt").write_text("v1\n")
+
+
+@pytest.mark.cluster
+def test_the_files_of_ogbn_products_are_taken_when_they_are_there(emulation, nothing_left, tmp_path, monkeypatch):
+    """The same command as for the real data; only the published counts are those of the small data set."""
+    small = load_dataset("synthetic-products", scale=0.002, root=tmp_path / "generated")
+    edges = small.graph.num_edges()
+    counts = {"nodes": small.graph.num_nodes(), "edge_rows": edges // 2, "directed_edges": edges}
+    monkeypatch.setitem(SPECS, "ogbn-products", dataclasses.replace(PRODUCTS, **counts))
+    write_as_ogb(small, tmp_path / "root" / "ogbn_products")
+    out = tmp_path / "finale"
+    arguments = ["finale", "--epochs", "2", *QUICK, "--scaling", "none"]
+    arguments += ["--root", str(tmp_path / "root"), "--out", str(out)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    result = json.loads((out / "result.json").read_text())
+    assert result["dataset"] == "ogbn-products"
+    check_predictions(out, result, load_dataset("ogbn-products", root=tmp_path / "root"))
+    page = (out / "report.html").read_text()
+    assert "<strong>not</strong> the published one" in page
+    assert page.count("data:image/png;base64,") == 4
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 0
+    assert again.output.count("done before") == 5
+    assert "rank 0 joined" not in again.output
+    assert (out / "report.html").read_text() == page
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_broken_off_and_continued(emulation, nothing_left, data_root, tmp_path):
+    out = tmp_path / "finale"
+    arguments = [sys.executable, "-m", "tutorial_lib", "finale", "--scale", "0.005", "--epochs", "12", *QUICK]
+    arguments += ["--batch-size", "100", "--scaling", "1,2", "--root", str(data_root), "--out", str(out)]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    first = subprocess.Popen(arguments, **options, start_new_session=True, preexec_fn=heed_ctrl_c)
+    try:
+        wait_for_event(out / "run", "checkpoint", first)
+        os.killpg(first.pid, signal.SIGINT)
+        errors = first.communicate(timeout=60)[1]
+    finally:
+        first.kill()
+    assert first.returncode == 130
+    assert f"the same command with --out {out} continues" in errors
+    assert not (out / "result.json").exists()
+    (out / "scaling" / "1-machines").mkdir(parents=True)  # what a start that was broken off there would leave
+    (out / "scaling" / "1-machines" / "events.jsonl").write_text("")
+    second = subprocess.run(arguments, **options, timeout=300)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "the data set: done before" in second.stdout
+    for words in ("from the checkpoint", "not ogbn-products", "0.7870 +/- 0.0036", "0.9170 +/- 0.0009"):
+        assert words in second.stdout
+    result = json.loads((out / "result.json").read_text())
+    assert result["resumed_epochs"] >= 1
+    assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(12))
+    assert (out / "scaling" / "1-machines-broken-1").is_dir()
+    page = (out / "report.html").read_text()
+    assert "not ogbn-products" in page
+    assert "With more machines" in page
+    other = subprocess.run([*arguments, "--seed", "7"], **options, timeout=60)
+    assert other.returncode == 2
+    assert other.stderr.startswith(f"error: {out} holds a finale with other settings: ")
+    assert "source.seed was 0, now 7" in other.stderr

@@ -1,0 +1,475 @@
+"""Checkpoints as files: a full disk, damage, other settings, optimisers; and the rows of DistEmbeddings."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tutorial_lib.cluster.coordinator import Coordinator
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.spec import write_ip_config
+from tutorial_lib.errors import InputError
+from tutorial_lib.tasks.task import train_single
+from tutorial_lib.trainer import generations
+from tutorial_lib.trainer.checkpoint import Checkpoints, restore, save
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.generations import check_same_settings, read_checkpoint, remove_leftovers
+from tutorial_lib.trainer.loop import EpochResult
+from tutorial_lib.trainer.state import flatten_optimizer, restore_settings, unflatten_optimizer
+
+TRAINER = Path(__file__).parents[1] / "programs" / "checkpoint_trainer.py"
+SETTINGS = {"hidden_size": 8, "fanouts": [5, 5], "epochs": 3}
+
+
+def trained(optimizer_class=torch.optim.Adam, steps: int = 3, **options):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    optimizer = optimizer_class(model.parameters(), lr=0.01, **options)
+    for _ in range(steps):
+        train(model, optimizer)
+    return model, optimizer
+
+
+def train(model, optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).pow(2).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "options"),
+    [
+        (torch.optim.Adam, {}),
+        (torch.optim.Adam, {"amsgrad": True, "betas": (0.8, 0.99)}),
+        (torch.optim.AdamW, {"weight_decay": 0.1}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.SGD, {}),
+    ],
+)
+def test_training_goes_on_exactly_where_it_was(tmp_path, optimizer_class, options):
+    model, optimizer = trained(optimizer_class, **options)
+    save(tmp_path, model, optimizer, [{"epoch": 0, "loss": float("nan")}], SETTINGS)
+    other, other_optimizer = trained(optimizer_class, steps=0, **options)
+    other_optimizer.param_groups[0]["lr"] = 5.0
+    assert [epoch["epoch"] for epoch in restore(tmp_path, other, other_optimizer)] == [0]
+    for _ in range(3):
+        train(model, optimizer)
+        train(other, other_optimizer)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+    tensors, numbers = flatten_optimizer(optimizer)
+    assert unflatten_optimizer(tensors, json.loads(json.dumps(numbers)))["param_groups"] == numbers["param_groups"]
+
+
+def test_two_are_kept_and_those_before_go_when_the_new_one_is_valid(tmp_path):
+    model, optimizer = trained()
+    for count in (1, 2, 3, 4):
+        save(tmp_path, model, optimizer, [{"epoch": k} for k in range(count)], SETTINGS)
+        before = {"manifest-previous.json", f"epoch-000{count - 1}"} if count > 1 else set()
+        assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", f"epoch-000{count}", *before}
+        assert len(read_checkpoint(tmp_path).epochs) == count
+
+
+def test_a_file_that_another_rank_is_writing_is_left_alone(tmp_path):
+    save(tmp_path, *trained(), [{"epoch": 0}], SETTINGS)
+    (tmp_path / ".model.safetensors").write_text("half")
+    save(tmp_path, *trained(), [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    assert (tmp_path / ".model.safetensors").exists()
+
+
+def test_a_checkpoint_every_second_epoch_and_at_the_end(tmp_path):
+    model, optimizer = trained()
+    told = []
+    keeper = Checkpoints(tmp_path, SETTINGS, every=2, emit=lambda kind, **fields: told.append((kind, fields)))
+    assert keeper.restore(model, optimizer) == []
+    epochs = [{"epoch": k} for k in range(5)]
+    for count in range(1, 6):
+        keeper.save(model, optimizer, epochs[:count], last=count == 5)
+    assert told == [("checkpoint", {"epochs": count}) for count in (2, 4, 5)]
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    save(tmp_path, *trained(), [{"epoch": 0}], SETTINGS)
+    return tmp_path
+
+
+def flip_bit(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "manifest.json"])
+@pytest.mark.parametrize("position", [0.05, 0.5, 0.99])
+def test_a_flipped_bit_anywhere_is_found_and_the_file_named(saved, name, position):
+    path = saved / name if name == "manifest.json" else saved / "epoch-0001" / name
+    flip_bit(path, int(path.stat().st_size * position))
+    with pytest.raises(InputError, match=f"(damaged checkpoint: .*{name}|{name} has format)"):
+        read_checkpoint(saved)
+
+
+@pytest.fixture
+def saved_twice(saved) -> Path:
+    """``saved``, whose model has the weights after 3 steps, and a newer one, after 6."""
+    save(saved, *trained(steps=6), [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    return saved
+
+
+@pytest.mark.parametrize("name", ["epoch-0002/model.safetensors", "epoch-0002/optimizer.safetensors", "manifest.json"])
+def test_a_flipped_bit_costs_one_epoch(saved_twice, name):
+    """Resuming says so and takes the one before; the next save does not take that one's place."""
+    flip_bit(saved_twice / name, (saved_twice / name).stat().st_size // 2)
+    found = read_checkpoint(saved_twice)
+    assert (len(found.epochs), found.folder.name) == (1, "epoch-0001")
+    assert f"damaged checkpoint: {saved_twice / name} " in found.damaged
+    told = []
+    model, optimizer = trained(steps=0)
+    keeper = Checkpoints(saved_twice, SETTINGS, resume=True, emit=lambda kind, **fields: told.append((kind, fields)))
+    assert keeper.restore(model, optimizer) == [{"epoch": 0}]
+    assert told == [("resumed", {"epochs": 1, "damaged": found.damaged})]
+    assert torch.equal(model[0].weight, trained(steps=3)[0][0].weight)
+    save(saved_twice, model, optimizer, [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    assert read_checkpoint(saved_twice).damaged == ""
+    flip_bit(saved_twice / "epoch-0002" / "model.safetensors", -5)
+    assert len(read_checkpoint(saved_twice).epochs) == 1
+
+
+def test_a_missing_manifest_costs_one_epoch_too(saved_twice):
+    (saved_twice / "manifest.json").unlink()
+    assert len(read_checkpoint(saved_twice).epochs) == 1
+
+
+def test_two_damaged_ones_are_both_named(saved_twice):
+    for epoch in (1, 2):
+        flip_bit(saved_twice / f"epoch-000{epoch}" / "model.safetensors", -5)
+    for read in (lambda: read_checkpoint(saved_twice), lambda: restore(saved_twice, *trained(steps=0))):
+        with pytest.raises(InputError, match=r"epoch-0002/model.*; and the one before it: .*epoch-0001/model"):
+            read()
+
+
+def test_what_the_user_keeps_there_stays(saved_twice, tmp_path_factory):
+    """Only files with exactly our names are removed; a folder goes only when nothing else is in it."""
+    shutil.copytree(saved_twice / "epoch-0002", saved_twice / "epoch-0002-best-keep")
+    (saved_twice / ".notes").write_text("mine")
+    (saved_twice / ".ipynb_checkpoints").mkdir()
+    (saved_twice / ".model.safetensors.mine").write_text("mine")
+    (saved_twice / "epoch-0001" / "notes.txt").write_text("mine")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "model.safetensors").write_text("mine")
+    (saved_twice / "epoch-0007").symlink_to(elsewhere)
+    save(saved_twice, *trained(), [{"epoch": k} for k in range(3)], SETTINGS)
+    remove_leftovers(saved_twice)
+    assert len(read_checkpoint(saved_twice).epochs) == 3
+    kept = {str(path.relative_to(saved_twice)) for path in saved_twice.rglob("*")} - {"epoch-0007"}
+    ours = {f"epoch-000{k}/{name}.safetensors" for k in (2, 3) for name in ("model", "optimizer")}
+    best = {f"epoch-0002-best-keep/{name}.safetensors" for name in ("model", "optimizer")}
+    folders = {"epoch-0001", "epoch-0002", "epoch-0003", "epoch-0002-best-keep", ".ipynb_checkpoints"}
+    users = {".notes", ".model.safetensors.mine", "epoch-0001/notes.txt"}
+    assert kept == {"manifest.json", "manifest-previous.json", *ours, *best, *folders, *users}
+    assert (elsewhere / "model.safetensors").read_text() == "mine"
+
+
+def test_files_are_on_the_disk_before_the_manifest_names_them(tmp_path, monkeypatch):
+    """Each fsync and rename, in order: a file, its folder, the folder of that; then the manifest, and its folder."""
+    told = []
+    fsync, replace = os.fsync, Path.replace
+
+    def recorded_fsync(number: int) -> None:
+        fsync(number)
+        told.append(Path(os.readlink(f"/proc/self/fd/{number}")).name)
+
+    def recorded_replace(path: Path, target: Path) -> Path:
+        told.append(f"-> {target.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "replace", recorded_replace)
+    checkpoint = tmp_path / "checkpoint"
+    save(checkpoint, *trained(), [{"epoch": 0}], SETTINGS)
+    files = [[f"{name}.safetensors", "epoch-0001", "checkpoint"] for name in ("model", "optimizer")]
+    temporary = told[6]
+    assert temporary.startswith(".manifest.json.")
+    assert told == [*files[0], *files[1], temporary, "-> manifest.json", "checkpoint"]
+
+
+def test_a_checkpoint_sets_no_attribute_but_those_that_were_saved():
+    optimizer = SimpleNamespace(_lr=0.1, _eps=1e-8, step=print)
+    restore_settings(optimizer, {"_lr": 0.5})
+    assert optimizer._lr == 0.5
+    for wrong in ({"step": 3}, {"_lr": "x"}, {"_lr": 0.1, "__class__": 1}):
+        with pytest.raises(InputError, match="the checkpoint sets"):
+            restore_settings(optimizer, wrong)
+    assert (optimizer._lr, optimizer.step) == (0.5, print)
+
+
+RANKS = """
+import os, sys, threading, time
+from pathlib import Path
+from types import SimpleNamespace
+import torch
+import torch.distributed as dist
+sys.path.insert(0, sys.argv[1])
+from test_checkpoint import SETTINGS, flip_bit, trained
+from tutorial_lib.trainer import checkpoint, generations
+rank, mode, folder, store = int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), sys.argv[5]
+os.environ.update(LOCAL_RANK="0", TUTORIAL_MACHINE=f"machine-{rank}")
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+rows = None if mode == "none" else {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
+def save(count):
+    epochs = [{"epoch": k} for k in range(count)]
+    checkpoint.save(folder, *trained(steps=count), epochs, SETTINGS, embeddings=rows)
+def load():
+    dist.barrier()
+    rows["users"].weight.zero_()
+    said = []
+    epochs = checkpoint.restore(folder, *trained(steps=0), embeddings=rows, say=said.append)
+    print(len(epochs), rows["users"].weight[0, 0].item(), *said)
+save(1)
+if rows:
+    rows["users"].weight += 10
+save(2)
+if mode == "none":
+    pass
+elif mode == "damage":
+    load()
+    if rank == 1:
+        flip_bit(folder / "epoch-0002" / "embeddings-machine-1.safetensors", -3)
+    load()
+else:
+    write = generations.write_json
+    def slowly(path, value):
+        time.sleep(0.5)
+        for k in (1, 2):
+            assert (folder / f"epoch-000{k}" / "model.safetensors").exists(), "gone before the new manifest"
+        write(path, value)
+    generations.write_json = slowly
+    save(3)
+dist.barrier()
+"""
+
+
+def run_ranks(tmp_path: Path, mode: str, *folders: Path) -> list[str]:
+    """Two ranks, on two machines as far as they know, each with its checkpoint folder; what they print."""
+    ranks = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                RANKS,
+                str(Path(__file__).parent),
+                str(k),
+                mode,
+                str(folder),
+                str(tmp_path / "store"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for k, folder in enumerate(folders)
+    ]
+    ended = [rank.communicate(timeout=60) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], ended[0][1] + ended[1][1]
+    return [printed for printed, _ in ended]
+
+
+def test_damage_that_only_another_machine_sees_sends_all_ranks_back(tmp_path):
+    """Each machine has a folder of its own; a bit of machine 1's rows is flipped, and rank 0 cannot see that file."""
+    folders = [tmp_path / f"machine-{k}" for k in (0, 1)]
+    first, second = run_ranks(tmp_path, "damage", *folders)
+    assert not (folders[0] / "epoch-0002" / "embeddings-machine-1.safetensors").exists()
+    assert not (folders[1] / "manifest.json").exists()
+    rows = folders[1] / "epoch-0002" / "embeddings-machine-1.safetensors"
+    damage = f"damaged checkpoint: {rows} has other content than when it was written (checksum)"
+    assert first.splitlines() == ["2 10.0", f"1 0.0 {damage}"]
+    assert second.splitlines() == ["2 11.0", "1 1.0"]
+
+
+def test_a_machine_without_rows_and_without_a_shared_folder_has_nothing_to_keep(tmp_path):
+    folders = [tmp_path / f"machine-{k}" for k in (0, 1)]
+    run_ranks(tmp_path, "none", *folders)
+    assert len(read_checkpoint(folders[0]).epochs) == 2
+    assert not folders[1].exists()
+
+
+def test_no_rank_removes_a_checkpoint_before_the_new_manifest(tmp_path):
+    """Rank 0 takes half a second to write each manifest; the first trainer of another machine removes, too."""
+    shared = tmp_path / "shared"
+    run_ranks(tmp_path, "slow", shared, shared)
+    assert {path.name for path in shared.glob("epoch-*")} == {"epoch-0002", "epoch-0003"}
+
+
+def test_a_short_or_missing_file_is_named(saved):
+    path = saved / "epoch-0001" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"model\.safetensors has \d+ bytes, expected \d+"):
+        read_checkpoint(saved)
+    path.unlink()
+    with pytest.raises(InputError, match=r"model\.safetensors is missing"):
+        read_checkpoint(saved)
+
+
+def test_no_checkpoint(tmp_path):
+    with pytest.raises(InputError, match="no checkpoint in"):
+        read_checkpoint(tmp_path)
+
+
+def test_every_setting_that_differs_is_listed(saved):
+    found = read_checkpoint(saved)
+    check_same_settings(found, {**SETTINGS, "epochs": 30}, saved)
+    with pytest.raises(InputError) as caught:
+        check_same_settings(found, {"hidden_size": 16, "fanouts": [5, 10], "epochs": 3, "machines": 2}, saved)
+    assert "hidden_size 8 in the checkpoint, 16 now; fanouts 5,5 in the checkpoint, 5,10 now" in str(caught.value)
+    assert "machines None in the checkpoint, 2 now" in str(caught.value)
+
+
+def test_a_checkpoint_of_before_scores_had_a_name_of_their_own(tmp_path, small_dataset):
+    """Its epochs have ``val_accuracy`` alone, which held the MRR, too."""
+    config = TrainConfig(epochs=1, fanouts=(3,), batch_size=200, hidden_size=8)
+    train_single(small_dataset, config, saver=Checkpoints(tmp_path, SETTINGS))
+    manifest = generations.read_manifest(tmp_path / "manifest.json")
+    score = manifest["epochs"][0].pop("val_score")
+    assert set(manifest["epochs"][0]) == {"epoch", "loss", "seconds", "val_accuracy"}
+    generations.make_valid(tmp_path, manifest)
+    more = replace(config, epochs=2)
+    resumed = train_single(small_dataset, more, saver=Checkpoints(tmp_path, SETTINGS, resume=True)).epochs
+    assert [epoch.epoch for epoch in resumed] == [0, 1]
+    assert (resumed[0].val_score, resumed[0].val_accuracy) == (score, score)
+    links = EpochResult.from_dict({"epoch": 0, "loss": 1.0, "seconds": 1.0, "val_accuracy": 0.25}, "MRR")
+    assert (links.val_score, links.val_accuracy) == (0.25, None)
+
+
+def test_nothing_is_unpickled(saved, monkeypatch):
+    """Neither pickle nor torch.load is called."""
+
+    def refuse(*_arguments, **_options):
+        raise AssertionError("unpickled")
+
+    for name in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
+        monkeypatch.setattr(name, refuse)
+    restore(saved, *trained(steps=0))
+
+
+SAVE_SECOND = """
+import resource, sys
+from pathlib import Path
+from tutorial_lib.cluster.namespaces import CLONE_NEWNS, become_namespace_root, mount, unshare
+folder, how = Path(sys.argv[2]), sys.argv[3]
+if how == "disk":  # before torch starts its threads: a user namespace is for a process with one
+    become_namespace_root()
+    unshare(CLONE_NEWNS, "mounts")
+    mount("tmpfs", str(folder), "tmpfs", 0, "size=32k", "mount")
+sys.path.insert(0, sys.argv[1])
+from test_checkpoint import SETTINGS, trained
+from tutorial_lib.trainer.checkpoint import save
+save(folder, *trained(), [{"epoch": 0}], SETTINGS)
+before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+if how == "disk":
+    (folder / "other").write_bytes(bytes(16000))
+else:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(how), int(how)))
+try:
+    save(folder, *trained(), [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+except OSError as error:
+    print(f"{error.errno} {error}")
+else:
+    sys.exit("nothing failed")
+(folder / "other").unlink(missing_ok=True)
+assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before, list(folder.rglob("*"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "file"),
+    [
+        ("disk", errno.ENOSPC, "safetensors"),
+        ("1000", errno.EFBIG, "model.safetensors"),
+        ("1300", errno.EFBIG, "optimizer.safetensors"),
+    ],
+)
+def test_the_checkpoint_before_survives_a_write_that_fails(tmp_path, emulation, how, code, file):
+    """A disk that is really full; files that may not grow: during the weights, during the optimiser's tensors."""
+    done = subprocess.run(
+        [sys.executable, "-c", SAVE_SECOND, str(Path(__file__).parent), str(tmp_path), how],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{code} ")
+    assert "cannot write the checkpoint" in done.stdout
+    assert file in done.stdout
+
+
+def test_a_crash_before_the_manifest_leaves_the_one_before(saved):
+    """What a process leaves that is killed while it writes, in any state, is ignored, and removed on resuming."""
+    half = saved / "epoch-0002"
+    half.mkdir()
+    save_file({"0.weight": torch.zeros(3)}, half / "model.safetensors")
+    (saved / ".manifest.json.123").write_text('{"format": 1, "fol')
+    found = read_checkpoint(saved)
+    assert (len(found.epochs), found.folder.name) == (1, "epoch-0001")
+    (saved / ".model.safetensors").write_bytes(b"half")
+    remove_leftovers(saved)
+    assert {path.name for path in saved.iterdir()} == {"manifest.json", "epoch-0001"}
+    restore(saved, *trained(steps=0))
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_embeddings_and_their_optimizers_go_on_exactly(emulation, nothing_left, partition_of, tmp_path):
+    """Two machines train two embeddings, save, and train on; a second job loads and reaches the same rows."""
+    partition = partition_of(2)
+    saved = run_embeddings(partition, tmp_path, "save")
+    folder = tmp_path / "checkpoint" / "epoch-0001"
+    shapes = [
+        {name: tuple(rows.shape) for name, rows in load_file(folder / f"embeddings-machine-{k}.safetensors").items()}
+        for k in (0, 1)
+    ]
+    assert len(shapes[0]) == 6  # two embeddings, three tensors of SparseAdam, one of SparseAdagrad
+    for k in (0, 1):
+        assert {rows for rows, *_ in shapes[k].values()} == {partition.report.nodes[k]}
+    loaded = run_embeddings(partition, tmp_path, "load")
+    assert len(saved) == 4
+    for rank in saved:
+        assert saved[rank]["lr"] == 0.05
+        for name, value in saved[rank].items():
+            assert loaded[rank][name] == pytest.approx(value, rel=1e-5, abs=1e-4), name
+        assert saved[rank].keys() == loaded[rank].keys()
+
+
+def run_embeddings(partition, tmp_path: Path, mode: str) -> dict[int, dict]:
+    """Run ``checkpoint_trainer.py`` on two machines with two trainers each; what each rank told at the end."""
+    cluster = EmulatedCluster(2)
+    write_ip_config(tmp_path / "ip_config.txt", cluster.machines)
+    plan = JobPlan(
+        machines=cluster.machines,
+        command=[sys.executable, str(TRAINER), partition.graph_name, str(tmp_path / "checkpoint"), mode, "3"],
+        part_config=str(partition.config),
+        ip_config=str(tmp_path / "ip_config.txt"),
+        log_dir=str(tmp_path / f"logs-{mode}"),
+        cwd=str(tmp_path),
+        master_port=29500,
+        trainers=2,
+    )
+    with cluster:
+        coordinator = Coordinator(cluster, plan)
+        coordinator.run()
+    dropped = ("kind", "time", "rank", "local_rank", "machine")
+    return {
+        event["rank"]: {key: value for key, value in event.items() if key not in dropped}
+        for event in coordinator.events
+        if event["kind"] == "sums"
+    }

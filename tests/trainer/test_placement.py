@@ -1,0 +1,120 @@
+"""Who computes where: decided from counts of GPUs; on the CPU nothing is moved. (What needs a GPU: make test-gpu.)"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import torch
+from commands import tutorial
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.models.plain_sage import PlainSAGEConv
+from tutorial_lib.trainer import placement
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.placement import CPU, Placement, assign, check_device, settle
+
+no_gpu = pytest.mark.skipif(
+    torch.cuda.is_available() and not os.environ.get("TUTORIAL_NO_SKIP"), reason="this computer has a GPU"
+)
+
+
+def places(wanted: str, *ranks: tuple[str, int], nccl: bool = True) -> tuple[list[int | None], str]:
+    given = assign(wanted, ranks, nccl=nccl)
+    assert len({(one.backend, one.reason) for one in given}) == 1
+    return [one.gpu for one in given], given[0].backend
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ranks", "expected"),
+    [
+        ("cpu", [("a", 8), ("a", 8)], ([None, None], "gloo")),
+        ("auto", [("a", 0)], ([None], "gloo")),
+        ("auto", [("a", 1)], ([0], "nccl")),
+        ("auto", [("a", 2), ("a", 2)], ([0, 1], "nccl")),
+        ("auto", [("a", 1), ("a", 1)], ([None, None], "gloo")),  # one GPU for two emulated machines
+        ("auto", [("a", 1), ("b", 1)], ([0, 0], "nccl")),
+        ("auto", [("a", 1), ("b", 0)], ([None, None], "gloo")),
+        ("cuda", [("a", 4), ("b", 2), ("a", 4), ("b", 2)], ([0, 0, 1, 1], "nccl")),
+        ("cuda", [("a", 1), ("a", 1), ("b", 2)], ([0, 0, 0], "gloo")),  # NCCL refuses two ranks on one GPU
+    ],
+)
+def test_assign(wanted, ranks, expected):
+    assert places(wanted, *ranks) == expected
+
+
+def test_reasons():
+    assert assign("auto", [("a", 1)] * 2)[0].reason == "1 GPU for 2 ranks"
+    assert assign("cuda", [("a", 1)] * 2)[0].reason == "1 GPU for 2 ranks: they share"
+    assert assign("cuda", [("a", 2)] * 2)[0].reason == "each rank has its GPU"
+    assert places("cuda", ("a", 1), nccl=False) == ([0], "gloo")
+
+
+def test_what_cannot_be():
+    with pytest.raises(InputError, match="--device must be auto, cpu or cuda, it is 'tpu'"):
+        assign("tpu", [("a", 1)])
+    with pytest.raises(InputError, match="but the computer of rank 1 has no GPU") as caught:
+        assign("cuda", [("a", 1), ("b", 0)])
+    assert "--device cpu" in caught.value.remedy
+    with pytest.raises(InputError, match="but the computer has no GPU"):
+        check_device("cuda", 1, gpus=0)
+
+
+def test_the_cpu_moves_nothing():
+    blocks, features = [object()], torch.ones(2)
+    assert CPU.take(blocks, features) == (blocks, features)
+    assert CPU.take(blocks, features)[1] is features
+    assert settle("cpu") == CPU
+    assert CPU.describe() == {"device": "cpu", "backend": "none", "layers": "dgl", "device_reason": "asked for"}
+
+
+def test_layers_follow_the_build_of_dgl_and_weights_do_not():
+    config = TrainConfig(fanouts=(5, 5), hidden_size=16)
+    native, plain = (Placement(native=native).model(config, 10, 3) for native in (True, False))
+    assert isinstance(plain.layers[0], PlainSAGEConv)
+    assert not isinstance(native.layers[0], PlainSAGEConv)
+    for name, weight in native.state_dict().items():
+        assert torch.equal(weight, plain.state_dict()[name])
+
+
+def test_real_machines_are_asked_when_the_ranks_have_met(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "gpu_count", lambda: 0)
+    Layout(real=RealMachines(tmp_path / "ip.txt"), device="cuda").check_device()
+    with pytest.raises(InputError, match="no GPU that torch can use"):
+        Layout(emulate=2, device="cuda").check_device()
+
+
+@no_gpu
+@pytest.mark.parametrize("where", [["--emulate", "2"], ["--machines", "1"], ["--single-process"]])
+def test_cuda_without_a_gpu_is_refused_before_anything_starts(where, tmp_path):
+    out = tmp_path / "run"
+    done = tutorial("train", "--device", "cuda", *where, "--out", str(out), "--root", str(tmp_path / "data"), code=2)
+    assert "--device cuda, but" in done.stderr
+    assert "what to do: Take --device cpu" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@no_gpu
+def test_auto_without_a_gpu_is_the_cpu(data_root, tmp_path):
+    results = []
+    for device in ("auto", "cpu"):
+        out = tmp_path / device
+        common = ["--single-process", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
+        tutorial("train", "--device", device, *common, "--out", str(out))
+        results.append(json.loads((out / "result.json").read_text()))
+    auto, cpu = results
+    assert (auto["device"], auto["backend"], auto["layers"], auto["device_reason"]) == ("cpu", "none", "dgl", "no GPU")
+    assert auto["epochs"][0]["loss"] == cpu["epochs"][0]["loss"]
+
+
+@pytest.mark.cluster
+def test_ranks_agree_and_the_result_says_so(emulation, nothing_left, data_root, tmp_path):
+    out = tmp_path / "run"
+    common = ["--emulate", "2", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
+    tutorial("train", "--device", "cpu", *common, "--out", str(out))
+    result = json.loads((out / "result.json").read_text())
+    assert (result["device"], result["backend"], result["layers"]) == ("cpu", "gloo", "dgl")
+    placed = [event for event in map(json.loads, (out / "events.jsonl").open()) if event["kind"] == "placed"]
+    assert sorted(event["rank"] for event in placed) == [0, 1]

@@ -1,0 +1,160 @@
+"""Step events: every rank and step is there, its seconds fit into the epoch, its bytes are those that were pulled."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+import torch
+from rich.console import Console
+
+from support.multi_process import train_epoch
+from tutorial_lib.batches.nodes import BatchLoader
+from tutorial_lib.job.display import RunDisplay
+from tutorial_lib.job.handle import start_training
+from tutorial_lib.job.train import Layout
+from tutorial_lib.tasks.node import TrainData
+from tutorial_lib.tools.finale.figures import phases_figure
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.events import PHASES, Pulse, StepLog, bytes_by_place, phases_of
+
+EPOCHS = 2
+CONFIG = TrainConfig(epochs=EPOCHS, fanouts=(5, 5), batch_size=50, hidden_size=16)
+ROW_BYTES = 100 * 4
+
+
+@pytest.mark.cluster
+def test_two_machines_tell_every_step_of_every_rank(emulation, nothing_left, partition_of, tmp_path):
+    job = start_training(partition_of(2), Layout(emulate=2), CONFIG, tmp_path / "run")
+    result = job.watch()
+    assert not job.running
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [event["kind"] for event in events] == [event["kind"] for event in job.events]
+    steps = [event for event in events if event["kind"] == "step"]
+    shares = {event["rank"]: event["train_nodes"] for event in events if event["kind"] == "split"}
+    for rank, nodes in shares.items():
+        count = -(-nodes // CONFIG.batch_size)
+        found = [(event["epoch"], event["step"]) for event in steps if event["rank"] == rank]
+        assert found == [(epoch, step) for epoch in range(EPOCHS) for step in range(count)]
+    for event in steps:
+        assert event["loss"] > 0
+        assert min(event[phase] for phase in PHASES) >= 0
+        assert event["bytes_local"] % ROW_BYTES == event["bytes_remote"] % ROW_BYTES == 0
+        assert min(event["bytes_local"], event["bytes_remote"]) > 0
+        last = event["step"] == event["steps"] - 1
+        assert (event["waiting"] > 0) == last
+    for epoch in result["epochs"]:
+        own = [e for e in steps if (e["rank"], e["epoch"]) == (0, epoch["epoch"])]
+        total = sum(event[phase] for event in own for phase in PHASES)
+        assert 0.5 * epoch["seconds"] < total <= epoch["seconds"] + 1e-3
+    assert [(phases["rank"], phases["epochs"]) for phases in result["phases"]] == [(0, EPOCHS), (1, EPOCHS)]
+    remote = sum(event["bytes_remote"] for event in steps if event["rank"] == 1)
+    assert result["phases"][1]["bytes_remote"] == pytest.approx(remote / EPOCHS)
+    figure = phases_figure(phases_of(events))
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == list(PHASES)
+
+
+def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):
+    graph = small_dataset.graph
+    train = graph.ndata["train_mask"].nonzero().flatten()
+    data = TrainData(graph, graph.ndata["feat"], graph.ndata["label"], train, train[:0])
+    rows, told = [], []
+
+    class Recorded(BatchLoader):
+        def __iter__(self):
+            for batch in super().__iter__():
+                rows.append(len(batch.input_nodes))
+                yield batch
+
+    model = CONFIG.model(100, small_dataset.num_classes)
+    loss = train_epoch(
+        model,
+        torch.optim.Adam(model.parameters()),
+        data,
+        Recorded(graph, train, [5, 5], 300, shuffle=True),
+        epoch=4,
+        emit=lambda kind, **fields: told.append((kind, fields)),
+    )
+    assert {kind for kind, _ in told} == {"step"}
+    assert [(fields["epoch"], fields["step"], fields["steps"]) for _, fields in told] == [
+        (4, step, len(rows)) for step in range(len(rows))
+    ]
+    assert [fields["bytes_local"] for _, fields in told] == [count * ROW_BYTES for count in rows]
+    assert {fields["bytes_remote"] for _, fields in told} == {0}
+    sizes = [300] * (len(rows) - 1) + [len(train) - 300 * (len(rows) - 1)]
+    weighted = sum(fields["loss"] * size for (_, fields), size in zip(told, sizes, strict=True))
+    assert loss == pytest.approx(weighted / len(train))
+
+
+def test_bytes_of_another_machine():
+    class Book:
+        partid = 1
+
+        def nid2partid(self, nodes: torch.Tensor, _ntype: str) -> torch.Tensor:
+            return (nodes >= 10).long()
+
+    class Graph:
+        def get_partition_book(self) -> Book:
+            return Book()
+
+    nodes = torch.tensor([3, 11, 12, 4, 15])
+    assert bytes_by_place(Graph(), nodes, torch.zeros(5, 7)) == (3 * 28, 2 * 28)
+
+
+def test_a_rank_without_batches_tells_nothing():
+    told = []
+    StepLog(lambda kind, **_fields: told.append(kind), 0, 0).close()
+    assert told == []
+
+
+def test_a_step_that_was_done_again_counts_once():
+    def event(step: int, seconds: float) -> dict:
+        phases = {**dict.fromkeys(PHASES, 0.0), "pull": seconds}
+        return {"kind": "step", "rank": 0, "epoch": 0, "step": step, "bytes_local": 1, "bytes_remote": 2, **phases}
+
+    found = phases_of([event(0, 9.0), {"kind": "resumed"}, event(0, 1.0), event(1, 2.0)])
+    assert found[0]["seconds"]["pull"] == 3.0
+    assert (found[0]["steps"], found[0]["bytes_remote"]) == (2, 4)
+
+
+def test_progress_comes_at_most_once_a_second():
+    told = []
+    pulse = Pulse(lambda kind, **fields: told.append((kind, fields)), "evaluation")
+    for batch in range(1, 10):
+        pulse(batch, 9, layer=0, layers=2)
+    assert told == []
+    pulse._next = 0.0
+    pulse(9, 9, layer=1, layers=2)
+    assert told == [("progress", {"what": "evaluation", "batches": 9, "of": 9, "layer": 1, "layers": 2})]
+
+
+def step_event(rank: int, step: int) -> dict:
+    phases = {**dict.fromkeys(PHASES, 0.0), "sampling": 3.0, "pull": 1.0}
+    return {"kind": "step", "rank": rank, "epoch": 1, "step": step, "steps": 8, "loss": 2.0 + rank, **phases}
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_terminal_shows_the_running_epoch_and_a_log_file_does_not(terminal):
+    screen = StringIO()
+    with RunDisplay(4, Console(file=screen, force_terminal=terminal, width=100, highlight=False)) as display:
+        for step in range(4):
+            for rank in (0, 1):
+                display.on_event(step_event(rank, step))
+        assert display.view.position() == "epoch 2/4  step 4/8  loss 2.5000"
+        assert display.view.shares().startswith("sampling 75%  pull 25%")
+        display.live.refresh() if terminal else None
+        display.on_event({"kind": "epoch", "epoch": 1, "loss": 2.5, "val_score": 0.5, "seconds": 1.0})
+    shown = screen.getvalue()
+    assert "epoch 2/4  loss 2.5000  valid 0.5000" in shown
+    assert ("step 4/8" in shown) == terminal
+    if not terminal:
+        assert len(shown.splitlines()) == 1
+
+
+def test_no_colours_in_a_pipe_under_jupyter(monkeypatch, capsys):
+    """Jupyter sets FORCE_COLOR for the programs that a notebook runs."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with RunDisplay(2) as display:
+        display.say("one line")
+    assert "\x1b" not in capsys.readouterr().out

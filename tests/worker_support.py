@@ -1,0 +1,33 @@
+"""For ``pytest -n auto``: each worker of pytest-xdist is a host of its own, made by ``programs/alone.py``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from nbval_support import emulation_refused
+
+ALONE = Path(__file__).parent / "programs" / "alone.py"
+WORKER_BYTES = 3 << 30  # a job on two machines, and the test that looks at it
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """As many as have a core and memory; one where the host does not allow namespaces: jobs would meet in /dev/shm."""
+    if emulation_refused() is not None:
+        return 1
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores, psutil.virtual_memory().available // WORKER_BYTES))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Start each worker through ``alone.py``, where the host allows it."""
+    if emulation_refused() is None:
+        command = shlex.join([sys.executable, str(ALONE), sys.executable])
+        specs[:] = [type(specs[0])(f"popen//python={command}") for _ in specs]

@@ -1,0 +1,233 @@
+"""The run folder: who may write to it, its events, and whether the run in it may continue. What is in it: ``result``.
+
+Everything here is checked before anything is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tutorial_lib.cluster.coordinator import Event
+from tutorial_lib.errors import InputError
+from tutorial_lib.files import graph_name_of, lock_holder, lock_now
+from tutorial_lib.trainer import generations
+
+if TYPE_CHECKING:
+    from tutorial_lib.trainer.config import TrainConfig
+
+NOT_EMPTY = "Choose another folder, or remove this one yourself."
+
+
+class Reporter(Protocol):
+    """Where a run tells how far it is; ``display.RunDisplay`` is one."""
+
+    def say(self, text: str) -> None: ...
+
+    def on_event(self, event: Event) -> None: ...
+
+    def expect(self, epochs: int) -> None: ...
+
+
+class Silent:
+    """A reporter that says nothing."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def on_event(self, event: Event) -> None:
+        """Nothing."""
+
+    def expect(self, epochs: int) -> None:
+        """Nothing."""
+
+
+def default_run_folder(dataset_name: str) -> Path:
+    """``runs/TIME-NAME-XXXX`` in the working directory; the last digits tell apart two of the same second."""
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{graph_name_of(dataset_name)}-{secrets.token_hex(2)}"
+
+
+def check_run_folder(out: Path) -> Path:
+    """The absolute path of a run folder to be; one that holds anything is refused: no earlier result gets lost."""
+    out = out.absolute()
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file, not a folder")
+    if out.exists() and any(out.iterdir()):
+        raise InputError(f"--out {out} is not empty", NOT_EMPTY)
+    check_right_to_write(out)
+    return out
+
+
+def check_resume_folder(out: Path) -> Path:
+    """The absolute path of a run folder to continue in; one without a checkpoint is refused."""
+    out = out.absolute()
+    if not out.is_dir():
+        raise InputError(f"--resume: there is no folder {out}")
+    if not generations.exists(out / "checkpoint"):
+        raise InputError(
+            f"--resume: no checkpoint in {out / 'checkpoint'}",
+            "A run has one when its first epoch is finished. Start it again without --resume, in another folder. "
+            "With --copy_to, one may still be on the machines: python -m tutorial_lib fetch RUN brings it home.",
+        )
+    check_right_to_write(out)
+    return out
+
+
+def check_right_to_write(out: Path) -> None:
+    """Raise an InputError where a folder cannot be made or written."""
+    parent = next(folder for folder in [out, *out.parents] if folder.exists())
+    if not parent.is_dir():
+        raise InputError(f"--out {out}: {parent} is a file, not a folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: no right to write in {parent}")
+
+
+def log_folder(out: Path) -> Path:
+    """Where the logs of the next start in a run folder go; earlier ones are kept."""
+    logs = out / "logs"
+    return logs if not logs.exists() else logs / f"resume-{len(list(logs.glob('resume-*'))) + 1}"
+
+
+@contextlib.contextmanager
+def own_run_folder(out: Path, who: str = "program", refusal: type[InputError] = InputError) -> Iterator[None]:
+    """While the block runs, no other program writes to this run folder; it is made where there is none.
+
+    Raises:
+        InputError: the folder cannot be made, or another program (``who``) is running in it; as a ``refusal``.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise refusal(f"cannot write the run folder {out}: {error.strerror}") from None
+    try:
+        if lock_now(handle) is False:
+            raise refusal(f"another {who} is running in {out}: {lock_holder(handle)}", "Wait for its end, or stop it.")
+        yield
+    finally:
+        os.close(handle)
+
+
+def events_in(content: bytes) -> list[Event]:
+    """The events of ``events.jsonl``, less lines that a full disk has cut or a killed program has left half written."""
+    events = []
+    for line in content.splitlines():
+        with contextlib.suppress(ValueError):
+            events.append(json.loads(line))
+    return events
+
+
+class EventLog:
+    """``events.jsonl`` of a run folder, also shown to the reporter.
+
+    Args:
+        resume: append to what is there, less a last line that a killed program may have left half written.
+
+    Raises:
+        InputError: the folder cannot be written, or another program is writing to it.
+    """
+
+    def __init__(self, out: Path, reporter: Reporter, *, resume: bool = False) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(own_run_folder(out))
+            try:
+                # A new file, never a truncated one. Unbuffered: what a full disk refuses must not be tried again later.
+                self.file = (out / "events.jsonl").open("r+b" if resume else "xb", buffering=0)
+            except FileExistsError:
+                raise InputError(f"--out {out} is not empty", NOT_EMPTY) from None
+            except OSError as error:
+                raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
+            self._folder = stack.pop_all()
+        content = self.file.read() if resume else b""
+        self.file.truncate(content.rfind(b"\n") + 1)
+        self.file.seek(0, os.SEEK_END)
+        self.earlier = events_in(content[: content.rfind(b"\n") + 1])
+        self.reporter = reporter
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def write(self, event: Event) -> None:
+        """Append one event. A full disk ends the file, not the job: what must be kept is in the checkpoint."""
+        if not self.file.closed:
+            try:
+                self.file.write(json.dumps({"time": time.time(), **event}).encode() + b"\n")
+            except OSError as error:
+                self.file.close()
+                self.reporter.say(f"events.jsonl ends here: {error.strerror}")
+        self.reporter.on_event(event)
+
+    def __exit__(self, *_exc: object) -> None:
+        self.file.close()
+        self._folder.close()
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How a run keeps its state, and whether it continues from it.
+
+    Attributes:
+        resume: continue the run in --out from its last complete checkpoint.
+        every: epochs between two checkpoints.
+    """
+
+    resume: bool = False
+    every: int = 1
+
+    def folder(self, out: Path) -> Path:
+        """The absolute path of the run folder, checked as far as possible without the run's settings."""
+        return check_resume_folder(out) if self.resume else check_run_folder(out)
+
+    def open(self, out: Path, config: TrainConfig, settings: dict[str, Any]) -> list[dict[str, Any]]:
+        """Check the run folder and its checkpoint before anything is started.
+
+        Args:
+            settings: ``settings_of`` this run.
+
+        Returns:
+            The finished epochs of the checkpoint, one dict each; none for a new run.
+
+        Raises:
+            InputError: no checkpoint, two damaged ones, other settings, nothing left to do, or the run is running.
+        """
+        out = self.folder(out)
+        if not self.resume:
+            return []
+        folder = out / "checkpoint"
+        checkpoint = generations.read_checkpoint(folder)
+        generations.check_same_settings(checkpoint, settings, folder)
+        done = len(checkpoint.epochs)
+        if config.epochs < done:
+            raise InputError(f"--epochs {config.epochs}, and the checkpoint in {folder} already has {done}")
+        if config.epochs == done and (out / "result.json").exists():
+            raise InputError(
+                f"the run in {out} is finished: it has {done} of {done} epochs",
+                f"To train on, give more, for example --epochs {done + 10}.",
+            )
+        with own_run_folder(out):
+            generations.remove_leftovers(folder)
+        return checkpoint.epochs
+
+
+NEW_RUN = Continuation()
+
+
+def settings_of(
+    config: TrainConfig, dataset: str, fingerprint: str, *, machines: int, trainers: int, partition: str | None
+) -> dict[str, Any]:
+    """Everything that must be equal for a checkpoint to be continued."""
+    return {
+        "dataset": dataset,
+        "data fingerprint": fingerprint[:16],
+        "machines": machines,
+        "trainers": trainers,
+        "partition": partition,
+        **config.to_dict(),
+    }
