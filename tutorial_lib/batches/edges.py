@@ -219,5 +219,5 @@ class EdgeLoader:
         seeds = seeds.unique()
         drop = pair_keys(src, dst, n).unique() if self.drops else None
         blocks = self.view.sample_blocks(seeds, self.fanouts, drop)
-        places = (torch.searchsorted(seeds, nodes.contiguous()) for nodes in (src, dst, others))
-        return EdgeBatch(edges, *places, seeds, blocks[0].srcdata[dgl.NID], blocks)
+        src, dst, others = (torch.searchsorted(seeds, nodes.contiguous()) for nodes in (src, dst, others))
+        return EdgeBatch(edges, src, dst, others, seeds, blocks[0].srcdata[dgl.NID], blocks)

@@ -64,8 +64,8 @@ class BatchLoader:
         import dgl
         from dgl.dataloading import DistNodeDataLoader, MultiLayerNeighborSampler
 
-        self.graph, self.seeds, self.batch_size, self.shuffle = graph, seeds, batch_size, shuffle
-        self.threads = threads
+        self.graph, self.batch_size, self.shuffle, self.threads = graph, batch_size, shuffle, threads
+        self.seeds: Any = seeds
         self.sampler = MultiLayerNeighborSampler(list(fanouts))
         self.total = len(seeds) if isinstance(seeds, Tensor) else sum(map(len, seeds.values()))
         # Made once: with sampler processes, each of them has to be told of a new loader.

@@ -144,8 +144,8 @@ class RGCN(nn.Module):
 
     def layer(self, depth: int, block: Any, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One layer with its activation and without dropout; what layer-wise inference calls. The first takes rows."""
-        h = self.layers[depth](block, self.inputs(h) if depth == 0 else h)
-        return h if depth == len(self.layers) - 1 else {name: torch.relu(value) for name, value in h.items()}
+        found = self.layers[depth](block, self.inputs(h) if depth == 0 else h)
+        return found if depth == len(self.layers) - 1 else {name: torch.relu(value) for name, value in found.items()}
 
 
 def types_by_depth(relations: Sequence[Relation], target: str, num_layers: int) -> list[list[str]]:

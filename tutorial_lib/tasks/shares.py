@@ -64,7 +64,8 @@ class RankShare:
         self.graph, self.rank, self.world_size = session.graph, session.rank, session.world_size
         self.machine, self.emit, self.barrier = session.machine, session.events.emit, session.barrier
         facts = partition.manifest["dataset"]
-        self.target, self.num_classes = facts.get("target", self.graph.ntypes[0]), facts["num_classes"]
+        self.target: str = facts["target"] if "target" in facts else self.graph.ntypes[0]
+        self.num_classes = facts["num_classes"]
         self.data = self.graph.nodes[self.target].data if "target" in facts else self.graph.ndata
 
     def nodes(self, mask: str, *, even: bool = True) -> Tensor:

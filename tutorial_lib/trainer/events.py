@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-PHASES = ("sampling", "pull", "forward", "backward", "update", "waiting")
+PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update", "waiting")
 PULSE_SECONDS = 1.0
 
 

@@ -149,10 +149,10 @@ class Placement:
 
 
 CPU = Placement()
-_side_streams: dict[torch.device, torch.cuda.Stream] = {}
+_side_streams: dict[torch.device, Any] = {}
 
 
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
+def _side_stream(device: torch.device) -> Any:
     if device not in _side_streams:
         _side_streams[device] = torch.cuda.Stream(device)
     return _side_streams[device]

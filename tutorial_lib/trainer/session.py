@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -142,7 +142,7 @@ def leave_process_group() -> None:
     here is destroyed without the lock. Not earlier than at exit: a DistributedDataParallel that is still alive would
     then be the last to let go of the group, with the lock.
     """
-    gloo = [dist.group.WORLD._get_backend(torch.device("cpu"))]
+    gloo = [cast(Any, dist.group.WORLD)._get_backend(torch.device("cpu"))]
     dist.destroy_process_group()
     atexit.register(gloo.clear)
 
