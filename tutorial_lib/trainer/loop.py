@@ -98,8 +98,8 @@ class TrainResult:
 
     Attributes:
         val_score, test_score: the larger the better; ``score`` says what they are, "accuracy" or "MRR".
-        predictions: int64 (N,) in the data set's original order; None where a task predicts no classes, and on the
-            other ranks than 0.
+        predictions: int64 (N,) in the data set's original order; None where a task predicts no classes; empty on
+            the other ranks than 0.
         scores: other scores, by name.
     """
 
