@@ -3,7 +3,7 @@
 train_rank
   ├─ share_of              this rank's training nodes, a new share in each epoch
   ├─ train_epoch           the steps, under Join: numbers of batches may differ between ranks
-  ├─ sampled_accuracy      validation on all ranks, counts summed
+  ├─ NodeTask.validate     validation on all ranks, counts summed
   └─ save_best             rank 0 keeps the best model
 """
 
@@ -23,11 +23,12 @@ from torch.nn.parallel import DistributedDataParallel
 from tutorial_lib.batches.nodes import Batch, BatchLoader
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.models.sage import GraphSAGE
-from tutorial_lib.tasks.evaluation import accuracy, sum_over_ranks
-from tutorial_lib.tasks.node import NodeTask, TrainData, sampled_accuracy
+from tutorial_lib.tasks.node import NodeTask, TrainData
 from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.events import Emit, no_events
+from tutorial_lib.trainer.exchange import accuracy, sum_over_ranks
 from tutorial_lib.trainer.loop import EpochResult, train_task
-from tutorial_lib.trainer.steps import Emit, no_events
+from tutorial_lib.trainer.seeding import seed_rank
 
 
 @dataclass
@@ -141,15 +142,6 @@ def hush_dgl() -> None:
     warnings.filterwarnings("ignore", message="Dataloader CPU affinity")
 
 
-def seed_rank(seed: int, rank: int) -> None:
-    """Own random numbers for each rank: with the same ones, all would draw the same dropout and neighbours."""
-    import dgl
-
-    own = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
-    torch.manual_seed(own)
-    dgl.seed(own)
-
-
 def train_rank(
     rank: int,
     world_size: int,
@@ -189,7 +181,7 @@ def train_rank(
         result.epochs.append(done)
         if log_visits:
             result.visited.append(torch.cat(loader.seeds) if loader.seeds else train[:0])
-        if epoch == 0 or done.val_accuracy > result.epochs[result.best].val_accuracy:
+        if epoch == 0 or done.val_score > result.epochs[result.best].val_score:
             result.best = epoch
             if rank == 0 and model_path is not None:
                 save_best(plain, Path(model_path))
@@ -211,4 +203,4 @@ def run_epoch(
     loss = train_epoch(model, optimizer, data, loader)  # type: ignore[arg-type]
     seconds = time.perf_counter() - start
     hush_dgl()  # again: the end of Join puts a filter of its own before all others
-    return EpochResult(epoch, loss, seconds, sampled_accuracy(plain, data, val_loader))
+    return EpochResult(epoch, loss, seconds, NodeTask(data, val_loader, val_loader).validate(plain))

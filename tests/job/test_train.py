@@ -25,6 +25,9 @@ RESULT_KEYS = {
     "epochs",
     "val_accuracy",
     "test_accuracy",
+    "val_score",
+    "test_score",
+    "score",
     "seconds",
     "bytes_sent",
     "peak_rss",
@@ -55,7 +58,7 @@ def test_two_machines_from_the_command_line(finished_run):
     assert set(result) >= RESULT_KEYS
     assert (result["machines"], result["trainers_per_machine"], result["world_size"]) == (2, 1, 2)
     assert [epoch["epoch"] for epoch in result["epochs"]] == [0, 1, 2]
-    assert all(set(epoch) == {"epoch", "loss", "seconds", "val_accuracy"} for epoch in result["epochs"])
+    assert all(set(epoch) == {"epoch", "loss", "seconds", "val_score", "val_accuracy"} for epoch in result["epochs"])
     assert result["epochs"][2]["loss"] < result["epochs"][0]["loss"]
     # Each machine sent at least gradients; the loopback interface is not counted.
     assert set(result["bytes_sent"]) == {"machine-0", "machine-1"}

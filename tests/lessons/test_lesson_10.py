@@ -18,7 +18,7 @@ from support.lessons import multi_machine_jobs as jobs
 from support.plots import multi_machine as plots
 from tutorial_lib.batches.nodes import sampling_threads
 from tutorial_lib.processes import fix_openmp, fork
-from tutorial_lib.trainer.steps import PHASES
+from tutorial_lib.trainer.events import PHASES
 
 
 def plan_epoch(nodes: int, ranks: int, batch_size: int, alone: tuple[int, float]) -> tuple[list[int], int, float]:

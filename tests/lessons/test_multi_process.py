@@ -12,7 +12,7 @@ import torch
 from support.multi_process import load_best, share_of, train_rank
 from tutorial_lib.data import Dataset
 from tutorial_lib.processes import fix_openmp, fork, prepare_mp, spawn
-from tutorial_lib.tasks.node import train_single
+from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer.config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -11,8 +11,8 @@ import dgl
 import torch
 
 from tutorial_lib.trainer import checkpoint
-from tutorial_lib.trainer.embeddings import local_rows, stores_of
 from tutorial_lib.trainer.session import join, serve_if_server
+from tutorial_lib.trainer.state import local_rows, stores_of
 
 
 def steps(embeddings, sparse, dense, adam, session, first: int, count: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tutorial_lib.partition import load_partition_folder
-from tutorial_lib.tasks.hetero import run
+from tutorial_lib.tasks.task import train_in_job
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import join, serve_if_server
@@ -19,7 +19,7 @@ def main(partition: str, out: str, config: str, *seeds: str) -> None:
             folder = Path(out) / seed
             folder.mkdir(parents=True, exist_ok=True)
             settings = replace(TrainConfig.from_dict(json.loads(config)), seed=int(seed))
-            run(session, settings, Path(partition), folder, Checkpoints(folder / "checkpoint", {}, every=99))
+            train_in_job(session, settings, Path(partition), folder, Checkpoints(folder / "checkpoint", {}, every=99))
 
 
 if __name__ == "__main__":

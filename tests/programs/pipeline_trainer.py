@@ -17,9 +17,8 @@ from tutorial_lib.batches.neighbours import NeighbourLists
 from tutorial_lib.batches.nodes import FULL, BatchLoader
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.batches.table import RowTable
-from tutorial_lib.tasks.evaluation import layerwise_inference
-from tutorial_lib.tasks.node import TrainData, prepare
-from tutorial_lib.tasks.part_inference import layerwise_over_part
+from tutorial_lib.tasks.evaluation import layerwise_inference, layerwise_over_part
+from tutorial_lib.tasks.node import NodeTask, TrainData
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import Session, join, serve_if_server
 
@@ -30,7 +29,7 @@ CONFIG = TrainConfig(fanouts=(5, 5, 5), hidden_size=128)
 def logits_of(loader: BatchLoader | PipelineLoader, data: TrainData, model: torch.nn.Module) -> Tensor:
     model.eval()
     with torch.no_grad():
-        return torch.cat([model(*prepare(data, batch)[:2]) for batch in loader])
+        return torch.cat([model(*NodeTask(data, loader).inputs(batch)[:2]) for batch in loader])
 
 
 def settings(graph: DistGraph) -> dict[str, Pipeline]:

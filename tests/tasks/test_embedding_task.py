@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import dgl
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from shared_data import shared_data
 
 from support.label_propagation import propagate_labels
@@ -26,13 +29,14 @@ from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.partition import Partition, partition_dataset
-from tutorial_lib.tasks import TASKS, check_task, embedding, module_of, node, score_name
-from tutorial_lib.tasks.learned_rows import CHUNK, first_rows, memory_of, read_rows, single_rows
+from tutorial_lib.tasks import TASKS, embedding, node, task_named
+from tutorial_lib.tasks.learned_rows import CHUNK, first_rows, memory_of, read_rows, single_embedding, single_rows
 from tutorial_lib.tasks.node import TrainData
+from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.embeddings import stores_of
 from tutorial_lib.trainer.loop import train_task
+from tutorial_lib.trainer.state import stores_of
 
 CONFIG = TrainConfig(
     task="embedding",
@@ -61,24 +65,21 @@ def dataset(source: DataSource):
 
 def test_tasks_are_known_by_name() -> None:
     assert TASKS[0] == TrainConfig().task == "node"
-    assert (module_of("node"), module_of("embedding")) == (node, embedding)
-    assert (score_name("node"), score_name("link")) == ("accuracy", "MRR")
-    with pytest.raises(InputError, match="no task 'nodes'"):
-        check_task("nodes")
+    assert (task_named("node"), task_named("embedding")) == (node.TASK, embedding.TASK)
 
 
 def test_each_task_says_what_data_it_needs() -> None:
     facts = {"name": "x", "num_features": 0, "num_classes": 3}
-    embedding.check(facts)
+    embedding.TASK.check(facts)
     with pytest.raises(InputError, match="x: --task node needs node features"):
-        node.check(facts)
+        node.TASK.check(facts)
     with pytest.raises(InputError, match="x: --task embedding needs labels"):
-        embedding.check({**facts, "num_classes": 0})
+        embedding.TASK.check({**facts, "num_classes": 0})
 
 
 def test_the_summary_names_the_score() -> None:
     result = {"dataset": "x", "machines": 1, "trainers_per_machine": 1, "world_size": 1, "epochs": [], "bytes_sent": {}}
-    result |= {"task": "link", "val_accuracy": 0.5, "test_accuracy": 0.25, "scores": {"hits@10": 0.75}, "seconds": 1.0}
+    result |= {"score": "MRR", "val_score": 0.5, "test_score": 0.25, "scores": {"hits@10": 0.75}, "seconds": 1.0}
     cells = [list(column.cells) for column in summary_table(result).columns]
     rows = dict(zip(*cells, strict=True))
     assert (rows["valid MRR"], rows["test MRR"], rows["hits@10"]) == ("0.5000", "0.2500", "0.7500")
@@ -170,7 +171,7 @@ def test_learned_rows_beat_label_propagation(dataset) -> None:
     graph = dataset.graph
     wide = {"hidden_size": 128, "embedding_size": 128, "dropout": 0.7}
     config = replace(CONFIG, epochs=15, fanouts=(15, 10), batch_size=128, seed=1, **wide)
-    result = embedding.train_single(dataset, config)
+    result = train_single(dataset, config)
     test, label = graph.ndata["test_mask"], graph.ndata["label"]
     baseline = max(score["test"] for score in propagation_scores(dataset, (0.5, 0.7, 0.9)).values())
     assert result.test_accuracy > baseline > 0.7
@@ -186,9 +187,31 @@ def test_one_process_goes_on_with_the_same_rows(source: DataSource, tmp_path: Pa
     run_single(source, CONFIG, tmp_path / "whole")
     run_single(source, replace(CONFIG, epochs=2), tmp_path / "parts")
     run_single(source, CONFIG, tmp_path / "parts", keep=Continuation(resume=True))
+    whole, parts = (raw_rows(tmp_path / name, 1) for name in ("whole", "parts"))
+    assert sorted(whole) == sorted(STORES)
     for key in STORES:
-        whole, parts = (read_rows(tmp_path / name, key=key) for name in ("whole", "parts"))
-        assert torch.equal(whole, parts), key
+        assert torch.equal(whole[key], parts[key]), key
+    learned = whole["optimizer-0/learned_step"].flatten() > 0
+    start = single_embedding(len(learned), CONFIG.embedding_size, CONFIG.seed).weight
+    moved = (whole["node/weight"] != start).any(1)
+    assert moved.float().mean() > 0.5
+    assert not (moved & ~learned).any()  # a row that no step has read is as it was
+
+
+def raw_rows(run: Path, machines: int) -> dict[str, torch.Tensor]:
+    """What the files of the newest checkpoint hold, machine after machine."""
+    folder = run / "checkpoint" / json.loads((run / "checkpoint" / "manifest.json").read_text())["folder"]
+    files = [load_file(folder / f"embeddings-machine-{k}.safetensors") for k in range(machines)]
+    return {key: torch.cat([file[key] for file in files]) for key in files[0]}
+
+
+def test_rows_are_read_in_the_order_of_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines, five nodes: new node i is the data set's node node_map[i]."""
+    for number, values in enumerate(([10.0, 11.0, 12.0], [13.0, 14.0])):
+        save_file({"node/weight": torch.tensor(values)[:, None]}, tmp_path / f"embeddings-machine-{number}.safetensors")
+    monkeypatch.setattr("tutorial_lib.tasks.learned_rows.read_checkpoint", lambda _: SimpleNamespace(folder=tmp_path))
+    partition = SimpleNamespace(report=SimpleNamespace(parts=2), node_map=np.array([2, 4, 0, 1, 3]))
+    assert read_rows(tmp_path, partition).flatten().tolist() == [12.0, 13.0, 10.0, 14.0, 11.0]
 
 
 def test_stores_of_one_process(tmp_path: Path) -> None:
@@ -238,7 +261,7 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
     """The mean over three seeds, on 11,000 test nodes; both begin with the same rows."""
     found: dict[str, list[float]] = {"one process": [], "two machines": []}
     for seed in (0, 1, 2):
-        one = embedding.train_single(dataset, replace(SEVERAL, seed=seed, batch_size=2 * SEVERAL.batch_size))
+        one = train_single(dataset, replace(SEVERAL, seed=seed, batch_size=2 * SEVERAL.batch_size))
         found["one process"].append(one.test_accuracy)
         found["two machines"].append(two_machines(seed)[1]["test_accuracy"])
         print(f"seed {seed}: " + ", ".join(f"{name} {values[-1]:.4f}" for name, values in found.items()))
@@ -261,8 +284,10 @@ def test_a_killed_trainer_changes_no_row(
     again = start_training(parts, Layout(emulate=2), SEVERAL, out, resume=True, limits=LIMITS).watch(quiet=True)
     assert 1 <= again["resumed_epochs"] < SEVERAL.epochs
     whole, result = two_machines(0)
+    left_alone, broken_off = (raw_rows(run, 2) for run in (whole.out, out))
     for key in STORES:
-        assert torch.equal(*(read_rows(run, parts, key) for run in (whole.out, out))), key
+        assert torch.equal(left_alone[key], broken_off[key]), key
+    assert not torch.equal(left_alone["node/weight"], read_rows(whole.out, parts))  # the parts' order is another one
     assert np.array_equal(*(np.load(run / "predictions.npy") for run in (whole.out, out)))
     assert (result["test_accuracy"], result["task"]) == (again["test_accuracy"], "embedding")
     held = held_by(whole.events)
@@ -304,17 +329,20 @@ def test_the_real_graph_without_features(tmp_path: Path) -> None:
 
 TWO_OF_A_NAME = """
 import sys, dgl, numpy as np, torch
-from tutorial_lib.tasks.learned_rows import distributed_rows, memory_of
-from tutorial_lib.tasks.typed_rows import distributed_typed_rows
+from tutorial_lib.tasks.learned_rows import distributed_embedding, memory_of, single_embedding
 dgl.distributed.initialize("")
 graph = dgl.distributed.DistGraph("synthetic_products", part_config=sys.argv[1])
 everyone = np.arange(graph.num_nodes())
-(first, _), (second, optimizer) = (distributed_rows(graph, everyone, 4, 0.01, seed) for seed in (0, 1))
+first, second = (distributed_embedding(graph, "_N", everyone, 4, seed) for seed in (0, 1))
+optimizer = dgl.distributed.optim.SparseAdam([second], lr=0.01)
+backwards = everyone[::-1].copy()
+mapped = distributed_embedding(graph, "_N", backwards, 4, 0, "mapped")  # new node i is the data set's last but i
+assert torch.equal(mapped.weight[everyone], single_embedding(len(everyone), 4, 0).weight[backwards])
 assert not torch.equal(first.weight[everyone[:9]], second.weight[everyone[:9]])
 assert sorted(memory_of(second, optimizer)) == ["mem", "power", "rows", "step", "weight"]
-(one, _), (two, _) = (distributed_typed_rows(graph, ["_N"], {"_N": everyone}, 4, 0.01, 0) for _ in range(2))
-one["_N"].weight[everyone[:9]] = torch.zeros(9, 4)
-assert two["_N"].weight[everyone[:9]].all()
+one, two = (distributed_embedding(graph, "_N", everyone, 4, 0, "learned-author-0") for _ in range(2))
+one.weight[everyone[:9]] = torch.zeros(9, 4)
+assert two.weight[everyone[:9]].all()
 print("own rows, each")
 """
 

@@ -15,7 +15,7 @@ import torch
 from commands import events_of, kill_trainer, losses, start_and_kill, tutorial
 from safetensors.torch import load_file
 
-from tutorial_lib.batches.typed import TypedLoader, typed_bytes
+from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.plan import JobPlan
@@ -24,12 +24,13 @@ from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.models.rgcn import RGCN, RelationalLayer, types_by_depth
 from tutorial_lib.partition import dataset_description, load_partition_folder, partition_dataset
-from tutorial_lib.tasks import module_of
-from tutorial_lib.tasks.hetero import model_for, train_single
-from tutorial_lib.tasks.learned_rows import STD, single_rows
-from tutorial_lib.tasks.typed_inference import typed_inference
-from tutorial_lib.tasks.typed_rows import single_typed_rows
+from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.tasks.hetero import TASK, model_for
+from tutorial_lib.tasks.learned_rows import STD, learned_rows, single_embedding, typed_seed
+from tutorial_lib.tasks.shares import Whole
+from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.events import bytes_by_place
 from tutorial_lib.trainer.generations import read_checkpoint
 
 SCALE = 0.004
@@ -58,18 +59,22 @@ def small_graph() -> dgl.DGLGraph:
 
 @pytest.mark.parametrize("bases", [None, 2])
 def test_a_layer_is_the_formula(bases):
-    graph, torch_seed = small_graph(), torch.manual_seed(0)
-    assert torch_seed is not None
+    graph = small_graph()
+    torch.manual_seed(0)
     layer = RelationalLayer(graph.canonical_etypes, ["b"], 3, 5, bases)
+    matrices = layer.matrices
+    if bases:
+        matrices = [sum(share * matrix for share, matrix in zip(row, matrices, strict=True)) for row in layer.mixture]
+    weight_of = dict(zip(sorted(graph.canonical_etypes), matrices, strict=True))
     h = {name: torch.randn(graph.num_nodes(name), 3) for name in graph.ntypes}
     found = layer(dgl.to_block(graph, {name: graph.nodes(name) for name in graph.ntypes}), h)
     for name in graph.ntypes:
-        expected = layer.own[name](h[name])
-        for number, relation in enumerate(layer.relations):
+        expected = h[name] @ layer.own[name].weight.T + layer.own[name].bias
+        for relation, weight in weight_of.items():
             if relation[2] == name:
                 src, dst = graph.edges(etype=relation)
                 for node in dst.unique().tolist():
-                    expected[node] += h[relation[0]][src[dst == node]].mean(0) @ layer.weights()[number]
+                    expected[node] += h[relation[0]][src[dst == node]].mean(0) @ weight
         assert torch.allclose(found[name], expected, atol=1e-5)
 
 
@@ -117,7 +122,7 @@ def test_batches_are_dictionaries_and_cover_every_seed_once(academic):
     graph = academic.graph
     seeds = {"paper": torch.arange(0, 60, 2), "author": torch.arange(25)}
     torch.manual_seed(0)
-    batches = list(TypedLoader(graph, seeds, [3, 2], 20, shuffle=True))
+    batches = list(BatchLoader(graph, seeds, [3, 2], 20, shuffle=True))
     assert [sum(map(len, batch.seeds.values())) for batch in batches] == [20, 20, 15]
     for name, ids in seeds.items():
         drawn = torch.cat([batch.seeds[name] for batch in batches if name in batch.seeds])
@@ -125,42 +130,37 @@ def test_batches_are_dictionaries_and_cover_every_seed_once(academic):
     for relation in graph.canonical_etypes:  # the fan-out is of each edge type
         degrees = batches[0].blocks[1].in_degrees(etype=relation)
         assert not len(degrees) or int(degrees.max()) <= 2
-    assert list(TypedLoader(graph, {"paper": torch.empty(0, dtype=torch.int64)}, [3], 20)) == []
+    assert list(BatchLoader(graph, {"paper": torch.empty(0, dtype=torch.int64)}, [3], 20)) == []
 
 
 def test_bytes_are_counted_for_each_type():
     nodes = {"a": torch.arange(3), "b": torch.arange(2), "c": torch.arange(9)}
     rows = {"a": torch.zeros(3, 5), "b": torch.zeros(2, 1)}
-    assert typed_bytes(None, nodes, rows) == (4 * 3 * 5 + 4 * 2, 0)
+    assert bytes_by_place(None, nodes, rows) == (4 * 3 * 5 + 4 * 2, 0)
 
 
 def test_inference_by_layers_is_the_whole_graph_at_once(academic):
     graph = academic.graph
     model = model_for(graph, "paper", academic.num_classes, CONFIG).eval()
-    rows, _ = single_typed_rows({name: graph.num_nodes(name) for name in ("author", "field")}, 16, 0.01, 0)
+    rows, _ = learned_rows(Whole(academic), ["author", "field"], CONFIG)
     stores = {"paper": academic.target_data["feat"], **{name: one.weight for name, one in rows.items()}}
     everyone = {name: graph.nodes(name) for name in graph.ntypes}
-    logits = typed_inference(
-        model, graph, stores, everyone, 300, lambda _d, name, w: torch.empty(graph.num_nodes(name), w)
-    )
+    logits = layerwise_inference(model, graph, stores, everyone, 300, Whole(academic).new_store)
     block = dgl.to_block(graph, everyone)
     with torch.no_grad():
-        whole = model.layer(1, block, model.layer(0, block, model.inputs(stores)))["paper"]
+        whole = model.layer(1, block, model.layer(0, block, stores))["paper"]
     assert torch.allclose(logits, whole, atol=1e-4)
 
 
 def test_rows_begin_alike_however_many_there_are_and_differ_by_type():
-    first, _ = single_typed_rows({"a": 5, "b": 5}, 4, 0.01, 0)
-    more, _ = single_typed_rows({"a": 9, "b": 5}, 4, 0.01, 0)
-    assert torch.equal(first["a"].weight, more["a"].weight[:5])
-    assert not torch.equal(first["a"].weight, first["b"].weight)
+    first, more = (single_embedding(count, 4, typed_seed(0, "a")).weight for count in (5, 9))
+    assert torch.equal(first, more[:5])
+    assert not torch.equal(first, single_embedding(5, 4, typed_seed(0, "b")).weight)
 
 
 def test_rows_of_types_begin_as_wide_as_those_of_one_type():
-    typed, _ = single_typed_rows({"a": 5000}, 8, 0.01, 0)
-    plain, _ = single_rows(5000, 8, 0.01, 0)
-    assert float(typed["a"].weight.std()) == pytest.approx(float(plain.weight.std()), rel=0.05)
-    assert float(plain.weight.std()) == pytest.approx(STD, rel=0.05)
+    for seed in (0, typed_seed(0, "a")):
+        assert float(single_embedding(5000, 8, seed).weight.std()) == pytest.approx(STD, rel=0.05)
 
 
 @pytest.mark.whole_run
@@ -172,9 +172,9 @@ def test_one_process_learns_and_repeats_itself(academic):
 
 
 def test_what_does_not_suit_the_task_is_refused(academic, small_dataset):
-    module_of("hetero").check(dataset_description(academic))
+    TASK.check(dataset_description(academic))
     with pytest.raises(InputError, match="needs a graph with several types of nodes"):
-        module_of("hetero").check(dataset_description(small_dataset))
+        TASK.check(dataset_description(small_dataset))
 
 
 SEEDS = (0, 1, 2)
@@ -264,7 +264,7 @@ def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
     rows = [rows_in_original_order(run, folder, academic) for run in (whole, out)]
     for name in rows[0]:
         assert torch.allclose(rows[0][name], rows[1][name], atol=1e-4), name
-    first, _ = single_typed_rows({name: len(one) for name, one in rows[0].items()}, 64, 0.01, 0)
+    first, _ = learned_rows(Whole(academic), list(rows[0]), TrainConfig())
     assert all(not torch.allclose(rows[0][name], first[name].weight, atol=1e-3) for name in rows[0])
     same = np.load(out / "predictions.npy") == np.load(whole / "predictions.npy")
     assert same.mean() > 0.998
@@ -273,12 +273,7 @@ def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
     config = TrainConfig.from_dict(json.loads((whole / "checkpoint" / "config.json").read_text()))
     model = model_for(graph, "paper", academic.num_classes, config)
     model.load_state_dict(load_file(whole / "checkpoint" / "model.safetensors"))
-    logits = typed_inference(
-        model,
-        graph,
-        {"paper": academic.target_data["feat"], **rows[0]},
-        {name: graph.nodes(name) for name in graph.ntypes},
-        1000,
-        lambda _depth, name, width: torch.empty(graph.num_nodes(name), width),
-    )
+    stores = {"paper": academic.target_data["feat"], **rows[0]}
+    everyone = {name: graph.nodes(name) for name in graph.ntypes}
+    logits = layerwise_inference(model, graph, stores, everyone, 1000, Whole(academic).new_store)
     assert (logits.argmax(1).numpy() == np.load(whole / "predictions.npy")).mean() > 0.998

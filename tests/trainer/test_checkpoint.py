@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,10 +21,13 @@ from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError
+from tutorial_lib.tasks.task import train_single
+from tutorial_lib.trainer import generations
 from tutorial_lib.trainer.checkpoint import Checkpoints, restore, save
-from tutorial_lib.trainer.embeddings import restore_settings
+from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.generations import check_same_settings, read_checkpoint, remove_leftovers
-from tutorial_lib.trainer.optimizer_state import flatten_optimizer, unflatten_optimizer
+from tutorial_lib.trainer.loop import EpochResult
+from tutorial_lib.trainer.state import flatten_optimizer, restore_settings, unflatten_optimizer
 
 TRAINER = Path(__file__).parents[1] / "programs" / "checkpoint_trainer.py"
 SETTINGS = {"hidden_size": 8, "fanouts": [5, 5], "epochs": 3}
@@ -330,6 +334,22 @@ def test_every_setting_that_differs_is_listed(saved):
         check_same_settings(found, {"hidden_size": 16, "fanouts": [5, 10], "epochs": 3, "machines": 2}, saved)
     assert "hidden_size 8 in the checkpoint, 16 now; fanouts 5,5 in the checkpoint, 5,10 now" in str(caught.value)
     assert "machines None in the checkpoint, 2 now" in str(caught.value)
+
+
+def test_a_checkpoint_of_before_scores_had_a_name_of_their_own(tmp_path, small_dataset):
+    """Its epochs have ``val_accuracy`` alone, which held the MRR, too."""
+    config = TrainConfig(epochs=1, fanouts=(3,), batch_size=200, hidden_size=8)
+    train_single(small_dataset, config, saver=Checkpoints(tmp_path, SETTINGS))
+    manifest = generations.read_manifest(tmp_path / "manifest.json")
+    score = manifest["epochs"][0].pop("val_score")
+    assert set(manifest["epochs"][0]) == {"epoch", "loss", "seconds", "val_accuracy"}
+    generations.make_valid(tmp_path, manifest)
+    more = replace(config, epochs=2)
+    resumed = train_single(small_dataset, more, saver=Checkpoints(tmp_path, SETTINGS, resume=True)).epochs
+    assert [epoch.epoch for epoch in resumed] == [0, 1]
+    assert (resumed[0].val_score, resumed[0].val_accuracy) == (score, score)
+    links = EpochResult.from_dict({"epoch": 0, "loss": 1.0, "seconds": 1.0, "val_accuracy": 0.25}, "MRR")
+    assert (links.val_score, links.val_accuracy) == (0.25, None)
 
 
 def test_nothing_is_unpickled(saved, monkeypatch):

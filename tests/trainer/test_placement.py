@@ -11,9 +11,10 @@ from commands import events_of, train, tutorial
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.models.plain_sage import PlainSAGEConv
+from tutorial_lib.processes.devices import assign
 from tutorial_lib.trainer import placement
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.placement import CPU, Placement, assign, check_device, settle
+from tutorial_lib.trainer.placement import CPU, Placement, check_device, settle
 
 no_gpu = pytest.mark.skipif(
     torch.cuda.is_available() and not os.environ.get("TUTORIAL_NO_SKIP"), reason="this computer has a GPU"

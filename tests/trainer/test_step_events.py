@@ -15,7 +15,7 @@ from tutorial_lib.job.display import RunDisplay
 from tutorial_lib.tasks.node import TrainData
 from tutorial_lib.tools.finale.figures import phases_figure
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.steps import PHASES, Pulse, StepLog, bytes_by_place, phases_of
+from tutorial_lib.trainer.events import PHASES, Pulse, StepLog, bytes_by_place, phases_of
 
 EPOCHS = 3
 CONFIG = TrainConfig(epochs=EPOCHS, fanouts=(5, 5), batch_size=50, hidden_size=16)
@@ -85,7 +85,7 @@ def test_bytes_of_another_machine():
     class Book:
         partid = 1
 
-        def nid2partid(self, nodes: torch.Tensor) -> torch.Tensor:
+        def nid2partid(self, nodes: torch.Tensor, _ntype: str) -> torch.Tensor:
             return (nodes >= 10).long()
 
     class Graph:
@@ -138,7 +138,7 @@ def test_the_terminal_shows_the_running_epoch_and_a_log_file_does_not(terminal):
         assert display.view.position() == "epoch 2/4  step 4/8  loss 2.5000"
         assert display.view.shares().startswith("sampling 75%  pull 25%")
         display.live.refresh() if terminal else None
-        display.on_event({"kind": "epoch", "epoch": 1, "loss": 2.5, "val_accuracy": 0.5, "seconds": 1.0})
+        display.on_event({"kind": "epoch", "epoch": 1, "loss": 2.5, "val_score": 0.5, "seconds": 1.0})
     shown = screen.getvalue()
     assert "epoch 2/4  loss 2.5000  valid 0.5000" in shown
     assert ("step 4/8" in shown) == terminal

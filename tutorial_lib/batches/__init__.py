@@ -1,7 +1,7 @@
 """Mini-batches: of nodes, of edges, of several types; and made ahead, so that the wire is hidden behind the computing.
 
-    nodes, edges, typed   DGL's sampler and loader for each of them; edge_split: which edges are learned
-    pipeline              the same batches of nodes, ready when they are needed
+    nodes, edges   DGL's sampler and loader for each of them, and which edges are learned
+    pipeline       the same batches of nodes, ready when they are needed
 
 The plain loop asks, waits, computes, asks, waits. In the pipeline each machine keeps what it would ask for again and
 again, and one thread asks for the next batch while this one is computed:
@@ -10,7 +10,6 @@ again, and one thread asks for the next batch while this one is computed:
     table        rows of features: this part's from the servers' shared memory, remote ones are kept as they come
     service      what servers answer: neighbours and rows in one message
     background   the one thread that draws and fetches
-    settings     its options
 
 All of it is exact: features do not change while a model is trained, and neighbours are drawn from the same lists with
 the same probabilities. See ``benchmarks/RESULTS.md`` for what each of them is worth.

@@ -8,6 +8,11 @@ and edges are recognised by their ends:
     ids -> find_edges -> pairs and negatives -> seeds -> hop by hop: sample_neighbors, drop, to_block
 
 What is dropped from every hop: held-out edges, always; and in training the pairs of the batch, in both directions.
+
+Which edges are held out is decided by their two ends alone, so that every process decides alike. Held-out edges must be
+unknown to a link predictor: not examples of training, and not neighbours in message passing either. In a symmetric
+graph an edge has a twin in the other direction, and a twin on the other side of the split would tell the answer. So the
+side of an edge is a hash of its undirected pair, in original node ids, and of a seed. Nothing is stored or sent.
 """
 
 from __future__ import annotations
@@ -16,11 +21,57 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tutorial_lib.batches.edge_split import TRAIN, EdgeSplit
-from tutorial_lib.batches.nodes import FULL, sampling_threads
+from tutorial_lib.batches.nodes import sampling_threads
+
+TRAIN, VAL, TEST = 0, 1, 2
+SIDES = ("train", "val", "test")
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64
+
+
+@dataclass(frozen=True)
+class EdgeSplit:
+    """A split of the edges of a graph.
+
+    Attributes:
+        seed: other seeds hold out other edges.
+        val, test: shares of the undirected pairs that are held out; the shares that come out differ from these by
+            chance, by about ``sqrt(share / pairs)``.
+    """
+
+    seed: int = 0
+    val: float = 0.05
+    test: float = 0.05
+
+    def side(self, u: Tensor, v: Tensor) -> Tensor:
+        """``TRAIN``, ``VAL`` or ``TEST`` for each edge.
+
+        Args:
+            u, v: int64 (E,), the ends of each edge in the data set's original node ids, in either order.
+
+        Returns:
+            uint8 (E,).
+        """
+        point = pair_hash(u, v, self.seed) * 2.0**-64  # uniform in [0, 1)
+        side = (point < self.val + self.test).astype(np.uint8) + (point < self.test)
+        return torch.from_numpy(side)
+
+
+def pair_hash(u: Tensor, v: Tensor, seed: int) -> np.ndarray:
+    """uint64 (E,): a hash of each undirected pair and the seed (two rounds of the finalizer of SplitMix64)."""
+    low, high = (ends.numpy().view(np.uint64) for ends in (torch.minimum(u, v), torch.maximum(u, v)))
+    start = np.uint64((2 * seed + 1) * int(GOLDEN) % 2**64)
+    return _mix(_mix(low + start) ^ high * GOLDEN)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """Every bit of the result depends on every bit of ``x``; arithmetic modulo 2**64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 @dataclass
@@ -91,7 +142,7 @@ class EdgeBatch:
         edges: int64 (B,) ids of the edges.
         src, dst: int64 (B,), their ends, as places among the seeds.
         negatives: int64 (B, K), other ends for ``src``, as places among the seeds.
-        seeds, input_nodes, blocks: as in ``loaders.Batch``.
+        seeds, input_nodes, blocks: as in ``nodes.Batch``.
     """
 
     edges: Tensor
@@ -109,7 +160,7 @@ class EdgeLoader:
     Args:
         view: the graph and what is held out.
         edges: int64 ids of the edges to draw batches from, in the graph's own numbering.
-        fanouts: as in ``loaders.BatchLoader``.
+        fanouts: as in ``nodes.BatchLoader``.
         batch_size: edges per batch; the last one may be smaller.
         negatives: for each edge (u, v) so many (u, x), with x uniform over all nodes; or int64 (K,) ids: the same x for
             every edge.
@@ -168,22 +219,5 @@ class EdgeLoader:
         seeds = seeds.unique()
         drop = pair_keys(src, dst, n).unique() if self.drops else None
         blocks = self.view.sample_blocks(seeds, self.fanouts, drop)
-        places = (torch.searchsorted(seeds, nodes.contiguous()) for nodes in (src, dst, others))
-        return EdgeBatch(edges, *places, seeds, blocks[0].srcdata[dgl.NID], blocks)
-
-
-class FullBatches:
-    """All training neighbours of nodes, one hop, for layer-wise inference: (seeds, input nodes, block)."""
-
-    def __init__(self, view: TrainingGraph, nodes: Tensor, batch_size: int) -> None:
-        self.view, self.parts = view, nodes.split(batch_size) if len(nodes) else ()
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Any]]:
-        import dgl
-
-        for seeds in self.parts:
-            block = self.view.sample_block(seeds, FULL)
-            yield seeds, block.srcdata[dgl.NID], block
+        src, dst, others = (torch.searchsorted(seeds, nodes.contiguous()) for nodes in (src, dst, others))
+        return EdgeBatch(edges, src, dst, others, seeds, blocks[0].srcdata[dgl.NID], blocks)

@@ -81,18 +81,18 @@ class NeighbourLists:
         """
         known = torch.index_select(self.known, 0, nodes)
         if bool(known.all()):
-            return self._draw_here(nodes, fanout)
-        waiting = self._ask(nodes, ~known, fanout)
-        here = self._draw_here(nodes[known], fanout)
+            return self._sampler.draw(nodes, fanout)
+        asked = self._ask(nodes[~known].long(), fanout)
+        here = self._sampler.draw(nodes[known], fanout)
         counts = torch.zeros(len(nodes), dtype=torch.int64)
         counts[known] = (here.indptr[1:] - here.indptr[:-1]).long()
         answers = []
         self._place[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
-        for source, destination in waiting.receive():
-            at = self._place[destination].long()
+        for answer in answers_to(asked, "sampled neighbours"):
+            at = self._place[answer.global_dst].long()
             order = torch.argsort(at, stable=True)
             counts += torch.bincount(at, minlength=len(nodes))
-            answers.append((at[order], source[order]))
+            answers.append((at[order], answer.global_src[order]))
         self._place[nodes.long()] = -1
         end = torch.cumsum(counts, 0)
         begin = end - counts
@@ -129,17 +129,14 @@ class NeighbourLists:
         place[every.long()] = -1
         return every, indices
 
-    def _draw_here(self, nodes: Tensor, fanout: int) -> Drawn:
-        return self._sampler.draw(nodes, fanout)
-
-    def _ask(self, nodes: Tensor, chosen: Tensor, fanout: int) -> _Asked:
+    def _ask(self, ids: Tensor, fanout: int) -> dict[int, int]:
+        """Send the requests; what ``answers_to`` takes."""
         from dgl.distributed import rpc
         from dgl.distributed.graph_services import SamplingRequest
 
-        ids = nodes[chosen].long()
         part_of = self.book.nid2partid(ids)
         requests = [(part, SamplingRequest(ids[part_of == part], fanout)) for part in part_of.unique().tolist()]
-        return _Asked(rpc.send_requests_to_machine(requests))
+        return rpc.send_requests_to_machine(requests)
 
 
 class _GraphBolt:
@@ -178,17 +175,6 @@ class _DGL:
         at = torch.zeros(len(nodes) + 1, dtype=torch.int64)
         at[1:][torch.isin(nodes, present)] = counts  # nodes without neighbours are not among the answers
         return Drawn(torch.cumsum(at, 0).int(), source.to(nodes.dtype))
-
-
-@dataclass
-class _Asked:
-    """Requests that are under way."""
-
-    numbers: dict[int, int]
-
-    def receive(self) -> list[tuple[Tensor, Tensor]]:
-        """Sources and destinations, from each machine that was asked."""
-        return [(answer.global_src, answer.global_dst) for answer in answers_to(self.numbers, "sampled neighbours")]
 
 
 class _Kept:

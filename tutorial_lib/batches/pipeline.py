@@ -109,8 +109,9 @@ class PipelineLoader:
         self.pipeline.lists.seed(seed)
         if self._labels is None and len(self.seeds):  # all of them in one request
             self._labels = self.pipeline.labels[self.seeds].long()
+        labels: Any = self._labels
         for chosen in order.split(self.batch_size) if len(order) else ():
-            yield self._batch(self.seeds[chosen], self._labels[chosen])
+            yield self._batch(self.seeds[chosen], labels[chosen])
 
     def _batch(self, seeds: Tensor, labels: Tensor) -> Batch:
         start = time.perf_counter()

@@ -5,6 +5,7 @@ Every server of a job must have imported this module before it serves (``session
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,18 +66,13 @@ def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         WaitedTooLong: a server does not answer within two minutes.
     """
-    part_of = book.nid2partid(ids)
-    chosen = [(part, (part_of == part).nonzero().flatten()) for part in part_of.unique().tolist()]
+    answers = _ask_all(book, ids, ListsRequest, "lists of neighbours")
     counts = torch.zeros(len(ids), dtype=torch.int64)
-    if not chosen:
-        return counts, counts[:0]
-    requests = [(part, ListsRequest(ids[positions])) for part, positions in chosen]
-    answers = answers_to(rpc.send_requests_to_machine(requests), "lists of neighbours")
-    for (_part, positions), answer in zip(chosen, answers, strict=True):
+    for positions, answer in answers:
         counts[positions] = answer.counts.long()
     begin = torch.cumsum(counts, 0) - counts
     found = torch.empty(int(counts.sum()), dtype=torch.int64)
-    for (_part, positions), answer in zip(chosen, answers, strict=True):
+    for positions, answer in answers:
         found[ranges(begin[positions], counts[positions])] = answer.sources.long()
     return counts, found
 
@@ -89,14 +85,20 @@ def ranges(begin: Tensor, count: Tensor) -> Tensor:
 
 def half_rows(tensor: Any, book: Any, ids: Tensor) -> Tensor:
     """Rows of a ``DistTensor`` of nodes that other machines hold, sent in float16, in the tensor's own type."""
-    part_of = book.nid2partid(ids)
     rows = torch.empty((len(ids), *tensor.shape[1:]), dtype=tensor.dtype)
-    chosen = [(part, (part_of == part).nonzero().flatten()) for part in part_of.unique().tolist()]
-    requests = [(part, HalfRowsRequest(tensor._name, ids[positions])) for part, positions in chosen]
-    answers = answers_to(rpc.send_requests_to_machine(requests), "rows") if chosen else []
-    for (_part, positions), answer in zip(chosen, answers, strict=True):
+    for positions, answer in _ask_all(book, ids, lambda own: HalfRowsRequest(tensor._name, own), "rows"):
         rows[positions] = answer.rows.to(tensor.dtype)
     return rows
+
+
+def _ask_all(book: Any, ids: Tensor, request: Callable[[Tensor], rpc.Request], what: str) -> list[tuple[Tensor, Any]]:
+    """Ask the machine of each node about it: positions in ``ids`` and the answer, for each machine."""
+    part_of = book.nid2partid(ids)
+    parts = part_of.unique().tolist()
+    chosen = [(part_of == part).nonzero().flatten() for part in parts]
+    requests = [(part, request(ids[positions])) for part, positions in zip(parts, chosen, strict=True)]
+    answers = answers_to(rpc.send_requests_to_machine(requests), what) if requests else []
+    return list(zip(chosen, answers, strict=True))
 
 
 class _Fields:

@@ -19,7 +19,6 @@ from rich.table import Table
 from tutorial_lib.cluster.coordinator import JobFailed
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.watching import STAGES, JobView
-from tutorial_lib.tasks import score_name
 
 
 class RunDisplay:
@@ -68,7 +67,7 @@ class RunDisplay:
         elif kind == "epoch":
             done = event["epoch"] + 1
             number = f"{done:{len(str(self.epochs))}d}/{self.epochs}"
-            score = f"valid {event['val_accuracy']:.4f}"
+            score = f"valid {event['val_score']:.4f}"
             self.say(f"epoch {number}  loss {event['loss']:.4f}  {score}  {event['seconds']:.2f} s")
             wait_for(f"epoch {min(done + 1, self.epochs)} of {self.epochs}")
         elif kind == "resumed":
@@ -158,9 +157,8 @@ def summary_table(result: dict[str, Any]) -> Table:
     table.add_row("epochs", f"{len(epochs)}, {sum(e['seconds'] for e in epochs) / max(1, len(epochs)):.2f} s each")
     if epochs:
         table.add_row("loss", f"{epochs[-1]['loss']:.4f}")
-    score = score_name(result.get("task", "node"))
-    table.add_row(f"valid {score}", f"{result['val_accuracy']:.4f}")
-    table.add_row(f"test {score}", f"{result['test_accuracy']:.4f}")
+    table.add_row(f"valid {result['score']}", f"{result['val_score']:.4f}")
+    table.add_row(f"test {result['score']}", f"{result['test_score']:.4f}")
     for name, value in result.get("scores", {}).items():
         table.add_row(name, f"{value:.4f}")
     table.add_row("seconds", f"{result['seconds']:.1f}")

@@ -11,7 +11,7 @@ The run folder::
 In ``result.json`` of a run that was continued with ``--resume``, ``epochs`` and ``phases`` are those of the whole run;
 ``seconds``, ``bytes_sent`` and ``peak_rss`` are those of the last start, whose first ``resumed_epochs`` epochs came
 from the checkpoint. ``phases`` has for each rank the mean seconds per epoch in each phase of a step, and the mean bytes
-of features per epoch from its own machine and from others; ``steps.phases_of`` makes it. Where the model was:
+of features per epoch from its own machine and from others; ``events.phases_of`` makes it. Where the model was:
 ``device`` ("cpu", "cuda"), ``backend`` of the gradients ("gloo", "nccl", "none"), ``layers`` ("dgl", "plain torch") and
 ``device_reason``, see ``placement``.
 """
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import tutorial_lib
 from tutorial_lib.cluster.coordinator import Coordinator, Event
 from tutorial_lib.cluster.failure import failure
-from tutorial_lib.trainer.steps import phases_of
+from tutorial_lib.trainer.events import phases_of
 
 if TYPE_CHECKING:
     from tutorial_lib.partition import Partition
@@ -53,6 +53,8 @@ def distributed_result(
     Raises:
         JobFailed: the trainers ended well and never reported an accuracy.
     """
+    from tutorial_lib.trainer.loop import EpochResult, TrainResult
+
     plan, events, use = coordinator.plan, coordinator.events, coordinator.use
     evaluation = [event for event in events if event["kind"] == "evaluation"]
     placed = next((event for event in events if event["kind"] == "placed"), {})
@@ -60,18 +62,14 @@ def distributed_result(
         raise failure(plan, 0, "trainer", 0, "ended without reporting an accuracy", rank=0, tail=[])
     kept = [{"rank": event["rank"], **event["pipeline"]} for event in events if event["kind"] == "kept"]
     resumed = resumed[: next((event["epochs"] for event in events if event["kind"] == "resumed"), len(resumed))]
-    epochs = [
-        {key: event[key] for key in ("epoch", "loss", "seconds", "val_accuracy")}
-        for event in events
-        if event["kind"] == "epoch"
-    ]
+    score = evaluation[-1]["score"]
+    epochs = [*resumed, *(event for event in events if event["kind"] == "epoch")]
     return result_of(
         partition.manifest["dataset"],
         config,
         processes=(len(plan.machines), plan.trainers, plan.servers, plan.samplers),
-        epochs=[*resumed, *epochs],
-        accuracies=(evaluation[-1]["val_accuracy"], evaluation[-1]["test_accuracy"]),
-        scores=evaluation[-1].get("scores", {}),
+        epochs=[EpochResult.from_dict(epoch, score).to_dict() for epoch in epochs],
+        **{key: evaluation[-1][key] for key in TrainResult.SUMMARY},
         seconds=seconds,
         bytes_sent={name: used.bytes_sent for name, used in use.items()},
         peak_rss={name: used.peak_rss for name, used in use.items()},
@@ -88,16 +86,14 @@ def result_of(
     dataset: dict[str, Any],
     config: TrainConfig,
     processes: tuple[int, int, int, int],
-    accuracies: tuple[float, float],
     **more: Any,
 ) -> dict[str, Any]:
     """The content of ``result.json``, for every kind of run.
 
     Args:
         processes: machines, trainers and servers per machine, samplers per trainer.
-        accuracies: valid and test, exact and over all ranks; of links, MRR: see ``tasks.score_name``.
-        more: epochs, scores (what else a task measures, by name), seconds, bytes_sent and peak_rss (by machine), and
-            whatever else there is to say.
+        more: epochs, ``TrainResult.summary`` (exact, over all ranks), seconds, bytes_sent and peak_rss (by machine),
+            and whatever else there is to say.
     """
     machines, trainers, servers, samplers = processes
     return {
@@ -110,8 +106,6 @@ def result_of(
         "samplers_per_trainer": samplers,
         "world_size": machines * trainers,
         "config": config.to_dict(),
-        "val_accuracy": accuracies[0],
-        "test_accuracy": accuracies[1],
         **more,
         "versions": versions(),
     }

@@ -8,11 +8,8 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tutorial_lib.cluster.coordinator import Coordinator, Event, Limits
 from tutorial_lib.cluster.delivery import Delivery
@@ -39,11 +36,13 @@ from tutorial_lib.job.layout import Layout, run_on_machines
 from tutorial_lib.job.result import distributed_result, result_of
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, dataset_description
-from tutorial_lib.tasks import module_of
+from tutorial_lib.tasks import task_named
+from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.events import phases_of
+from tutorial_lib.trainer.loop import EpochResult
 from tutorial_lib.trainer.placement import settle
-from tutorial_lib.trainer.steps import phases_of
 
 
 def run_distributed(
@@ -74,7 +73,7 @@ def run_distributed(
     cluster = layout.cluster()
     if isinstance(source, Partition):
         partition = source
-        module_of(config.task).check(partition.manifest["dataset"])
+        task_named(config.task).check(partition.manifest["dataset"])
         check_parts(partition.report.parts, len(cluster.machines), partition.folder)
     else:
         partition = _partition(source, config, len(cluster.machines), reporter)
@@ -110,9 +109,9 @@ def run_distributed(
 
 
 def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Dataset:
-    task = module_of(config.task)
+    task = task_named(config.task)
     reporter.say(f"loading {source.name}")
-    dataset = source.load(features=task.USES_FEATURES)
+    dataset = source.load(features=task.uses_features)
     task.check(dataset_description(dataset))
     graph = dataset.graph
     reporter.say(f"{graph.num_nodes():,} nodes, {graph.num_edges():,} directed edges, {dataset.num_features} features")
@@ -199,22 +198,22 @@ def run_single(
 
         write_json(out / "job.json", {"train": config.to_dict(), "out": str(out), "description": settings})
         saver = Checkpoints(out / "checkpoint", settings, keep.every, keep.resume, emit)
+
+        def report(epoch: EpochResult) -> None:
+            emit("epoch", score=epoch.score, **epoch.to_dict())
+
         try:
-            trained = module_of(config.task).train_single(
-                dataset, config, lambda epoch: emit("epoch", **asdict(epoch)), emit=emit, saver=saver, place=place
-            )
+            trained = train_single(dataset, config, report, emit=emit, saver=saver, place=place)
         except FloatingPointError as error:
             raise JobError(str(error)) from None
         export_weights(trained.model, config.to_dict(), out / "checkpoint")
-        if trained.predictions is not None:
-            np.save(out / "predictions.npy", trained.predictions.numpy())
+        trained.save(out)
     result = result_of(
         dataset_description(dataset),
         config,
         processes=(1, 1, 0, 0),
-        epochs=[asdict(epoch) for epoch in trained.epochs],
-        accuracies=(trained.val_accuracy, trained.test_accuracy),
-        scores=trained.scores,
+        epochs=[epoch.to_dict() for epoch in trained.epochs],
+        **trained.summary(),
         seconds=time.time() - start,
         bytes_sent={},
         peak_rss={platform.node(): {"trainer": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}},

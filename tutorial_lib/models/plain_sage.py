@@ -94,13 +94,3 @@ class PlainSAGEConv(nn.Module):
 def plain_blocks(blocks: list[Any]) -> list[CscBlock]:
     """The tensors of a batch's blocks, outermost hop first."""
     return [CscBlock.of(block) for block in blocks]
-
-
-def to_plain(model: nn.Module) -> nn.Module:
-    """A ``GraphSAGE`` on plain layers with the weights of another one; they share no memory."""
-    from tutorial_lib.models.sage import GraphSAGE
-
-    sizes = model.sizes
-    plain = GraphSAGE(sizes[0], sizes[1], sizes[-1], len(sizes) - 1, model.dropout, plain=True)
-    plain.load_state_dict(model.state_dict())
-    return plain.to(next(model.parameters()).device)

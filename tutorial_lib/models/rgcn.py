@@ -131,7 +131,7 @@ class RGCN(nn.Module):
             blocks: message-flow graphs, outermost hop first.
             rows: by type, features or learned rows of the input nodes of ``blocks[0]``; all of ``types[0]``.
         """
-        h = self.inputs(rows)
+        h = dict(rows)
         for depth, block in enumerate(blocks):
             h = self.layer(depth, block, h)
             if depth < len(self.layers) - 1:
@@ -143,9 +143,9 @@ class RGCN(nn.Module):
         return {name: self.project[name](rows[name]) if name in self.project else rows[name] for name in self.types[0]}
 
     def layer(self, depth: int, block: Any, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """One layer with its activation and without dropout; what layer-wise inference calls."""
-        h = self.layers[depth](block, h)
-        return h if depth == len(self.layers) - 1 else {name: torch.relu(value) for name, value in h.items()}
+        """One layer with its activation and without dropout; what layer-wise inference calls. The first takes rows."""
+        found = self.layers[depth](block, self.inputs(h) if depth == 0 else h)
+        return found if depth == len(self.layers) - 1 else {name: torch.relu(value) for name, value in found.items()}
 
 
 def types_by_depth(relations: Sequence[Relation], target: str, num_layers: int) -> list[list[str]]:

@@ -82,5 +82,5 @@ class GraphSAGE(nn.Module):
     def layer(self, depth: int, block: Any, x: Tensor | FirstLayer) -> Tensor:
         """One layer with its activation and without dropout; what layer-wise inference calls."""
         layer = self.layers[depth]
-        x = layer.fc_self(x.own) + layer.fc_neigh(x.mean) if isinstance(x, FirstLayer) else layer(block, x)
-        return torch.relu(x) if depth < len(self.layers) - 1 else x
+        found = layer.fc_self(x.own) + layer.fc_neigh(x.mean) if isinstance(x, FirstLayer) else layer(block, x)
+        return torch.relu(found) if depth < len(self.layers) - 1 else found

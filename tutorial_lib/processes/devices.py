@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,56 @@ from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:
     import torch
+
+
+DEVICES = ("auto", "cpu", "cuda")
+REMEDY = "Take --device cpu, or auto, which takes GPUs only where each rank has one of its own."
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What one rank gets: the number of its GPU (None: the CPU), the backend of the gradients, and why."""
+
+    gpu: int | None
+    backend: str
+    reason: str
+
+
+def assign(wanted: str, ranks: Sequence[tuple[str, int]], *, nccl: bool = True) -> list[Assignment]:
+    """Give each rank of a job its device; every rank gets the same backend.
+
+    Args:
+        wanted: "cpu"; "cuda"; "auto": GPUs where every rank has one of its own, else the CPU.
+        ranks: in rank order, the computer that the rank runs on (emulated machines share one) and its number of GPUs.
+        nccl: whether torch has NCCL. It needs one GPU for each rank; ranks that share one exchange gradients over gloo.
+
+    Raises:
+        InputError: no such device, or "cuda" and a rank's computer has no GPU.
+    """
+    if wanted not in DEVICES:
+        raise InputError(f"--device must be auto, cpu or cuda, it is {wanted!r}")
+    if wanted == "cpu":
+        return [Assignment(None, "gloo", "asked for")] * len(ranks)
+    wants = Counter(computer for computer, _ in ranks)
+    without = [rank for rank, (_, gpus) in enumerate(ranks) if gpus == 0]
+    short = [f"{_many(gpus, 'GPU')} for {_many(wants[name], 'rank')}" for name, gpus in ranks if gpus < wants[name]]
+    if wanted == "cuda" and without:
+        who = "" if len(ranks) == 1 else f" of rank {', '.join(map(str, without))}"
+        raise InputError(f"--device cuda, but the computer{who} has no GPU that torch can use", REMEDY)
+    if short and wanted == "auto":
+        return [Assignment(None, "gloo", "no GPU" if without else short[0])] * len(ranks)
+    backend = "nccl" if nccl and not short else "gloo"
+    reason = f"{short[0]}: they share" if short else "each rank has its GPU" if nccl else "this torch has no NCCL"
+    taken: Counter[str] = Counter()
+    given = []
+    for computer, gpus in ranks:
+        given.append(Assignment(taken[computer] % gpus, backend, reason))
+        taken[computer] += 1
+    return given
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -58,21 +110,19 @@ def device_plan(ranks: int, device: str = "auto", *, gpus: int | None = None, cp
 
     if not isinstance(ranks, int) or ranks < 1:
         raise InputError(f"ranks must be a whole number of at least 1, it is {ranks!r}")
-    if device not in ("auto", "cpu", "cuda"):
-        raise InputError(f"device must be auto, cpu or cuda, it is {device!r}")
     cpus = len(os.sched_getaffinity(0)) if cpus is None else cpus
     threads = max(1, cpus // ranks)
     have = 0 if device == "cpu" else torch.cuda.device_count() if gpus is None else gpus
     counted = f"{have} GPU{'' if have == 1 else 's'}"
     if device == "cuda" and have < ranks:
         raise InputError(f"{ranks} ranks asked for, but this machine has {counted}", _remedy(have))
-    if device == "cpu" or have < ranks:
-        reason = "asked for" if device == "cpu" else "no GPU" if not have else f"{counted} for {ranks} ranks"
+    given = assign(device, [("here", have)] * ranks, nccl=gpus is not None or dist.is_nccl_available())
+    if given[0].gpu is None:
         share = f", {ranks} ranks share {cpus} CPUs" if ranks > 1 else ""
-        return DevicePlan((torch.device("cpu"),) * ranks, threads, "gloo", reason + share)
-    if gpus is None and not dist.is_nccl_available():
+        return DevicePlan((torch.device("cpu"),) * ranks, threads, "gloo", given[0].reason + share)
+    if given[0].backend != "nccl":
         raise InputError("this torch has no NCCL, through which ranks on GPUs talk", 'Take device="cpu".')
-    devices = tuple(torch.device("cuda", rank) for rank in range(ranks))
+    devices = tuple(torch.device("cuda", one.gpu) for one in given)
     return DevicePlan(devices, threads, "nccl", f"{counted}, one for each rank")
 
 

@@ -1,71 +1,151 @@
-"""Exact evaluation: layer by layer over all neighbours, on one graph or on a distributed one."""
+"""Exact inference: layer by layer over all neighbours, on one graph or on a distributed one.
+
+Sampling hop by hop would compute the hidden vector of a popular node once for each batch that it is in. Here a layer is
+computed for all nodes, stored, and read by the next one. A ``Source`` says where the neighbours come from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from tutorial_lib.batches.nodes import FULL, BatchLoader
-from tutorial_lib.models.sage import GraphSAGE
+from tutorial_lib.batches.background import ahead
+from tutorial_lib.batches.neighbours import NeighbourLists
+from tutorial_lib.batches.nodes import FULL, BatchLoader, rows_of
+from tutorial_lib.batches.table import RowTable
+from tutorial_lib.models.sage import FirstLayer
+from tutorial_lib.trainer.events import OnBatch, no_pulse
 from tutorial_lib.trainer.placement import CPU, Placement
-from tutorial_lib.trainer.steps import OnBatch, no_pulse
+
+ONE = "_N"  # DGL's name for the only type of nodes
+# From stores by type, a type and int64 ids of it: ids, block and input rows of one batch after the other.
+Source = Callable[[Mapping[str, Any], str, Tensor], Iterator[tuple[Tensor, Any, Any]]]
 
 
 def layerwise_inference(
-    model: GraphSAGE,
+    model: nn.Module,
     graph: Any,
     features: Any,
-    nodes: Tensor,
+    nodes: Any,
     batch_size: int,
-    new_store: Callable[[int, int], Any],
+    new_store: Callable[..., Any],
     wait_for_all: Callable[[], None] = lambda: None,
     on_batch: OnBatch = no_pulse,
     place: Placement = CPU,
 ) -> Any:
     """Logits of all nodes, computed for all nodes one layer at a time, so that nothing is computed twice.
 
-    Sampling hop by hop would compute the hidden vector of a popular node once for each batch that it is in.
-
     Args:
         graph: ``DGLGraph`` or ``DistGraph``.
-        features: float32 (N, in_size), a tensor or a ``DistTensor``.
+        features: float32 (N, in_size), a tensor or a ``DistTensor``; or by type, and then ``nodes`` as well.
         nodes: int64 ids this process computes; those of all processes together must be all N. Rows of a ``DistTensor``
             must lie on this machine: a write to another one returns before it has arrived.
-        new_store: ``new_store(depth, width)`` makes the float32 (N, width) store of a layer's output.
+        new_store: ``new_store(depth, width)``, with several types ``new_store(depth, width, type)``, makes the float32
+            (N, width) store of a layer's output; every process asks for the same ones in the same order.
         wait_for_all: barrier between layers; the next layer reads what others wrote.
         on_batch: called after each batch with batches done and batches of the layer; ``layer=`` (from 0), ``layers=``.
         place: where the model is; features and stores stay on the CPU.
 
     Returns:
-        The store of the last layer, (N, number of classes).
+        The store of the last layer, (N, number of classes); with several types, that of the model's target.
+    """
+
+    def typed(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
+        for batch in BatchLoader(graph, {name: ids}, [FULL], batch_size):
+            yield batch.seeds[name], batch.blocks[0], {kind: rows_of(x[kind], batch.input_nodes[kind]) for kind in x}
+
+    def plain(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
+        for batch in BatchLoader(graph, ids, [FULL], batch_size):
+            (block,), rows = place.take(batch.blocks, x[name][batch.input_nodes])
+            yield batch.seeds, block, rows
+
+    source = typed if isinstance(nodes, Mapping) else plain
+    return by_layers(model, source, features, nodes, batch_size, new_store, wait_for_all, on_batch)
+
+
+def layerwise_over_part(
+    model: nn.Module,
+    lists: NeighbourLists,
+    features: Any,
+    nodes: Tensor,
+    batch_size: int,
+    new_store: Callable[[int, int], Any],
+    wait_for_all: Callable[[], None],
+    on_batch: OnBatch = no_pulse,
+    place: Placement = CPU,
+    *,
+    budget: int = 256_000_000,
+) -> Any:
+    """``layerwise_inference`` of a GraphSAGE where a machine asks for a remote row once per layer; nothing is sampled.
+
+    Through DGL's loader lists of neighbours travel, and a row is asked for by every batch that needs it. The lists of
+    this machine's nodes are here anyway; only rows are asked for.
+
+    Args:
+        lists: made with the graph of ``features``.
+        nodes: int64 ids of this machine's part that this trainer computes.
+        budget: bytes for rows of other machines; what does not fit is asked for again by the next batch.
+    """
+
+    def source(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
+        parts = ids.split(batch_size) if len(ids) else ()
+        for part, own, mean in ahead(lambda: _means(lists, x[name], parts, budget), 1, "rows for the evaluation"):
+            _blocks, own, mean = place.take([], own, mean)
+            yield part, None, FirstLayer(own, mean)
+
+    return by_layers(model, source, features, nodes, batch_size, new_store, wait_for_all, on_batch)
+
+
+def _means(
+    lists: NeighbourLists, x: Any, parts: tuple[Tensor, ...], budget: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Ids, own rows and mean rows of all in-neighbours, for each batch of nodes."""
+    table = RowTable(x, lists.book, budget)
+    with torch.no_grad():
+        for ids in parts:
+            whole = lists.whole(ids)
+            slots = table.slots(torch.cat([ids.to(lists.dtype), whole.sources]))
+            sources = slots[len(ids) :]
+            mean = F.embedding_bag(sources, table.rows, whole.indptr, mode="mean", include_last_offset=True)
+            yield ids, torch.index_select(table.rows, 0, slots[: len(ids)]), mean
+
+
+@torch.no_grad()
+def by_layers(
+    model: Any,
+    source: Source,
+    features: Any,
+    nodes: Any,
+    batch_size: int,
+    new_store: Callable[..., Any],
+    wait_for_all: Callable[[], None] = lambda: None,
+    on_batch: OnBatch = no_pulse,
+    *,
+    last: Callable[[Tensor], Tensor] = lambda h: h,
+) -> Any:
+    """The loop over layers, types and batches behind all of them; arguments as ``layerwise_inference``.
+
+    Args:
+        model: has ``layers``, ``sizes`` and ``layer(depth, block, rows)``; with several types also ``types``.
+        last: what becomes of the rows of the last layer.
     """
     model.eval()
-    x = features
-    with torch.no_grad():
-        for depth in range(len(model.layers)):
-            y = new_store(depth, model.sizes[depth + 1])
-            loader = BatchLoader(graph, nodes, [FULL], batch_size)
-            for number, batch in enumerate(loader, start=1):
-                (block,), rows = place.take(batch.blocks, x[batch.input_nodes])
-                y[batch.seeds] = model.layer(depth, block, rows).cpu()
-                on_batch(number, len(loader), layer=depth, layers=len(model.layers))
-            wait_for_all()
-            x = y
-    return x
-
-
-def sum_over_ranks(values: list[float]) -> list[float]:
-    """Sum each number over all ranks, in double precision; without a process group, the numbers themselves."""
-    total = torch.tensor(values, dtype=torch.float64)
-    if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(total)
-    return total.tolist()
-
-
-def accuracy(correct: float, count: float) -> float:
-    """Share of correct answers."""
-    return correct / count if count else float("nan")
+    layers, one = len(model.layers), not isinstance(nodes, Mapping)
+    x, nodes = ({ONE: features}, {ONE: nodes}) if one else (features, nodes)
+    for depth, width in enumerate(model.sizes[1:]):
+        types = [ONE] if one else model.types[depth + 1]
+        y = {name: new_store(depth, width) if one else new_store(depth, width, name) for name in types}
+        for name, store in y.items():
+            of = -(-len(nodes[name]) // batch_size)
+            for number, (ids, block, rows) in enumerate(source(x, name, nodes[name]), start=1):
+                h = model.layer(depth, block, rows)
+                h = h if one else h[name]
+                store[ids] = (last(h) if depth == layers - 1 else h).cpu()
+                on_batch(number, of, layer=depth, layers=layers)
+        wait_for_all()
+        x = y
+    return x[types[-1]]

@@ -5,20 +5,20 @@ The two SparseAdams compute the same: one step counter for each row, and for a r
 mean of its gradients. ``torch.optim.SparseAdam`` is not that: it has one counter for all rows, so that the first
 update of a row is half as long as DGL's when it comes in step 10, and 2.5 times as long in step 1000; and it sums.
 
-first_rows        what the rows are at the start, by the node's number in the data set
-unused_name       a name that no rows of this process have yet
-distributed_rows  a DistEmbedding and its optimiser, of which each machine holds the rows of its own part
-single_rows       the same in this process
-memory_of         what this machine holds
-shared_memory     the same as the kernel counts it
-read_rows         the rows that a run has saved, in the data set's order
+first_rows              what the rows are at the start, by the node's number in the data set
+learned_rows            the rows of some types of nodes and their optimiser, as a task asks for them
+distributed_embedding   a DistEmbedding, of which each machine holds the rows of its own part
+single_embedding        the same in this process
+memory_of               what this machine holds
+read_rows               the rows that a run has saved, in the data set's order
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,11 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.partition import Partition
-from tutorial_lib.trainer.embeddings import local_ids, stores_of
+from tutorial_lib.tasks.shares import Share
+from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.generations import read_checkpoint
+from tutorial_lib.trainer.seeding import derived_seed, seed_of
+from tutorial_lib.trainer.state import local_ids, stores_of
 
 NAME = "learned"
 STD = 0.1  # of the first values; with 1, rows that few steps reach stay noise as loud as what has been learned
@@ -49,7 +52,7 @@ def first_rows(original: Tensor, width: int, seed: int) -> Iterator[tuple[Tensor
     chunks = original // CHUNK
     for chunk in chunks.unique().tolist():
         positions = (chunks == chunk).nonzero().flatten()
-        generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, chunk]).generate_state(1)[0]))
+        generator = torch.Generator().manual_seed(seed_of(seed, chunk))
         rows = torch.empty(CHUNK, width).normal_(std=STD, generator=generator)
         yield positions, rows[original[positions] - chunk * CHUNK]
 
@@ -64,22 +67,22 @@ def unused_name(name: str) -> str:
     return name if _made[name] == 1 else f"{name}-{_made[name] - 1}"
 
 
-def distributed_rows(graph: Any, node_map: np.ndarray, width: int, lr: float, seed: int) -> tuple[Any, Any]:
-    """A ``DistEmbedding`` with a row for each node of a ``DistGraph``, and its SparseAdam. Every trainer must call it.
+def distributed_embedding(graph: Any, ntype: str, node_map: np.ndarray, width: int, seed: int, name: str = NAME) -> Any:
+    """A ``DistEmbedding`` with a row for each node of a type of a ``DistGraph``. Every trainer must call it.
 
     Args:
         node_map: int64 (N,) original number of each node of the partitioned graph.
 
     The trainers of a machine write the first values of its rows, each a share. Wait for all before reading.
     """
-    policy = graph.get_node_partition_policy("_N")
-    rows = dgl.distributed.DistEmbedding(graph.num_nodes(), width, name=unused_name(NAME), part_policy=policy)
-    everyone = torch.ones(graph.num_nodes(), dtype=torch.bool)
-    own = dgl.distributed.node_split(everyone, graph.get_partition_book(), force_even=False).long()
+    policy, count = graph.get_node_partition_policy(ntype), graph.num_nodes(ntype)
+    rows = dgl.distributed.DistEmbedding(count, width, name=unused_name(name), part_policy=policy)
+    everyone = torch.ones(count, dtype=torch.bool)
+    own = dgl.distributed.node_split(everyone, graph.get_partition_book(), ntype=ntype, force_even=False).long()
     original = torch.from_numpy(np.asarray(node_map[own.numpy()], dtype=np.int64))
     for positions, values in first_rows(original, width, seed):
         rows.weight[own[positions]] = values
-    return rows, dgl.distributed.optim.SparseAdam([rows], lr=lr)
+    return rows
 
 
 class PrivateEmbedding(dgl.nn.NodeEmbedding):
@@ -89,21 +92,47 @@ class PrivateEmbedding(dgl.nn.NodeEmbedding):
     when the process is killed, and that a second run of the same program would open, too.
     """
 
-    def __init__(self, weight: Tensor) -> None:  # DGL's __init__ is what must not run
+    def __init__(self, weight: Tensor, name: str = NAME) -> None:  # DGL's __init__ is what must not run
         self._tensor = weight
         self._num_embeddings, self._embedding_dim = weight.shape
-        self._name, self._rank, self._world_size = NAME, -1, 0
+        self._name, self._rank, self._world_size = name, -1, 0
         self._store = self._comm = self._partition = self._optm_state = None
         self._trace: list[tuple[Tensor, Tensor]] = []
 
 
-def single_rows(count: int, width: int, lr: float, seed: int) -> tuple[PrivateEmbedding, Any]:
-    """The rows of ``count`` nodes in their original order, and their SparseAdam."""
+def single_embedding(count: int, width: int, seed: int, name: str = NAME) -> PrivateEmbedding:
+    """The rows of ``count`` nodes in their original order."""
     weight = torch.empty(count, width)
     for positions, values in first_rows(torch.arange(count), width, seed):
         weight[positions] = values
-    rows = PrivateEmbedding(weight)
+    return PrivateEmbedding(weight, name)
+
+
+def single_rows(count: int, width: int, lr: float, seed: int) -> tuple[PrivateEmbedding, Any]:
+    """``single_embedding`` and its SparseAdam."""
+    rows = single_embedding(count, width, seed)
     return rows, dgl.optim.SparseAdam([rows], lr=lr)
+
+
+def typed_seed(seed: int, ntype: str) -> int:
+    """Another seed for each type of several."""
+    return derived_seed(seed, zlib.crc32(ntype.encode()), 0)
+
+
+def learned_rows(share: Share, types: Sequence[str], config: TrainConfig) -> tuple[dict[str, Any], Any]:
+    """By type, rows for its nodes, and one SparseAdam for all of them. Every rank must call it; then all may read."""
+    found, job, several = {}, share.machine is not None, len(share.graph.canonical_etypes) > 1
+    width, lr = config.embedding_size, config.embedding_learning_rate
+    for ntype in types:
+        seed = typed_seed(config.seed, ntype) if several else config.seed
+        name = f"{NAME}-{ntype}-{config.seed}" if several else NAME
+        if job:
+            found[ntype] = distributed_embedding(share.graph, ntype, share.numbers(ntype), width, seed, name)
+        else:
+            found[ntype] = single_embedding(share.graph.num_nodes(ntype), width, seed, name)
+    optimizers = dgl.distributed.optim if job else dgl.optim
+    share.barrier()  # nobody reads a row before it has its first value
+    return found, optimizers.SparseAdam(list(found.values()), lr=lr)
 
 
 def memory_of(rows: Any, optimizer: Any) -> dict[str, int]:
@@ -135,7 +164,7 @@ def read_rows(run: Path, partition: Partition | None = None, key: str = "node/we
     Args:
         run: run folder of a job whose machines share it, or of a single process.
         partition: that the job was started with; None: it was a single process.
-        key: a name of ``embeddings.stores_of``, for example ``optimizer-0/learned_mem``.
+        key: a name of ``state.stores_of``, for example ``optimizer-0/learned_mem``.
 
     Raises:
         InputError: there is no checkpoint, or it is damaged.

@@ -1,7 +1,7 @@
 """Which edges there are, and node embeddings without labels: link prediction on a job's ranks and in one process.
 
-edges    held out by a hash (``edge_split``); the rest trains, see ``edge_batches`` and ``link_task``
-scores   MRR (``val_accuracy``, ``test_accuracy``), hits@10 and the accuracy of a linear probe, of exact embeddings
+edges    held out by a hash (``EdgeSplit``); the rest trains, see ``batches.edges`` and ``link_task``
+scores   MRR, hits@10 and the accuracy of a linear probe, of exact embeddings
 files    embeddings.npy    float32 (N, D), in the data set's order of nodes
          test_edges.npz    edge: int64, the data set's edge ids, ascending; rank: float32, of each among negatives
          predictions.npy   int64 (N,), what the probe says about every node
@@ -9,7 +9,7 @@ files    embeddings.npy    float32 (N, D), in the data set's order of nodes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,85 +17,119 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from tutorial_lib.batches.edge_split import SIDES
-from tutorial_lib.batches.edges import TrainingGraph
+from tutorial_lib.batches.edges import SIDES, TrainingGraph
+from tutorial_lib.batches.nodes import FULL, rows_of
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.models.sage import GraphSAGE
-from tutorial_lib.partition import Partition, load_partition_folder
+from tutorial_lib.partition import Partition
 from tutorial_lib.tasks import check_one_type
-from tutorial_lib.tasks.evaluation import sum_over_ranks
-from tutorial_lib.tasks.link_evaluation import ROWS, edge_ranks, embed, save_embeddings, scores_of, thinned
-from tutorial_lib.tasks.link_scores import Probe, fit_probe, rank_sums
-from tutorial_lib.tasks.link_task import LinkData, LinkOptions, draw_negatives, link_task
-from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.tasks.evaluation import by_layers
+from tutorial_lib.tasks.link_scores import HITS_AT, Probe, fit_probe, is_no_end, rank_sums, ranks_among, unit
+from tutorial_lib.tasks.link_task import LinkData, LinkOptions, LinkTask, draw_negatives, link_task
+from tutorial_lib.tasks.shares import RankShare, Share
+from tutorial_lib.tasks.task import ROWS, TaskSpec, shares_right
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.exchange import broadcast, gather
-from tutorial_lib.trainer.loop import EpochResult, TrainResult, fit
-from tutorial_lib.trainer.placement import CPU, Placement, settle
-from tutorial_lib.trainer.protocols import Saver
+from tutorial_lib.trainer.events import OnBatch, Pulse, no_pulse
+from tutorial_lib.trainer.exchange import accuracy, broadcast, gather_by_number, sum_over_ranks
+from tutorial_lib.trainer.loop import TrainResult
+from tutorial_lib.trainer.placement import CPU, Placement
 from tutorial_lib.trainer.session import Session
-from tutorial_lib.trainer.steps import Emit, Pulse, no_events
 
-USES_FEATURES = True
 EDGES = 1_000_000  # looked at, at a time
-OPTIONS = LinkOptions()
-
-
-def check(facts: Mapping[str, Any]) -> None:
-    """See ``tasks.TaskModule``."""
-    check_one_type(facts, "link")
-    if not facts["num_features"]:
-        raise InputError(
-            f"{facts['name']}: --task link needs node features, and there are none",
-            "For a graph without features: --task embedding.",
-        )
-    if facts["num_classes"] < 2:
-        raise InputError(f"{facts['name']}: --task link probes its embeddings with labels of at least two classes")
 
 
 @dataclass
 class LinkResult(TrainResult):
-    """Also what else a job writes down.
+    """Also what else is written down.
 
     Attributes:
-        embeddings: float32 (N, D).
-        test_edges: int64 (T,), ids; test_ranks: float32 (T,).
+        embeddings: float32 (N, D); in a job the ``DistTensor``.
+        numbers: int64 (N,), the data set's number of each row of it.
+        test_edges: int64 (T,), the data set's ids, ascending; test_ranks: float32 (T,).
     """
 
-    embeddings: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
+    embeddings: Any = field(default=None, repr=False)
+    numbers: Any = field(default=None, repr=False)
     test_edges: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
     test_ranks: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
 
+    def save(self, out: Path) -> None:
+        """The files that the module's text names; embeddings go from the servers to the file some at a time."""
+        super().save(out)
+        shape = tuple(self.embeddings.shape)
+        rows = np.lib.format.open_memmap(out / "embeddings.npy", mode="w+", dtype=np.float32, shape=shape)
+        for ids in torch.arange(len(self.numbers)).split(ROWS):
+            rows[self.numbers[ids.numpy()]] = self.embeddings[ids].numpy()
+        rows.flush()
+        np.savez(out / "test_edges.npz", edge=self.test_edges.numpy(), rank=self.test_ranks.numpy())
 
-def run(
-    session: Session,
-    config: TrainConfig,
-    partition_folder: Path,
-    out: Path,
-    checkpoints: Checkpoints,
-    device: str = "cpu",
-    *,
-    options: LinkOptions = OPTIONS,
-) -> None:
-    """See ``tasks.TaskModule``.
 
-    Raises:
-        InputError: the ranks do not have the device that was asked for.
-    """
-    from tutorial_lib.trainer.loop import learn
+class LinkPrediction(TaskSpec):
+    """GraphSAGE whose vectors say which edges there are."""
 
-    place = settle(device)
-    own_part = session.graph.get_partition_book().partid
-    partition = load_partition_folder(partition_folder, checksums=False, part=own_part)
-    data = distributed_data(session, partition, config, options, place)
-    model = place.model(config, data.features.shape[1], config.hidden_size)
-    session.events.emit("placed", **place.describe())
-    session.events.emit("split", **{f"{side}_edges": len(ids) for side, ids in data.edges.items()})
-    learn(session, place.wrap(model), link_task(data, config, options), config, checkpoints)
-    evaluate(session, model, data, config, options, partition, out)
+    name = "link"
+    score = "MRR"
+
+    def __init__(self, options: LinkOptions | None = None) -> None:
+        self.options = options or LinkOptions()
+
+    def check(self, facts: Mapping[str, Any]) -> None:
+        """See ``TaskSpec``."""
+        check_one_type(facts, self.name)
+        super().check(facts)
+        if facts["num_classes"] < 2:
+            raise InputError(f"{facts['name']}: --task link probes its embeddings with labels of at least two classes")
+
+    def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, LinkTask]:
+        """See ``TaskSpec``."""
+        if isinstance(share, RankShare):
+            data = distributed_data(share.session, share.partition, config, self.options, share.place)
+        else:
+            data = plain_data(share.dataset, config, self.options, share.place)
+        model = share.place.model(config, data.features.shape[1], config.hidden_size)
+        return model, link_task(data, config, self.options)
+
+    def evaluate(self, share: Share, model: nn.Module, task: LinkTask, config: TrainConfig) -> LinkResult:
+        """Embed every node, rank the held-out edges, probe; each trainer does a share of its own machine's part."""
+        data, nodes, numbers, size = task.data, share.own(), share.numbers(), config.eval_batch_size
+        h = embed(model, data, nodes, size, share.new_store, share.barrier, Pulse(share.emit, "evaluation"))
+        ranks = {side: edge_ranks(data, h, data.edges[side], size) for side in ("val", "test")}
+        sums = sum_over_ranks([*rank_sums(ranks["val"]), *rank_sums(ranks["test"])])
+
+        own = share.nodes("train_mask", even=False)
+        train = gather_by_number(own, own, numbers)[1]
+        fitted = None
+        if share.rank == 0:  # in the data set's order, like a single process
+            ids = thinned(train, self.options.probe_nodes)
+            fitted = fit_probe(h[ids], data.labels[ids].long()).to_tensors()
+        probe = Probe.from_tensors(broadcast(fitted))
+        predictions = torch.cat([probe.predict(h[part]) for part in nodes.split(ROWS) if len(part)] or [nodes])
+        val, test = shares_right(share, nodes, predictions == rows_of(data.labels, nodes))
+
+        edge_numbers = share.partition.edge_map if isinstance(share, RankShare) else np.arange(share.graph.num_edges())
+        edges, values = gather_by_number(data.edges["test"], ranks["test"], edge_numbers)
+        return LinkResult(
+            accuracy(sums[0], sums[2]),
+            accuracy(sums[3], sums[5]),
+            gather_by_number(nodes, predictions, numbers)[1],
+            {
+                f"val_hits@{HITS_AT}": accuracy(sums[1], sums[2]),
+                f"test_hits@{HITS_AT}": accuracy(sums[4], sums[5]),
+                "val_probe_accuracy": val,
+                "test_probe_accuracy": test,
+            },
+            embeddings=h,
+            numbers=numbers,
+            test_edges=edges,
+            test_ranks=values,
+        )
+
+
+def thinned(ids: Tensor, most: int) -> Tensor:
+    """At most ``most`` of the ids, at equal distances."""
+    return ids[:: -(-len(ids) // most)]
 
 
 def distributed_data(
@@ -140,93 +174,39 @@ def plain_data(dataset: Dataset, config: TrainConfig, options: LinkOptions, plac
     return LinkData(view, graph.ndata["feat"], graph.ndata["label"], edges, negatives, 1, place)
 
 
-def evaluate(
-    session: Session,
-    model: GraphSAGE,
+def embed(
+    model: nn.Module,
     data: LinkData,
-    config: TrainConfig,
-    options: LinkOptions,
-    partition: Partition,
-    out: Path,
-) -> None:
-    """Embed every node, rank the held-out edges, probe; each trainer does a share of its own machine's part."""
+    nodes: Tensor,
+    batch_size: int,
+    new_store: Callable[[int, int], Any],
+    wait_for_all: Callable[[], None] = lambda: None,
+    on_batch: OnBatch = no_pulse,
+) -> Any:
+    """Exact embeddings of length 1 from all training edges, layer by layer.
+
+    The arguments are those of ``evaluation.layerwise_inference``, which would also use the edges that are held out.
+    """
     import dgl
 
-    graph, node_map = session.graph, partition.node_map
-    n, emit = graph.num_nodes(), session.events.emit
-    nodes = session.split(torch.ones(n, dtype=torch.bool), even=False)
+    def source(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
+        for seeds in ids.split(batch_size) if len(ids) else ():
+            block = data.view.sample_block(seeds, FULL)
+            (placed,), rows = data.place.take([block], x[name][block.srcdata[dgl.NID]])
+            yield seeds, placed, rows
 
-    def new_store(depth: int, width: int) -> Any:
-        return dgl.distributed.DistTensor((n, width), torch.float32, name=f"inference-{depth}")
-
-    pulse = Pulse(emit, "evaluation")
-    h = embed(model, data, nodes, config.eval_batch_size, new_store, session.barrier, pulse)
-    ranks = {side: edge_ranks(data, h, data.edges[side], config.eval_batch_size) for side in ("val", "test")}
-    sums = sum_over_ranks([*rank_sums(ranks["val"]), *rank_sums(ranks["test"])])
-
-    own = session.split(graph.ndata["train_mask"], even=False)
-    train = gather((own, own))
-    fitted = None
-    if session.rank == 0:
-        ids = torch.cat([part for part, _ in train])
-        ids = ids[np.argsort(node_map[ids.numpy()])]  # in the data set's order, like a single process
-        ids = thinned(ids, options.probe_nodes)
-        fitted = fit_probe(h[ids], data.labels[ids].long()).to_tensors()
-    probe = Probe.from_tensors(broadcast(fitted))
-    predictions = torch.cat([probe.predict(h[part]) for part in nodes.split(ROWS)] or [nodes])
-    right = predictions == data.labels[nodes]
-    chosen = [graph.ndata[f"{side}_mask"][nodes].bool() for side in ("val", "test")]
-    counts = sum_over_ranks([float(x) for mask in chosen for x in ((right & mask).sum(), mask.sum())])
-
-    gathered = gather((nodes, predictions))
-    ranked = gather((data.edges["test"], ranks["test"]))
-    if session.rank == 0:
-        original = np.empty(n, dtype=np.int64)
-        for ids, values in gathered:
-            original[node_map[ids.numpy()]] = values.numpy()
-        np.save(out / "predictions.npy", original)
-        save_embeddings(out / "embeddings.npy", h, node_map)
-        edges, values = (torch.cat([part[k] for part in ranked]).numpy() for k in (0, 1))
-        edges = np.load(partition.folder / "edge_map.npy", mmap_mode="r")[edges]
-        order = np.argsort(edges)
-        np.savez(out / "test_edges.npz", edge=edges[order], rank=values[order])
-        emit("evaluation", **scores_of(sums, counts))
-    session.barrier()
+    return by_layers(model, source, data.features, nodes, batch_size, new_store, wait_for_all, on_batch, last=unit)
 
 
-def train_single(
-    dataset: Dataset,
-    config: TrainConfig,
-    on_epoch: Callable[[EpochResult], None] = lambda _result: None,
-    *,
-    emit: Emit = no_events,
-    saver: Saver | None = None,
-    place: Placement = CPU,
-    options: LinkOptions = OPTIONS,
-) -> LinkResult:
-    """See ``tasks.TaskModule``."""
-    graph = dataset.graph
-    data = plain_data(dataset, config, options, place)
-    model = place.model(config, dataset.num_features, config.hidden_size)
-    epochs = fit(model, link_task(data, config, options), config, on_epoch, emit=emit, saver=saver)
-    size = config.eval_batch_size
-    pulse = Pulse(emit, "evaluation")
-    h = embed(model, data, graph.nodes(), size, lambda _d, w: torch.empty(graph.num_nodes(), w), on_batch=pulse)
-    ranks = {side: edge_ranks(data, h, data.edges[side], size) for side in ("val", "test")}
-    ids = thinned(graph.ndata["train_mask"].nonzero().flatten(), options.probe_nodes)
-    predictions = fit_probe(h[ids], data.labels[ids]).predict(h)
-    right = predictions == data.labels
-    masks = [graph.ndata[f"{side}_mask"] for side in ("val", "test")]
-    counts = [float(x) for mask in masks for x in (right[mask].sum(), mask.sum())]
-    found = scores_of([*rank_sums(ranks["val"]), *rank_sums(ranks["test"])], counts)
-    return LinkResult(
-        epochs,
-        found["val_accuracy"],
-        found["test_accuracy"],
-        predictions,
-        model,
-        found["scores"],
-        embeddings=h,
-        test_edges=data.edges["test"],
-        test_ranks=ranks["test"],
-    )
+def edge_ranks(data: LinkData, embeddings: Any, edges: Tensor, batch_size: int) -> Tensor:
+    """Rank of each edge among ``data.negatives``; float32 (edges,)."""
+    negatives = data.negatives
+    h_negatives = embeddings[negatives]
+    found = []
+    for ids in edges.split(batch_size) if len(edges) else ():
+        src, dst = data.view.graph.find_edges(ids)
+        found.append(ranks_among(embeddings[src], embeddings[dst], h_negatives, is_no_end(negatives, src, dst)))
+    return torch.cat(found) if found else torch.empty(0)
+
+
+TASK = LinkPrediction()

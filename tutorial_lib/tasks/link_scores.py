@@ -55,6 +55,15 @@ def ranks_among(h_src: Tensor, h_dst: Tensor, h_negatives: Tensor, allowed: Tens
     return 1 + better + 0.5 * equal
 
 
+def is_no_end(negatives: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """bool (B, K): which negatives an edge may be compared with: those that are neither of its ends.
+
+    Args:
+        src, dst: int64 (B,); negatives: int64 (K,), or (B, K).
+    """
+    return (negatives != src[:, None]) & (negatives != dst[:, None])
+
+
 def rank_sums(ranks: Tensor) -> list[float]:
     """[sum of 1 / rank, number of ranks up to ``HITS_AT``, number]: summed over a job, they give the scores."""
     return [float((1 / ranks.double()).sum()), float((ranks <= HITS_AT).sum()), float(len(ranks))]

@@ -6,20 +6,19 @@ and Leskovec, 2017, with the binary cross-entropy of DGL's examples).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.batches.edge_split import EdgeSplit
-from tutorial_lib.batches.edges import EdgeBatch, EdgeLoader, TrainingGraph
-from tutorial_lib.tasks.evaluation import accuracy, sum_over_ranks
-from tutorial_lib.tasks.link_scores import pair_loss, rank_sums, ranks_among, unit
+from tutorial_lib.batches.edges import EdgeBatch, EdgeLoader, EdgeSplit, TrainingGraph
+from tutorial_lib.tasks.link_scores import is_no_end, pair_loss, rank_sums, ranks_among, unit
+from tutorial_lib.trainer.events import OnBatch, bytes_by_place, no_pulse
+from tutorial_lib.trainer.exchange import accuracy, sum_over_ranks
 from tutorial_lib.trainer.placement import CPU, Placement
-from tutorial_lib.trainer.steps import OnBatch, bytes_by_place, no_pulse
 
 
 @dataclass(frozen=True)
@@ -77,12 +76,18 @@ def draw_negatives(num_nodes: int, count: int, seed: int) -> np.ndarray:
 
 @dataclass
 class LinkTask:
-    """See ``protocols.Task``."""
+    """See ``loop.Task``."""
 
     data: LinkData
     batches: EdgeLoader
     val: EdgeLoader
     sparse_optimizers: Sequence[Any] = ()
+    embeddings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def split(self) -> dict[str, int]:
+        """Numbers of edges of this rank."""
+        return {f"{side}_edges": len(ids) for side, ids in self.data.edges.items()}
 
     def prepare(self, batch: EdgeBatch) -> tuple[Any, ...]:
         """Blocks, features of the input nodes, places of the ends and of the negatives."""
@@ -106,8 +111,8 @@ class LinkTask:
         for number, batch in enumerate(self.val, start=1):
             blocks, features, src, dst, negatives = self.prepare(batch)
             h = unit(model(blocks, features))
-            allowed = (negatives != src[:, None]) & (negatives != dst[:, None])
-            sums += torch.tensor(rank_sums(ranks_among(h[src], h[dst], h[negatives[0]], allowed)), dtype=torch.float64)
+            ranks = ranks_among(h[src], h[dst], h[negatives[0]], is_no_end(negatives, src, dst))
+            sums += torch.tensor(rank_sums(ranks), dtype=torch.float64)
             on_batch(number, len(self.val))
         reciprocal, _hits, count = sum_over_ranks(sums.tolist())
         return accuracy(reciprocal, count)

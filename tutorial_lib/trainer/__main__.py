@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 from tutorial_lib.compat.heap import keep_freed_memory
-from tutorial_lib.tasks import module_of
+from tutorial_lib.tasks.task import train_in_job
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import join
@@ -38,7 +38,7 @@ def main() -> None:
     checkpoints = Checkpoints(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
     keep_freed_memory()
     with join(graph_name, seed=config.seed) as session:
-        module_of(config.task).run(session, config, Path(plan["partition"]), out, checkpoints, plan["device"])
+        train_in_job(session, config, Path(plan["partition"]), out, checkpoints, plan["device"])
 
 
 if __name__ == "__main__":

@@ -36,8 +36,7 @@ from torch import nn
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
-from tutorial_lib.trainer.durable import named, write_tensors
-from tutorial_lib.trainer.embeddings import local_rows, restore_settings, sparse_settings, stores_of, write_local_rows
+from tutorial_lib.trainer.events import Emit, no_events
 from tutorial_lib.trainer.exchange import broadcast, gather
 from tutorial_lib.trainer.generations import (
     FORMAT_VERSION,
@@ -48,12 +47,21 @@ from tutorial_lib.trainer.generations import (
     exists,
     folders_named,
     make_valid,
+    named,
     read_manifest,
     remove_checkpoint,
     remove_other_checkpoints,
 )
-from tutorial_lib.trainer.optimizer_state import flatten_optimizer, unflatten_optimizer
-from tutorial_lib.trainer.steps import Emit, no_events
+from tutorial_lib.trainer.state import (
+    flatten_optimizer,
+    local_rows,
+    restore_settings,
+    sparse_settings,
+    stores_of,
+    unflatten_optimizer,
+    write_local_rows,
+    write_tensors,
+)
 
 
 @dataclass

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from tutorial_lib.errors import InputError
+
 if TYPE_CHECKING:  # the command line makes its options of this class; its help does not wait for torch
     from tutorial_lib.models.sage import GraphSAGE
+
+LOADERS = ("auto", "pipeline", "dgl")
 
 
 @dataclass(frozen=True)
@@ -63,3 +67,21 @@ class TrainConfig:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout, plain=plain)
+
+
+def check_loader(loader: str, samplers: int, cache: str) -> int:
+    """Bytes of ``cache`` ("256MB", "0"); ``samplers`` is the number of sampler processes per trainer.
+
+    Raises:
+        InputError: an unknown loader, a pipeline with sampler processes, or no amount of memory.
+    """
+    from tutorial_lib.partition.memory import parse_memory
+
+    if loader not in LOADERS:
+        raise InputError(f"there is no loader {loader!r}", f"Known: {', '.join(LOADERS)}.")
+    if loader == "pipeline" and samplers:
+        raise InputError(
+            f"--loader pipeline draws in a thread of the trainer and has no use for --samplers {samplers}",
+            "Leave one of the two away.",
+        )
+    return 0 if cache.strip() == "0" else parse_memory(cache) or 0

@@ -3,20 +3,31 @@
 Each event has ``kind``, ``time`` (seconds since 1970), ``rank`` and ``local_rank``. Kinds, with their fields:
 
     joined      machine
-    split       train_nodes, val_nodes: this rank's share
-    step        epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote: see ``steps``
+    placed      device, backend, layers, device_reason: see ``placement``
+    split       train_nodes, val_nodes (of links, of each side its edges): this rank's share
+    embedding   machine, and what it holds of learned rows
+    step        epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote
     progress    what (validation, evaluation), batches, of, in an evaluation also layer, layers
-    epoch       epoch, loss, seconds, val_accuracy: of all ranks, from rank 0
+    epoch       epoch, loss, seconds, score, val_score, val_accuracy: of all ranks, from rank 0
     checkpoint  epochs: so many are saved, from rank 0
     resumed     epochs: so many came from the checkpoint, from rank 0
     kept        pipeline: what it holds of other machines, see ``Pipeline.describe``
     evaluating  from rank 0
-    evaluation  val_accuracy, test_accuracy, and scores of the task: of all ranks, from rank 0
+    evaluation  score, val_score, test_score, val_accuracy, test_accuracy, scores: of all ranks, from rank 0
     failure     exception, message, traceback, and role where it was not the trainer but its sampler
     left        peak_rss (bytes)
     stopped     the user ended the job
 
-Epochs, steps and layers are counted from 0.
+Epochs, steps and layers are counted from 0. ``score`` names what ``val_score`` and ``test_score`` are: "accuracy", or
+"MRR" for links; ``val_accuracy`` and ``test_accuracy`` are null where the score is no accuracy. Phases of a step:
+
+    sampling   neighbours of the seeds are drawn, here and by the servers of other machines
+    pull       rows of features and labels come from this machine's memory or over the wire
+               (of batches that are made in the background, only the part of both that had to be waited for)
+    forward    logits and loss
+    backward   gradients and their exchange: a rank waits here, in each step, for the slowest one
+    update     the optimiser
+    waiting    after a rank's last step: others still have batches (``Join`` answers them), then the sum over ranks
 """
 
 from __future__ import annotations
@@ -24,10 +35,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-PHASES = ("sampling", "pull", "forward", "backward", "update", "waiting")  # of a step; described in ``steps``
+PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update", "waiting")
+PULSE_SECONDS = 1.0
 
 
 class EventWriter:
@@ -52,3 +65,145 @@ class EventWriter:
                     file.write(json.dumps(event) + "\n")
             except OSError as error:  # of a full disk, Python does not say which file
                 raise OSError(error.errno, error.strerror, str(self._path)) from None
+
+
+class Emit(Protocol):
+    """Takes an event: its kind and its fields; ``EventWriter.emit`` is one."""
+
+    def __call__(self, kind: str, **fields: Any) -> None: ...
+
+
+def no_events(kind: str, **fields: Any) -> None:
+    """An ``Emit`` that forgets."""
+
+
+class StepLog:
+    """Measures the steps of one epoch and emits a ``step`` event for each.
+
+    Args:
+        emit: takes the events.
+        epoch: counted from 0.
+        steps: number of steps of this rank in the epoch.
+
+    The event of the last step is held back until ``close``, because ``waiting`` belongs to it. In the steps before it
+    is 0. Seconds that the log itself takes belong to no phase.
+    """
+
+    def __init__(self, emit: Emit, epoch: int, steps: int) -> None:
+        self.emit, self.epoch, self.steps = emit, epoch, steps
+        self.step = 0
+        self._held: dict[str, Any] | None = None
+        self._restart()
+
+    def _restart(self) -> None:
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Book the time since the last lap to a phase."""
+        now = time.perf_counter()
+        self._seconds[phase] += now - self._last
+        self._last = now
+
+    def received(self, in_background: dict[str, float] | None) -> None:
+        """A batch is here. Made in the background, it was waited for less long than it took: what was waited is shared
+        out among its phases as their times are.
+        """
+        if not in_background:
+            return self.lap("sampling")
+        now = time.perf_counter()
+        all_of_it = sum(in_background.values())
+        for phase, seconds in in_background.items():
+            self._seconds[phase] += (now - self._last) * (seconds / all_of_it if all_of_it else 1 / len(in_background))
+        self._last = now
+        return None
+
+    def done(self, loss: float, bytes_local: int, bytes_remote: int) -> None:
+        """End of a step."""
+        event = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "steps": self.steps,
+            "loss": loss,
+            **{phase: round(seconds, 6) for phase, seconds in self._seconds.items()},
+            "bytes_local": bytes_local,
+            "bytes_remote": bytes_remote,
+        }
+        self.step += 1
+        if self.step < self.steps:
+            self.emit("step", **event)
+        else:
+            self._held = event
+        self._restart()
+
+    def close(self) -> None:
+        """End of the epoch on all ranks; the time since the last step was waiting."""
+        if self._held is not None:
+            self.lap("waiting")
+            self.emit("step", **{**self._held, "waiting": round(self._seconds["waiting"], 6)})
+            self._held = None
+
+
+def bytes_by_place(graph: Any, nodes: Any, rows: Any, ntype: str = "_N") -> tuple[int, int]:
+    """Bytes of rows that came from this machine's part and from other machines.
+
+    Args:
+        graph: ``DistGraph``, or a plain graph, all of which is here.
+        nodes: int64 (I,) ids whose rows were pulled; or by type.
+        rows: (I, F) what was pulled; or by type.
+    """
+    if isinstance(rows, Mapping):
+        each = [bytes_by_place(graph, nodes[name], rows[name], name) for name in rows]
+        return sum(local for local, _ in each), sum(remote for _, remote in each)
+    row_bytes, local = rows.element_size() * rows.shape[1], len(nodes)
+    if hasattr(graph, "get_partition_book") and local:
+        book = graph.get_partition_book()
+        local = int((book.nid2partid(nodes, ntype) == book.partid).sum())
+    return local * row_bytes, (len(nodes) - local) * row_bytes
+
+
+class Pulse:
+    """Emits a ``progress`` event at most once a second: a long pass without steps is seen to be alive."""
+
+    def __init__(self, emit: Emit, what: str) -> None:
+        self.emit, self.what = emit, what
+        self._next = time.monotonic() + PULSE_SECONDS
+
+    def __call__(self, done: int, of: int, **more: Any) -> None:
+        """``done`` of ``of`` batches are through; ``more`` goes into the event."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + PULSE_SECONDS
+            self.emit("progress", what=self.what, batches=done, of=of, **more)
+
+
+def no_pulse(done: int, of: int, **more: Any) -> None:
+    """A ``Pulse`` that stays silent."""
+
+
+OnBatch = Callable[..., None]
+
+
+def phases_of(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means per epoch of each rank, from ``step`` events: the ``phases`` of ``result.json``.
+
+    A step that was done twice, because the run was resumed in between, counts once, with its later event.
+
+    Returns:
+        In rank order: rank, epochs and steps that were counted, ``seconds`` per epoch by phase, and
+        ``bytes_local`` and ``bytes_remote`` per epoch.
+    """
+    steps = {(e["rank"], e["epoch"], e["step"]): e for e in events if e.get("kind") == "step"}
+    found = []
+    for rank in sorted({key[0] for key in steps}):
+        own = [event for key, event in steps.items() if key[0] == rank]
+        epochs = len({event["epoch"] for event in own})
+        found.append(
+            {
+                "rank": rank,
+                "epochs": epochs,
+                "steps": len(own),
+                "seconds": {phase: sum(event[phase] for event in own) / epochs for phase in PHASES},
+                **{key: sum(event[key] for event in own) / epochs for key in ("bytes_local", "bytes_remote")},
+            }
+        )
+    return found

@@ -10,8 +10,10 @@ Without a process group, a process is alone: it sends to itself.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.torch import load, save
@@ -57,6 +59,37 @@ def broadcast(value: Any) -> Any:
         own = torch.empty(int(length), dtype=torch.uint8)
     dist.broadcast(own, src=0)
     return unpack(own)
+
+
+def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
+    """On rank 0: what all ranks have about nodes or edges, in the data set's order. On the others: nothing, twice.
+
+    Args:
+        ids: int64 (M,) ids of this rank's nodes; of all ranks together, each at most once.
+        values: (M,) one for each.
+        numbers: int64 (N,), the data set's number of each id.
+
+    Returns:
+        The numbers, ascending, and the value of each.
+    """
+    parts = gather((ids, values)) or [(ids[:0], values[:0])]
+    ids, values = (torch.cat([part[k] for part in parts]) for k in (0, 1))
+    found = torch.from_numpy(np.asarray(numbers[ids.numpy()], dtype=np.int64))
+    order = found.argsort()
+    return found[order], values[order]
+
+
+def sum_over_ranks(values: Sequence[float]) -> list[float]:
+    """Sum each number over all ranks, in double precision; without a process group, the numbers themselves."""
+    total = torch.tensor(values, dtype=torch.float64)
+    if _in_group():
+        dist.all_reduce(total)
+    return total.tolist()
+
+
+def accuracy(correct: float, count: float) -> float:
+    """Share of correct answers; NaN where nothing was asked."""
+    return correct / count if count else float("nan")
 
 
 def pack(value: Any) -> Tensor:

@@ -11,14 +11,13 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import flush, sha256_of, write_json
-from tutorial_lib.trainer.durable import named
+from tutorial_lib.files import check_file, flush, write_json
 
 FORMAT_VERSION = 1
 MANIFEST, PREVIOUS = "manifest.json", "manifest-previous.json"
@@ -112,24 +111,9 @@ def check_files(folder: Path, manifest: Mapping[str, Any], machine: str | None =
     """
     for name, expected in manifest["files"].items():
         file = folder / manifest["folder"] / name
-        if file.exists() or expected["machine"] in (None, machine):
-            check_file(file, expected)
-
-
-def check_file(path: Path, expected: Mapping[str, Any]) -> None:
-    """Raise an InputError that names the file unless size and SHA-256 are as expected."""
-    try:
-        if not path.is_file():
-            problem = "is missing"
-        elif path.stat().st_size != expected["bytes"]:
-            problem = f"has {path.stat().st_size} bytes, expected {expected['bytes']}"
-        elif sha256_of(path) != expected["sha256"]:
-            problem = "has other content than when it was written (checksum)"
-        else:
-            return
-    except OSError as error:  # a bad sector
-        problem = f"cannot be read: {error.strerror}"
-    raise InputError(f"damaged checkpoint: {path} {problem}", FRESH)
+        ours = file.exists() or expected["machine"] in (None, machine)
+        if ours and (problem := check_file(file, expected["bytes"], expected["sha256"])):
+            raise InputError(f"damaged checkpoint: {file} {problem}", FRESH)
 
 
 def check_same_settings(checkpoint: Checkpoint, description: Mapping[str, Any], where: Path) -> None:
@@ -211,3 +195,12 @@ def remove_checkpoint(path: Path) -> None:
             if _IN_GENERATION.fullmatch(file.name):
                 file.unlink(missing_ok=True)
         path.rmdir()
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """An OSError in the body names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write the checkpoint: {error.strerror}", str(path)) from None

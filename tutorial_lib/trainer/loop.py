@@ -1,63 +1,142 @@
 """The training loop: one, for every task, for one process and for many.
 
-train_task  one pass over this process's batches, counts summed over all ranks
-fit         epochs, each followed by a validation
-learn       the same as the ranks of a job do it: with events, checkpoints and the weights in a file
+Task         what the loop asks of what is learned
+train_task   one pass over this process's batches, counts summed over all ranks
+fit          epochs, each followed by a validation
+joined       lets a rank without batches go on answering the steps of the others
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from tutorial_lib.tasks.evaluation import sum_over_ranks
-from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
+from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.protocols import Saver, Task
+from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, no_events
+from tutorial_lib.trainer.exchange import sum_over_ranks
 from tutorial_lib.trainer.seeding import start_epoch
-from tutorial_lib.trainer.session import Session
-from tutorial_lib.trainer.sparse_join import joined
-from tutorial_lib.trainer.steps import Emit, Pulse, StepLog, no_events
+
+
+class Task(Protocol):
+    """What is learned, and from which batches; the loop knows no more of it. ``tasks.node.NodeTask`` is one.
+
+    Attributes:
+        batches: this rank's batches of one epoch, with a length, in an order that torch's generator gives when they
+            are iterated.
+        sparse_optimizers: those of DistEmbeddings; they step after the dense one.
+        embeddings: rows that are learned besides the model's weights, by name; they go into checkpoints.
+        split: what this rank has, for its ``split`` event.
+    """
+
+    batches: Any
+    sparse_optimizers: Sequence[Any]
+
+    @property
+    def embeddings(self) -> Mapping[str, Any]: ...
+    @property
+    def split(self) -> dict[str, int]: ...
+
+    def prepare(self, batch: Any) -> Any:
+        """Pull the rows that a batch needs, and move it to where the model is."""
+        ...
+
+    def loss(self, model: nn.Module, prepared: Any) -> tuple[Tensor, int]:
+        """Mean loss over the examples of a batch, and their number."""
+        ...
+
+    def traffic(self, batch: Any, prepared: Any) -> tuple[int, int]:
+        """Bytes of rows that ``prepare`` took from this machine and from others."""
+        ...
+
+    def validate(self, model: nn.Module, on_batch: OnBatch) -> float:
+        """A score over all ranks, the larger the better; every rank calls it."""
+        ...
 
 
 @dataclass
 class EpochResult:
-    """One epoch, over all ranks: mean loss per seed node, seconds of the training part, sampled accuracy."""
+    """One epoch, over all ranks: mean loss per example, seconds of the training part, score with sampled neighbours."""
 
     epoch: int
     loss: float
     seconds: float
-    val_accuracy: float
+    val_score: float
+    score: str = "accuracy"
+
+    @property
+    def val_accuracy(self) -> float | None:
+        """The score where it is an accuracy."""
+        return self.val_score if self.score == "accuracy" else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in ``result.json`` and in checkpoints."""
+        values = {"epoch": self.epoch, "loss": self.loss, "seconds": self.seconds}
+        return {**values, "val_score": self.val_score, "val_accuracy": self.val_accuracy}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], score: str) -> EpochResult:
+        """Inverse of ``to_dict``. Checkpoints of before call every score ``val_accuracy``."""
+        found = values["val_score" if "val_score" in values else "val_accuracy"]
+        return cls(values["epoch"], values["loss"], values["seconds"], found, score)
 
 
 @dataclass
 class TrainResult:
-    """What training one model gave.
+    """What a task found about one model, over all ranks; and in one process, how the model came about.
 
     Attributes:
-        val_accuracy, test_accuracy: the task's main score, see ``tasks.score_name``.
-        predictions: int64 (N,) in the data set's original order; None where a task predicts no classes.
+        val_score, test_score: the larger the better; ``score`` says what they are, "accuracy" or "MRR".
+        predictions: int64 (N,) in the data set's original order; None where a task predicts no classes; empty on
+            the other ranks than 0.
         scores: other scores, by name.
     """
 
-    epochs: list[EpochResult]
-    val_accuracy: float
-    test_accuracy: float
-    predictions: Tensor | None
-    model: nn.Module = field(repr=False)
+    SUMMARY: ClassVar = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")
+
+    val_score: float
+    test_score: float
+    predictions: Tensor | None = None
     scores: dict[str, float] = field(default_factory=dict)
+    score: str = "accuracy"
+    epochs: list[EpochResult] = field(default_factory=list)
+    model: nn.Module = field(default_factory=nn.Identity, repr=False)
+
+    @property
+    def val_accuracy(self) -> float | None:
+        """The score where it is an accuracy."""
+        return self.val_score if self.score == "accuracy" else None
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """The score where it is an accuracy."""
+        return self.test_score if self.score == "accuracy" else None
+
+    def summary(self) -> dict[str, Any]:
+        """The fields of an ``evaluation`` event and of ``result.json``."""
+        return {name: getattr(self, name) for name in self.SUMMARY}
+
+    def save(self, out: Path) -> None:
+        """Write what belongs into a run folder; rank 0 calls it."""
+        if self.predictions is not None:
+            np.save(out / "predictions.npy", self.predictions.numpy())
 
 
 def train_task(
     model: nn.Module, optimizer: torch.optim.Optimizer, task: Task, *, epoch: int = 0, emit: Emit = no_events
 ) -> float:
-    """One pass; returns the mean loss per example over all ranks. Each step is an event, see ``steps``.
+    """One pass; returns the mean loss per example over all ranks. Each step is an event, see ``events``.
 
     Under ``Join`` a rank that runs out of batches answers the all-reduces of the others, and their exchanges of
     gradients of rows, until they are through; without it they would wait for it for ever.
@@ -109,49 +188,77 @@ def fit(
     on_epoch: Callable[[EpochResult], None] = lambda _result: None,
     *,
     emit: Emit = no_events,
-    saver: Saver | None = None,
+    saver: Checkpoints | None = None,
+    score: str = "accuracy",
 ) -> list[EpochResult]:
     """Train until ``config.epochs`` epochs are finished, those of a checkpoint included; returns all of them.
 
     Args:
-        model: a GraphSAGE, or one wrapped in DistributedDataParallel.
+        model: one of ``models``, or one wrapped in DistributedDataParallel.
         on_epoch: called after each epoch that is trained here.
         emit: takes the events of steps and of validation.
         saver: keeps checkpoints, and may have one to continue from.
+        score: name of what ``task.validate`` gives.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     # Evaluation must not go through DDP: its forward would expect a backward on every rank.
     plain = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    results = [EpochResult(**epoch) for epoch in (saver.restore(plain, optimizer) if saver else [])]
+    results = [EpochResult.from_dict(epoch, score) for epoch in (saver.restore(plain, optimizer) if saver else [])]
     for epoch in range(len(results), config.epochs):
         start_epoch(config.seed, epoch)
         start = time.perf_counter()
         loss = train_task(model, optimizer, task, epoch=epoch, emit=emit)
         seconds = time.perf_counter() - start
-        val_accuracy = task.validate(plain, Pulse(emit, "validation"))
-        results.append(EpochResult(epoch, loss, seconds, val_accuracy))
+        found = task.validate(plain, Pulse(emit, "validation"))
+        results.append(EpochResult(epoch, loss, seconds, found, score))
         on_epoch(results[-1])
         if saver:
-            saver.save(plain, optimizer, [asdict(result) for result in results], last=epoch == config.epochs - 1)
+            saver.save(plain, optimizer, [result.to_dict() for result in results], last=epoch == config.epochs - 1)
     return results
 
 
-def learn(
-    session: Session,
-    model: DistributedDataParallel,
-    task: Task,
-    config: TrainConfig,
-    checkpoints: Checkpoints,
-) -> None:
-    """``fit`` as the ranks of a job do it, for every task: events, checkpoints, and the weights in a file."""
+def joined(model: nn.Module, sparse_optimizers: Sequence[Any] = ()) -> AbstractContextManager:
+    """The context for the steps of one epoch; does nothing unless ``model`` is a DistributedDataParallel."""
+    if not isinstance(model, Joinable):
+        return contextlib.nullcontext()
+    return Join([model, *([SparseSteps(model, sparse_optimizers)] if sparse_optimizers else [])])
 
-    def report(result: EpochResult) -> None:
-        if session.rank == 0:
-            session.events.emit("epoch", **asdict(result))
 
-    if session.rank == 0:
-        checkpoints.emit = session.events.emit
-    fit(model, task, config, report, emit=session.events.emit, saver=checkpoints)
-    if session.rank == 0:
-        export_weights(model.module, config.to_dict(), checkpoints.folder)
-        session.events.emit("evaluating")
+class SparseSteps(Joinable):
+    """Steps of DGL's sparse optimisers as something that can be joined.
+
+    DDP all-reduces gradients in each backward pass, and DGL's distributed sparse optimisers exchange the gradients of
+    rows in each ``step``, with a barrier at its end. Both are collectives: every rank must take part in every one.
+    ``Join`` lets a rank that has run out of batches do so for DDP; DGL's optimisers do not know it, this tells it.
+    A step without gradients of one's own is a whole step: the rank still takes the gradients that others send for
+    rows that it keeps, and updates those rows. Only the first joinable, ``model``, counts the steps.
+    """
+
+    def __init__(self, model: Joinable, sparse_optimizers: Sequence[Any]) -> None:
+        super().__init__()
+        self.model, self.sparse_optimizers = model, sparse_optimizers
+
+    def join_hook(self, **_kwargs: Any) -> JoinHook:
+        """What a rank without batches does in each step of the others."""
+        return _Answer(self.sparse_optimizers)
+
+    @property
+    def join_device(self) -> torch.device:
+        """That of the model: ``Join`` asks for one device and one group."""
+        return self.model.join_device
+
+    @property
+    def join_process_group(self) -> Any:
+        """That of the model."""
+        return self.model.join_process_group
+
+
+class _Answer(JoinHook):
+    def __init__(self, sparse_optimizers: Sequence[Any]) -> None:
+        self.sparse_optimizers = sparse_optimizers
+
+    def main_hook(self) -> None:
+        """After DDP's own hook, as in a step: first the backward pass, then the update."""
+        for optimizer in self.sparse_optimizers:
+            optimizer.zero_grad()  # step() then also forgets the rows of this rank's last batch
+            optimizer.step()

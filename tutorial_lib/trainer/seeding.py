@@ -29,9 +29,24 @@ SERVERS = 2**20  # ranks from here on stand for servers
 LIMIT_SECONDS = 60.0
 
 
+def seed_of(*numbers: int) -> int:
+    """32 bits that depend on all of the numbers and on their order: where a generator begins that nobody shares."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
 def derived_seed(seed: int, epoch: int, rank: int) -> int:
     """31 bits (DGL takes a C int) that differ for each epoch and rank."""
-    return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1)[0]) & 0x7FFFFFFF
+    return seed_of(seed, epoch, rank) & 0x7FFFFFFF
+
+
+def seed_rank(seed: int, rank: int) -> None:
+    """Own random numbers for each rank as it begins: else all would draw the same dropout and neighbours.
+
+    Scripts that never call ``start_epoch`` go on from here, so the formula stays what it was.
+    """
+    own = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
+    torch.manual_seed(own)
+    dgl.seed(own)
 
 
 def reseed(seed: int, epoch: int, rank: int = 0) -> None:

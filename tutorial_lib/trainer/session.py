@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -52,13 +52,14 @@ class Session:
     machine: str
     events: EventWriter
 
-    def split(self, mask: Tensor | Any, *, even: bool = True) -> Tensor:
+    def split(self, mask: Tensor | Any, *, even: bool = True, ntype: str = "_N") -> Tensor:
         """This trainer's share of the nodes that a mask selects. Shares are disjoint and cover the mask.
 
         Args:
             mask: (N,) ``DistTensor`` of the graph, or a bool tensor; every trainer must pass the same.
             even: shares of nearly equal size, for training; some nodes may belong to another machine's part.
                 False: only nodes of this machine's part, for writing rows of a ``DistTensor``.
+            ntype: type of the nodes, in a graph with several.
 
         Returns:
             int64 ids in the partitioned numbering. Even shares still differ by a few nodes, so numbers of
@@ -67,7 +68,7 @@ class Session:
         import dgl
 
         book = self.graph.get_partition_book()
-        return dgl.distributed.node_split(mask, book, force_even=even).long()
+        return dgl.distributed.node_split(mask, book, ntype=ntype, force_even=even).long()
 
     def barrier(self) -> None:
         """Wait for all trainers, at most as long as ``collective_limit`` says.
@@ -113,13 +114,13 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     try:
         import dgl
 
+        from tutorial_lib.trainer.seeding import seed_rank
+
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
         dist.init_process_group("gloo", timeout=collective_limit())
         rank = dist.get_rank()
-        own_seed = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
-        torch.manual_seed(own_seed)
-        dgl.seed(own_seed)
+        seed_rank(seed, rank)
         graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
         session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
         events.emit("joined", machine=session.machine)
@@ -141,7 +142,7 @@ def leave_process_group() -> None:
     here is destroyed without the lock. Not earlier than at exit: a DistributedDataParallel that is still alive would
     then be the last to let go of the group, with the lock.
     """
-    gloo = [dist.group.WORLD._get_backend(torch.device("cpu"))]
+    gloo = [cast(Any, dist.group.WORLD)._get_backend(torch.device("cpu"))]
     dist.destroy_process_group()
     atexit.register(gloo.clear)
 

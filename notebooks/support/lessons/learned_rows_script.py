@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from tutorial_lib.trainer.embeddings import state_of
+from tutorial_lib.trainer.loop import joined
 from tutorial_lib.trainer.session import join, serve_if_server
-from tutorial_lib.trainer.sparse_join import joined
+from tutorial_lib.trainer.state import state_of
 
 WIDTH = 4
 

@@ -19,8 +19,9 @@ from typing import Any
 from support.lessons.multi_machine_jobs import live_line
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import Partition
-from tutorial_lib.tasks import link
+from tutorial_lib.tasks.link import LinkPrediction
 from tutorial_lib.tasks.link_task import LinkOptions
+from tutorial_lib.tasks.task import train_in_job
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import join, serve_if_server
@@ -33,7 +34,7 @@ def main(graph_name: str, settings: Mapping[str, Any]) -> None:
             config, options, out = TrainConfig.from_dict(one["config"]), LinkOptions(**one["options"]), Path(one["out"])
             session.events.emit("run", number=number)
             saver = Checkpoints(out / "checkpoint", {}, every=config.epochs)
-            link.run(session, config, Path(settings["partition"]), out, saver, options=options)
+            train_in_job(session, config, Path(settings["partition"]), out, saver, spec=LinkPrediction(options))
 
 
 def run_links(

@@ -20,8 +20,9 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.models.sage import GraphSAGE
-from tutorial_lib.tasks.evaluation import accuracy, layerwise_inference, sum_over_ranks
+from tutorial_lib.tasks.evaluation import layerwise_inference
 from tutorial_lib.trainer.events import EventWriter
+from tutorial_lib.trainer.exchange import accuracy, sum_over_ranks
 
 
 def train(args: argparse.Namespace, report: Callable[..., None]) -> tuple[Any, GraphSAGE]:

@@ -24,7 +24,7 @@ from support.lessons.machines import require_machines  # noqa: F401  the noteboo
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.steps import phases_of
+from tutorial_lib.trainer.events import phases_of
 
 
 class SourceDiff:

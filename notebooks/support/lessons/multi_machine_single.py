@@ -12,7 +12,8 @@ import torch.nn.functional as F
 
 from tutorial_lib.data import load_dataset
 from tutorial_lib.models.sage import GraphSAGE
-from tutorial_lib.tasks.evaluation import accuracy, layerwise_inference
+from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.trainer.exchange import accuracy
 
 
 def train(args: argparse.Namespace, report: Callable[..., None]) -> tuple[Any, GraphSAGE]:

@@ -36,7 +36,7 @@ from tutorial_lib.batches.nodes import Batch
 from tutorial_lib.data import Dataset
 from tutorial_lib.models.sage import GraphSAGE
 from tutorial_lib.processes import pss_of
-from tutorial_lib.tasks.evaluation import sum_over_ranks
+from tutorial_lib.trainer.exchange import sum_over_ranks
 
 
 @dataclass

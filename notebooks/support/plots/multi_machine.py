@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from tutorial_lib.tools.finale.figures import COLORS
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
-from tutorial_lib.trainer.steps import PHASES
+from tutorial_lib.trainer.events import PHASES
 
 
 def loss_curves(curves: Mapping[str, Sequence[float]], steps_per_epoch: int) -> Figure:

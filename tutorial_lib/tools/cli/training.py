@@ -49,8 +49,8 @@ def train(
     ] = None,
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
-    from tutorial_lib.batches.settings import check_loader
     from tutorial_lib.job.train import run_distributed, run_single
+    from tutorial_lib.trainer.config import check_loader
 
     check_task(given.task)
     check_machines(

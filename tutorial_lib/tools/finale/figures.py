@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY, bare, figure, styled
-from tutorial_lib.trainer.steps import PHASES
+from tutorial_lib.trainer.events import PHASES
 
 ROLES = {"server": SAND, "trainer": SKY, "torchrun": GREY}
 COLORS = dict(zip(PHASES, (ORANGE, SAND, BLUE, SKY, GREEN, LIGHT), strict=True))

@@ -1,22 +1,72 @@
-"""The rows of ``DistEmbedding``s that this machine holds, with those of their sparse optimisers: read and written.
+"""What a checkpoint holds, as tensors and numbers: of torch's optimisers, and of rows that are learned.
 
 A ``DistEmbedding`` is a ``DistTensor``, and DGL's sparse optimisers keep their state in ``DistTensor``s of the same
-partition (SparseAdagrad one per embedding, SparseAdam three), which their own ``local_state_dict`` reads, too.
-In a single process, a ``NodeEmbedding`` and its optimiser hold plain tensors: all rows are here.
+partition (SparseAdagrad one per embedding, SparseAdam three), which their own ``local_state_dict`` reads, too. Each
+machine reads and writes those rows that it holds. In a single process, a ``NodeEmbedding`` and its optimiser hold plain
+tensors: all rows are here.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import flush, sha256_of
+from tutorial_lib.trainer.generations import named
 
 ROWS = 1_000_000  # read and written at a time
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Write and flush a safetensors file; returns its size and SHA-256.
+
+    Raises:
+        OSError: it cannot be written; the file is named.
+    """
+    with named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+        except SafetensorError as error:  # it says "... (os error 28)"
+            number = re.search(r"(?:os error|code:) (\d+)", str(error))
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) if number else error from None
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        flush(path.parent)
+        flush(path.parent.parent)
+        return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A torch optimiser's state as named tensors and JSON: ``{"0/exp_avg": ...}`` and groups, other numbers."""
+    state = optimizer.state_dict()
+    tensors, others = {}, {}
+    for index, values in state["state"].items():
+        for key, value in values.items():
+            (tensors if isinstance(value, Tensor) else others)[f"{index}/{key}"] = value
+    return tensors, {"param_groups": state["param_groups"], "others": others}
+
+
+def unflatten_optimizer(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Inverse of ``flatten_optimizer``; what ``load_state_dict`` takes. JSON has made tuples into lists."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in {**tensors, **numbers["others"]}.items():
+        index, key = name.split("/", 1)
+        state.setdefault(int(index), {})[key] = value
+    groups = [
+        {key: tuple(value) if isinstance(value, list) and key != "params" else value for key, value in group.items()}
+        for group in numbers["param_groups"]
+    ]
+    return {"state": state, "param_groups": groups}
 
 
 def stores_of(embeddings: Mapping[str, Any], sparse_optimizers: Sequence[Any]) -> dict[str, Any]:
@@ -87,8 +137,6 @@ def write_local_rows(stores: Mapping[str, Any], path: Path) -> None:
     Raises:
         ValueError: the file holds other names or shapes.
     """
-    from safetensors import safe_open
-
     with safe_open(path, "pt") as file:
         if set(file.keys()) != set(stores):
             raise ValueError(f"{path} holds {sorted(file.keys())}, expected {sorted(stores)}")
