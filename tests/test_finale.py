@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.data.ogb import PRODUCTS, SPECS
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.job.folder import Silent, own_run_folder
+from tutorial_lib.job.folder import Reporter, own_run_folder
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.cli import app
@@ -58,7 +58,7 @@ def test_a_folder_with_something_else_is_refused(tmp_path):
 
 
 def test_two_finales_in_one_folder(tmp_path):
-    finale = Finale(FinaleSettings(scaling=()), tmp_path, Silent())
+    finale = Finale(FinaleSettings(scaling=()), tmp_path, Reporter())
     with own_run_folder(tmp_path), pytest.raises(FolderRefused, match="another finale is running"):
         finale.run()
     assert list(tmp_path.iterdir()) == []
@@ -69,13 +69,13 @@ def test_a_folder_of_the_users_is_not_touched_by_looking_at_it(tmp_path):
     (tmp_path / ".lock").write_text("mine")
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="not empty"):
-        Finale(FinaleSettings(scaling=()), tmp_path, Silent()).run()
+        Finale(FinaleSettings(scaling=()), tmp_path, Reporter()).run()
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {".lock": "mine", "thesis.txt": "mine"}
 
 
 def test_predictions_that_are_not_those_of_the_trainers_are_an_error(tmp_path):
     """One of 200 classes is changed, where accuracy is counted."""
-    finale = Finale(FinaleSettings(scaling=()), tmp_path, Silent())
+    finale = Finale(FinaleSettings(scaling=()), tmp_path, Reporter())
     finale.state = State(tmp_path, FinaleSettings(scaling=()))
     label = np.arange(200) % 7
     masks = {name: np.arange(200) % 2 == k for k, name in enumerate(("val", "test"))}
@@ -101,14 +101,14 @@ def test_a_finale_that_failed_in_its_first_step_continues(tmp_path, monkeypatch)
     monkeypatch.setattr(Finale, "_machines", lambda _self: 1 / 0)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            Finale(settings, tmp_path / "out", Silent()).run()
+            Finale(settings, tmp_path / "out", Reporter()).run()
     assert "machines" not in State(tmp_path / "out", settings).steps
 
 
 def test_a_training_that_was_not_written_down_is_not_repeated(tmp_path, monkeypatch):
     """The script was stopped between the end of the job and the note of it."""
     settings = FinaleSettings(scaling=())
-    finale = Finale(settings, tmp_path, Silent())
+    finale = Finale(settings, tmp_path, Reporter())
     finale.state = State(tmp_path, settings)
     finale.state.finish("partition", {"folder": str(tmp_path)})
     (tmp_path / "run").mkdir()
@@ -130,7 +130,7 @@ def test_a_training_that_was_not_written_down_is_not_repeated(tmp_path, monkeypa
 )
 def test_what_cannot_be_done_is_found_before_the_first_step(changes, words, tmp_path):
     with pytest.raises(InputError, match=words):
-        Finale(dataclasses.replace(FinaleSettings(), **changes), tmp_path / "out", Silent())
+        Finale(dataclasses.replace(FinaleSettings(), **changes), tmp_path / "out", Reporter())
     assert not (tmp_path / "out").exists()
 
 

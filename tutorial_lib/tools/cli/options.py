@@ -54,6 +54,10 @@ RANGES: dict[str, tuple[float | None, float | None]] = {  # where it is not 1 to
 }
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 def parse_fanouts(text: str) -> tuple[int, ...]:
     """``"15,10,5"`` to numbers; outermost hop first."""
     try:
@@ -79,13 +83,14 @@ def parse_machine_counts(text: str) -> tuple[int, ...]:
         raise InputError(f"--scaling {text!r} is not a list of numbers of machines", "Example: 1,2,4") from None
 
 
-# Fields that are written in another way than they are kept: type and default of the option, and how it is read.
+# Fields that are written in another way than they are kept: type, how the default is shown, how the text is read.
 WRITTEN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "fanouts": (str, lambda hops: ",".join(map(str, hops)), parse_fanouts),
     "cache": (str, lambda count: f"{count // 10**6}MB", str),  # see ``check_loader``
-    "max_memory": (str | None, lambda none: none, lambda text: text),  # DataSource reads it
+    "max_memory": (str | None, _as_it_is, _as_it_is),  # DataSource reads it
     "extra_envs": (list[str] | None, lambda _none: None, lambda pairs: pairs or ()),
 }
+PLAIN = (None, _as_it_is, _as_it_is)  # all others: the field's own type
 
 
 def name_of(kind: type, field: str) -> str:
@@ -103,8 +108,7 @@ class Given(SimpleNamespace):
         for field in fields(kind):  # type: ignore[arg-type]
             name = name_of(kind, field.name)
             if field.name not in values and hasattr(self, name):
-                read = WRITTEN[field.name][2] if field.name in WRITTEN else lambda value: value
-                values[field.name] = read(getattr(self, name))
+                values[field.name] = WRITTEN.get(field.name, PLAIN)[2](getattr(self, name))
         return kind(**values)
 
 
@@ -127,10 +131,10 @@ def filling(
                 name = name_of(kind, field.name)
                 if field.name not in NOT_OPTIONS | {*without} and name not in options and (not only or name in only):
                     default = None if field.default is MISSING else field.default
-                    hint, show, _read = WRITTEN.get(field.name, (hints[field.name], lambda value: value, None))
-                    default = defaults.get(name, show(default))
+                    hint, show, _read = WRITTEN.get(field.name, PLAIN)
+                    hint = hint or hints[field.name]
                     option = _option(kind, name, hint, texts.get(field.name))
-                    options[name] = _parameter(name, Annotated[hint, option], default)
+                    options[name] = _parameter(name, Annotated[hint, option], defaults.get(name, show(default)))
 
         def run(**values: Any) -> None:
             command(Given(**values), **{parameter.name: values[parameter.name] for parameter in own})
