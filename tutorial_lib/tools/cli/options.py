@@ -113,12 +113,12 @@ class Given(SimpleNamespace):
 
 
 def filling(
-    *kinds: type, only: Collection[str] = (), without: Collection[str] = (), **defaults: Any
+    *kinds: type, without: Collection[str] = (), **defaults: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each field of these dataclasses; it takes all values as its first argument.
 
     Args:
-        only, without: names of options that it gets of theirs, or does not get.
+        without: fields that it gets no option for; nor for those in ``NOT_OPTIONS``, or a parameter of its own.
         defaults: by the name of the option, where it is not that of the field.
     """
 
@@ -129,7 +129,7 @@ def filling(
             hints, texts = get_type_hints(kind), _texts_of(kind)
             for field in fields(kind):
                 name = name_of(kind, field.name)
-                if field.name not in NOT_OPTIONS | {*without} and name not in options and (not only or name in only):
+                if field.name not in NOT_OPTIONS | {*without} and name not in options:
                     default = None if field.default is MISSING else field.default
                     hint, show, _read = WRITTEN.get(field.name, PLAIN)
                     hint = hint or hints[field.name]
