@@ -42,7 +42,6 @@ NOT_OPTIONS = {"real", "command", "dropout", "eval_batch_size", "sampling_thread
 NAMES = {  # of options, where the field has another one
     "name": "dataset",
     "python": "remote_python",
-    "allow_public": "allow_public_addresses",
     "every": "checkpoint_every",
 }
 RANGES: dict[str, tuple[float | None, float | None]] = {  # where it is not 1 to LARGEST, of a float 0 or more
@@ -158,6 +157,7 @@ def _option(kind: type, name: str, hint: Any, text: str | None) -> Any:
     number = next((number for number in (int, float) if number in (hint, *getattr(hint, "__args__", ()))), None)
     least, most = RANGES.get(name, (1, LARGEST) if number is int else (0, None) if number is float else (None, None))
     underscores = kind in (LaunchRequest, RealMachines) and not name.endswith("timeout")
+    name = "allow_public_addresses" if name == "allow_public" else name
     return typer.Option(
         f"--{name}" if underscores else f"--{name.replace('_', '-')}",
         min=least,
