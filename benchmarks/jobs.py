@@ -15,7 +15,7 @@ from typing import Any
 from tutorial_lib.cluster.coordinator import MachineUse
 from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.files import write_json
-from tutorial_lib.job.folder import Silent
+from tutorial_lib.job.folder import Reporter
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.result import versions
@@ -82,7 +82,7 @@ def run_training(partition: Partition, config: TrainConfig) -> list[dict[str, An
     layout = Layout(emulate=partition.report.parts)
     events = [{"kind": "begin", "time": time.time()}]
 
-    class Collect(Silent):
+    class Collect(Reporter):
         def on_event(self, event: dict[str, Any]) -> None:
             events.append({"time": time.time(), **event})
 

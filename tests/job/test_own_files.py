@@ -15,7 +15,7 @@ import pytest
 from tutorial_lib.data.cache import ArrayCache
 from tutorial_lib.errors import InputError, WaitedTooLong
 from tutorial_lib.files import alone_in, new_folder, write_json
-from tutorial_lib.job.folder import EventLog, Silent, check_run_folder, default_run_folder, own_run_folder
+from tutorial_lib.job.folder import EventLog, Reporter, check_run_folder, default_run_folder, own_run_folder
 from tutorial_lib.job.launch import LaunchRequest, launch
 
 HOLD = """
@@ -53,19 +53,19 @@ def test_two_runs_of_the_same_second_have_names_of_their_own():
 def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(tmp_path):
     out = check_run_folder(tmp_path / "run")
     again = check_run_folder(tmp_path / "run")  # both have looked before either has written
-    with EventLog(out, Silent()) as log:
+    with EventLog(out, Reporter()) as log:
         log.write({"kind": "stage"})
         written = (out / "events.jsonl").read_bytes()
         for resume in (False, True):
             with pytest.raises(InputError, match=f"another program is running in {out}: process {os.getpid()} "):
-                EventLog(again, Silent(), resume=resume)
+                EventLog(again, Reporter(), resume=resume)
         with pytest.raises(InputError, match="another program is running"), own_run_folder(out):
             pass
         assert (out / "events.jsonl").read_bytes() == written != b""
     with pytest.raises(InputError, match="is not empty"):  # the first one has ended meanwhile
-        EventLog(again, Silent())
+        EventLog(again, Reporter())
     assert (out / "events.jsonl").read_bytes() == written
-    with EventLog(again, Silent(), resume=True) as log:
+    with EventLog(again, Reporter(), resume=True) as log:
         assert [event["kind"] for event in log.earlier] == ["stage"]
 
 

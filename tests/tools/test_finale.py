@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.data.ogb import PRODUCTS, SPECS
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.job.folder import Silent, own_run_folder
+from tutorial_lib.job.folder import Reporter, own_run_folder
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.cli import app
@@ -57,7 +57,7 @@ def test_a_folder_with_something_else_is_refused(tmp_path):
 
 
 def test_two_finales_in_one_folder(tmp_path):
-    finale = Finale(FinaleSettings(scaling=()), tmp_path, Silent())
+    finale = Finale(FinaleSettings(scaling=()), tmp_path, Reporter())
     with own_run_folder(tmp_path), pytest.raises(FolderRefused, match="another finale is running"):
         finale.run()
     assert list(tmp_path.iterdir()) == []
@@ -68,13 +68,13 @@ def test_a_folder_of_the_users_is_not_touched_by_looking_at_it(tmp_path):
     (tmp_path / ".lock").write_text("mine")
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="not empty"):
-        Finale(FinaleSettings(scaling=()), tmp_path, Silent()).run()
+        Finale(FinaleSettings(scaling=()), tmp_path, Reporter()).run()
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {".lock": "mine", "thesis.txt": "mine"}
 
 
 def test_predictions_that_are_not_those_of_the_trainers_are_an_error(tmp_path):
     """One of 200 classes is changed, where accuracy is counted."""
-    finale = Finale(FinaleSettings(scaling=()), tmp_path, Silent())
+    finale = Finale(FinaleSettings(scaling=()), tmp_path, Reporter())
     finale.state = State(tmp_path, FinaleSettings(scaling=()))
     label = np.arange(200) % 7
     masks = {name: np.arange(200) % 2 == k for k, name in enumerate(("val", "test"))}
@@ -100,14 +100,14 @@ def test_a_finale_that_failed_in_its_first_step_continues(tmp_path, monkeypatch)
     monkeypatch.setattr(Finale, "_machines", lambda _self: 1 / 0)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            Finale(settings, tmp_path / "out", Silent()).run()
+            Finale(settings, tmp_path / "out", Reporter()).run()
     assert "machines" not in State(tmp_path / "out", settings).steps
 
 
 def test_a_training_that_was_not_written_down_is_not_repeated(tmp_path, monkeypatch):
     """The script was stopped between the end of the job and the note of it."""
     settings = FinaleSettings(scaling=())
-    finale = Finale(settings, tmp_path, Silent())
+    finale = Finale(settings, tmp_path, Reporter())
     finale.state = State(tmp_path, settings)
     finale.state.finish("partition", {"folder": str(tmp_path)})
     (tmp_path / "run").mkdir()
@@ -129,7 +129,7 @@ def test_a_training_that_was_not_written_down_is_not_repeated(tmp_path, monkeypa
 )
 def test_what_cannot_be_done_is_found_before_the_first_step(changes, words, tmp_path):
     with pytest.raises(InputError, match=words):
-        Finale(dataclasses.replace(FinaleSettings(), **changes), tmp_path / "out", Silent())
+        Finale(dataclasses.replace(FinaleSettings(), **changes), tmp_path / "out", Reporter())
     assert not (tmp_path / "out").exists()
 
 
@@ -173,11 +173,13 @@ def test_the_numbers_in_the_pictures_have_the_units_of_their_labels():
     assert [text.get_text() for text in memory.texts] == ["0.30", "1.70"]
     assert [label.get_text() for label in memory.get_yticklabels()] == ["machine-0 server", "machine-0 trainer"]
     assert memory.get_xlabel().startswith("GB of resident memory")
+    assert [bar.get_width() for bar in memory.patches] == pytest.approx([0.3, 1.7])
     runs = [{"machines": k, "seconds": 1.5 / k, "remote_bytes": 2e6, "startup": None} for k in (1, 2)]
     seconds, wire, startup = scaling_figure(runs).axes
     assert [text.get_text() for text in seconds.texts] == ["1.5", "0.75"]
     assert [text.get_text() for text in wire.texts] == ["2", "2"]
     assert wire.get_title().startswith("MB of features")
+    assert [bar.get_height() for bar in wire.patches] == pytest.approx([2, 2])
     assert [text.get_text() for text in startup.texts] == ["?", "?"]
     assert [label.get_text() for label in startup.get_xticklabels()] == ["1", "2"]
 

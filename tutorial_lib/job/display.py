@@ -18,10 +18,11 @@ from rich.table import Table
 
 from tutorial_lib.cluster.coordinator import JobFailed
 from tutorial_lib.errors import TutorialError
+from tutorial_lib.job.folder import Reporter
 from tutorial_lib.job.watching import STAGES, JobView
 
 
-class RunDisplay:
+class RunDisplay(Reporter):
     """Prints one line per thing worth knowing; only on a terminal, a line below shows the running epoch as it goes."""
 
     def __init__(self, epochs: int = 0, console: Console | None = None) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.cluster.coordinator import Event
 from tutorial_lib.errors import InputError
@@ -26,27 +26,17 @@ if TYPE_CHECKING:
 NOT_EMPTY = "Choose another folder, or remove this one yourself."
 
 
-class Reporter(Protocol):
-    """Where a run tells how far it is; ``display.RunDisplay`` is one."""
-
-    def say(self, text: str) -> None: ...
-
-    def on_event(self, event: Event) -> None: ...
-
-    def expect(self, epochs: int) -> None: ...
-
-
-class Silent:
-    """A reporter that says nothing."""
-
-    def say(self, text: str) -> None:
-        """Nothing."""
-
-    def on_event(self, event: Event) -> None:
-        """Nothing."""
+class Reporter:
+    """Where a run tells how far it is. This one says nothing; ``display.RunDisplay`` and ``handle.Job`` are others."""
 
     def expect(self, epochs: int) -> None:
-        """Nothing."""
+        """The run that begins has so many epochs."""
+
+    def say(self, text: str) -> None:
+        """A line for a person."""
+
+    def on_event(self, event: Event) -> None:
+        """An event of the job: what each kind has is in ``events`` and ``cluster.coordinator``."""
 
 
 def default_run_folder(dataset_name: str) -> Path:

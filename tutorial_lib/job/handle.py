@@ -21,7 +21,7 @@ from rich.live import Live
 from tutorial_lib.cluster.coordinator import Coordinator, Event, JobFailed, Limits
 from tutorial_lib.errors import attempts
 from tutorial_lib.job.display import own_console
-from tutorial_lib.job.folder import Continuation
+from tutorial_lib.job.folder import Continuation, Reporter
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed
@@ -67,8 +67,8 @@ def start_training(
     return Job(folder, title, train)
 
 
-class Job:
-    """A job that runs in the background, and the reporter that it tells how far it is; made by ``start_training``.
+class Job(Reporter):
+    """A job that runs in the background, made by ``start_training``, and the reporter that the run tells how far it is.
 
     Attributes:
         out: its run folder.
@@ -144,7 +144,7 @@ class Job:
         self._check_stop()
 
     def expect(self, epochs: int) -> None:
-        """Part of being the run's reporter."""
+        """Part of being the run's reporter, as the next two."""
         self._view.epochs = epochs
 
     def say(self, text: str) -> None:

@@ -93,32 +93,25 @@ def _parts_in(part_config: Path) -> int:
         raise InputError(f"--part_config {part_config} is not a partition description of DGL") from None
 
 
-def _provide_ip_config(path: Path, machines: Sequence[Machine], *, ports: bool) -> None:
-    """Write the address file, or see that the one that is there lists these machines.
-
-    Args:
-        ports: whether an earlier file must also have their ports. Those of this machine alone are chosen anew for each
-            job; a list of other machines is not overwritten in any case.
+def _provide_ip_config(path: Path, machines: Sequence[Machine], *, emulated: bool) -> None:
+    """Write the address file, or see that the one that is there lists these machines: the emulated ones with their
+    ports, or this one, whose ports are chosen anew for each job. A list of other machines is not overwritten.
     """
 
     def listed(machines: Sequence[Machine]) -> list[tuple[str, int]]:
-        return [(m.address, m.port if ports else 0) for m in machines]
+        return [(m.address, m.port if emulated else 0) for m in machines]
 
-    if path.exists() and listed(read_ip_config(path)) != listed(machines):
-        if not ports:
-            raise InputError(
-                f"{path} lists other machines than {machines[0].address}",
-                "With --machines 1 it is written anew for each job: name another file with --ip_config.",
-            )
+    same = path.exists() and listed(read_ip_config(path)) == listed(machines)
+    if path.exists() and not same:
         content = "".join(f"{m.address} {m.port}\n" for m in machines)
-        raise InputError(
-            f"{path} lists other machines than the emulated ones",
-            f"Name a file that does not exist yet (it is written), or give it this content:\n{content}",
-        )
-    if path.exists() and ports:
-        return
+        remedy = f"Name a file that does not exist yet (it is written), or give it this content:\n{content}"
+        if not emulated:
+            remedy = "With --machines 1 it is written anew for each job: name another file with --ip_config."
+        whose = "the emulated ones" if emulated else machines[0].address
+        raise InputError(f"{path} lists other machines than {whose}", remedy)
     try:
-        write_ip_config(path, machines)
+        if not (same and emulated):
+            write_ip_config(path, machines)
     except OSError as error:
         raise InputError(f"cannot write --ip_config {path}: {error.strerror}") from None
 
@@ -166,10 +159,10 @@ def launch(
     cluster = request.cluster()
     check_parts(_parts_in(part_config), len(cluster.machines), part_config)
     if request.emulate is not None:
-        _provide_ip_config(ip_config, cluster.machines, ports=True)
+        _provide_ip_config(ip_config, cluster.machines, emulated=True)
     with own_run_folder(request.out), cluster:
         if isinstance(cluster, LocalCluster):  # its ports are chosen on entering
-            _provide_ip_config(ip_config, cluster.machines, ports=False)
+            _provide_ip_config(ip_config, cluster.machines, emulated=False)
         plan = request.plan(
             cluster,
             command=command,

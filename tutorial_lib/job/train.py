@@ -22,16 +22,7 @@ from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.files import write_json
-from tutorial_lib.job.folder import (
-    NEW_RUN,
-    Continuation,
-    EventLog,
-    Reporter,
-    Silent,
-    log_folder,
-    own_run_folder,
-    settings_of,
-)
+from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, Reporter, log_folder, own_run_folder, settings_of
 from tutorial_lib.job.layout import Layout, run_on_machines
 from tutorial_lib.job.result import distributed_result, result_of
 from tutorial_lib.job.source import DataSource
@@ -67,7 +58,7 @@ def run_distributed(
     Raises:
         InputError: found before anything was started. JobFailed: with the first cause.
     """
-    reporter, out = reporter or Silent(), out.absolute()
+    reporter, out = reporter or Reporter(), out.absolute()
     reporter.expect(config.epochs)
     layout.check_device()
     cluster = layout.cluster()
@@ -179,7 +170,7 @@ def run_single(
     Raises:
         InputError: found before training. JobError: the loss is not a finite number.
     """
-    reporter = reporter or Silent()
+    reporter = reporter or Reporter()
     reporter.expect(config.epochs)
     place = settle(device)
     dataset = _load(source, config, reporter)

@@ -100,11 +100,9 @@ class JobView:
     def __rich__(self) -> Group:
         """The same for a terminal."""
         row = Table.grid(padding=(0, 1))
-        position = Text(self.position())
         if self.epoch is None:
-            row.add_row(self._spinner, position)
-        else:
-            bar = ProgressBar(total=max(1, self.steps), completed=self.step, width=BAR_WIDTH)
-            row.add_row(self._spinner, bar, position)
-        shares = self.shares() if self.epoch is not None else ""
-        return Group(row, *([Text(f"  {shares}", style="dim")] if shares else []))
+            row.add_row(self._spinner, Text(self.position()))
+            return Group(row)
+        bar = ProgressBar(total=max(1, self.steps), completed=self.step, width=BAR_WIDTH)
+        row.add_row(self._spinner, bar, Text(self.position()))
+        return Group(row, Text(f"  {self.shares()}", style="dim"))

@@ -42,7 +42,6 @@ NOT_OPTIONS = {"real", "command", "dropout", "eval_batch_size", "sampling_thread
 NAMES = {  # of options, where the field has another one
     "name": "dataset",
     "python": "remote_python",
-    "allow_public": "allow_public_addresses",
     "every": "checkpoint_every",
 }
 RANGES: dict[str, tuple[float | None, float | None]] = {  # where it is not 1 to LARGEST, of a float 0 or more
@@ -52,6 +51,10 @@ RANGES: dict[str, tuple[float | None, float | None]] = {  # where it is not 1 to
     **dict.fromkeys(["timeout", "serving_timeout", "collective_timeout"], (1, None)),
     "ssh_port": (1, 65535),
 }
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def parse_fanouts(text: str) -> tuple[int, ...]:
@@ -79,13 +82,14 @@ def parse_machine_counts(text: str) -> tuple[int, ...]:
         raise InputError(f"--scaling {text!r} is not a list of numbers of machines", "Example: 1,2,4") from None
 
 
-# Fields that are written in another way than they are kept: type and default of the option, and how it is read.
+# Fields that are written in another way than they are kept: type, how the default is shown, how the text is read.
 WRITTEN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "fanouts": (str, lambda hops: ",".join(map(str, hops)), parse_fanouts),
     "cache": (str, lambda count: f"{count // 10**6}MB", str),  # see ``check_loader``
-    "max_memory": (str | None, lambda none: none, lambda text: text),  # DataSource reads it
+    "max_memory": (str | None, _as_it_is, _as_it_is),  # DataSource reads it
     "extra_envs": (list[str] | None, lambda _none: None, lambda pairs: pairs or ()),
 }
+PLAIN = (None, _as_it_is, _as_it_is)  # all others: the field's own type
 
 
 def name_of(kind: type, field: str) -> str:
@@ -103,18 +107,17 @@ class Given(SimpleNamespace):
         for field in fields(kind):  # type: ignore[arg-type]
             name = name_of(kind, field.name)
             if field.name not in values and hasattr(self, name):
-                read = WRITTEN[field.name][2] if field.name in WRITTEN else lambda value: value
-                values[field.name] = read(getattr(self, name))
+                values[field.name] = WRITTEN.get(field.name, PLAIN)[2](getattr(self, name))
         return kind(**values)
 
 
 def filling(
-    *kinds: type, only: Collection[str] = (), without: Collection[str] = (), **defaults: Any
+    *kinds: type, without: Collection[str] = (), **defaults: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each field of these dataclasses; it takes all values as its first argument.
 
     Args:
-        only, without: names of options that it gets of theirs, or does not get.
+        without: fields that it gets no option for; nor for those in ``NOT_OPTIONS``, or a parameter of its own.
         defaults: by the name of the option, where it is not that of the field.
     """
 
@@ -125,12 +128,12 @@ def filling(
             hints, texts = get_type_hints(kind), _texts_of(kind)
             for field in fields(kind):
                 name = name_of(kind, field.name)
-                if field.name not in NOT_OPTIONS | {*without} and name not in options and (not only or name in only):
+                if field.name not in NOT_OPTIONS | {*without} and name not in options:
                     default = None if field.default is MISSING else field.default
-                    hint, show, _read = WRITTEN.get(field.name, (hints[field.name], lambda value: value, None))
-                    default = defaults.get(name, show(default))
+                    hint, show, _read = WRITTEN.get(field.name, PLAIN)
+                    hint = hint or hints[field.name]
                     option = _option(kind, name, hint, texts.get(field.name))
-                    options[name] = _parameter(name, Annotated[hint, option], default)
+                    options[name] = _parameter(name, Annotated[hint, option], defaults.get(name, show(default)))
 
         def run(**values: Any) -> None:
             command(Given(**values), **{parameter.name: values[parameter.name] for parameter in own})
@@ -154,6 +157,7 @@ def _option(kind: type, name: str, hint: Any, text: str | None) -> Any:
     number = next((number for number in (int, float) if number in (hint, *getattr(hint, "__args__", ()))), None)
     least, most = RANGES.get(name, (1, LARGEST) if number is int else (0, None) if number is float else (None, None))
     underscores = kind in (LaunchRequest, RealMachines) and not name.endswith("timeout")
+    name = "allow_public_addresses" if name == "allow_public" else name
     return typer.Option(
         f"--{name}" if underscores else f"--{name.replace('_', '-')}",
         min=least,

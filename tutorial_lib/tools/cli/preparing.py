@@ -54,7 +54,7 @@ def doctor(
 
 
 @app.command()
-@filling(DataSource, only=["scale", "seed", "root"])
+@filling(DataSource, without=["method", "max_memory"])
 def data(
     given: Given,
     dataset: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")],

@@ -110,7 +110,7 @@ def finale(
 ) -> None:
     """Machines, data, partition, training, predictions, scaling, report; again with the same --out, it continues."""
     from tutorial_lib.data.ogb import is_present
-    from tutorial_lib.tools.finale import FULL_EPOCHS, FULL_SCALE, FinaleSettings, FolderRefused, run_finale
+    from tutorial_lib.tools.finale import FULL_EPOCHS, FULL_SCALE, Finale, FinaleSettings, FolderRefused
 
     ssh = (given.ssh_port, given.ssh_username, given.copy_to)
     check_machines(emulate=emulate, machines=machines, ip_config=given.ip_config, wire=wire, ssh=ssh)
@@ -137,7 +137,7 @@ def finale(
     folder = out or default_run_folder("finale")
     try:
         with RunDisplay() as display:
-            result = run_finale(settings, folder, display)
+            result = Finale(settings, folder, display).run()
     except FolderRefused:
         raise
     except (TutorialError, KeyboardInterrupt, SystemExit, OSError):

@@ -1,7 +1,7 @@
 """The scripted multi-machine run: machines, data, partition, training, predictions, scaling, report; step by step."""
 
 from tutorial_lib.tools.finale.report import write_report
-from tutorial_lib.tools.finale.script import run_finale
+from tutorial_lib.tools.finale.script import Finale
 from tutorial_lib.tools.finale.settings import FULL_EPOCHS, FULL_SCALE, FinaleSettings, FolderRefused
 
-__all__ = ["FULL_EPOCHS", "FULL_SCALE", "FinaleSettings", "FolderRefused", "run_finale", "write_report"]
+__all__ = ["FULL_EPOCHS", "FULL_SCALE", "Finale", "FinaleSettings", "FolderRefused", "write_report"]

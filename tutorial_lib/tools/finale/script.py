@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tutorial_lib.cluster.spec import read_ip_config, write_ip_config
-from tutorial_lib.data import Dataset, default_root
+from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.job.folder import NEW_RUN, Continuation, Reporter, check_right_to_write, events_in, own_run_folder
 from tutorial_lib.job.layout import Layout
@@ -62,10 +62,11 @@ class Finale:
     """One finale in one folder.
 
     Args:
-        out: folder of a finale with the same settings, or a new one.
+        out: folder of a finale with the same settings, which is continued with the first step that is not finished, or
+            a new one.
 
     Raises:
-        InputError: the folder cannot be used.
+        InputError: wrong settings, or another folder's content.
     """
 
     def __init__(self, settings: FinaleSettings, out: Path, display: Reporter) -> None:
@@ -79,7 +80,11 @@ class Finale:
         self._steps = 6 + len(settings.scaling)
 
     def run(self) -> dict[str, Any]:
-        """All steps that are not finished yet; returns the content of ``result.json``."""
+        """All steps that are not finished yet, and the report; returns the content of ``result.json``.
+
+        Raises:
+            JobFailed: with the first cause. After it, or an interrupt, the same call continues.
+        """
         self.out.mkdir(parents=True, exist_ok=True)
         with own_run_folder(self.out, "finale", FolderRefused):
             self.state = State(self.out, self.settings)
@@ -236,15 +241,3 @@ def _set_aside(folder: Path) -> Path:
     while (target := folder.with_name(f"{folder.name}-broken-{number}")).exists():
         number += 1
     return folder.rename(target)
-
-
-def run_finale(settings: FinaleSettings, out: Path, display: Reporter) -> dict[str, Any]:
-    """Do what is left of a finale and write its report; returns the content of ``result.json``.
-
-    Raises:
-        InputError: wrong settings, another folder's content. JobFailed: with the first cause. In both cases, and
-            after an interrupt, the same call continues with the first step that is not finished.
-    """
-    source = settings.source
-    settings = replace(settings, source=replace(source, root=source.root or default_root()))
-    return Finale(settings, out, display).run()
