@@ -6,9 +6,9 @@
                                    `- machine-1: ...
 
 It runs as ``python -m tutorial_lib.cluster._switch`` with a Unix socket to the coordinator as standard
-input. It first reads the plan (JSON), then sends for each machine the open namespace files, through which
-``namespaces`` puts processes into it. The socket is also the life line: when the coordinator goes away, for
-whatever reason, the socket ends, pid 1 exits, and the kernel kills everything in its pid namespace.
+input. It first reads the plan (JSON), then each machine sends its number with the open namespace files, through which
+``namespaces`` puts processes into it; what fails comes as JSON. The socket is also the life line: when the coordinator
+goes away, for whatever reason, the socket ends, pid 1 exits, and the kernel kills everything in its pid namespace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tutorial_lib.cluster import namespaces as ns
 
 NAMESPACES = ("mnt", "net", "uts", "ipc", "pid")
 BURST_BYTES = 256 * 1024  # token bucket; smaller ones cannot reach 1 Gbit/s at a 100 or 250 Hz kernel tick
-STEP_SECONDS = 20.0
+PLAN_SECONDS = 20.0
 QUEUE_SECONDS = 0.4  # how long a packet may wait for the wire before it is dropped
 
 
@@ -44,15 +44,6 @@ def _shape(ip: IPRoute, index: int, bytes_per_second: int | None) -> None:
             ip.tc("add", "tbf", index, 0x10000, rate=bytes_per_second, burst=BURST_BYTES, limit=limit)
         except Exception as error:
             raise OSError(getattr(error, "code", 95), f"limit the rate of the wire (tbf): {error}") from None
-
-
-def _plug_in(index: int, pid: int, bytes_per_second: int | None) -> None:
-    """Lay a cable from the bridge to a machine: one end stays here, the other becomes its eth0."""
-    with IPRoute() as ip:
-        port = f"port{index}"
-        ip.link("add", ifname=port, kind="veth", peer={"ifname": "eth0", "net_ns_pid": pid})
-        ip.link("set", index=_link(ip, port), master=_link(ip, "br0"), state="up")
-        _shape(ip, _link(ip, port), bytes_per_second)
 
 
 def _configure_machine(plan: dict[str, Any], machine: dict[str, Any]) -> None:
@@ -89,78 +80,51 @@ def _wait_for_ever() -> None:
         signal.sigtimedwait([signal.SIGCHLD], 1.0)
 
 
-def _send_files(line: socket.socket, token: bytes, fds: list[int]) -> None:
-    socket.send_fds(line, [token], fds)
+def _machine_main(line: socket.socket, plan: dict[str, Any], index: int) -> None:
+    """Pid 1 of a machine."""
+    _configure_machine(plan, plan["machines"][index])
+    names = ["user", *NAMESPACES] if plan["user_namespace"] else NAMESPACES
+    fds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
+    socket.send_fds(line, [str(index).encode()], fds)
     for fd in fds:
         os.close(fd)
-
-
-def _machine_main(line: socket.socket, plan: dict[str, Any], index: int) -> None:
-    """Pid 1 of a machine. ``line`` connects it to the switch: ready, then go, then the result."""
-    machine = plan["machines"][index]
-    line.sendall(b"r")
-    if line.recv(1) != b"g":
-        return
-    _configure_machine(plan, machine)
-    names = ["user", *NAMESPACES] if plan["user_namespace"] else NAMESPACES
-    _send_files(line, b"k", [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names])
     _wait_for_ever()
 
 
-def _start_machine(plan: dict[str, Any], index: int) -> list[int]:
-    """Fork a machine and return its open namespace files."""
-    ours, theirs = socket.socketpair()
-    ours.settimeout(STEP_SECONDS)  # a fork or a mount that hangs; the coordinator says what it waits for
-    outer = os.fork()
-    if outer == 0:
-        _run_child(theirs, lambda: _fork_into_machine(theirs, plan, index))
-    theirs.close()
-    _expect(ours, b"r")
-    # The machine's network namespace belongs to the forked process and its child alike.
-    _plug_in(index, outer, plan["bytes_per_second"])
-    ours.sendall(b"g")
-    return _expect(ours, b"k")
+def _start_machine(line: socket.socket, plan: dict[str, Any], index: int) -> None:
+    """Make a machine's namespaces, lay the cable from its eth0 to the bridge, and fork its pid 1."""
+    with IPRoute() as ip:  # its socket stays in the network namespace in which it was opened, that of the bridge
+        flags = ns.CLONE_NEWNS | ns.CLONE_NEWNET | ns.CLONE_NEWUTS | ns.CLONE_NEWIPC | ns.CLONE_NEWPID
+        ns.unshare(flags, "create mount, network, host name, ipc and pid namespaces")
+        port = f"port{index}"
+        ip.link("add", ifname=port, kind="veth", peer={"ifname": "eth0", "net_ns_pid": os.getpid()})
+        ip.link("set", index=_link(ip, port), master=_link(ip, "br0"), state="up")
+        _shape(ip, _link(ip, port), plan["bytes_per_second"])
+    os.waitpid(_fork(line, lambda: _machine_main(line, plan, index)), 0)
 
 
-def _fork_into_machine(line: socket.socket, plan: dict[str, Any], index: int) -> None:
-    flags = ns.CLONE_NEWNS | ns.CLONE_NEWNET | ns.CLONE_NEWUTS | ns.CLONE_NEWIPC | ns.CLONE_NEWPID
-    ns.unshare(flags, "create mount, network, host name, ipc and pid namespaces")
+def _fork(line: socket.socket, body: Callable[[], None]) -> int:
+    """Run ``body`` in a child; an error of it goes up the line."""
     pid = os.fork()
     if pid == 0:
-        _run_child(line, lambda: _machine_main(line, plan, index))
-    line.close()
-    os.waitpid(pid, 0)
+        try:
+            body()
+        except Exception as error:
+            _send_error(line, error)
+        finally:
+            os._exit(0)
+    return pid
 
 
-def _run_child(line: socket.socket, body: Callable[[], None]) -> None:
-    """Run ``body`` in a forked child and never return; an error goes up the line as JSON."""
-    try:
-        body()
-    except Exception as error:
-        _send_error(line, error)
-    finally:
-        os._exit(0)
-
-
-def _send_error(line: socket.socket, error: BaseException) -> None:
+def _send_error(line: socket.socket, error: Exception) -> None:
     code = getattr(error, "errno", None) or getattr(error, "code", None) or 0
     text = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
     line.sendall(json.dumps({"errno": code, "step": text}).encode())
 
 
-def _expect(line: socket.socket, token: bytes) -> list[int]:
-    """The open files that come with the token; anything else that comes is an error of the other side."""
-    message, fds, _, _ = socket.recv_fds(line, 65536, len(NAMESPACES) + 1)
-    if message == token:
-        return list(fds)
-    if not message:
-        raise OSError(0, "a machine ended before it was set up")
-    report = json.loads(message)
-    raise OSError(report["errno"], report["step"])
-
-
 def _switch_main(line: socket.socket, plan: dict[str, Any]) -> None:
     """Pid 1 of the emulation."""
+    ns.die_with_parent()
     ns.private_mounts_with_proc()
     ns.unshare(ns.CLONE_NEWNET, "create a network namespace")
     with IPRoute() as ip:
@@ -171,26 +135,20 @@ def _switch_main(line: socket.socket, plan: dict[str, Any]) -> None:
             raise OSError(getattr(error, "code", 0), f"create a network bridge: {error}") from None
         ip.link("set", index=_link(ip, "br0"), state="up")
     for index in range(len(plan["machines"])):
-        _send_files(line, b"m", _start_machine(plan, index))
+        _fork(line, lambda index=index: _start_machine(line, plan, index))
     while order := line.recv(4096):  # ends when the coordinator closes its end or dies
-        _obey(json.loads(order))
+        # {"cut": k} unplugs machine k at the bridge, {"mend": k} plugs it in again. The machine's own card stays up:
+        # like a cut somewhere on the way, nobody is told.
+        with IPRoute() as ip:
+            for verb, index in json.loads(order).items():
+                ip.link("set", index=_link(ip, f"port{index}"), master=_link(ip, "br0") if verb == "mend" else 0)
         line.sendall(b"k")
-
-
-def _obey(order: dict[str, int]) -> None:
-    """``{"cut": k}`` unplugs machine k at the bridge, ``{"mend": k}`` plugs it in again.
-
-    The machine's own card stays up: like a cut somewhere on the way, nobody is told.
-    """
-    with IPRoute() as ip:
-        for verb, index in order.items():
-            ip.link("set", index=_link(ip, f"port{index}"), master=_link(ip, "br0") if verb == "mend" else 0)
 
 
 def main() -> None:
     """Read the plan, enter the namespaces, become pid 1 of the emulation."""
     line = socket.socket(fileno=os.dup(0))
-    line.settimeout(STEP_SECONDS)
+    line.settimeout(PLAN_SECONDS)
     plan = json.loads(line.recv(1 << 20))
     line.settimeout(None)  # from now on it is the life line: it ends when the coordinator does
     if plan["die_with_parent"]:
@@ -202,10 +160,7 @@ def main() -> None:
     except OSError as error:
         _send_error(line, error)
         sys.exit(1)
-    pid = os.fork()
-    if pid == 0:
-        ns.die_with_parent()
-        _run_child(line, lambda: _switch_main(line, plan))
+    pid = _fork(line, lambda: _switch_main(line, plan))
     line.close()
     os.close(0)
     os.waitpid(pid, 0)

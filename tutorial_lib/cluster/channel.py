@@ -68,7 +68,7 @@ class Channel:
         seconds: limit of every wait for the next byte, in either direction.
 
     Attributes:
-        doing: the file that is under way, for messages.
+        where: the file that is under way, as the end of a message.
 
     Every method raises TimeoutError after ``seconds``, EOFError or BrokenPipeError when the other side has ended, and
     Stopped when the watch says so.
@@ -78,12 +78,8 @@ class Channel:
         self._read, self._write, self.seconds, self.watch = read, write, seconds, watch or Watch()
         self._buffer = bytearray()
         self._sent = time.monotonic()
-        self.doing = ""
+        self.where = ""
         os.set_blocking(write, False)
-
-    def where(self) -> str:
-        """The file that is under way, as the end of a message."""
-        return f" ({self.doing})" if self.doing else ""
 
     def mark_start(self) -> None:
         """What comes before this line is not ours."""

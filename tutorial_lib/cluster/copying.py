@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -125,9 +124,9 @@ def _partner(
             yield channel
             patience = seconds
         except TimeoutError:
-            raise JobError(f"{what}: nothing moved for {seconds:g} s{channel.where()}") from None
+            raise JobError(f"{what}: nothing moved for {seconds:g} s{channel.where}") from None
         except (EOFError, ConnectionError):
-            raise JobError(f"{what}: {_last_words(process, errors)}{channel.where()}") from None
+            raise JobError(f"{what}: {_last_words(process, errors)}{channel.where}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             patience = 2.0  # the other side removes its half-written file
             raise JobError(f"{what}: on this computer: {error}") from None
@@ -158,25 +157,22 @@ def on_all(
     """Copy to or from several machines at once; by name, what came of it or the error.
 
     Args:
-        say: takes lines about how far it is; called in this thread.
+        say: takes lines about how far it is, of one thread at a time.
     """
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    end = threading.Event()
+    end, lock = threading.Event(), threading.Lock()
 
     def one(machine: Machine) -> T | TutorialError:
         try:
-            return work(machine, Watch(lines.put, lambda: end.is_set() or stopped()))
+            return work(machine, Watch(tell, lambda: end.is_set() or stopped()))
         except TutorialError as error:
             return error
 
+    def tell(text: str) -> None:
+        with lock:
+            say(text)
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        pending = futures = [pool.submit(one, machine) for machine in machines]
         try:
-            while pending:
-                pending = wait(pending, timeout=0.2).not_done
-                while not lines.empty():
-                    say(lines.get())
+            return dict(zip([machine.name for machine in machines], pool.map(one, machines), strict=True))
         finally:  # Ctrl-C: the copies end within a moment
             end.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-    return {machine.name: future.result() for machine, future in zip(machines, futures, strict=True)}

@@ -46,28 +46,24 @@ class Delivery:
                     f"{option} {path} is not inside the --workspace {workspace}, which is what --copy_to copies",
                     "Move it there, choose a larger --workspace, or leave out --copy_to with a shared folder.",
                 )
-        out = Path(plan.log_dir)
-        everything = files_in(workspace, skip=lambda path: path.is_relative_to(out))
-        results = f"{folder}/{RESULTS}/{of_this_start(name)}"
-        remote = replace(
-            plan,
-            cwd=folder,
-            part_config=f"{folder}/{Path(plan.part_config).relative_to(workspace)}",
-            ip_config=f"{folder}/{Path(plan.ip_config).relative_to(workspace)}",
-            log_dir=results,
-        )
+        everything = files_in(workspace, skip=lambda path: path.is_relative_to(plan.log_dir))
+        results = _results(folder, name)
+        there = {
+            name: f"{folder}/{Path(path).relative_to(workspace)}"
+            for name, path in [("part_config", plan.part_config), ("ip_config", plan.ip_config)]
+        }
+        remote = replace(plan, cwd=folder, log_dir=results, **there)
         return cls(remote, folder, _own_files(everything, plan), results)
 
     @classmethod
     def of_run(cls, partition: Path, plan: JobPlan, folder: str, out: Path) -> Delivery:
         """A training run of ours: the partition, the run's settings, and the checkpoints that it may continue from."""
-        name = of_this_start(out.name)
-        results, parts = f"{folder}/{RESULTS}/{name}", f"{folder}/partitions/{partition.name}"
+        results, parts = _results(folder, out.name), f"{folder}/partitions/{partition.name}"
+        own = results.removeprefix(f"{folder}/")
         job = json.loads((out / "job.json").read_text()) | {"partition": parts, "out": results}
         write_json(out / "job-remote.json", job)
         everything = {f"partitions/{partition.name}/{file}": path for file, path in files_in(partition).items()}
-        everything[f"{RESULTS}/{name}/job.json"] = out / "job-remote.json"
-        everything[f"{RESULTS}/{name}/ip_config.txt"] = out / "ip_config.txt"
+        everything |= {f"{own}/job.json": out / "job-remote.json", f"{own}/ip_config.txt": out / "ip_config.txt"}
         remote = replace(
             plan,
             cwd=folder,
@@ -77,9 +73,9 @@ class Delivery:
             log_dir=f"{results}/{Path(plan.log_dir).relative_to(out)}",
         )
         files = _own_files(everything, plan)
-        for own, machine in zip(files, plan.machines, strict=True):
-            for file, path in checkpoint_files(out, machine.name, first=machine == plan.machines[0]).items():
-                own[f"{RESULTS}/{name}/{file}"] = path
+        for k, machine in enumerate(plan.machines):
+            saved = checkpoint_files(out, machine.name, first=k == 0)
+            files[k] |= {f"{own}/{file}": path for file, path in saved.items()}
         return cls(remote, folder, files, results)
 
 
@@ -97,30 +93,21 @@ def checkpoint_files(run: Path, machine: str, *, first: bool) -> dict[str, Path]
     return files
 
 
-def of_this_start(name: str) -> str:
-    """A name on the machines that no other start has: events and logs of an earlier one are not taken for its own."""
-    return f"{name}-{uuid.uuid4().hex[:8]}"
+def _results(folder: str, name: str) -> str:
+    """A folder on the machines that no other start has: events and logs of an earlier one are not taken for its own."""
+    return f"{folder}/{RESULTS}/{name}-{uuid.uuid4().hex[:8]}"
 
 
 def _own_files(everything: Mapping[str, Path], plan: JobPlan) -> list[dict[str, Path]]:
-    """For each machine all files but the parts of the others."""
-    parts = part_files(Path(plan.part_config), len(plan.machines))
+    """For each machine all files but those that belong to the part of another alone, as the description names them."""
+    config = Path(plan.part_config)
+    description: Mapping[str, Any] = json.loads(config.read_text())
+    parts: list[set[Path]] = []
+    for k in range(len(plan.machines)):
+        named = [config.parent / str(name) for name in description.get(f"part-{k}", {}).values()]
+        parts.append({path.resolve() for first in named for path in first.parent.rglob("*")})
+    of_somebody, paths = set.union(*parts), {name: path.resolve() for name, path in everything.items()}
     return [
-        {
-            name: path
-            for name, path in everything.items()
-            if not any(path.resolve() in part for j, part in enumerate(parts) if j != k)
-        }
-        for k in range(len(plan.machines))
+        {name: path for name, path in everything.items() if paths[name] in part or paths[name] not in of_somebody}
+        for part in parts
     ]
-
-
-def part_files(part_config: Path, parts: int) -> list[set[Path]]:
-    """For each part, the files that belong to it alone, as the partition description names them."""
-    description: Mapping[str, Any] = json.loads(part_config.read_text())
-    found = []
-    for k in range(parts):
-        named = [part_config.parent / str(name) for name in description.get(f"part-{k}", {}).values()]
-        found.append({path.resolve() for first in named for path in first.parent.rglob("*")} if named else set())
-    shared = set.intersection(*found) if len(found) > 1 else set()
-    return [part - shared for part in found]

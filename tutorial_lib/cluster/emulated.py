@@ -109,7 +109,7 @@ class EmulatedCluster:
         raise EmulationUnavailable(message, _remedy(errors[0])) from None
 
     def _start_switch(self, user_namespace: bool) -> None:
-        self._line, theirs = socket.socketpair()
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a message is read as a whole
         self._switch = subprocess.Popen(
             run_module(sys.executable, "tutorial_lib.cluster._switch"),
             stdin=theirs,
@@ -127,13 +127,14 @@ class EmulatedCluster:
             "die_with_parent": threading.current_thread() is threading.main_thread(),
         }
         self._line.sendall(json.dumps(plan).encode())
-        for machine in self.machines:
-            message, self._fds[machine.name] = self._receive(f"{machine.name} to be set up")
+        while len(self._fds) < len(self.machines):
+            message, fds = self._receive("the emulated machines to be set up")
             if not message:
                 raise OSError(errno.ECHILD, "the process that sets up the machines ended at once")
-            if message != b"m":
+            if not fds:
                 report = json.loads(message)
                 raise OSError(report["errno"], report["step"])
+            self._fds[self.machines[int(message)].name] = fds
 
     def _receive(self, what: str) -> tuple[bytes, list[int]]:
         """The next message of the process behind the machines, and the open files that came with it."""

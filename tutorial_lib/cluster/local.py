@@ -57,10 +57,9 @@ class LocalCluster:
             self._lock.close()
             if error.errno != errno.EADDRINUSE:
                 raise
-            raise InputError(
-                "another job with --machines 1 is running on this host; both would share /dev/shm",
-                "Wait for it to end, or use --emulate N: each emulated machine has its own /dev/shm.",
-            ) from None
+            remedy = "Wait for it to end, or use --emulate N: each emulated machine has its own /dev/shm."
+            message = "another job with --machines 1 is running on this host; both would share /dev/shm"
+            raise InputError(message, remedy) from None
         clean_leftovers()
         problem = next(leftover_problems(leftovers()), None)
         if problem is not None:

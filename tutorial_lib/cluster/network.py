@@ -7,6 +7,7 @@ import ipaddress
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from socket import AF_INET
 
 import psutil
 
@@ -16,11 +17,11 @@ RETRIES = 3  # of one segment; fewer may be a short disturbance
 
 def interface_of(address: str) -> str:
     """Name of the network interface of this machine that has an IPv4 address."""
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address == address for entry in entries):
-            return name
-    known = sorted(e.address for entries in psutil.net_if_addrs().values() for e in entries if e.family == 2)
-    raise SystemExit(f"address {address} of ip_config.txt does not belong to this machine; it has {', '.join(known)}")
+    known = {e.address: name for name, found in psutil.net_if_addrs().items() for e in found if e.family == AF_INET}
+    if address in known:
+        return known[address]
+    has = ", ".join(sorted(known))
+    raise SystemExit(f"address {address} of ip_config.txt does not belong to this machine; it has {has}")
 
 
 def bytes_sent(interface: str) -> int:
@@ -53,8 +54,7 @@ class SilentPeers:
     """Finds peers that have stopped answering, from the retransmission counters of the kernel.
 
     A connection whose other end is gone without a word (a cut cable, a machine without power) looks healthy to a
-    program that only waits. But sooner or later one side sends something, and the kernel repeats it in vain. So no
-    traffic of our own is needed to notice.
+    program that only waits. But sooner or later one side sends something, and the kernel repeats it in vain.
 
     Args:
         addresses: IPv4 addresses of the other machines.
@@ -65,18 +65,12 @@ class SilentPeers:
 
     def look(self) -> dict[str, float]:
         """Address -> seconds for which the kernel has been repeating itself to it; call it every few seconds."""
-        now = time.monotonic()
-        repeating: dict[tuple[str, str], float] = {}
+        now, before, self._since = time.monotonic(), self._since, {}
         silent: dict[str, float] = {}
-        for fields in _connections():
-            peer = fields[2].rsplit(":", 1)[0]
-            retries = int(fields[6], 16)
-            if fields[3] not in (ESTABLISHED, SYN_SENT) or not retries or ipv4_of(peer) not in self.addresses:
-                continue
-            connection = (fields[1], fields[2])
-            repeating[connection] = self._since.get(connection, now)
-            if retries >= RETRIES:
-                address = ipv4_of(peer)
-                silent[address] = max(silent.get(address, 0.0), now - repeating[connection])
-        self._since = repeating
+        for _, own, other, state, _, _, retries, *_ in _connections():
+            address, times = ipv4_of(other.rsplit(":", 1)[0]), int(retries, 16)
+            if state in (ESTABLISHED, SYN_SENT) and times and address in self.addresses:
+                self._since[own, other] = since = before.get((own, other), now)
+                if times >= RETRIES:
+                    silent[address] = max(silent.get(address, 0.0), now - since)
         return silent

@@ -7,12 +7,13 @@ It lies in /dev/shm, which an emulated machine takes along when it is switched o
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from tutorial_lib.files import lock_now
 
 PREFIX = "dgl-job-"
 NOT_LOCKED_YET = f".{PREFIX}"
@@ -30,11 +31,7 @@ def parents() -> list[str]:
 
 @contextlib.contextmanager
 def sockets_folder() -> Iterator[str | None]:
-    """Make the folder, and remove it at the end.
-
-    Returns:
-        Its path; None where no folder has a name that is short enough.
-    """
+    """Make the folder, and remove it at the end. Yields its path; None where none has a name that is short enough."""
     for parent in parents():
         if len(os.fsencode(parent)) + 1 + len(PREFIX) + 8 > LONGEST:
             continue
@@ -45,8 +42,7 @@ def sockets_folder() -> Iterator[str | None]:
         lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
         path = os.path.join(parent, os.path.basename(new)[1:])
         try:
-            # Locked before it gets its name: nobody must take it for that of a killed agent.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_now(lock)  # before it gets its name: nobody must take it for that of a killed agent
             os.rename(new, path)
             yield path
         finally:
@@ -63,8 +59,7 @@ def remove_abandoned() -> None:
         with contextlib.suppress(OSError):
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(folder).st_uid == os.geteuid():
+                if lock_now(folder) and os.fstat(folder).st_uid == os.geteuid():
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(folder)

@@ -96,7 +96,7 @@ def send_files(channel: Channel, files: Mapping[str, Path]) -> int:
         needed = channel.receive()
         total, done = sum(table[name][0] for name in needed), 0
         for name in needed:
-            channel.doing = name
+            channel.where = f" ({name})"
             with files[name].open("rb") as file:
                 left = table[name][0]
                 while left:  # exactly as many bytes as were promised, or an error: the other side counts on them
@@ -108,7 +108,7 @@ def send_files(channel: Channel, files: Mapping[str, Path]) -> int:
                     channel.watch.moved(done, total)
                 if file.read(1):
                     raise ValueError(f"{name} became longer while it was copied")
-    channel.doing = ""
+    channel.where = ""
     if channel.receive() != {"received": len(needed)}:
         raise ValueError("it did not confirm the files")
     return len(needed)
@@ -144,7 +144,7 @@ def receive_files(
     channel.send(needed)
     total, done = sum(table[name][0] for name in needed), 0
     for name in needed:
-        channel.doing = name
+        channel.where = f" ({name})"
         try:
             _receive_file(channel, paths[name], table[name], done, total, durable)
         except (TimeoutError, ConnectionError):
@@ -155,7 +155,7 @@ def receive_files(
     if durable:
         for parent in {paths[name].parent for name in needed}:
             flush(parent)
-    channel.doing = ""
+    channel.where = ""
     channel.send({"received": len(needed)})
     return table, needed
 
