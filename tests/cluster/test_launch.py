@@ -109,13 +109,12 @@ def test_two_jobs_on_one_shm_are_refused(partition_of):
         LocalCluster().__enter__()
 
 
-def test_a_shm_that_is_too_small_is_found_first(partition_of, tmp_path, monkeypatch):
+def test_a_shm_that_is_too_small_for_the_evaluation_is_found_first(partition_of, tmp_path):
     """In a container /dev/shm has 64 MB by default; a server that fills it is killed by SIGBUS."""
-    real = os.statvfs
-    small = type("Small", (), {"f_bavail": 1000, "f_frsize": 4096})
-    monkeypatch.setattr(os, "statvfs", lambda path: small if str(path) == "/dev/shm" else real(path))
-    with pytest.raises(InputError, match="/dev/shm has 4 MB free; the server would put about"):
-        run_distributed(partition_of(1), Layout(emulate=None), TrainConfig(), tmp_path / "run")
+    wide = TrainConfig(hidden_size=10**7)  # the rows of its layers would take hundreds of GB
+    words = r"machine-0: /dev/shm: \d+ MB free; the servers would put about \d{6,} MB there"
+    with pytest.raises(InputError, match=words):
+        run_distributed(partition_of(1), Layout(emulate=None), wide, tmp_path / "run")
 
 
 def test_a_used_run_folder_is_refused(partition_of, tmp_path):

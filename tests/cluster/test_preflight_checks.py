@@ -40,7 +40,7 @@ def test_an_address_of_another_machine_and_the_wrong_order():
 
 
 def test_an_address_that_dgl_does_not_see(monkeypatch):
-    monkeypatch.setattr(preflight_checks, "addresses_as_dgl_sees_them", lambda: {"lo": "127.0.0.9"})
+    monkeypatch.setattr(preflight_checks, "ipv4_addresses", lambda: {"lo": ["127.0.0.9", "127.0.0.1"]})
     finding = the_fail(preflight_checks.address_findings_here(EMPTY, 0))
     assert "is not the first address of lo, and DGL sees the first one only: 127.0.0.9" in finding.detail
 
@@ -48,7 +48,7 @@ def test_an_address_that_dgl_does_not_see(monkeypatch):
 def test_addresses_are_those_of_dgl():
     from dgl.distributed.rpc_client import local_ip4_addr_list
 
-    assert set(preflight_checks.addresses_as_dgl_sees_them().values()) == local_ip4_addr_list()
+    assert {addresses[0] for addresses in preflight_checks.ipv4_addresses().values()} == local_ip4_addr_list()
 
 
 def test_interfaces(monkeypatch):
@@ -131,7 +131,7 @@ def test_a_second_format_needs_more_shared_memory(damaged):
 
 
 def test_leftovers_of_each_kind():
-    found = Leftovers(live=[MarkedJob("m", 77, 0, ("a",))], foreign=["b-kvdata-", "c-kvdata-"], users={"b-kvdata-": 88})
+    found = Leftovers(live=[MarkedJob("m", 77, ("a",))], foreign=["b-kvdata-", "c-kvdata-"], users={"b-kvdata-": 88})
     live, used, idle = preflight_checks.leftover_problems(found)
     assert "another job is running on this machine (process 77)" in live.detail
     assert used.detail.endswith("uses /dev/shm: process 88")
@@ -191,13 +191,13 @@ def test_the_program_and_its_script(tmp_path, command, words):
     (tmp_path / "train.py").write_text("")
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")
     (tmp_path / "run.sh").chmod(0o755)
-    findings = list(preflight_checks.command_findings(replace(EMPTY, command=command, cwd=str(tmp_path)), 0))
+    findings = [preflight_checks.command_finding(replace(EMPTY, command=command, cwd=str(tmp_path)), 0)]
     assert (words in the_fail(findings).detail) if words else not failed(findings)
 
 
 def test_a_working_directory_that_does_not_exist(tmp_path):
     plan = replace(EMPTY, command=["true"], cwd=str(tmp_path / "none"))
-    assert "none does not exist" in the_fail(preflight_checks.command_findings(plan, 0)).detail
+    assert "none does not exist" in the_fail([preflight_checks.command_finding(plan, 0)]).detail
 
 
 def test_the_address_file_of_a_machine(tmp_path):

@@ -112,30 +112,28 @@ class Coordinator:
             JobFailed: with the first cause. KeyboardInterrupt: after everything has been stopped.
         """
         if self._preflight:
-            self._stage("checks")
+            self._event("stage", stage="checks")
             for finding in require(self.cluster, self._remote, allow_public=self._allow_public):
                 if finding.status == OK and finding.remedy:  # allowed, and to be known
-                    text = f"{finding.sentence}. {finding.remedy}"
-                    self.on_event({"kind": "warning", "text": text, "time": time.time()})
+                    self._event("warning", text=f"{finding.sentence}. {finding.remedy}")
         self._progress = Progress()
         try:
             self.agents.start()
-            self._stage("servers")
+            self._event("stage", stage="servers")
             self._wait_for("serving", self.limits.serving, "the DGL servers to load their parts and listen")
-            self._stage("trainers")
+            self._event("stage", stage="trainers")
             self.agents.tell_all("trainers")
             self._wait_for("trainers_done", self.limits.job, "the trainers to finish")
-            self._stage("leaving")
+            self._event("stage", stage="leaving")
             if not self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False):
-                text = f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped"
-                self._warn(text)
+                self._warn(f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped")
         except JobFailed as failure:
             raise self._first_cause(failure) from None
         finally:
             try:
                 self.agents.stop(self.limits.stopping, self._take_quietly)
             finally:
-                self.agents.clean_up(set(range(len(self.plan.machines))) - self._said.get("done", set()))
+                self.agents.clean_up(self._missing("done"))
         return self.use
 
     def cancel(self, error: BaseException) -> None:
@@ -154,24 +152,28 @@ class Coordinator:
                 first = first if other.is_consequence else other
         return first
 
+    def _event(self, kind: str, **fields: Any) -> None:
+        self.on_event({"kind": kind, **fields, "time": time.time()})
+
     def _warn(self, text: str) -> None:
         with contextlib.suppress(JobError):  # of a reporter that ends the job by raising: it will do so again
-            self.on_event({"kind": "warning", "text": text, "time": time.time()})
+            self._event("warning", text=text)
 
     def _check_cancelled(self) -> None:
         if self._cancelled is not None:
             error, self._cancelled = self._cancelled, None
-            self.on_event({"kind": "stopped", "time": time.time()})
+            self._event("stopped")
             raise error
 
-    def _stage(self, name: str) -> None:
-        self.on_event({"kind": "stage", "stage": name, "time": time.time()})
+    def _missing(self, kind: str) -> set[int]:
+        """Machines that have not sent a message of this kind yet."""
+        return set(range(len(self.plan.machines))) - self._said.get(kind, set())
 
     def _wait_for(self, kind: str, seconds: float | None, what: str, *, fatal: bool = True) -> bool:
         """Take messages until every machine has sent ``kind``; some may have done so during an earlier wait."""
         self._check_cancelled()
         deadline = None if seconds is None else time.monotonic() + seconds
-        while missing := set(range(len(self.plan.machines))) - self._said.get(kind, set()):
+        while missing := self._missing(kind):
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 if not fatal:
@@ -182,9 +184,9 @@ class Coordinator:
             # A wait without a limit would not notice Ctrl-C on some platforms.
             if (received := self.agents.receive(min(left, 1.0))) is None:
                 continue
-            index, message = received
-            self._take(index, message)
-            if index >= 0 and index not in self.agents.open and index not in self._said.get(kind, set()):
+            self._take(*received)
+            index = received[0]
+            if index in self._missing(kind) and index not in self.agents.open:
                 raise failure(self.plan, index, "agent", 0, f"the agent ended; waited for {what}")
         return True
 
@@ -227,9 +229,8 @@ class Coordinator:
             self._check_cancelled()
             return
         if message is None:
-            expected = index not in self.agents.open
-            self.agents.open.discard(index)
-            if not expected:
+            if index in self.agents.open:
+                self.agents.open.discard(index)
                 raise failure(self.plan, index, "agent", 0, self._how_the_agent_ended(index))
             return
         self._progress.note(index, message)
@@ -237,12 +238,13 @@ class Coordinator:
         if message["type"] == "event":
             self._take_event(index, message["event"])
         elif message["type"] == "exited":
-            self._record({"kind": "exited", "time": time.time(), **_without_type(message)}, index)
+            message = {key: value for key, value in message.items() if key != "type"}
+            self._record({"kind": "exited", "time": time.time(), **message}, index)
         elif message["type"] == "failed":
             raise exit_failure(self.plan, index, message)
         elif message["type"] == "dropped":
-            text = f"{self.plan.machines[index].name}: {message['count']} step events were dropped, nobody read them"
-            self._warn(text)
+            name = self.plan.machines[index].name
+            self._warn(f"{name}: {message['count']} step events were dropped, nobody read them")
         elif message["type"] == "stacks":
             self._stacks[index] = [Stack(**fields) for fields in message["stacks"]]
         elif message["type"] == "done":
@@ -267,7 +269,3 @@ class Coordinator:
             role, k = event.get("role", "trainer"), event["local_rank"]
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
             raise failure(self.plan, index, role, k, cause, tail=event["traceback"], log=f"trainer-{k}.log")
-
-
-def _without_type(message: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in message.items() if key != "type"}

@@ -44,6 +44,7 @@ class JobPlan:
         silence: seconds without a word from the coordinator after which an agent ends its share; None where the
             connection is a pipe on this computer, which tells at once.
         collective_seconds: time limit of the trainers' collectives.
+        shm_of_trainers: bytes that the trainers will add to /dev/shm of each machine, where that is known.
     """
 
     machines: Sequence[Machine]
@@ -63,6 +64,7 @@ class JobPlan:
     shell: bool = False
     silence: float | None = None
     collective_seconds: float = 600.0
+    shm_of_trainers: int = 0
 
     @property
     def world_size(self) -> int:

@@ -42,7 +42,7 @@ class PreflightFailed(InputError):
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = list(findings)
-        first, *rest = [finding for finding in findings if finding.status == FAIL]
+        first, *rest = Findings(findings).failed
         super().__init__(first.sentence, "\n".join([*first.remedy.splitlines(), *map(str, rest)]))
 
 
@@ -57,10 +57,10 @@ def require(cluster: Cluster, plan: JobPlan, *, allow_public: bool = False, time
     Raises:
         PreflightFailed: naming the first failing check and its machine; the remedy has the others.
     """
-    findings = [*address_findings(plan.machines, allow_public=allow_public), *client_findings(plan)]
-    if not any(finding.status == FAIL for finding in findings):  # else a public machine would be contacted
+    findings = Findings([*address_findings(plan.machines, allow_public=allow_public), *client_findings(plan)])
+    if not findings.failed:  # else a public machine would be contacted
         findings += examine_cluster(cluster, plan, timeout=timeout)
-    if any(finding.status == FAIL for finding in findings):
+    if findings.failed:
         raise PreflightFailed(findings)
     return findings
 
@@ -72,12 +72,12 @@ def address_findings(machines: Sequence[Machine], *, allow_public: bool = False)
         address = ipaddress.ip_address(machine.address)
         if address.is_private or address.is_loopback or address.is_link_local:
             continue
-        detail = f"{address} is a public address; DGL unpickles what arrives on its ports: who reaches them runs code"
-        remedy = "Use addresses of a private network, or, behind a firewall, --allow_public_addresses."
         if allow_public:
             findings.append(Finding("addresses", OK, f"{address} is public, and allowed explicitly", "", machine.name))
-        else:
-            findings.append(Finding("addresses", FAIL, detail, remedy, machine.name))
+            continue
+        detail = f"{address} is a public address; DGL unpickles what arrives on its ports: who reaches them runs code"
+        remedy = "Use addresses of a private network, or, behind a firewall, --allow_public_addresses."
+        findings.append(Finding("addresses", FAIL, detail, remedy, machine.name))
     return findings or [Finding("addresses", OK, f"{len(machines)} private ones")]
 
 
@@ -96,16 +96,14 @@ def client_findings(plan: JobPlan, environ: Mapping[str, str] | None = None) -> 
         "DGL_CONF_PATH": plan.part_config,
         "DGL_DIST_MODE": "distributed",
     }
-    sizes = f"{len(plan.machines)} machines x {plan.trainers} trainers x (1 + {plan.samplers} samplers)"
-    detail = f"{plan.num_clients} = {sizes}"
-    remedy = "Leave the variable out of --extra_envs: the job sets it."
     wrong = [name for name in own if plan.env.get(name, own[name]) != own[name]]
     if wrong:
         given = ", ".join(f"{name} is set to {plan.env[name]!r}, the job needs {own[name]!r}" for name in wrong)
-        return [Finding("clients", FAIL, given, remedy)]
+        return [Finding("clients", FAIL, given, "Leave the variable out of --extra_envs: the job sets it.")]
     ignored = [name for name in own if environ.get(name, own[name]) != own[name]]
     note = f"; {', '.join(ignored)} of your shell is not used" if ignored else ""
-    return [Finding("clients", OK, detail + note)]
+    sizes = f"{len(plan.machines)} machines x {plan.trainers} trainers x (1 + {plan.samplers} samplers)"
+    return [Finding("clients", OK, f"{plan.num_clients} = {sizes}{note}")]
 
 
 @dataclass
@@ -126,10 +124,11 @@ def examine_cluster(cluster: Cluster, plan: JobPlan, *, timeout: float = 30.0) -
         cluster: entered; its ``popen`` is what starts the program, its ``python`` (if it has one) the interpreter.
         timeout: seconds; a machine that has not answered by then is named in a fail.
     """
-    answers = ask_machines(cluster, plan, timeout)
+    from tutorial_lib.cluster.preflight_checks import environment
+
     findings = Findings()
     environments: dict[str, dict[str, str]] = {}
-    for machine, answer in zip(plan.machines, answers, strict=True):
+    for machine, answer in zip(plan.machines, _ask_machines(cluster, plan, timeout), strict=True):
         if answer.problem:
             remedy = answer.stderr or "Nothing was printed. Try by hand what the job does: start python there."
             findings.append(Finding("preflight", FAIL, answer.problem, remedy, machine.name))
@@ -138,43 +137,34 @@ def examine_cluster(cluster: Cluster, plan: JobPlan, *, timeout: float = 30.0) -
         found = [Finding.from_dict(values) for values in answer.document["findings"]]
         findings += [replace(finding, machine=machine.name) for finding in found]
         findings.append(clock_finding(machine.name, answer))
-    from tutorial_lib.cluster.preflight_checks import environment
-
     return Findings([*findings, *version_findings(environments, environment())])
 
 
-def ask_machines(cluster: Cluster, plan: JobPlan, timeout: float) -> list[Answer]:
+def _ask_machines(cluster: Cluster, plan: JobPlan, timeout: float) -> list[Answer]:
     """Start the preflight everywhere; from each machine an answer, or the reason why there is none in time."""
     python = getattr(cluster, "python", None) or sys.executable
-    answers, processes, threads, started = [], [], [], []
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    answers = []
+    asked: list[tuple[Machine, subprocess.Popen, threading.Thread]] = []
     try:
         for index, machine in enumerate(plan.machines):
-            answer = Answer(time.time())
-            answers.append(answer)
+            answers.append(answer := Answer(time.time()))
             argv = [*run_module(python, "tutorial_lib.cluster.preflight"), str(index), str(timeout)]
             try:
-                process = cluster.popen(
-                    machine,
-                    argv,
-                    cwd=plan.cwd or None,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                )
+                process = cluster.popen(machine, argv, cwd=plan.cwd or None, **pipes)
             except OSError as error:
                 answer.problem = f"cannot start {argv[0]!r}: {error.strerror}"
                 continue
-            processes.append(process)
-            started.append(machine)
-            threads.append(threading.Thread(target=_collect, args=(process, plan, timeout, answer), daemon=True))
-            threads[-1].start()
-        for thread, machine in zip(threads, started, strict=True):
+            thread = threading.Thread(target=_collect, args=(process, plan, timeout, answer), daemon=True)
+            asked.append((machine, process, thread))
+            thread.start()
+        for machine, _process, thread in asked:
             for left in attempts(f"the checks on {machine.name}", timeout + ENDING_SECONDS, pause=0):
                 thread.join(min(left, 1.0))
                 if not thread.is_alive():
                     break
     finally:
-        for process in processes:  # after Ctrl-C, some still run
+        for _machine, process, _thread in asked:  # after Ctrl-C, some still run
             if process.poll() is None:
                 process.kill()
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -228,23 +218,22 @@ def version_findings(environments: Mapping[str, dict[str, str]], own: dict[str, 
     if not environments:
         return []
     first_name, first = next(iter(environments.items()))
+    remedy = "Install the same requirements.lock and the same tutorial_lib on every machine."
     findings = []
     for name, found in environments.items():
         for key in SAME_EVERYWHERE:
             mine = key in ("tutorial_lib", "digest")
-            reference, whose = (own, "the coordinator") if mine else (first, first_name)
-            version, expected = found.get(key, "unknown"), reference.get(key, "unknown")
-            what = "the text of tutorial_lib (digest)" if key == "digest" else key
-            remedy = "Install the same requirements.lock and the same tutorial_lib on every machine."
+            version, expected = (place.get(key, "unknown") for place in (found, own if mine else first))
+            detail = f"{'the text of tutorial_lib (digest)' if key == 'digest' else key} is {version}"
             if version in ("not installed", "unknown"):
-                detail = f"{what} is {version} for {found.get('executable', 'python')}"
-                findings.append(Finding("versions", FAIL, detail, remedy, name))
+                detail += f" for {found.get('executable', 'python')}"
             elif version != expected:
-                findings.append(Finding("versions", FAIL, f"{what} is {version}, {whose} has {expected}", remedy, name))
-    if findings:
-        return findings
-    same = ", ".join(f"{key} {first[key]}" for key in SAME_EVERYWHERE if key != "digest")
-    return [Finding("versions", OK, f"{same} on {len(environments)} machines")]
+                detail += f", {'the coordinator' if mine else first_name} has {expected}"
+            else:
+                continue
+            findings.append(Finding("versions", FAIL, detail, remedy, name))
+    same = ", ".join(f"{key} {first.get(key)}" for key in SAME_EVERYWHERE if key != "digest")
+    return findings or [Finding("versions", OK, f"{same} on {len(environments)} machines")]
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import importlib.metadata
 import os
@@ -15,7 +14,6 @@ import platform
 import resource
 import shutil
 import socket
-import struct
 import sys
 import time
 import traceback
@@ -32,7 +30,6 @@ from tutorial_lib.cluster.shm import SHM, Leftovers, clean_leftovers, leftovers
 from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.errors import InputError
 
-SIOCGIFADDR = 0x8915
 LEAST_OPEN_FILES = 1024
 DYING_SECONDS = 3.0
 FILES_AT_REST, FILES_PER_PEER = 256, 8  # seen: 20 and 5; samplers hand over tensors as open files, too
@@ -47,7 +44,7 @@ def examine_machine(plan: JobPlan, index: int, checksum_seconds: float = 10.0) -
         segment_findings,  # before the size: what is cleaned up is free again
         lambda: [shared_memory(plan, index)],
         lambda: part_findings(plan, index, checksum_seconds),
-        lambda: command_findings(plan, index),
+        lambda: [command_finding(plan, index)],
         lambda: [ip_config_finding(plan)],
         lambda: [log_folder(plan, index)],
     ]
@@ -67,22 +64,13 @@ def examine_machine(plan: JobPlan, index: int, checksum_seconds: float = 10.0) -
 
 def environment() -> dict[str, str]:
     """Versions on this machine, without importing what they are versions of."""
-
-    def version(name: str) -> str:
+    found = {"host": platform.node(), "executable": sys.executable, "python": platform.python_version()}
+    for name in ("torch", "dgl"):
         try:
-            return importlib.metadata.version(name)
+            found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            return "not installed"
-
-    return {
-        "host": platform.node(),
-        "executable": sys.executable,
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "dgl": version("dgl"),
-        "tutorial_lib": tutorial_lib.__version__,
-        "digest": package_digest(),
-    }
+            found[name] = "not installed"
+    return {**found, "tutorial_lib": tutorial_lib.__version__, "digest": package_digest()}
 
 
 def package_digest(folder: Path | None = None) -> str:
@@ -94,42 +82,31 @@ def package_digest(folder: Path | None = None) -> str:
     return digest.hexdigest()[:12]
 
 
-def addresses_as_dgl_sees_them() -> dict[str, str]:
-    """IPv4 address by interface. DGL asks with SIOCGIFADDR (``local_ip4_addr_list``): the first one of each only."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
-                found[name] = socket.inet_ntoa(answer[20:24])
-    return found
+def ipv4_addresses() -> dict[str, list[str]]:
+    """IPv4 addresses by interface. DGL (``local_ip4_addr_list``) sees the first one of each only."""
+    found = {name: [e.address for e in es if e.family == socket.AF_INET] for name, es in psutil.net_if_addrs().items()}
+    return {name: addresses for name, addresses in found.items() if addresses}
 
 
 def address_findings_here(plan: JobPlan, index: int) -> Iterator[Finding]:
     """The plan's address belongs to this machine, and the interface that carries it is up."""
-    machine = plan.machines[index]
-    own = {e.address: name for name, es in psutil.net_if_addrs().items() for e in es if e.family == socket.AF_INET}
-    seen = addresses_as_dgl_sees_them()
-    if machine.address not in own:
-        has = ", ".join(sorted(own)) or "none"
-        others = [k for k, other in enumerate(plan.machines) if other.address in own]
+    machine, seen = plan.machines[index], ipv4_addresses()
+    own = {address: name for name, addresses in seen.items() for address in addresses}
+    carrier = own.get(machine.address)
+    if carrier is None:
+        detail = f"{machine.address} (line {index + 1}) does not belong to this machine; it has "
         remedy = "DGL would take this machine for machine 0, without a word. Correct ip_config.txt."
-        if others:
-            k = others[0]
-            remedy = (
-                f"It has {plan.machines[k].address}, of line {k + 1}: are the lines of ip_config.txt in wrong order?"
-            )
-        detail = f"{machine.address} (line {index + 1}) does not belong to this machine; it has {has}"
-        yield Finding("address", FAIL, detail, remedy)
+        for k, other in enumerate(plan.machines):
+            if other.address in own:
+                remedy = f"It has {other.address}, of line {k + 1}: are the lines of ip_config.txt in wrong order?"
+                break
+        yield Finding("address", FAIL, detail + (", ".join(sorted(own)) or "none"), remedy)
         return
-    carrier = own[machine.address]
-    if machine.address not in seen.values():
-        first = seen.get(carrier.split(":")[0], "another one")
-        detail = f"{machine.address} is not the first address of {carrier}, and DGL sees the first one only: {first}"
-        remedy = f"DGL would take this machine for machine 0. Use {first} in ip_config.txt, or make it the first."
-        yield Finding("address", FAIL, detail, remedy)
-    else:
-        yield Finding("address", OK, f"{machine.address} on {carrier}")
+    first = seen.get(carrier.split(":")[0], ["another one"])[0]  # eth0:1 is eth0's, by another name
+    detail = f"{machine.address} is not the first address of {carrier}, and DGL sees the first one only: {first}"
+    remedy = f"DGL would take this machine for machine 0. Use {first} in ip_config.txt, or make it the first."
+    good = machine.address == first
+    yield verdict(good, "address", f"{machine.address} on {carrier}" if good else detail, remedy)
     yield _interface(machine.interface or carrier, carrier, machine.address)
 
 
@@ -202,18 +179,16 @@ def open_files(plan: JobPlan) -> Finding:
 
 def segment_findings() -> Iterator[Finding]:
     """DGL's files in /dev/shm from before: those of a dead job of ours are removed, others refused."""
-    removed = clean_leftovers()
-    deadline = time.monotonic() + DYING_SECONDS
+    removed, deadline = clean_leftovers(), time.monotonic() + DYING_SECONDS
     while any(job.in_use for job in leftovers().dead) and time.monotonic() < deadline:
         time.sleep(0.1)  # processes of a job that was killed a moment ago
         removed += clean_leftovers()
+    problems = list(leftover_problems(leftovers()))
     if removed:
         yield Finding("leftovers", OK, f"removed {len(removed)} files that a killed job left in /dev/shm")
-    found = leftovers()
-    problems = list(leftover_problems(found))
-    yield from problems
-    if not removed and not problems:
+    elif not problems:
         yield Finding("leftovers", OK, "no files of another job in /dev/shm")
+    yield from problems
 
 
 def leftover_problems(found: Leftovers) -> Iterator[Finding]:
@@ -240,38 +215,35 @@ def shared_memory(plan: JobPlan, index: int) -> Finding:
     except OSError as error:
         return Finding("/dev/shm", FAIL, str(error.strerror), "DGL servers share their part through /dev/shm.")
     free = usage.f_bavail * usage.f_frsize
-    if not plan.part_config:
-        return Finding("/dev/shm", SKIP, f"{free / 1e6:.0f} MB free; what is needed depends on the partition")
     try:
         needed = shm_bytes_needed(plan, index)
     except BadFile:
-        return Finding("/dev/shm", SKIP, f"{free / 1e6:.0f} MB free; the partition cannot be read")
+        why = "the partition cannot be read" if plan.part_config else "what is needed depends on the partition"
+        return Finding("/dev/shm", SKIP, f"{free / 1e6:.0f} MB free; {why}")
     detail = f"{free / 1e6:.0f} MB free; the servers would put about {needed / 1e6:.0f} MB there"
     size = 2 * needed // 10**9 + 1
     remedy = f"sudo mount -o remount,size={size}G /dev/shm (docker: --shm-size={size}g), or more and smaller parts."
+    if plan.shm_of_trainers:
+        remedy += " Or take a smaller --scale, or --emulate 1: an emulated machine has its own."
     return verdict(free >= needed, "/dev/shm", detail, remedy)
 
 
-def command_findings(plan: JobPlan, index: int) -> Iterator[Finding]:
+def command_finding(plan: JobPlan, index: int) -> Finding:
     """The working directory, the program that the command names, and its script."""
     if not plan.command:
-        yield Finding("command", SKIP, "no command given")
-        return
-    cwd = Path(plan.cwd)
+        return Finding("command", SKIP, "no command given")
+    cwd, everywhere = Path(plan.cwd), "It must exist on every machine."
     if not cwd.is_dir():
-        yield Finding("command", FAIL, f"the working directory {cwd} does not exist", "It must exist on every machine.")
-        return
+        return Finding("command", FAIL, f"the working directory {cwd} does not exist", everywhere)
     program, *arguments = plan.command
     path = trainer_env(plan, index, "", 1)["PATH"]
     found = shutil.which(str(cwd / program) if "/" in program else program, path=path)
     if found is None:
-        yield Finding("command", FAIL, f"there is no program {program!r} on this machine", f"Looked for in {path}")
-        return
+        return Finding("command", FAIL, f"there is no program {program!r} on this machine", f"Looked for in {path}")
     script = next((word for word in arguments if not word.startswith("-")), "")
     if Path(program).name.startswith("python") and arguments[:1] == [script] and not (cwd / script).exists():
-        yield Finding("command", FAIL, f"there is no script {cwd / script}", "It must exist on every machine.")
-        return
-    yield Finding("command", OK, found)
+        return Finding("command", FAIL, f"there is no script {cwd / script}", everywhere)
+    return Finding("command", OK, found)
 
 
 def ip_config_finding(plan: JobPlan) -> Finding:

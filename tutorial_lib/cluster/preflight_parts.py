@@ -75,13 +75,20 @@ def part_findings(plan: JobPlan, index: int, checksum_seconds: float) -> Iterato
         remedy = AGAIN if "parts for" in str(error) else f"The path must hold on every machine. {AGAIN}"
         yield Finding("partition", FAIL, str(error), remedy)
         return
-    problems = list(_damage(part))
-    yield from problems
-    if problems:
-        return
-    yield _checksums(part, plan, checksum_seconds)
-    yield _formats(part, plan)
-    yield _dtypes(part)
+    whole = True
+    for key, path in {"": part.config, **part.files}.items():
+        try:
+            check_file(path, key, part.manifest.get(path))
+        except BadFile as error:
+            whole = False
+            yield Finding("partition", FAIL, f"{path} {error}", REPAIR)
+        except OSError as error:
+            whole = False
+            yield Finding("partition", FAIL, f"cannot read {path}: {error.strerror}", "Its user needs to read it.")
+    if whole:
+        yield _checksums(part, plan, checksum_seconds)
+        yield _formats(part, plan)
+        yield _dtypes(part)
 
 
 def read_part(config: Path, index: int, machines: int) -> Part:
@@ -100,27 +107,15 @@ def read_part(config: Path, index: int, machines: int) -> Part:
     return Part(config, index, description)
 
 
-def _damage(part: Part) -> Iterator[Finding]:
-    """A fail for each file that is missing, has another size, or cannot be what it should."""
-    for key, path in {"": part.config, **part.files}.items():
-        if not path.is_file():
-            yield Finding("partition", FAIL, f"{path} is missing", REPAIR)
-            continue
-        size, expected = path.stat().st_size, part.manifest.get(path)
-        if expected is not None and size != expected["bytes"]:
-            detail = f"{path} has {size} bytes, expected {expected['bytes']}"
-            yield Finding("partition", FAIL, detail, REPAIR)
-            continue
-        try:
-            check_header(path, key)
-        except BadFile as error:
-            yield Finding("partition", FAIL, f"{path} {error}", REPAIR)
-        except OSError as error:
-            yield Finding("partition", FAIL, f"cannot read {path}: {error.strerror}", "Its user needs to read it.")
-
-
-def check_header(path: Path, key: str) -> None:
-    """Raise BadFile unless the file begins (and, where its layout tells, ends) as a file of this kind does."""
+def check_file(path: Path, key: str, expected: dict[str, Any] | None) -> None:
+    """Raise BadFile unless the file is there, has the size that the manifest expects, and begins (and, where its layout
+    tells, ends) as a file of this kind does.
+    """
+    if not path.is_file():
+        raise BadFile("is missing")
+    size = path.stat().st_size
+    if expected is not None and size != expected["bytes"]:
+        raise BadFile(f"has {size} bytes, expected {expected['bytes']}")
     if key in FEATURES:
         tensor_types(path)
     elif key == GRAPHBOLT:
@@ -130,7 +125,7 @@ def check_header(path: Path, key: str) -> None:
         with path.open("rb") as file:
             if file.read(8) != struct.pack("<Q", GRAPH_MAGIC):
                 raise BadFile("is not a file of dgl.save_graphs")
-    elif path.stat().st_size == 0:
+    elif size == 0:
         raise BadFile("is empty")
 
 
@@ -220,9 +215,9 @@ def _formats(part: Part, plan: JobPlan) -> Finding:
 
 def _dtypes(part: Part) -> Finding:
     """bfloat16 is partitioned without a word; the server then dies of ``Do not know how to handle type bfloat16``."""
-    types = {
-        name: kind for key in FEATURES if key in part.files for name, kind in tensor_types(part.files[key]).items()
-    }
+    types: dict[str, str] = {}
+    for key in FEATURES:
+        types |= tensor_types(part.files[key]) if key in part.files else {}
     bad = [f"{name} is {kind}" for name, kind in types.items() if kind not in HELD_BY_SERVERS]
     if bad:
         remedy = "Convert before partitioning: graph.ndata[NAME] = graph.ndata[NAME].float()"
@@ -231,7 +226,7 @@ def _dtypes(part: Part) -> Finding:
 
 
 def shm_bytes_needed(plan: JobPlan, index: int) -> int:
-    """Bytes that the servers of machine ``index`` put into /dev/shm, from file sizes; what a trainer adds is not known.
+    """Bytes that the servers of machine ``index`` put into /dev/shm, from file sizes, and what the plan's trainers add.
 
     Measured with DGL 2.1.0: the features as they are, and with one format (``csc``) as much as graph.dgl has.
     Backup servers share all of it. Raises BadFile where ``read_part`` does.
@@ -240,4 +235,4 @@ def shm_bytes_needed(plan: JobPlan, index: int) -> int:
     sizes = {key: path.stat().st_size for key, path in part.files.items() if path.is_file()}
     formats = len(plan.graph_format.split(","))
     structure = sizes.get(STRUCTURE, sizes.get(GRAPHBOLT, 0)) * (1 + FORMAT_SHARE * (formats - 1))
-    return int(structure) + sum(sizes.get(key, 0) for key in FEATURES)
+    return int(structure) + sum(sizes.get(key, 0) for key in FEATURES) + plan.shm_of_trainers

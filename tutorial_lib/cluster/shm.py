@@ -45,10 +45,13 @@ def dgl_segments() -> list[str]:
 
 def graph_name_in(part_config: str | Path) -> str | None:
     """``graph_name`` of a partition description; None where there is no such file or it does not say."""
-    try:
-        name = json.loads(Path(part_config).read_text())["graph_name"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return _name_in(json.loads(Path(part_config).read_text()))
+    return None
+
+
+def _name_in(content: dict) -> str | None:
+    name = content["graph_name"]
     return name if isinstance(name, str) and name else None
 
 
@@ -111,7 +114,7 @@ def job_marker(graph_name: str | None, before: set[str]) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class MarkedJob:
-    """A job with a marker: its process, its user, and the files in /dev/shm that are its own now.
+    """A job with a marker: its process, and the files in /dev/shm that are its own now.
 
     Attributes:
         in_use: of a dead job, files with names as its own that some process has mapped: one that is about to end,
@@ -120,7 +123,6 @@ class MarkedJob:
 
     marker: str
     pid: int
-    uid: int
     files: tuple[str, ...]
     in_use: tuple[str, ...] = ()
 
@@ -149,26 +151,22 @@ def leftovers() -> Leftovers:
     marker (DGL's own launch tool) may have made it.
     """
     names = set(os.listdir(SHM))
-    live, dead = [], []
+    live, ended = [], []
     for name in sorted(names):
         if name.startswith(MARKER) and (read := _read_marker(name)) is not None:
-            job, running = read
-            files = {n for n in names - job["before"] if _belongs(n, job["graph_name"])}
+            pid, graph_name, before, owner, running = read
+            job = MarkedJob(name, pid, tuple(sorted(n for n in names - before if _belongs(n, graph_name))))
             if running:
-                live.append(MarkedJob(name, job["pid"], job["uid"], tuple(sorted(files))))
-            elif job["uid"] == os.geteuid():
-                dead.append(MarkedJob(name, job["pid"], job["uid"], tuple(sorted(files))))
+                live.append(job)
+            elif owner == os.geteuid():
+                ended.append(job)
     taken = {name for job in live for name in job.files}
-    suspects = ({name for name in names if _SEGMENT.fullmatch(name)} | {n for job in dead for n in job.files}) - taken
+    suspects = ({name for name in names if _SEGMENT.fullmatch(name)} | {n for job in ended for n in job.files}) - taken
     users = processes_using(suspects)
-    dead = [
-        replace(
-            job,
-            files=tuple(n for n in job.files if n not in taken and n not in users),
-            in_use=tuple(n for n in job.files if n in users),
-        )
-        for job in dead
-    ]
+    dead = []
+    for job in ended:
+        free = tuple(n for n in job.files if n not in taken and n not in users)
+        dead.append(replace(job, files=free, in_use=tuple(n for n in job.files if n in users)))
     foreign = suspects - {name for job in dead for name in job.files}
     return Leftovers(dead, live, sorted(foreign), {n: pid for n, pid in users.items() if n in foreign})
 
@@ -188,23 +186,18 @@ def _opened_marker(name: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _read_marker(name: str) -> tuple[dict, bool] | None:
-    """Content of a marker and whether its process lives; None for one that just went or that is none of ours."""
+def _read_marker(name: str) -> tuple[int, str | None, set[str], int, bool] | None:
+    """Process, graph, names from before and user of a job, and whether it lives; None for a marker that is none."""
     wrong = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
     with contextlib.suppress(*wrong), _opened_marker(name) as file:
         content = json.loads(file.read(_LARGEST_MARKER))
-        graph_name = content["graph_name"]
-        job = {
-            "pid": int(content["pid"]),
-            "uid": os.fstat(file.fileno()).st_uid,  # what the kernel says, not what the file says
-            "graph_name": graph_name if isinstance(graph_name, str) and graph_name else None,
-            "before": set(map(str, content["before"])),
-        }
+        pid, before, graph_name = int(content["pid"]), set(map(str, content["before"])), _name_in(content)
+        owner = os.fstat(file.fileno()).st_uid  # what the kernel says, not what the file says
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return job, True
-        return job, False
+            return pid, graph_name, before, owner, True
+        return pid, graph_name, before, owner, False
     return None
 
 

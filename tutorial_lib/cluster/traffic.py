@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Sequence
-
-from tutorial_lib.errors import TutorialError
 
 LOOK_SECONDS = 0.25
 INET_DIAG_INFO = 2  # number of the extension with a connection's counters
-
-
-class TrafficUnknown(TutorialError):
-    """This kernel has no list of connections with counters; the sums over network interfaces remain."""
 
 
 def received_by_peer() -> dict[str, int]:
@@ -26,7 +21,7 @@ def received_by_peer() -> dict[str, int]:
     Connections of this machine with itself are included, under its own addresses.
 
     Raises:
-        TrafficUnknown: the kernel does not tell.
+        OSError: this kernel has no list of connections with counters.
     """
     return _sums(_connections())
 
@@ -55,7 +50,7 @@ class Traffic:
         self._next = time.monotonic() + LOOK_SECONDS
         try:
             found = _connections()
-        except TrafficUnknown:
+        except OSError:  # the sums over network interfaces remain
             self._addresses.clear()
         else:
             self._seen.update({key: count for key, count in found.items() if key[0] in self._addresses})
@@ -67,10 +62,10 @@ class Traffic:
 
 
 def _sums(connections: dict[tuple[str, int], int]) -> dict[str, int]:
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for (peer, _cookie), count in connections.items():
-        sums[peer] = sums.get(peer, 0) + count
-    return sums
+        sums[peer] += count
+    return dict(sums)
 
 
 def _connections() -> dict[tuple[str, int], int]:
@@ -88,5 +83,5 @@ def _connections() -> dict[tuple[str, int], int]:
                         peer = message["idiag_dst"].removeprefix("::ffff:")
                         found[peer, message["idiag_cookie"]] = info["tcpi_bytes_received"]
     except (OSError, NetlinkError) as error:
-        raise TrafficUnknown(f"the kernel does not list its TCP connections: {error}") from None
+        raise OSError(f"the kernel does not list its TCP connections: {error}") from None
     return found

@@ -114,28 +114,20 @@ def missing(name: str, whole: str, why: str) -> NoReturn:
 
 
 class Finder:
-    """Finds ``dgl.graphbolt`` where the real one cannot be loaded; leaves every other name to Python."""
+    """Finds ``dgl.graphbolt`` where the real one cannot be loaded, and makes the stand-in; Python finds the rest."""
 
     tutorial_lib_finder = True  # the hook and the package load this file twice; one finder is enough
+    why = ""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
         """Called by Python for each import of a module that is not loaded yet."""
-        if not name.startswith(NAME):
-            return None
-        if name == NAME:
-            why = problem(path or [])
-            return ModuleSpec(name, Loader(why), is_package=True) if why else None
         parent = sys.modules.get(NAME)
+        if name == NAME and (why := problem(path or [])):
+            self.why = why
+            return ModuleSpec(name, self, is_package=True)
         if name.startswith(f"{NAME}.") and is_missing(parent):
             raise GraphBoltMissing(f"{name} is not there: {parent.__dict__['why_missing']}", name=name)
         return None
-
-
-class Loader:
-    """Makes the stand-in."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
 
     def create_module(self, spec: ModuleSpec) -> MissingGraphBolt:
         """The module that Python puts into ``sys.modules``."""

@@ -213,14 +213,13 @@ def _check_gzip(spec: OgbSpec, path: Path) -> None:
 def _quiet_ogb() -> Iterator[Any]:
     """ogb's module, with its input() and its download turned into an InputError, and its prints sent to stderr.
 
-    ``input`` becomes a name of that module for so long: everybody else's stays what it is. Checked on ogb 1.3.6; an ogb
-    that asks from elsewhere finds no terminal to ask on, and its error is told.
+    ``input`` becomes a name of that module for so long: everybody else's stays what it is.
     """
     from ogb.nodeproppred import dataset_dgl as module
 
     asked = {"side_effect": InputError("ogb wanted to ask a question or to download")}
     no_input = mock.patch.object(module, "input", create=True, **asked)
-    no_download = mock.patch.object(module, "decide_download", create=True, **asked)
+    no_download = mock.patch.object(module, "decide_download", **asked)
     with no_input, no_download, contextlib.redirect_stdout(sys.stderr):
         yield module
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import resource
 import sys
@@ -16,11 +15,10 @@ from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.homecoming import fetch_left, read_starts
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_parts
-from tutorial_lib.cluster.shm import SHM
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.data import Dataset
-from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
 from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, Reporter, log_folder, own_run_folder, settings_of
 from tutorial_lib.job.layout import Layout, run_on_machines
@@ -81,8 +79,6 @@ def run_distributed(
             for problem in fetch_left(out, reporter.say):
                 reporter.say(f"continuing without what is still out there: {problem}")
     resumed = keep.open(out, config, settings)
-    if isinstance(cluster, LocalCluster):
-        _check_shm(partition, config)
     start = time.time()
     with cluster, EventLog(out, reporter, resume=keep.resume) as log:
         job = {"description": settings, "checkpoint_every": keep.every, "resume": keep.resume, "device": layout.device}
@@ -117,22 +113,12 @@ def _partition(source: DataSource, config: TrainConfig, parts: int, reporter: Re
     return partition
 
 
-def _check_shm(partition: Partition, config: TrainConfig) -> None:
-    """Raise an InputError when the host's /dev/shm (64 MB in a container) cannot hold what one server puts there."""
-    report = partition.report
-    widths = [partition.manifest["dataset"]["num_features"], *[config.hidden_size] * (len(config.fanouts) - 1)]
-    if config.task == "embedding":  # the rows and the three tensors of their optimiser
+def _shm_of_trainers(partition: Partition, config: TrainConfig) -> int:
+    """Bytes that trainers add to /dev/shm: rows of each layer's evaluation, and learned rows with their optimiser."""
+    widths = [*[config.hidden_size] * (len(config.fanouts) - 1), partition.manifest["dataset"]["num_classes"]]
+    if config.task == "embedding":
         widths.append(3 * config.embedding_size + 1)
-    floats = sum(report.nodes) * (sum(widths) + partition.manifest["dataset"]["num_classes"])
-    needed = 4 * floats + 32 * sum(report.edges)  # features and one store per layer; ids and structure
-    usage = os.statvfs(SHM)
-    free = usage.f_bavail * usage.f_frsize
-    if free < needed:
-        raise InputError(
-            f"/dev/shm has {free / 1e6:.0f} MB free; the server would put about {needed / 1e6:.0f} MB there",
-            f"Make it larger (docker run --shm-size={needed // 10**9 + 1}g ...), take a smaller --scale, or use "
-            "--emulate 1: an emulated machine has its own.",
-        )
+    return 4 * sum(partition.report.nodes) * sum(widths)
 
 
 def _plan(
@@ -150,6 +136,8 @@ def _plan(
         log_dir=str(log_folder(out)),
         cwd=str(Path(__file__).resolve().parents[2] if layout.real is None else out),
         env={"TUTORIAL_SEED": str(config.seed), **large_pages()},
+        # In a container the host's /dev/shm has 64 MB; that of an emulated machine is its own.
+        shm_of_trainers=_shm_of_trainers(partition, config) if isinstance(cluster, LocalCluster) else 0,
     )
 
 
