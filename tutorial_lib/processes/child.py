@@ -21,7 +21,7 @@ from datetime import timedelta
 from multiprocessing import util
 from multiprocessing.connection import Connection
 
-from tutorial_lib.processes.passing import Payload, PickledPayload, SharedFile
+from tutorial_lib.processes.passing import Payload, SharedFile
 
 READY, DONE = b"ready", b"done"
 VALUE, ERROR, EXIT = b"V", b"E", b"X"
@@ -55,7 +55,7 @@ class Plan:
     threads: int
     backend: str | None
     seconds: float
-    payload: Payload | PickledPayload
+    payload: Payload
     ends: list[Ends]
 
     def environment(self, rank: int) -> dict[str, str]:

@@ -10,11 +10,12 @@ import re
 import signal
 import time
 from multiprocessing import connection
+from multiprocessing.pool import RemoteTraceback
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tutorial_lib.processes.child import DONE, EXIT, READY, VALUE, Ends
-from tutorial_lib.processes.failures import RankFailed, RanksTimedOut, RemoteTraceback, describe_exit
+from tutorial_lib.processes.failures import RankFailed, RanksTimedOut, describe_exit
 from tutorial_lib.processes.passing import SharedFile
 
 SETTLE = 0.3  # seconds after the first failure in which a more telling one may arrive
@@ -156,7 +157,7 @@ def error_of(rank: Rank, remedy: str) -> BaseException:
     if pickled is not None:
         with contextlib.suppress(Exception):
             error = pickle.loads(pickled)
-    error.__cause__ = RemoteTraceback(f"rank {rank.rank}:\n{text}")
+    error.__cause__ = RemoteTraceback(f'\n"""\nrank {rank.rank}:\n{text}"""')
     return error
 
 

@@ -9,17 +9,6 @@ from tutorial_lib.errors import JobError
 TAIL_LINES = 10
 
 
-class RemoteTraceback(Exception):
-    """The traceback text of a rank; ``__cause__`` of the exception that came from it."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
-
-
 class RankFailed(JobError):
     """A rank ended without a result, or with an exception that cannot be rebuilt in the parent.
 
