@@ -82,10 +82,9 @@ def test_a_step_of_two_ranks_is_that_of_one(small_dataset: Dataset, tmp_path: Pa
         config = replace(CONFIG, epochs=1, fanouts=(-1, -1), dropout=0.0, batch_size=600 // ranks)
         path = tmp_path / f"{ranks}.safetensors"
         fork(fix_openmp(train_rank), ranks, (dataset, config, path), backend="gloo", threads=1, timeout=120)
-        weights.append(
-            torch.cat([tensor.flatten() for tensor in load_best(path, dataset, config).state_dict().values()])
-        )
-    assert torch.allclose(*weights, atol=1e-5)
+        trained = load_best(path, dataset, config).state_dict()
+        weights.append(torch.cat([tensor.flatten() for tensor in trained.values()]))
+    assert torch.allclose(*weights, rtol=0, atol=1e-4)  # each rank on its own: 1e-2
 
 
 def test_spawned_ranks_train_too(small_dataset: Dataset) -> None:
