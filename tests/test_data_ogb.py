@@ -486,6 +486,7 @@ def test_import_of_ogb_starts_no_version_check():
     """In a fresh process: no thread that asks a web service, nothing on stdout."""
     code = (
         "import threading\n"
+        "import tutorial_lib\n"
         "from ogb.io.read_graph_dgl import read_graph_dgl\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
     )
