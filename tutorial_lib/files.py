@@ -70,11 +70,9 @@ def write_json(path: Path, value: Any) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:  # of a full disk, Python does not say which file
-        temporary.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def new_folder(parent: Path, prefix: str) -> Path:

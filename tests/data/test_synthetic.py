@@ -186,7 +186,7 @@ def _no_generation(*_args: object) -> None:
 def test_cache_is_used_and_gives_the_same_bytes(tiny, tmp_path, monkeypatch, capsys):
     assert load_synthetic_products(scale=TINY, root=tmp_path).fingerprint() == tiny.fingerprint()
     assert os.listdir(tmp_path / "cache") == ["synthetic-products-0.002-seed0-v1"]
-    monkeypatch.setattr(synthetic, "_generate_arrays", _no_generation)
+    monkeypatch.setattr(synthetic, "draw_nodes", _no_generation)
     cached = load_dataset("synthetic-products", scale=TINY, root=tmp_path)
     assert cached.fingerprint() == tiny.fingerprint()
     assert cached.info == tiny.info
@@ -249,7 +249,7 @@ def test_damaged_cache_is_generated_again(damage, tiny, tmp_path, monkeypatch, c
     assert load_synthetic_products(scale=TINY, root=tmp_path).fingerprint() == tiny.fingerprint()
     assert capsys.readouterr().err.count("\n") == 1
     assert os.listdir(tmp_path / "cache") == ["synthetic-products-0.002-seed0-v1"]
-    monkeypatch.setattr(synthetic, "_generate_arrays", _no_generation)
+    monkeypatch.setattr(synthetic, "draw_nodes", _no_generation)
     assert load_synthetic_products(scale=TINY, root=tmp_path).fingerprint() == tiny.fingerprint()
 
 

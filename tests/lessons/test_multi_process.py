@@ -70,6 +70,23 @@ def test_ranks_agree_with_one_process(
     assert load_best(path, small_dataset, config).sizes[-1] == small_dataset.num_classes
 
 
+def test_a_step_of_two_ranks_is_that_of_one(small_dataset: Dataset, tmp_path: Path) -> None:
+    """All neighbours, no dropout, one batch of equal halves: averaged gradients give the same weights."""
+    graph = small_dataset.graph.clone()
+    train = graph.ndata["train_mask"].nonzero().flatten()[:600]
+    graph.ndata["train_mask"] = torch.zeros(graph.num_nodes(), dtype=torch.bool).index_fill_(0, train, True)
+    dataset = replace(small_dataset, graph=graph)
+    prepare_mp(graph)
+    weights = []
+    for ranks in (1, 2):
+        config = replace(CONFIG, epochs=1, fanouts=(-1, -1), dropout=0.0, batch_size=600 // ranks)
+        path = tmp_path / f"{ranks}.safetensors"
+        fork(fix_openmp(train_rank), ranks, (dataset, config, path), backend="gloo", threads=1, timeout=120)
+        trained = load_best(path, dataset, config).state_dict()
+        weights.append(torch.cat([tensor.flatten() for tensor in trained.values()]))
+    assert torch.allclose(*weights, rtol=0, atol=1e-4)  # each rank on its own: 1e-2
+
+
 def test_spawned_ranks_train_too(small_dataset: Dataset) -> None:
     config = replace(CONFIG, epochs=1)
     results = spawn(train_rank, 2, (small_dataset, config), backend="gloo", timeout=120)

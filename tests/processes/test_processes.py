@@ -26,9 +26,10 @@ from tutorial_lib.processes import (
     device_plan,
     fix_openmp,
     fork,
-    memory_of_ranks,
+    fork_safety,
     prepare_mp,
     pss_of,
+    safety,
     spawn,
 )
 
@@ -366,10 +367,25 @@ def test_fix_openmp_under_spawn_as_decorator_and_as_call() -> None:
     assert spawn(fix_openmp(rf.thread_count), 1, threads=2, timeout=LIMIT) == [2]
 
 
-def test_fork_safety_sees_cuda_only_where_it_is() -> None:
+def test_fork_safety_sees_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Known to torch, or only by an open file of the driver (played by another file)."""
+    monkeypatch.setattr(safety, "DRIVER_FILE", str(tmp_path / "nvidia-uvm"))
+    before = fork_safety()
+    assert (before.cuda_initialized, before.cuda_driver_open) == (torch.cuda.is_initialized(), False)
+    with (tmp_path / "nvidia-uvm").open("w"):
+        open_now = fork_safety()
+    assert (open_now.cuda_driver_open, open_now.fork) == (True, False)
+    assert "CUDA is in use here" in str(open_now)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    known = fork_safety()
+    assert (known.cuda_initialized, known.cuda_driver_open, known.fork) == (True, False, False)
+    assert known.reasons[0].startswith("CUDA is in use here")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there")
+def test_asking_whether_cuda_is_there_leaves_a_fork_safe() -> None:
     code = "import torch; torch.cuda.is_available(); from tutorial_lib.processes import fork_safety as f; print(f())"
-    text = run_python(code).stdout
-    assert "fork               safe" in text or torch.cuda.is_available()
+    assert "fork               safe" in run_python(code).stdout
 
 
 # ---- memory, formats, devices
@@ -392,7 +408,7 @@ def test_memory_is_in_bytes_and_consistent() -> None:
     assert memory["private"] <= memory["pss"] <= memory["rss"]
     block = torch.ones(20_000_000)  # so large that malloc asks the kernel for it, and does not reuse what was freed
     assert pss_of()["private"] - memory["private"] > 70_000_000, block.shape
-    assert memory_of_ranks([os.getpid(), os.getppid()])[0]["rss"] > 30_000_000
+    assert pss_of(os.getpid())["rss"] > 30_000_000
     with pytest.raises(ProcessLookupError):
         pss_of(2**22 + 1)
 

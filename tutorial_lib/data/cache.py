@@ -153,19 +153,18 @@ class Generated:
         say = self._say if scale > self.quiet_scale else _say_nothing
         return self.build(cache.load(lambda: self.draw(scale, seed, say)), scale, seed)
 
-    def generate(self, scale: float, seed: int = 0, progress: Progress = _say_nothing) -> Dataset:
+    def generate(self, scale: float, seed: int = 0) -> Dataset:
         """Generate the data set; no file is read or written.
 
         Args:
             scale: 0.002 to 1.0, the share of the nodes and edges of the full size.
             seed: equal seeds give equal bytes.
-            progress: called with a line of text before each step.
 
         Raises:
             InputError: scale or seed out of range.
         """
         self.check(scale, seed)
-        return self.build(self.draw(scale, seed, progress), scale, seed)
+        return self.build(self.draw(scale, seed, _say_nothing), scale, seed)
 
     def check(self, scale: float, seed: int) -> None:
         """Raise an InputError if the scale or the seed is out of range."""

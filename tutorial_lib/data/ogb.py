@@ -1,12 +1,12 @@
-"""ogbn-products and ogbn-arxiv, through the loader of the ``ogb`` package but without its questions.
+"""ogbn-products and ogbn-arxiv, read by the ``ogb`` package, without its loader's questions and downloads.
 
-ogb 1.3.6 asks with ``input()`` when a folder has no RELEASE file (on "y" it deletes the folder) and before a download
-above 1 GB; it goes online when ``raw/edge.csv.gz`` is missing, and deletes the zip afterwards. For a batch job that is
-a hang or a loss. So everything that ogb looks at is looked at here first:
+``DglNodePropPredDataset`` of ogb 1.3.6 asks with ``input()`` when a folder has no RELEASE file (on "y" it deletes the
+folder) and before a download above 1 GB; it goes online when ``raw/edge.csv.gz`` is missing, and deletes the zip
+afterwards. For a batch job that is a hang or a loss. Here only ogb's reader is called, for files that are there:
 
     load_ogb -> _find_folder -> fetch (only with download=True) -> _unpack (the user's zip stays)
              -> _check_folder (files there, gzip streams whole, cache writable)
-             -> _construct (ogb itself, its questions switched off) -> _to_dataset (counts, labels, masks)
+             -> _read (raw files -> ogb's cache -> graph and labels; split) -> _to_dataset (counts, labels, masks)
 
 Sources: ogb/nodeproppred/{dataset_dgl.py,master.csv} of ogb 1.3.6; counts from https://ogb.stanford.edu/docs/nodeprop.
 """
@@ -16,15 +16,14 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import secrets
 import shutil
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from unittest import mock
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
     Loaded = tuple[dgl.DGLGraph, torch.Tensor, dict[str, torch.Tensor]]  # graph, labels (N, 1), ids of each split
 
+PARTS = ("train", "valid", "test")
 FEATURES = "raw/node-feat.csv.gz"
 CACHE = "processed/dgl_data_processed"
 GRAPH_ONLY = "If the graph alone is enough: features=False (command line: --graph-only)."
@@ -61,7 +61,6 @@ class OgbSpec:
     split: str  # folder below split/
     inverse_edges: bool  # ogb adds the reverse of each row; where it does not, we do
     extra_node_files: tuple[str, ...] = ()
-    version: int = 1
 
 
 # fmt: off
@@ -90,7 +89,7 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
 
     Args:
         name: a key of ``SPECS``.
-        root: folder that holds ``ogbn_products/`` or ``products.zip`` (arxiv alike); ogb writes its cache below it.
+        root: folder that holds ``ogbn_products/`` or ``products.zip`` (arxiv alike); ogb's cache is made below it.
         features: False accepts a folder without features, and drops features that are there.
         download: fetch the zip into ``root`` when neither the folder nor the zip is there.
 
@@ -101,9 +100,9 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     if spec is None:
         raise InputError(f"unknown OGB data set {name!r}", f"Known: {', '.join(SPECS)}.")
     folder = _find_folder(spec, Path(root).expanduser(), download)
-    with alone_in(folder):  # ogb writes its cache there, not in one step
+    with alone_in(folder):  # one process makes the cache
         _check_folder(spec, folder, features)
-        loaded = _construct(spec, folder)
+        loaded = _read(spec, folder)
     return _to_dataset(spec, folder, loaded, features)
 
 
@@ -164,20 +163,19 @@ def _unpack(spec: OgbSpec, archive: Path, folder: Path) -> None:
 
 
 def _files(spec: OgbSpec, folder: Path) -> list[str]:
-    """The gzip files below ``folder`` that ogb cannot do without: with a cache the split alone."""
+    """The gzip files below ``folder`` that are needed: with a cache the split alone."""
     raw = ["edge", "num-node-list", "num-edge-list", "node-label", *spec.extra_node_files]
-    split = [f"split/{spec.split}/{part}.csv.gz" for part in ("train", "valid", "test")]
+    split = [f"split/{spec.split}/{part}.csv.gz" for part in PARTS]
     return split if (folder / CACHE).exists() else [*(f"raw/{stem}.csv.gz" for stem in raw), *split]
 
 
 def _missing(spec: OgbSpec, folder: Path, features: bool) -> list[str]:
-    needed = [f"RELEASE_v{spec.version}.txt", *_files(spec, folder)]
-    needed += [FEATURES] * (features and not (folder / CACHE).exists())
+    needed = [*_files(spec, folder), *[FEATURES] * (features and not (folder / CACHE).exists())]
     return [name for name in needed if not (folder / name).is_file()]
 
 
 def _check_folder(spec: OgbSpec, folder: Path, features: bool) -> None:
-    """Raise unless ogb can load ``folder`` without a question, a download or a file that is cut off."""
+    """Raise unless ``folder`` has all that is needed, and no file that is cut off."""
     missing, cached = _missing(spec, folder, features), (folder / CACHE).exists()
     if missing == [FEATURES]:
         raise InputError(f"{spec.name}: has no node features: {folder / FEATURES} is missing", GRAPH_ONLY)
@@ -186,12 +184,9 @@ def _check_folder(spec: OgbSpec, folder: Path, features: bool) -> None:
         raise InputError(message, f"Add them, or move the folder away and start anew.\n{_steps(spec, folder.parent)}")
     for name in [*_files(spec, folder), *[FEATURES] * (not cached and (folder / FEATURES).exists())]:
         _check_gzip(spec, folder / name)
-    pickled = folder / "split" / spec.split / "split_dict.pt"
-    if pickled.exists():  # ogb would unpickle it and ignore the files just checked; its downloads of these have none
-        raise InputError(f"{spec.name}: {pickled} would run code from a pickle", "Move it away and run again.")
     target = (folder / CACHE).parent if (folder / CACHE).parent.is_dir() else folder
     if not cached and not os.access(target, os.W_OK | os.X_OK):
-        text = f"{spec.name}: {target} is read-only and has no processed cache, which ogb must write there"
+        text = f"{spec.name}: {target} is read-only and has no processed cache, which must be written there"
         raise InputError(text, f"Copy {folder.name} into a folder that you can write to and pass that as root.")
 
 
@@ -209,43 +204,42 @@ def _check_gzip(spec: OgbSpec, path: Path) -> None:
         ) from error
 
 
-@contextlib.contextmanager
-def _quiet_ogb() -> Iterator[Any]:
-    """ogb's module, with its input() and its download turned into an InputError, and its prints sent to stderr.
+def _read(spec: OgbSpec, folder: Path) -> Loaded:
+    """Graph and labels from the cache, which is made first where there is none, and the split."""
+    import pandas as pd
+    from dgl.data.utils import load_graphs
 
-    ``input`` becomes a name of that module for so long: everybody else's stays what it is.
-    """
-    from ogb.nodeproppred import dataset_dgl as module
-
-    asked = {"side_effect": InputError("ogb wanted to ask a question or to download")}
-    no_input = mock.patch.object(module, "input", create=True, **asked)
-    no_download = mock.patch.object(module, "decide_download", **asked)
-    with no_input, no_download, contextlib.redirect_stdout(sys.stderr):
-        yield module
-
-
-def _construct(spec: OgbSpec, folder: Path) -> Loaded:
-    """Graph, labels and split from ogb; a cache that ogb could not finish writing is taken away again."""
-    meta = {"dir_path": str(folder), "download_name": Path(spec.zip_name).stem, "version": spec.version}
-    meta |= {"url": spec.url, "split": spec.split, "num tasks": 1, "num classes": spec.num_classes}
-    meta |= {"task type": "multiclass classification", "eval metric": "acc", "is hetero": "False", "binary": "False"}
-    meta |= {"add_inverse_edge": str(spec.inverse_edges), "additional edge files": "None"}
-    meta |= {"additional node files": ",".join(spec.extra_node_files) or "None"}
-    cache, cached = folder / CACHE, (folder / CACHE).exists()
-    stage = cache if cached else folder / "raw"
+    cache = folder / CACHE
+    stage = cache if cache.exists() else folder / "raw"
     try:
-        with _quiet_ogb() as module:
-            data = module.DglNodePropPredDataset(spec.name, meta_dict=meta)
-            stage = folder / "split" / spec.split
-            return (*data[0], data.get_idx_split())
-    except BaseException as error:
-        if not cached:
-            cache.unlink(missing_ok=True)
-        if isinstance(error, InputError) or not isinstance(error, Exception):
-            raise  # else: pandas, numpy, zlib and DGL each have their own exception for a bad file
+        if stage != cache:
+            _make_cache(spec, folder / "raw", cache)
+        (graph, *_), about = load_graphs(str(cache))
+        stage = folder / "split" / spec.split
+        ids = [pd.read_csv(stage / f"{part}.csv.gz", header=None).to_numpy()[:, 0] for part in PARTS]
+        return graph, about["labels"], dict(zip(PARTS, map(torch.from_numpy, ids), strict=True))
+    except Exception as error:  # pandas, numpy, zlib and DGL each have their own for a bad file
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        remedy = "Move that file away: ogb makes it again from raw/." if stage == cache else "Copy that folder again."
-        raise InputError(f"{spec.name}: ogb could not read {stage}: {reason}", remedy) from error
+        remedy = "Move that file away: it is made again from raw/." if stage == cache else "Copy that folder again."
+        raise InputError(f"{spec.name}: could not read {stage}: {reason}", remedy) from error
+
+
+def _make_cache(spec: OgbSpec, raw: Path, cache: Path) -> None:
+    """What ogb's own loader would write there, whole or not at all."""
+    import pandas as pd
+    from dgl.data import utils
+    from ogb.io.read_graph_dgl import read_graph_dgl
+
+    with contextlib.redirect_stdout(sys.stderr):
+        graphs = read_graph_dgl(str(raw), spec.inverse_edges, list(spec.extra_node_files), [])
+    labels = torch.from_numpy(pd.read_csv(raw / "node-label.csv.gz", header=None).to_numpy())
+    cache.parent.mkdir(exist_ok=True)
+    temporary = cache.with_name(f".{cache.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        utils.save_graphs(str(temporary), graphs, {"labels": labels if labels.isnan().any() else labels.long()})
+        temporary.replace(cache)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _expect(spec: OgbSpec, folder: Path, what: str, got: object, expected: object) -> None:
@@ -264,7 +258,7 @@ def _to_dataset(spec: OgbSpec, folder: Path, loaded: Loaded, features: bool) -> 
     _expect(spec, folder, "edge rows:", graph.num_edges() // (1 + spec.inverse_edges), spec.edge_rows)
     _expect(spec, folder, "labels:", (str(labels.dtype), labels.numel()), ("torch.int64", n))
     if features and feat is None:
-        remedy = f"Move it away: ogb makes it again, with features if {FEATURES} is there. {GRAPH_ONLY}"
+        remedy = f"Move it away: it is made again, with features if {FEATURES} is there. {GRAPH_ONLY}"
         raise InputError(f"{spec.name}: has no node features: {folder / CACHE} was made without them", remedy)
     ends = graph.edges(order="eid")
     if min(int(end.min()) for end in ends) < 0 or max(int(end.max()) for end in ends) >= n:
@@ -275,7 +269,7 @@ def _to_dataset(spec: OgbSpec, folder: Path, loaded: Loaded, features: bool) -> 
     graph.ndata["label"] = labels.reshape(n)
     if features:
         graph.ndata["feat"] = feat.float()
-    for mask, part in zip(MASKS, ("train", "valid", "test"), strict=True):
+    for mask, part in zip(MASKS, PARTS, strict=True):
         ids = split[part]
         if ids.dtype != torch.int64 or int(ids.min()) < 0 or int(ids.max()) >= n:
             raise InputError(f"{spec.name}: {folder}/split/{spec.split}/{part}.csv.gz has ids outside 0 to {n - 1}")

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,15 +17,22 @@ from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of, new_folder, output_to, write_json
-from tutorial_lib.partition.assign import assign, check_no_empty_part, remedy_for
+from tutorial_lib.partition.adjacency import undirected
+from tutorial_lib.partition.balance import masses
 from tutorial_lib.partition.folder import Partition, checksums_of, load_partition_folder
 from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method
+from tutorial_lib.partition.multilevel import multilevel
 from tutorial_lib.partition.report import count_partition
 from tutorial_lib.partition.split import NODE_TYPE, write_parts
+from tutorial_lib.partition.streaming import streaming
 from tutorial_lib.partition.types import balance_of, joined, part_of_original, type_counts
+
+if TYPE_CHECKING:
+    import dgl
 
 FORMAT_VERSION = 1
 Say = Callable[[str], None]
+OURS = {"multilevel": multilevel, "streaming": streaming}
 
 
 def dataset_description(dataset: Dataset) -> dict[str, Any]:
@@ -207,3 +214,59 @@ def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -
         return part_of
     check_no_empty_part(part_of[NODE_TYPE].numpy(), wanted["parts"], wanted["method"])
     return part_of[NODE_TYPE]
+
+
+def assign(
+    graph: dgl.DGLGraph,
+    parts: int,
+    method: str,
+    *,
+    train_mask: np.ndarray | None = None,
+    seed: int = 0,
+    progress: Say = lambda _text: None,
+) -> np.ndarray:
+    """The part of each node, where DGL does not decide it: int64 (N,), 0 to parts - 1; equal arguments, equal parts.
+
+    Args:
+        method: ``multilevel``, ``streaming`` or ``random``.
+        train_mask: bool (N,): give each part the same number of these nodes too. ``random`` needs no help with that.
+
+    Raises:
+        InputError: unknown method, or a part would stay empty.
+    """
+    n = graph.num_nodes()
+    if parts == 1:
+        return np.zeros(n, np.int64)
+    if method == "random":
+        part_of = _random(n, parts, seed)
+    elif method in OURS:
+        progress("collecting the neighbours of each node")
+        adjacency = undirected(graph)
+        part_of = OURS[method](adjacency, masses(n, train_mask), parts, seed, progress)
+    else:
+        raise InputError(f"unknown partition method {method!r}", f"Known: {', '.join(OURS)}, random.")
+    check_no_empty_part(part_of, parts, method)
+    return part_of.astype(np.int64, copy=False)
+
+
+def check_no_empty_part(part_of: np.ndarray, parts: int, method: str) -> None:
+    """Raise an InputError if a part has no node: DGL's servers cannot serve it."""
+    empty = np.flatnonzero(np.bincount(part_of, minlength=parts) == 0)
+    if len(empty):
+        raise InputError(
+            f"{method} could not cut {len(part_of)} nodes into {parts} parts: part {empty[0]} has no node",
+            remedy_for(method),
+        )
+
+
+def remedy_for(method: str) -> str:
+    """What to do when a method cannot fill the parts."""
+    return "Try fewer parts." if method == "random" else "Try fewer parts, or --method random."
+
+
+def _random(n: int, parts: int, seed: int) -> np.ndarray:
+    """The draw of ``partition_graph``, so that the seed means the same whoever writes the parts."""
+    import dgl
+
+    dgl.seed(seed)
+    return dgl.random.choice(parts, n).numpy()

@@ -20,7 +20,6 @@ import psutil
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition.adjacency import is_symmetric
-from tutorial_lib.partition.types import BY_DGL, check_method
 
 if TYPE_CHECKING:
     import dgl
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 PREFERENCE = ("metis", "multilevel")
 METHODS = (*PREFERENCE, "streaming", "random")
+BY_DGL = ("metis", "random")  # ours cut graphs with one type of nodes only
 SHARE_OF_FREE = 0.8  # of the memory that is free, when the user names no limit
 
 LIBRARIES = 0.6e9  # bytes: Python, torch, DGL
@@ -121,13 +121,17 @@ def choose_method(graph: dgl.DGLGraph, parts: int, method: str = AUTO, max_memor
     asked = PREFERENCE if method == AUTO else (method,)
     if not graph.is_homogeneous:
         asked = BY_DGL[:1] if method == AUTO else asked
-        check_method(asked[0])
+        if asked[0] not in BY_DGL:
+            text = f"method {asked[0]} cuts graphs with one type of nodes only, this one has several"
+            raise InputError(text, "Choose --method metis or random, which DGL does, or leave it at auto.")
     too_large = []
     for name in asked:
         for by_dgl in _writers(name, one_type=graph.is_homogeneous):
             peak = estimate_peak(graph, parts, name, by_dgl=by_dgl)
             if peak <= limit:
-                return Choice(name, by_dgl, _reason(name, peak, limit, too_large))
+                instead = f"; {', '.join(too_large)} would be needed" if too_large else ""
+                reason = f"method {name}: about {_gb(peak)} of {_gb(limit)} memory{instead}"
+                return Choice(name, by_dgl, reason)
         too_large.append(f"{name} about {_gb(peak)}")
     raise InputError(
         f"partitioning into {parts} part(s) does not fit in {_gb(limit)} of memory: {', '.join(too_large)} needed",
@@ -138,11 +142,6 @@ def choose_method(graph: dgl.DGLGraph, parts: int, method: str = AUTO, max_memor
 def _writers(method: str, *, one_type: bool) -> tuple[bool, ...]:
     """Whether DGL can do it, whether this package can; in the order in which they are tried."""
     return {"metis": (True,), "random": (True, False) if one_type else (True,)}.get(method, (False,))
-
-
-def _reason(method: str, peak: int, limit: int, too_large: list[str]) -> str:
-    instead = f"; {', '.join(too_large)} would be needed" if too_large else ""
-    return f"method {method}: about {_gb(peak)} of {_gb(limit)} memory{instead}"
 
 
 def _remedy(graph: dgl.DGLGraph, parts: int, limit: int, method: str) -> str:

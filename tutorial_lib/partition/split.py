@@ -73,7 +73,7 @@ def write_parts(
         progress(f"writing part {part} of {parts}")
         files[f"part-{part}"] = _write_part(graph, whole, part, node_map, folder)
     ranges = {"node": whole.first_node, "edge": whole.first_edge}
-    maps = {key: [list(pair) for pair in _pairs(first)] for key, first in ranges.items()}
+    maps = {key: np.stack([first[:-1], first[1:]], axis=1).tolist() for key, first in ranges.items()}
     write_json(
         folder / f"{name}.json",
         {
@@ -121,10 +121,6 @@ def _pieces(count: int) -> Iterator[slice]:
     return (slice(at, min(at + 4 * BLOCK, count)) for at in range(0, count, 4 * BLOCK))
 
 
-def _pairs(first: np.ndarray) -> Iterator[tuple[int, int]]:
-    return zip(first[:-1].tolist(), first[1:].tolist(), strict=True)
-
-
 def _write_part(
     graph: dgl.DGLGraph, whole: Renumbered, part: int, node_map: np.ndarray, folder: Path
 ) -> dict[str, str]:
@@ -140,8 +136,7 @@ def _write_part(
     save_graphs(str(folder / names["part_graph"]), [part_graph(whole, part)])
     mine = torch.from_numpy(node_map[whole.first_node[part] : whole.first_node[part + 1]])
     save_tensors(
-        str(folder / names["node_feats"]),
-        {f"{NODE_TYPE}/{key}": value[mine] for key, value in graph.ndata.items()},
+        str(folder / names["node_feats"]), {f"{NODE_TYPE}/{key}": value[mine] for key, value in graph.ndata.items()}
     )
     edge_data = {}
     if graph.edata:

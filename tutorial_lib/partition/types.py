@@ -23,20 +23,10 @@ import numpy as np
 import torch
 
 from tutorial_lib.data.base import Dataset
-from tutorial_lib.errors import InputError
 from tutorial_lib.partition.report import key_of
 
 if TYPE_CHECKING:
     import dgl
-
-BY_DGL = ("metis", "random")  # ours cut graphs with one type only
-REMEDY = "Choose --method metis or random, which DGL does, or leave it at auto."
-
-
-def check_method(method: str) -> None:
-    """Raise an InputError if a method cannot cut a graph with several types."""
-    if method not in BY_DGL:
-        raise InputError(f"method {method} cuts graphs with one type of nodes only, this one has several", REMEDY)
 
 
 def balance_of(dataset: Dataset) -> dict[str, torch.Tensor]:

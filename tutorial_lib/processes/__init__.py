@@ -14,8 +14,8 @@ pss_of                  what a process really adds to the used memory      (memo
 """
 
 from tutorial_lib.processes.devices import DevicePlan, device_plan
-from tutorial_lib.processes.failures import RankFailed, RanksTimedOut, RemoteTraceback
-from tutorial_lib.processes.memory import memory_of_ranks, pss_of
+from tutorial_lib.processes.failures import RankFailed, RanksTimedOut
+from tutorial_lib.processes.memory import pss_of
 from tutorial_lib.processes.openmp import fix_openmp, prepare_mp
 from tutorial_lib.processes.runner import fork, spawn
 from tutorial_lib.processes.safety import ForkSafety, OpenMPRuntime, fork_safety
@@ -26,12 +26,10 @@ __all__ = [
     "OpenMPRuntime",
     "RankFailed",
     "RanksTimedOut",
-    "RemoteTraceback",
     "device_plan",
     "fix_openmp",
     "fork",
     "fork_safety",
-    "memory_of_ranks",
     "prepare_mp",
     "pss_of",
     "spawn",

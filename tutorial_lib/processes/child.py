@@ -1,8 +1,8 @@
 """What runs inside a rank: its output, its life line, its process group, then the user's function.
 
-The rank writes its report (VALUE, ERROR or EXIT, then a pickle) to a file and tells its parent over a pipe: READY (a
-stack can be asked for), DONE (the report is there). After VALUE it waits for an answer: all ranks have returned. Only
-then it ends, so that a rank which is through never looks like one that died.
+The rank writes its report (VALUE, ERROR or EXIT, then a pickle) to a file and tells its parent over a pipe that it is
+there. After VALUE it waits for an answer: all ranks have returned. Only then it ends, so that a rank which is through
+never looks like one that died.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from datetime import timedelta
 from multiprocessing import util
 from multiprocessing.connection import Connection
 
-from tutorial_lib.processes.passing import Payload, PickledPayload, SharedFile
+from tutorial_lib.processes.passing import Payload, SharedFile
 
-READY, DONE = b"ready", b"done"
 VALUE, ERROR, EXIT = b"V", b"E", b"X"
 F_SETSIG, PR_SET_PDEATHSIG = 10, 1  # of Linux; Python does not name them
 
@@ -55,7 +54,7 @@ class Plan:
     threads: int
     backend: str | None
     seconds: float
-    payload: Payload | PickledPayload
+    payload: Payload
     ends: list[Ends]
 
     def environment(self, rank: int) -> dict[str, str]:
@@ -90,12 +89,12 @@ def rank_main(rank: int, plan: Plan) -> None:
     own_output(ends.output.number)
     os.environ.update(plan.environment(rank))
     faulthandler.register(signal.SIGUSR1, file=ends.stacks.number, all_threads=True)
-    tell(ends.channel, READY)
     kind, body = call(rank, plan)
     flush_c()
     with open(ends.report.number, "wb", closefd=False) as file:
         file.write(kind + body)
-    tell(ends.channel, DONE)
+    with contextlib.suppress(OSError):  # if the parent has gone there is nobody to tell; the life line ends us
+        ends.channel.send_bytes(b"done")
     if kind != VALUE:
         flush_c()
         os._exit(1)  # a normal exit would first wait for peers that wait for this rank
@@ -117,12 +116,6 @@ def end_at_once() -> None:
 def flush_c() -> None:
     """Write out what C code has printed and the C library still holds."""
     ctypes.CDLL(None).fflush(None)
-
-
-def tell(channel: Connection, note: bytes) -> None:
-    """If the parent has gone there is nobody to tell; the life line ends us."""
-    with contextlib.suppress(OSError):
-        channel.send_bytes(note)
 
 
 def end_with_parent(lifeline: int) -> None:

@@ -10,11 +10,12 @@ import re
 import signal
 import time
 from multiprocessing import connection
+from multiprocessing.pool import RemoteTraceback
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from tutorial_lib.processes.child import DONE, EXIT, READY, VALUE, Ends
-from tutorial_lib.processes.failures import RankFailed, RanksTimedOut, RemoteTraceback, describe_exit
+from tutorial_lib.processes.child import EXIT, VALUE, Ends
+from tutorial_lib.processes.failures import RankFailed, RanksTimedOut, describe_exit
 from tutorial_lib.processes.passing import SharedFile
 
 SETTLE = 0.3  # seconds after the first failure in which a more telling one may arrive
@@ -46,7 +47,6 @@ class Rank:
 
     Attributes:
         ends: the rank's own.
-        ready: it can be asked for its stack.
         report: kind and pickle, once it is there.
     """
 
@@ -57,7 +57,6 @@ class Rank:
         PARENT_ENDS.update((self.channel, self.lifeline))
         self.ends = Ends(channel, lifeline, SharedFile(), SharedFile(), SharedFile())
         self.process: BaseProcess | None = None
-        self.ready = False
         self.report: bytes | None = None
 
     def poll(self) -> int | None:
@@ -65,13 +64,11 @@ class Rank:
         return 0 if self.process is None else self.process.exitcode
 
     def listen(self) -> None:
-        """Take what the rank has told."""
+        """Take the report, if the rank has told that it is there."""
         with contextlib.suppress(OSError, EOFError):
-            while self.channel.poll():
-                note = self.channel.recv_bytes()
-                self.ready = self.ready or note == READY
-                if note == DONE:
-                    self.report = self.ends.report.read()
+            if self.channel.poll():
+                self.channel.recv_bytes()
+                self.report = self.ends.report.read()
 
     @property
     def failed(self) -> bool:
@@ -145,8 +142,6 @@ def error_of(rank: Rank, remedy: str) -> BaseException:
     if rank.report is None:
         assert code is not None
         before = "" if code < 0 else " before it returned a result"
-        if not rank.ready:
-            remedy = remedy or "It ended before it came to the function; why, it has written to standard error."
         return RankFailed(rank.rank, describe_exit(code) + before, code, output, remedy)
     told = pickle.loads(rank.report[1:])
     if rank.report[:1] == EXIT:
@@ -156,7 +151,7 @@ def error_of(rank: Rank, remedy: str) -> BaseException:
     if pickled is not None:
         with contextlib.suppress(Exception):
             error = pickle.loads(pickled)
-    error.__cause__ = RemoteTraceback(f"rank {rank.rank}:\n{text}")
+    error.__cause__ = RemoteTraceback(f'\n"""\nrank {rank.rank}:\n{text}"""')
     return error
 
 
@@ -168,9 +163,10 @@ def timed_out(late: list[Rank], world_size: int, seconds: float, remedy: str) ->
 def ask_for_stacks(ranks: list[Rank]) -> dict[int, str]:
     """Stacks of ranks that still run, innermost call first; of a rank that is not that far, a word why not.
 
-    ``faulthandler`` writes them at the C level, so also out of a stuck call.
+    ``faulthandler`` writes them at the C level, so also out of a stuck call. A rank that has not come to ask for that
+    dies of the signal, a moment before it would be ended anyway.
     """
-    asked = [rank for rank in ranks if rank.ready and rank.poll() is None]
+    asked = [rank for rank in ranks if rank.poll() is None]
     for rank in asked:
         with contextlib.suppress(OSError):
             os.kill(rank.process.pid, signal.SIGUSR1)

@@ -11,17 +11,6 @@ TAIL_LINES = 10
 PEER_GONE = r"Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe"
 
 
-class RemoteTraceback(Exception):
-    """The traceback text of a rank; ``__cause__`` of the exception that came from it."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
-
-
 class RankFailed(JobError):
     """A rank ended without a result, or with an exception that cannot be rebuilt in the parent.
 

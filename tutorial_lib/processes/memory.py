@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -34,8 +33,3 @@ def pss_of(pid: int | None = None) -> dict[str, int]:
     shared = sum(kilobytes.get(key, 0) for key in ("Shared_Clean", "Shared_Dirty", "Shared_Hugetlb"))
     values = {"rss": kilobytes["Rss"], "pss": kilobytes["Pss"], "private": private, "shared": shared}
     return {key: value * 1024 for key, value in values.items()}
-
-
-def memory_of_ranks(pids: Iterable[int]) -> list[dict[str, int]]:
-    """``pss_of`` of several processes, in the order given. Read them while all are alive, or shares change."""
-    return [pss_of(pid) for pid in pids]

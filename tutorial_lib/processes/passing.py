@@ -51,23 +51,27 @@ def _received(copy: Any) -> SharedFile:
 
 
 class Payload:
-    """A function and its arguments. ``load`` gives them in the rank."""
+    """A function and its arguments. A spawned rank gets them as pickles, tensors in shared memory."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.fn, self.args = fn, args
+        self.pickled: list[bytes] = []
         self.picklers: list[ForkingPickler] = []
 
     def load(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """In a spawned rank they are rebuilt now; tensors are not copied, they lie in shared memory."""
+        """Function and arguments; in a spawned rank they are rebuilt now."""
+        if self.pickled:
+            self.fn, *args = (pickle.loads(one) for one in self.pickled)
+            self.args = tuple(args)
         return self.fn, self.args
 
-    def __reduce__(self) -> Any:
+    def __getstate__(self) -> dict[str, Any]:
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         pickled = [self._pickle(self.fn, f"the function {name}", _function_remedy(name))]
         for number, value in enumerate(self.args):
             what = f"argument {number} of {name}, a {type(value).__qualname__},"
             pickled.append(self._pickle(value, what, ARGUMENT_REMEDY))
-        return PickledPayload, (pickled,)
+        return {"pickled": pickled}
 
     def _pickle(self, value: Any, what: str, remedy: str) -> bytes:
         """A pickler holds what it has pickled: passing objects must keep their files open until the rank has them."""
@@ -80,18 +84,6 @@ class Payload:
         except Exception as error:
             raise InputError(f"{what} cannot be pickled ({type(error).__name__}: {error})", remedy) from error
         return stream.getvalue()
-
-
-class PickledPayload:
-    """A ``Payload`` in a spawned rank."""
-
-    def __init__(self, pickled: list[bytes]) -> None:
-        self.pickled = pickled
-
-    def load(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Rebuild function and arguments."""
-        fn, *args = (pickle.loads(one) for one in self.pickled)
-        return fn, tuple(args)
 
 
 class _Pickler(ForkingPickler):

@@ -44,7 +44,7 @@ def spawn(
     Args:
         fn: importable by a fresh interpreter: not from a notebook cell, no lambda, no inner function.
         nprocs: number of ranks, at least 1.
-        args: pickled once. Tensors go through shared memory: a rank that writes to one writes to everybody's.
+        args: pickled for each rank. Tensors go through shared memory: a rank that writes to one writes to everybody's.
         timeout: seconds for everything, the start of the processes included.
         backend: make a process group ("gloo", "nccl") before ``fn``; it ends with the rank. None: do not.
             With "nccl", rank k uses GPU k, and collectives of CPU tensors go over gloo (not run here: no GPU).

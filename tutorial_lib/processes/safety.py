@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+DRIVER_FILE = "/dev/nvidia-uvm"
 _RUNTIME = re.compile(r"/(libgomp|libiomp5?|libomp)[^/]*\.so[^/]*$")
 _NAMES = {"libgomp": "GNU libgomp", "libiomp": "Intel libiomp", "libiomp5": "Intel libiomp", "libomp": "LLVM libomp"}
 
@@ -117,29 +118,25 @@ def _driver_open() -> bool:
     """Whether this process holds the file that a CUDA context needs (looking at NVML alone does not open it)."""
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia-uvm"):
+            if os.readlink(f"/proc/self/fd/{fd}").startswith(DRIVER_FILE):
                 return True
     return False
 
 
 def _runtimes() -> tuple[OpenMPRuntime, ...]:
     """The OpenMP libraries in this process, each with the number of its waiting workers."""
-    spans: list[tuple[int, int, str]] = []
+    spans: dict[str, list[range]] = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
         if len(fields) == 6 and _RUNTIME.search(fields[5]):
-            first, last = (int(text, 16) for text in fields[0].split("-"))
-            spans.append((first, last, fields[5]))
-    paths = sorted({path for _first, _last, path in spans})
-    counters = _waiting_at() if paths else []
+            first, end = (int(text, 16) for text in fields[0].split("-"))
+            spans.setdefault(fields[5], []).append(range(first, end))
+    waiting = _waiting_at() if spans else []
     result = []
-    for path in paths:
-        match = _RUNTIME.search(path)
-        assert match is not None
-        workers = None
-        if counters is not None:
-            workers = sum(any(a <= at < b for a, b, name in spans if name == path) for at in counters)
-        result.append(OpenMPRuntime(_NAMES[match[1]], path, workers))
+    for path in sorted(spans):
+        name = _NAMES[_RUNTIME.search(path)[1]]
+        workers = None if waiting is None else sum(any(at in span for span in spans[path]) for at in waiting)
+        result.append(OpenMPRuntime(name, path, workers))
     return tuple(result)
 
 
