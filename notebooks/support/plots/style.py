@@ -68,6 +68,7 @@ def cells(ax: Axes, columns: int, rows: int, width: float = 0.6) -> None:
     ax.set_xticks([k - 0.5 for k in range(columns + 1)], minor=True)
     ax.set_yticks([k - 0.5 for k in range(rows + 1)], minor=True)
     ax.grid(which="minor", color=GREY, lw=width)
+    ax.spines[:].set_visible(True)
     ax.tick_params(which="both", length=0)
 
 
@@ -193,3 +194,4 @@ def plane(ax: Axes, table: Tensor, labels: Tensor, classes: Sequence[int], **sty
         x, y = points[labels[chosen] == kind].T
         ax.scatter(x, y, color=color, marker=marker, linewidths=0, label=f"class {kind}", **style)
     ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(True)

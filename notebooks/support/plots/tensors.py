@@ -82,6 +82,7 @@ def touched_rows(before: Tensor, after: Tensor, touched: Sequence[int]) -> Figur
         image = ax.imshow(table, cmap="PuOr", vmin=-top, vmax=top, aspect="auto", interpolation="nearest")
         fig.colorbar(image, ax=ax, shrink=0.6, location="bottom", pad=0.02)
         ax.set(xticks=[], yticks=range(0, len(before), 4), title=title)
+        ax.spines[:].set_visible(True)
         for row in touched:
             ends = (before.shape[1] - 0.4, row), (before.shape[1] + 0.6, row)
             ax.annotate("", *ends, arrowprops={"arrowstyle": "->", "color": INK}, annotation_clip=False)
@@ -168,5 +169,5 @@ def embedding_map(before: Tensor, after: Tensor, labels: Tensor, classes: Sequen
     for ax, table, title in zip(axes, (before, after), ("before training", "after training"), strict=True):
         plane(ax, table, labels, classes, s=12, alpha=0.6)
         ax.set_title(title)
-    axes[1].legend(markerscale=1.6)
+    axes[1].legend(frameon=True, markerscale=1.6)
     return fig
