@@ -23,7 +23,7 @@ from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.files import alone_in
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.train import train_on_cluster
+from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import Partition, partition_dataset
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -106,7 +106,7 @@ def learned_run(
     with alone_in(all_workers / "learned"):
         out = all_workers / "learned" / "run"
         if not (out / "result.json").exists():
-            train_on_cluster(partition_of(2), layout.cluster(), layout, config, out)
+            run_distributed(partition_of(2), layout, config, out)
     return config, json.loads((out / "result.json").read_text())
 
 

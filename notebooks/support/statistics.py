@@ -5,17 +5,13 @@ All functions expect a homogeneous ``DGLGraph`` that stores every undirected edg
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from tutorial_lib.compat.reproducible import fixed_fresh_memory
 from tutorial_lib.data.base import MASKS, Dataset
-from tutorial_lib.errors import InputError, TutorialError
 
 if TYPE_CHECKING:
     import dgl
@@ -77,29 +73,6 @@ def _local_clustering(indptr: np.ndarray, indices: np.ndarray, node: int, is_nei
     joined = sum(int(is_neighbour[indices[indptr[v] : indptr[v + 1]]].sum()) for v in neighbours)
     is_neighbour[neighbours] = False
     return joined / (len(neighbours) * (len(neighbours) - 1))
-
-
-def metis_cut(graph: dgl.DGLGraph, parts: int) -> float:
-    """Share of edges whose ends METIS puts into different parts, counted edge by edge.
-
-    A random assignment cuts (parts - 1) / parts. DGL's own ``partition_graph`` prints "0 edge cuts" because it counts
-    the edges that a part owns.
-
-    Raises:
-        InputError: fewer than one part, or more parts than nodes.
-        TutorialError: METIS gave no answer.
-    """
-    import dgl
-
-    if not 1 <= parts <= graph.num_nodes():
-        raise InputError(f"cannot cut {graph.num_nodes()} nodes into {parts} parts")
-    if parts == 1:
-        return 0.0
-    with contextlib.redirect_stdout(io.StringIO()), fixed_fresh_memory():  # DGL prints timings
-        part = dgl.metis_partition_assignment(graph, parts)
-    if part is None:
-        raise TutorialError(f"METIS could not cut the graph into {parts} parts")
-    return _share_of_edges(graph, lambda src, dst: part[src] != part[dst])
 
 
 def _share_of_edges(graph: dgl.DGLGraph, test: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> float:

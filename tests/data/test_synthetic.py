@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from support.statistics import average_clustering, graph_statistics, metis_cut
+from support.statistics import average_clustering, graph_statistics
+from tutorial_lib.compat.reproducible import fixed_fresh_memory
 from tutorial_lib.data import MASKS, cache, check_dataset, load_dataset, synthetic
 from tutorial_lib.data.synthetic import generate_synthetic_products, load_synthetic_products
 from tutorial_lib.errors import InputError
@@ -136,7 +137,9 @@ def test_metis_finds_a_small_cut(small):
     src, dst = small.graph.edges()
     at_random = torch.randint(0, 2, (small.graph.num_nodes(),), generator=torch.Generator().manual_seed(0))
     assert float((at_random[src] != at_random[dst]).double().mean()) == pytest.approx(0.5, abs=0.02)
-    assert metis_cut(small.graph, 2) < 0.2
+    with fixed_fresh_memory():  # METIS reads memory that it has not written
+        part = dgl.metis_partition_assignment(small.graph, 2)
+    assert float((part[src] != part[dst]).double().mean()) < 0.2
 
 
 def test_features_help_but_neighbours_help_more(small):
@@ -322,15 +325,6 @@ def _undirected(pairs: list[tuple[int, int]]) -> dgl.DGLGraph:
 def test_clustering_of_a_triangle_with_a_tail():
     graph = _undirected([(0, 1), (0, 2), (1, 2), (2, 3)])  # 1, 1, 1/3, 0
     assert average_clustering(graph) == pytest.approx(7 / 12)
-
-
-def test_cut_of_two_cliques_and_a_bridge():
-    clique = [(i, j) for i in range(8) for j in range(i)]
-    graph = _undirected([*clique, *((i + 8, j + 8) for i, j in clique), (0, 8)])
-    assert metis_cut(graph, 2) == pytest.approx(1 / 57)
-    assert metis_cut(graph, 1) == 0.0
-    with pytest.raises(InputError, match="parts"):
-        metis_cut(graph, 17)
 
 
 def test_statistics_of_a_path():

@@ -9,6 +9,7 @@ from typing import Any
 import dgl
 import pytest
 import torch
+from solution_support import solutions
 from torch import Tensor
 
 from support.exercises import lesson_03
@@ -21,27 +22,23 @@ def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], an
     return capsys.readouterr().out
 
 
-def edges_sampled(degrees: Tensor, fanout: int, replace: bool) -> Tensor:
-    if fanout == -1:
-        return degrees
-    return (degrees > 0) * fanout if replace else degrees.clamp(max=fanout)
-
-
-def most_input_nodes(batch_size: int, fanouts: list[int], num_nodes: int) -> int:
-    if -1 in fanouts:
-        return num_nodes
-    for fanout in fanouts:
-        batch_size *= 1 + fanout
-    return min(batch_size, num_nodes)
-
-
-def keep_visible(frontier: dgl.DGLGraph, visible: Tensor) -> dgl.DGLGraph:
-    return dgl.remove_edges(frontier, (~visible[frontier.edges()[0]]).nonzero().flatten())
+ANSWERS = solutions("03")
+edges_sampled = ANSWERS.edges_sampled
+most_input_nodes = ANSWERS.most_input_nodes
+keep_visible = ANSWERS.keep_visible
 
 
 def keep_visible_other_order(frontier: dgl.DGLGraph, visible: Tensor) -> dgl.DGLGraph:
     kept = visible[frontier.edges()[0]].nonzero().flatten().flip(0)
     return dgl.edge_subgraph(frontier, kept, relabel_nodes=False, store_ids=False)
+
+
+def with_ends(frontier: dgl.DGLGraph, visible: Tensor, change: Callable[[Tensor, Tensor], Any]) -> dgl.DGLGraph:
+    """The right edges by number and id, but not the right ends."""
+    right = keep_visible(frontier, visible)
+    graph = dgl.graph(change(*right.edges()), num_nodes=frontier.num_nodes())
+    graph.edata[dgl.EID] = right.edata[dgl.EID]
+    return graph
 
 
 CHECKS = (lesson_03.check_edges_sampled, lesson_03.check_most_input_nodes, lesson_03.check_keep_visible)
@@ -76,6 +73,9 @@ WRONG = {
         "dgl.EID(.|\n)*store_ids",
     ),
     "new node ids": (2, lambda f, v: dgl.edge_subgraph(f, v[f.edges()[0]], store_ids=False), "sources|number of nodes"),
+    "a node more": (2, lambda f, v: dgl.add_nodes(keep_visible(f, v), 1), "number of nodes"),
+    "other sources": (2, lambda f, v: with_ends(f, v, lambda src, dst: (src.flip(0), dst)), "sources of the edges"),
+    "other ends": (2, lambda f, v: with_ends(f, v, lambda src, dst: (src, dst.flip(0))), "destinations of the edges"),
     "raises": (2, lambda f, v: f.no_such_thing(v), "Your code raised AttributeError"),
 }
 
@@ -105,5 +105,10 @@ def test_pictures() -> None:
 
     figure = sampling.input_nodes([2, 5], {1: [30, 60], 2: [80, 99]}, 10, 100)
     assert "2 hops: 99% of nodes" in {text.get_text() for text in figure.axes[0].texts}
-    assert sampling.draws_per_neighbour({"a": [1, 2], "b": [2, 1]}, 1.5, 0.5).axes
-    assert sampling.losses_compared({"a": [2.0, 1.0], "b": [3.0]}, 1, "title").axes[0].get_title() == "title"
+    (ax,) = sampling.draws_per_neighbour({"a": [1, 2], "b": [2, 1]}, 1.5, 0.5).axes
+    assert list(ax.lines[0].get_ydata()) == [1.5, 1.5]
+    assert [points.get_offsets()[:, 1].tolist() for points in ax.collections[-2:]] == [[1, 2], [2, 1]]
+    (ax,) = sampling.losses_compared({"a": [2.0, 1.0], "b": [3.0]}, 1, "title").axes
+    assert ax.get_title() == "title"
+    assert {line.get_label(): list(line.get_ydata()) for line in ax.lines[:2]} == {"a": [2.0, 1.0], "b": [3.0]}
+    assert [text.get_text() for text in ax.texts] == ["epoch 0", "epoch 1"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from solution_support import solutions
 from torch import Tensor, nn
 
 from support.exercises import lesson_05
@@ -19,9 +20,10 @@ from tutorial_lib.processes import fork
 CPU = (torch.device("cpu"),) * 3
 
 
-def average_gradients(model: nn.Module, examples: int) -> None:
-    for parameter in model.parameters():
-        lesson.average(parameter.grad, examples, "weighted")
+ANSWERS = solutions("05")
+average_gradients = ANSWERS.average_gradients
+own_part = ANSWERS.own_part
+global_accuracy = ANSWERS.global_accuracy
 
 
 def average_in_one_call(model: nn.Module, examples: int) -> None:
@@ -46,11 +48,6 @@ def average_on_rank_0(model: nn.Module, examples: int) -> None:
         average_gradients(model, examples)
 
 
-def own_part(batch: Tensor, rank: int, world_size: int) -> tuple[Tensor, float]:
-    ids = batch.tensor_split(world_size)[rank]
-    return ids, len(ids) * world_size / len(batch)
-
-
 def own_part_in_strides(batch: Tensor, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
     ids = batch[rank::world_size]
     return ids, torch.tensor(len(ids) / len(batch) * world_size, dtype=torch.float64)
@@ -65,12 +62,6 @@ def remainder_to_the_last(batch: Tensor, rank: int, world_size: int) -> tuple[Te
     size = len(batch) // world_size
     ids = batch[rank * size :] if rank == world_size - 1 else batch[rank * size : (rank + 1) * size]
     return ids, len(ids) * world_size / len(batch)
-
-
-def global_accuracy(predictions: Tensor, labels: Tensor) -> float:
-    counts = torch.tensor([int((predictions == labels).sum()), len(labels)])
-    dist.all_reduce(counts)
-    return int(counts[0]) / int(counts[1])
 
 
 def mean_of_accuracies(predictions: Tensor, labels: Tensor) -> float:
@@ -103,6 +94,8 @@ WRONG = {
     "plain mean": (0, average_plain, r"shares of \[3, 1\](.|\n)*got       \[0.0, 6.0(.|\n)*hint: .*`examples`"),
     "raises": (0, lambda model, _n: model.no_such_thing(), "Your code raised AttributeError"),
     "stub 2": (1, lambda *_: None, "got       'NoneType'\n  expected  'tuple'"),
+    "one thing": (1, lambda *a: own_part(*a)[:1], "length of the tuple of rank 0\n  got       1\n  expected  2"),
+    "a list": (1, lambda *a: (own_part(*a)[0].tolist(), 1.0), "first item of rank 0\n  got       'list'"),
     "remainder lost": (1, without_remainder, r"10 ids over 4 ranks(.|\n)*tensor \(8,\)(.|\n)*tensor \(10,\)"),
     "remainder to one": (1, remainder_to_the_last, "10 ids over 4 ranks: largest(.|\n)*got       2\n  expected  1"),
     "no factor": (1, lambda *a: (own_part(*a)[0], 1.0), r"factors of shares of \[3, 3, 2, 2\](.|\n)*expected  \[1.2, "),
@@ -186,4 +179,6 @@ def test_pictures() -> None:
     figure = plots.accuracy([torch.tensor([1]), torch.tensor([1, 0, 0])], 2 / 3, 0.5)
     texts = {text.get_text() for text in figure.axes[0].texts}
     assert {"mean of the accuracies: 67%", "counts summed: 2 of 4, 50%", "1 of 3 right: 33%"} <= texts
-    assert plots.differences({"a": [0.0, 1e-8], "b": [1e-8, 0.1], "c": [0.0, 0.0]}, [4, 4]).axes
+    (ax,) = plots.differences({"a": [0.0, 1e-8], "b": [1e-8, 0.1], "c": [0.0, 0.0]}, [4, 4]).axes
+    heights = [[y for _x, y in points.get_offsets()] for points in ax.collections if points.get_label() in "abc"]
+    assert heights == [[1e-9, 1e-8], [1e-8, 0.1], [1e-9, 1e-9]]  # what is 0 stands at the lower edge

@@ -14,6 +14,7 @@ from typing import Any
 import dgl
 import pytest
 import torch
+from solution_support import solutions
 from torch import Tensor
 
 from support.exercises import lesson_06
@@ -30,18 +31,10 @@ def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], an
     return capsys.readouterr().out
 
 
-def contiguous_share(nids: Tensor, rank: int, world_size: int) -> Tensor:
-    return nids[len(nids) * rank // world_size : len(nids) * (rank + 1) // world_size]
-
-
-def loss_factors(sizes: list[int]) -> list[float]:
-    return [len(sizes) * size / sum(sizes) for size in sizes]
-
-
-def popular_frontier(graph: dgl.DGLGraph, seeds: Tensor, fanout: int) -> dgl.DGLGraph:
-    with graph.local_scope():
-        graph.edata["popular"] = graph.out_degrees(graph.edges()[0]).float()
-        return dgl.sampling.select_topk(graph, fanout, "popular", seeds)
+ANSWERS = solutions("06")
+contiguous_share = ANSWERS.contiguous_share
+loss_factors = ANSWERS.loss_factors
+popular_frontier = ANSWERS.popular_frontier
 
 
 CHECKS = (lesson_06.check_contiguous_share, lesson_06.check_loss_factors, lesson_06.check_popular_frontier)
@@ -84,6 +77,7 @@ WRONG = {
     "uniform": (2, lambda g, s, f: dgl.sampling.sample_neighbors(g, s, f), "neighbours of node"),
     "least popular": (2, ascending, "neighbours of node(.|\n)*out-degree"),
     "all nodes receive": (2, lambda g, _s, f: popular_frontier(g, g.nodes(), f), "nodes that receive"),
+    "a node more": (2, lambda g, s, f: dgl.add_nodes(popular_frontier(g, s, f), 1), "number of nodes"),
     "raises": (2, lambda g, _s, _f: g.no_such_thing(), "Your code raised AttributeError"),
 }
 
@@ -153,13 +147,16 @@ def test_folder_goes_with_a_killed_process() -> None:
 
 
 def test_pictures() -> None:
-    assert plots.two_ranks().axes
+    assert {"its copy of the model", "seed nodes"} <= {text.get_text() for text in plots.two_ranks().axes[0].texts}
     figure = plots.shares({"floor": [[0, 1], [2, 3]], "padded": [[0, 1, 2], [3, 4, 3]]}, range(5))
     texts = {text.get_text() for text in figure.axes[0].texts}
     assert {"floor: 1 left out, 0 visited twice", "padded: 0 left out, 1 visited twice"} <= texts
-    assert plots.curves({"a": [0.1, 0.2], "b": [0.3]}, "accuracy").axes[0].get_ylabel() == "accuracy"
+    (ax,) = plots.curves({"a": [0.1, 0.2], "b": [0.3]}, "accuracy").axes
+    assert (ax.get_ylabel(), [list(line.get_ydata()) for line in ax.lines]) == ("accuracy", [[0.1, 0.2], [0.3]])
     spans = [("train", 1.0, 2.0), ("validate", 2.0, 2.5), ("wait", 2.5, 2.6)]
-    assert len(plots.timelines({"one": [spans, spans], "two": [spans]}).axes) == 2
+    first, second = plots.timelines({"one": [spans, spans], "two": [spans]}).axes
+    assert [round(bar.get_width(), 6) for bar in first.patches] == [1.0, 0.5, 0.1] * 2
+    assert [round(bar.get_x(), 6) for bar in second.patches] == [0.0, 1.0, 1.5]
     rank = {"pss": 100 << 20, "private": 40 << 20}
     texts = {text.get_text() for text in plots.memory({"fork": [rank, rank]}).axes[0].texts}
     assert texts == {"100, of which 40 its own"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from solution_support import solutions
 
 from support.exercises import lesson_07
 from support.lessons import pitfalls
@@ -27,31 +29,10 @@ def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], an
     return capsys.readouterr().out
 
 
-def epoch_share(count: int, rank: int, world_size: int, epoch: int) -> torch.Tensor:
-    return torch.randperm(count, generator=torch.Generator().manual_seed(100 + epoch))[rank::world_size]
-
-
-def joined_gradients(gradients: list[list[float]], initial: bool) -> list[float]:
-    longest = max(map(len, gradients))
-    steps = [[rank[step] for rank in gradients if len(rank) > step] for step in range(longest)]
-    return [sum(step) / (len(gradients) if initial else len(step)) for step in steps]
-
-
-def first_failure(processes: list[Any], seconds: float) -> tuple[int, int] | None:
-    end = time.monotonic() + seconds
-    try:
-        while any(process.exitcode is None for process in processes) or any(p.exitcode for p in processes):
-            for number, process in enumerate(processes):
-                if process.exitcode:
-                    return number, process.exitcode
-            if time.monotonic() > end:
-                raise TimeoutError
-            time.sleep(0.01)
-        return None
-    finally:
-        for process in processes:
-            process.terminate()
-            process.join()
+ANSWERS = solutions("07")
+epoch_share = ANSWERS.epoch_share
+joined_gradients = ANSWERS.joined_gradients
+first_failure = ANSWERS.first_failure
 
 
 def left_running(processes: list[Any], seconds: float) -> tuple[int, int] | None:
@@ -84,7 +65,20 @@ def _global_seed(count: int, rank: int, world_size: int, epoch: int) -> torch.Te
     return torch.randperm(count)[rank::world_size]
 
 
+CALLS = itertools.count()
+
+
+def _other_each_time(count: int, _rank: int, world_size: int, _epoch: int) -> torch.Tensor:
+    """Whole shares, but asked again it draws anew."""
+    number = next(CALLS)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(number - _rank))
+    return order[_rank::world_size]
+
+
 WRONG = {
+    "new each time": (0, _other_each_time, "asked again, epoch 1 is the same\n  got       False"),
+    "turned": (0, lambda n, r, w, e: torch.arange(n).roll(e)[r::w], "stays together in epoch 1\n  got       True"),
+    "reversed": (0, lambda n, r, w, e: (torch.arange(n).flip(0) if e else torch.arange(n))[r::w], "stays together"),
     "stub": (0, lambda *_: None, "got       'NoneType'\n  expected  'torch.int64 tensor'"),
     "own seed": (0, _own_seed, r"together, sorted\n  got       tensor \(40,\)(.|\n)*hint: every rank must shuffle"),
     "drops the rest": (0, lambda n, r, w, e: epoch_share(n // w * w, r, w, e), r"41 ids.*\n  got       tensor \(40,\)"),
@@ -128,6 +122,36 @@ def test_join_in_order_is_too_slow(capsys: pytest.CaptureFixture[str], monkeypat
         return 1, processes[1].exitcode
 
     assert "it came back at once\n  got       False" in verdict(capsys, CHECKS[2], in_order)
+
+
+def _late(processes: list[Any], _seconds: float) -> None:
+    time.sleep(1.2)
+    for process in processes:
+        process.terminate()
+        process.join()
+    raise TimeoutError
+
+
+def _sleepers_left(_processes: list[Any], _seconds: float) -> None:
+    raise TimeoutError
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda processes, _seconds: first_failure(processes, 30.0), "what was raised\n  got       None"),
+        (_late, "it came at once\n  got       False"),
+        (_sleepers_left, r"still running\n  got       \[0, 1\]"),
+    ],
+)
+def test_the_limit_is_looked_at(
+    answer: Any, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lesson_07, "QUICK", 1.0)
+    monkeypatch.setattr(lesson_07, "NAP", 1.5)
+    monkeypatch.setattr(lesson_07, "WATCH_CASES", ())
+    output = verdict(capsys, CHECKS[2], answer)
+    assert re.search(said, output), output
 
 
 def test_global_generator_is_given_back() -> None:
@@ -231,9 +255,12 @@ def test_pictures() -> None:
     assert [ax.get_title() for ax in plots.what_a_fork_copies().axes][1] == "after the fork: the child"
     texts = [text.get_text() for text in plots.steps_of_ranks([1, 3]).axes[0].texts]
     assert texts == ["gradient", "gone", "gone", "gradient", "waits", "never"]
-    assert plots.threads_and_speed({1: [2.0, 2.0], 16: [1.0, 1.0]}, 1).axes
-    assert len(plots.open_files({"a": [(1, 0)], "b": [(1, 1)]}).axes) == 2
+    (ax,) = plots.threads_and_speed({1: [2.0, 2.0], 16: [1.0, 1.0]}, 1).axes
+    assert [text.get_text() for text in ax.texts] == ["4", "2"]
+    lines = [[line.get_ydata() for line in ax.lines] for ax in plots.open_files({"a": [(1, 0)], "b": [(1, 1)]}).axes]
+    assert lines == [[[1], [1]], [[0], [1]]]
     mask = torch.eye(3) > 0
-    assert len(plots.dropout_masks({"a": [mask, mask], "b": [mask, ~mask]}).axes) == 4
+    shown = [ax.collections[0].get_array() for ax in plots.dropout_masks({"a": [mask, mask], "b": [mask, ~mask]}).axes]
+    assert [int(array.sum()) for array in shown] == [3, 3, 3, 6]
     shown = {text.get_text() for text in plots.visits({"a": [[[0, 1], [1]]]}, 3).axes[0].texts}
     assert shown == {"0", "both", "–"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import dgl.graphbolt as gb
 import numpy as np
 import pytest
 import torch
+from solution_support import solutions
 
 from support import graphbolt_data
 from support.exercises import lesson_08
@@ -31,35 +32,25 @@ def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], an
     return capsys.readouterr().out
 
 
-def batches_per_rank(total: int, ranks: int, batch_size: int, drop_last: bool, drop_uneven: bool) -> list[int]:
-    if drop_last and drop_uneven:
-        return [total // (ranks * batch_size)] * ranks
-    full, rest = divmod(total, batch_size)
-    each, more = divmod(full + (rest > 0), ranks)
-    counts = [each + (rank < more) for rank in range(ranks)]
-    if drop_last and rest:
-        counts[(full % ranks)] -= 1
-    return [min(counts)] * ranks if drop_uneven else counts
-
-
-def overall_mean(parts: Sequence[tuple[float, int]]) -> float:
-    count = sum(n for _, n in parts)
-    return sum(mean * n for mean, n in parts if n) / count if count else float("nan")
-
-
-def degree_stage(graph: gb.FusedCSCSamplingGraph) -> Callable[[gb.MiniBatch], gb.MiniBatch]:
-    def stage(batch: gb.MiniBatch) -> gb.MiniBatch:
-        degrees = graph.csc_indptr.diff()[batch.input_nodes].float()
-        batch.node_features["feat"] = torch.cat([batch.node_features["feat"], degrees[:, None]], dim=1)
-        return batch
-
-    return stage
+ANSWERS = solutions("08")
+batches_per_rank = ANSWERS.batches_per_rank
+overall_mean = ANSWERS.overall_mean
+degree_stage = ANSWERS.degree_stage
 
 
 def all_degrees(graph: gb.FusedCSCSamplingGraph) -> Callable[[gb.MiniBatch], gb.MiniBatch]:
     def stage(batch: gb.MiniBatch) -> gb.MiniBatch:
         degrees = graph.csc_indptr.diff()[: len(batch.input_nodes)].float()
         batch.node_features["feat"] = torch.cat([batch.node_features["feat"], degrees[:, None]], dim=1)
+        return batch
+
+    return stage
+
+
+def put_first(graph: gb.FusedCSCSamplingGraph) -> Callable[[gb.MiniBatch], gb.MiniBatch]:
+    def stage(batch: gb.MiniBatch) -> gb.MiniBatch:
+        batch = degree_stage(graph)(batch)
+        batch.node_features["feat"] = batch.node_features["feat"].roll(1, dims=1)
         return batch
 
     return stage
@@ -82,6 +73,8 @@ WRONG = {
     "NaN taken in": (1, lambda p: sum(m * n for m, n in p) / max(1, sum(n for _, n in p)), "got       nan.*\n.*1.5"),
     "third stub": (2, lambda _g: None, "got       'NoneType'\n  expected  'function'"),
     "returns nothing": (2, lambda _g: lambda _b: None, "got       'NoneType'\n  expected  'MiniBatch'"),
+    "unchanged": (2, lambda _g: lambda batch: batch, "shape of the new features"),
+    "other side": (2, put_first, "the old columns"),
     "wrong nodes": (2, all_degrees, "the new column(.|\n)*indptr"),
     "raises": (2, lambda g: g.no_such_thing, "Your code raised AttributeError"),
 }
@@ -198,12 +191,17 @@ def test_a_rank_without_items_counts_nothing() -> None:
 
 
 def test_pictures() -> None:
-    assert len(graphbolt.stages().axes) == 1
+    assert {"copy_to", "picks items", "feature store"} <= {text.get_text() for text in graphbolt.stages().axes[0].texts}
     panels = {"a": [[[0, 1]], [[2]]], "b": [[[0, 1]], []]}
     figure = graphbolt.replicas([[0, 1], [2]], panels)
     assert [ax.get_title() for ax in figure.axes] == ["a", "b"]
     assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == ["rank 0: 1", "rank 1: 0"]
-    assert graphbolt.classes_seen({"a": np.ones((2, 3)), "b": np.eye(2, 3)}).axes
-    assert graphbolt.files_per_pass({"a": [1, 2], "b": [1, 1]}).axes
+    panels = graphbolt.classes_seen({"a": np.ones((2, 3)), "b": np.eye(2, 3)}).axes[:2]
+    shares = [ax.images[0].get_array() for ax in panels]
+    assert [array.tolist() for array in shares] == [[[0.5] * 3] * 2, [[1, 0, 0], [0, 1, 0]]]
+    (ax,) = graphbolt.files_per_pass({"a": [1, 2], "b": [1, 1]}).axes
+    assert [list(line.get_ydata()) for line in ax.lines] == [[1, 2], [1, 1]]
     times = {"a": [0.1, 0.2], "b": [0.2], "c": [0.3]}
-    assert len(graphbolt.compared(times, times, times).axes) == 3
+    curves, seconds, _ = graphbolt.compared(times, times, times).axes
+    assert [list(line.get_ydata()) for line in curves.lines] == list(times.values())
+    assert [bar.get_width() for bar in seconds.patches] == pytest.approx([0.15, 0.2, 0.3])

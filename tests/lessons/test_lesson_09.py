@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import pairwise
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from solution_support import solutions
 
 from support.exercises import lesson_09
 from support.lessons import anatomy, look_around, machines
@@ -29,15 +30,9 @@ def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], an
     return capsys.readouterr().out
 
 
-def layout_numbers(machines: Any, trainers: int, samplers: int, servers: int) -> tuple[int, list[str]]:
-    addresses = [f"{address}:{port + k}" for address, port in machines for k in range(servers)]
-    return len(machines) * trainers * (1 + samplers), addresses
-
-
-def rows_and_bytes(bounds: list[int], nodes: torch.Tensor, here: int, row_bytes: int) -> tuple[torch.Tensor, int]:
-    inside = [((nodes >= low) & (nodes < high)).sum() for low, high in pairwise(bounds)]
-    rows = torch.stack(inside)
-    return rows, int(rows.sum() - rows[here]) * row_bytes
+ANSWERS = solutions("09")
+layout_numbers = ANSWERS.layout_numbers
+rows_and_bytes = ANSWERS.rows_and_bytes
 
 
 def busiest_cable(traffic: Any, rate: int, direction: Callable[[int, int], int] = max) -> tuple[str, float]:
@@ -48,7 +43,19 @@ def busiest_cable(traffic: Any, rate: int, direction: Callable[[int, int], int] 
     return max(busy, key=lambda name: busy[name]), max(busy.values())
 
 
+def bytes_in_a_tensor(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, count = rows_and_bytes(*arguments)
+    return rows, torch.tensor(count)
+
+
+def whole_seconds(traffic: Any, rate: int) -> tuple[str, int]:
+    name, seconds = busiest_cable(traffic, rate)
+    return name, int(seconds)
+
+
 RIGHT = [
+    (lesson_09.check_rows_and_bytes, bytes_in_a_tensor),
+    (lesson_09.check_busiest_cable, whole_seconds),
     (lesson_09.check_layout_numbers, layout_numbers),
     (lesson_09.check_rows_and_bytes, rows_and_bytes),
     (lesson_09.check_busiest_cable, busiest_cable),
@@ -78,6 +85,9 @@ def last_id_included(bounds: Any, nodes: torch.Tensor, here: int, row_bytes: int
 
 
 WRONG = [
+    (lesson_09.check_layout_numbers, lambda *a: layout_numbers(*a)[:1], ["how many things", "got       1"]),
+    (lesson_09.check_rows_and_bytes, lambda *a: rows_and_bytes(*a)[:1], ["how many things", "got       1"]),
+    (lesson_09.check_busiest_cable, lambda *a: busiest_cable(*a)[:1], ["how many things", "got       1"]),
     (lesson_09.check_layout_numbers, lambda *_: None, ["'NoneType'", "'tuple'"]),
     (lesson_09.check_layout_numbers, without_samplers, ["got       16", "expected  24", "a sampler is a client"]),
     (lesson_09.check_layout_numbers, server_by_server, ["DGL_SERVER_ID counts", "10.0.0.7:31000"]),
@@ -133,9 +143,13 @@ def test_sockets_and_shared_memory_of_a_real_process():
             ends = [entry[1:] for entry in connected]
             assert [f"127.0.0.1:{client.getsockname()[1]}", f"127.0.0.1:{port}"] in ends
     assert look_around.sockets({}) == ([], [])
-    shared = torch.zeros(10).share_memory_()
-    assert all(users in ([], [os.getpid()]) for users in look_around.shared_memory(own).values())
-    assert shared.is_shared()
+    shared = SharedMemory(create=True, size=10)
+    try:
+        assert look_around.shared_memory(own)[shared.name] == [os.getpid()]
+        assert look_around.shared_memory({})[shared.name] == []
+    finally:
+        shared.close()
+        shared.unlink()
 
 
 def test_the_program_prints_one_line_of_json():

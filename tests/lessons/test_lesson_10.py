@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from solution_support import solutions
 
 from support.exercises import lesson_10
 from support.lessons import multi_machine, multi_machine_single
@@ -20,19 +21,10 @@ from tutorial_lib.batches.nodes import sampling_threads
 from tutorial_lib.processes import fix_openmp, fork
 from tutorial_lib.trainer.events import PHASES
 
-
-def plan_epoch(nodes: int, ranks: int, batch_size: int, alone: tuple[int, float]) -> tuple[list[int], int, float]:
-    shares = [nodes // ranks + (rank < nodes % ranks) for rank in range(ranks)]
-    effective = ranks * batch_size
-    return [-(-share // batch_size) for share in shares], effective, alone[1] * effective / alone[0]
-
-
-def global_accuracy(accuracies: list[float], counts: list[int]) -> float:
-    return sum(a * c for a, c in zip(accuracies, counts, strict=True) if c) / sum(counts)
-
-
-def remote_bytes(batches: list[torch.Tensor], first: int, end: int, width: int) -> int:
-    return sum(int(((nodes < first) | (nodes >= end)).sum()) for nodes in batches) * width * 4
+ANSWERS = solutions("10")
+plan_epoch = ANSWERS.plan_epoch
+global_accuracy = ANSWERS.global_accuracy
+remote_bytes = ANSWERS.remote_bytes
 
 
 RIGHT = {
@@ -143,7 +135,11 @@ def test_pictures() -> None:
         plots.rank_accuracies([3, 1], [4, 4], "test"),
         plots.wires({"fast": phases, "slow": phases}),
     ]
-    for figure in figures:
-        figure.canvas.draw()
+    assert [list(line.get_ydata()) for line in figures[0].axes[0].lines[:2]] == [[3.0, 2.0], [3.0]]
     texts = [text.get_text() for text in figures[1].axes[1].texts]
     assert texts == ["4", "1", "4", "zeros"]
+    labels = [text.get_text() for text in figures[2].axes[0].get_legend().get_texts()]
+    assert labels == ["mean of the ranks: 50.00%", "global: 4 of 8, 50.00%"]
+    seconds, megabytes = ([text.get_text().strip() for text in ax.texts] for ax in figures[3].axes)
+    assert seconds == [f"{0.1 * len(PHASES):.2f}"] * 2
+    assert megabytes == ["1.0", "1.0"]

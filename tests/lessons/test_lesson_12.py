@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from solution_support import solutions
 
 from support.exercises import lesson_12
 from support.lessons import whole_run
@@ -25,24 +25,10 @@ def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], an
     return capsys.readouterr().out
 
 
-def to_original(rows: torch.Tensor, node_map: torch.Tensor) -> torch.Tensor:
-    restored = torch.empty_like(rows)
-    restored[node_map] = rows
-    return restored
-
-
-def plan_machines(
-    nodes: int, edges: int, train: int, widths: tuple[int, ...], machines: int, batch: int, remote: int
-) -> tuple[int, int]:
-    own_nodes, own_edges, own_train = (math.ceil(count / machines) for count in (nodes, edges, train))
-    memory = own_nodes * sum(widths) * 4 + own_edges * 32
-    return memory, machines * math.ceil(own_train / batch) * remote * widths[0] * 4
-
-
-def real_cluster(addresses: list[str], first_port: int, shared: bool, login: tuple[str, int]) -> tuple[str, list[str]]:
-    words = ["finale", "--full", "--ip_config", "ip_config.txt"] + ([] if shared else ["--copy_to", "/scratch/finale"])
-    words += (["--ssh_username", login[0]] if login[0] else []) + ["--ssh_port", str(login[1])]
-    return "".join(f"{address} {first_port}\n" for address in addresses), words
+ANSWERS = solutions("12")
+to_original = ANSWERS.to_original
+plan_machines = ANSWERS.plan_machines
+real_cluster = ANSWERS.real_cluster
 
 
 RIGHT = (
@@ -101,6 +87,11 @@ WRONG = [
         lesson_12.check_real_cluster,
         _words(lambda w: [*w, "--ssh_port", "22"]),
         r"ssh_port\n +got +22\n.*2222",
+    ),
+    (
+        lesson_12.check_real_cluster,
+        _words(lambda w: ["other.txt" if x == "ip_config.txt" else x for x in w]),
+        "--ip_config\n +got +'other.txt'",
     ),
     (lesson_12.check_real_cluster, _words(lambda w: ["train", *w[1:]]), "the command is train, not finale"),
 ]
@@ -194,7 +185,7 @@ def test_pictures_say_what_they_show() -> None:
     assert [text.get_text() for text in wire.axes[0].texts] == ["55%", "44%"]
     left, right = plots.ids_figure(np.array([1, 3, 0, 2]), [2, 2], {"right": 0.75, "wrong": 0.05}).axes
     assert [text.get_text() for text in left.texts] == ["part 0", "part 1"]
-    assert [text.get_text() for text in right.texts] == ["0.75", "0.05"]
+    assert [text.get_text() for text in right.texts] == [" 0.75", " 0.05"]
 
 
 @pytest.mark.parametrize("real", [True, False])

@@ -8,29 +8,26 @@ from typing import Any
 
 import pytest
 import torch
+from solution_support import solutions
 from torch import Tensor
 
 from support.exercises import lesson_14
 from support.lessons.learned_rows import held_by
 from support.plots import learned_rows as plots
 
-
-def machine_bytes(nodes: list[int], width: int, optimizer: str) -> list[int]:
-    return [4 * count * (3 * width + 1 if optimizer == "SparseAdam" else 2 * width) for count in nodes]
-
-
-def vote(src: Tensor, dst: Tensor, labels: Tensor, known: Tensor, classes: int) -> Tensor:
-    return lesson_14.counted(src, dst, labels, known, classes).argmax(1)
+ANSWERS = solutions("14")
+machine_bytes = ANSWERS.machine_bytes
+vote = ANSWERS.vote
 
 
 def summed(ids: list[Tensor], gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
-    rows, means = lesson_14.merged(ids, gradients)
+    rows, means = ANSWERS.merge_gradients(ids, gradients)
     return rows, means * torch.cat(ids).unique(return_counts=True)[1][:, None]
 
 
 RIGHT = {
     lesson_14.check_machine_bytes: machine_bytes,
-    lesson_14.check_merge_gradients: lesson_14.merged,
+    lesson_14.check_merge_gradients: ANSWERS.merge_gradients,
     lesson_14.check_vote: vote,
 }
 WRONG = [
@@ -84,10 +81,12 @@ def test_what_machines_hold_in_their_order() -> None:
 def test_pictures() -> None:
     held = {f"machine-{k}": {"weight": 10**6, "mem": 10**6, "power": 10**6, "step": 10**4} for k in (0, 1)}
     table, labels = torch.rand(60, 5), torch.arange(60) % 3
-    for figure in (
-        plots.accuracies({"a": 0.5, "b": 0.7}),
-        plots.one_step(),
-        plots.memory(held, 5 * 10**5),
-        plots.planes({"before": table, "after": table}, labels, [0, 2]),
-    ):
-        figure.canvas.draw()
+    (ax,) = plots.accuracies({"a": 0.5, "b": 0.7}).axes
+    assert [text.get_text() for text in ax.texts] == [" 50.0%", " 70.0%"]
+    assert "has a gradient of row 0: 6" in " ".join(text.get_text() for text in plots.one_step().axes[0].texts)
+    texts = [text.get_text() for text in plots.memory(held, 5 * 10**5).axes[0].texts]
+    tensors = [f"{name}\n1.00" for name in ("the rows", "mean gradient", "mean square") for _machine in held]
+    assert texts == [*tensors, *[" steps 0.01"] * 2, " 0.50"]
+    axes = plots.planes({"before": table, "after": table}, labels, [0, 2]).axes
+    assert [ax.get_title() for ax in axes] == ["before", "after"]
+    assert [len(points.get_offsets()) for points in axes[0].collections] == [20, 20]

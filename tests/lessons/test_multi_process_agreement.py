@@ -13,7 +13,8 @@ from statistics import mean
 import pytest
 import torch
 
-from support.multi_process import hush_dgl, train_rank
+from support.lessons.node_classification import Data, Job, train
+from support.multi_process import hush_dgl
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.processes import fix_openmp, fork, prepare_mp
 from tutorial_lib.tasks.node import TrainData, node_task
@@ -42,12 +43,12 @@ def single_process(dataset: Dataset, config: TrainConfig) -> float:
 
 def many_processes(dataset: Dataset, config: TrainConfig, ranks: int) -> float:
     """The same number of steps: each rank takes its part of a batch. Every node is visited once per epoch."""
-    config = replace(config, batch_size=config.batch_size // ranks)
-    arguments = (dataset, config, None, True)
-    results = fork(fix_openmp(train_rank), ranks, arguments, backend="gloo", threads=1, timeout=120)
-    train = dataset.graph.ndata["train_mask"].nonzero().flatten()
+    names = ("epochs", "fanouts", "batch_size", "hidden_size", "learning_rate", "dropout", "seed")
+    job = Job((torch.device("cpu"),) * ranks, **{name: getattr(config, name) for name in names})
+    results = fork(fix_openmp(train), ranks, (Data.of(dataset), job), backend="gloo", threads=1, timeout=120)
+    train_ids = dataset.graph.ndata["train_mask"].nonzero().flatten()
     for epoch in range(config.epochs):
-        assert torch.equal(torch.cat([result.visited[epoch] for result in results]).sort().values, train)
+        assert torch.equal(torch.cat([result.visited[epoch] for result in results]).sort().values, train_ids)
     return accuracy_of(results[0].epochs)
 
 

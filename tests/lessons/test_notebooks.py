@@ -126,7 +126,7 @@ BROKEN = {
     "kernel": (lambda nb: nb.metadata.kernelspec.update(name="venv"), "kernelspec is 'venv'"),
     "no picture": (lambda nb: nb.cells[2].update(outputs=[]), "no picture"),
     "path in code": (lambda nb: nb.cells[1].update(source="open('/home/me/x')"), "cell 1: path of a machine: /home/me"),
-    "path in text": (lambda nb: nb.cells[0].update(source="see /work/main"), "cell 0: path of a machine: /work/main"),
+    "path in text": (lambda nb: nb.cells[0].update(source="see /root/notes"), "cell 0: path of a machine: /root/notes"),
     "path in stream": (_in_output("saved to /root/a.txt"), "cell 1: path of a machine: /root/a.txt"),
     "path in result": (
         lambda nb: nb.cells[2].outputs[0].data.update({"text/plain": "PosixPath('/tmp/x')"}),

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tutorial_lib.models.sage import GraphSAGE
-from tutorial_lib.tasks.evaluation import accuracy, layerwise_inference, sum_over_ranks
+from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.trainer.exchange import accuracy, sum_over_ranks
 
 NODES = 30
 

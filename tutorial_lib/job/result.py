@@ -59,7 +59,7 @@ def distributed_result(
     evaluation = [event for event in events if event["kind"] == "evaluation"]
     placed = next((event for event in events if event["kind"] == "placed"), {})
     if not evaluation:
-        raise failure(plan, 0, "trainer", 0, "ended without reporting an accuracy", rank=0, tail=[])
+        raise failure(plan, 0, "trainer", 0, "ended without reporting an accuracy", tail=[])
     kept = [{"rank": event["rank"], **event["pipeline"]} for event in events if event["kind"] == "kept"]
     resumed = resumed[: next((event["epochs"] for event in events if event["kind"] == "resumed"), len(resumed))]
     score = evaluation[-1]["score"]

@@ -7,18 +7,42 @@ checker says "correct". The tests hold both to it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 
 class Unfinished(Exception):
-    """A checker raises it inside ``checked`` to say what it got and expected."""
+    """Ends a check: what it got and expected."""
+
+
+def exercise(number: int) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+    """Make a checker of a function that raises: print ``Exercise N: correct``, or ``Exercise N: not yet`` and why."""
+
+    def checker(check: Callable[[Any], None]) -> Callable[[Any], None]:
+        @functools.wraps(check)
+        def checked(answer: Any) -> None:
+            try:
+                check(answer)
+            except Unfinished as unfinished:
+                print(f"Exercise {number}: not yet. {unfinished}")
+            except Exception as error:
+                print(f"Exercise {number}: not yet. Your code raised {type(error).__name__}: {error}")
+            else:
+                print(f"Exercise {number}: correct")
+
+        return checked
+
+    return checker
 
 
 def expect(what: str, got: Any, expected: Any, hint: str = "") -> None:
     """Go on if two values are equal (tensors: shape, dtype and every element), else end the check.
+
+    A number may also come out of a tensor or out of numpy, and a whole number may stand for a float.
 
     Args:
         what: what was looked at, in a few words: ``"rows of node 3"``.
@@ -29,28 +53,36 @@ def expect(what: str, got: Any, expected: Any, hint: str = "") -> None:
         raise Unfinished("\n".join([*lines, f"  hint: {hint}"] if hint else lines))
 
 
-def checked(exercise: str, check: Callable[[], None]) -> None:
-    """Run a check and print ``exercise: correct``, or ``exercise: not yet`` and why."""
-    try:
-        check()
-    except Unfinished as unfinished:
-        print(f"{exercise}: not yet. {unfinished}")
-    except Exception as error:
-        print(f"{exercise}: not yet. Your code raised {type(error).__name__}: {error}")
-    else:
-        print(f"{exercise}: correct")
+def expect_type(what: str, got: Any, name: str, hint: str = "") -> None:
+    """Go on if a value is of the type with this name; ``"tuple of 2"`` also says how long it is."""
+    length = f" of {len(got)}" if " of " in name and isinstance(got, tuple) else ""
+    expect(what, type(got).__name__ + length, name, hint)
+
+
+def plain(value: Any) -> Any:
+    """Numbers and lists as Python has them, also out of a tensor or out of numpy."""
+    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray, np.generic)) else value
+
+
+def rounded(value: Any, digits: int) -> Any:
+    """A number, from wherever it comes, so that two ways to compute it agree; what is none stays as it is."""
+    number = plain(value)
+    return round(float(number), digits) if type(number) in (int, float) else value
 
 
 def _equal(got: Any, expected: Any) -> bool:
     if isinstance(expected, torch.Tensor):
         return isinstance(got, torch.Tensor) and got.dtype == expected.dtype and torch.equal(got, expected)
+    if isinstance(got, np.generic) or (isinstance(got, torch.Tensor) and got.dim() == 0):
+        got = plain(got)
+    if type(expected) is float and type(got) is int:
+        return got == expected
     return type(got) is type(expected) and got == expected
 
 
 def _short(value: Any, limit: int = 100) -> str:
-    text = (
-        f"tensor {tuple(value.shape)} {value.dtype} {value.flatten()[:8].tolist()}"
-        if (isinstance(value, torch.Tensor))
-        else repr(value)
-    )
+    if isinstance(value, torch.Tensor):
+        text = f"tensor {tuple(value.shape)} {value.dtype} {value.flatten()[:8].tolist()}"
+    else:
+        text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from support.exercises import checked, expect
+from support.exercises import exercise, expect
 
 GB = 10**9
 FILL_HINT = "Half of each memory may hold the graph, and a machine that is needed in part is needed."
@@ -20,15 +20,12 @@ MACHINE_CASES = (
 )
 
 
+@exercise(1)
 def check_machines_needed(machines_needed: Callable[[int, int], int]) -> None:
     """Exercise 1: ``machines_needed(total, memory)``, both in bytes, gives a number of machines."""
-
-    def check() -> None:
-        for total, memory, expected in MACHINE_CASES:
-            what = f"machines_needed({total:_}, {memory:_})"
-            expect(what, machines_needed(total, memory), expected, FILL_HINT)
-
-    checked("Exercise 1", check)
+    for total, memory, expected in MACHINE_CASES:
+        what = f"machines_needed({total:_}, {memory:_})"
+        expect(what, machines_needed(total, memory), expected, FILL_HINT)
 
 
 # (labels, training nodes, test nodes, test nodes of a class without a training node)
@@ -40,16 +37,13 @@ UNSEEN_CASES = (
 )
 
 
+@exercise(2)
 def check_unseen(unseen: Callable[[Tensor, Tensor, Tensor], int]) -> None:
     """Exercise 2: ``unseen(labels, train, test)``, int64 and two bool masks (N,), gives a number of nodes."""
-
-    def check() -> None:
-        for labels, train, test, expected in UNSEEN_CASES:
-            masks = [torch.zeros(len(labels), dtype=torch.bool) for _ in range(2)]
-            for mask, nodes in zip(masks, (train, test), strict=True):
-                mask[nodes] = True
-            what = f"labels {labels}, training nodes {train}, test nodes {test}"
-            hint = "Count nodes, not classes: a class that no training node has, times its nodes in the test set."
-            expect(what, unseen(torch.tensor(labels), *masks), expected, hint)
-
-    checked("Exercise 2", check)
+    for labels, train, test, expected in UNSEEN_CASES:
+        masks = [torch.zeros(len(labels), dtype=torch.bool) for _ in range(2)]
+        for mask, nodes in zip(masks, (train, test), strict=True):
+            mask[nodes] = True
+        what = f"labels {labels}, training nodes {train}, test nodes {test}"
+        hint = "Count nodes, not classes: a class that no training node has, times its nodes in the test set."
+        expect(what, unseen(torch.tensor(labels), *masks), expected, hint)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.exercises import checked, expect
+from support.exercises import exercise, expect, expect_type
 
 SOME_DEGREES = ([0, 1, 3, 8, 4], [5, 0, 2], [1])
 FANOUT_CASES = ((4, False), (4, True), (1, True), (-1, False), (-1, True), (10, False))
@@ -23,22 +23,19 @@ def _graph_with(degrees: Sequence[int]) -> Any:
     return dgl.graph((sources, targets), num_nodes=len(degrees) + len(targets))
 
 
+@exercise(1)
 def check_edges_sampled(edges_sampled: Callable[[Tensor, int, bool], Tensor]) -> None:
     """Exercise 1: the number of edges per node, against what DGL draws."""
+    import dgl
 
-    def check() -> None:
-        import dgl
-
-        for degrees in SOME_DEGREES:
-            graph = _graph_with(degrees)
-            nodes = torch.arange(len(degrees))
-            for fanout, replace in FANOUT_CASES:
-                drawn = dgl.sampling.sample_neighbors(graph, nodes, fanout, replace=replace).in_degrees(nodes)
-                got = edges_sampled(torch.tensor(degrees), fanout, replace)
-                what = f"edges of nodes with degrees {degrees}, fan-out {fanout}, replace={replace}"
-                expect(what, got, drawn, _edges_hint(fanout, replace))
-
-    checked("Exercise 1", check)
+    for degrees in SOME_DEGREES:
+        graph = _graph_with(degrees)
+        nodes = torch.arange(len(degrees))
+        for fanout, replace in FANOUT_CASES:
+            drawn = dgl.sampling.sample_neighbors(graph, nodes, fanout, replace=replace).in_degrees(nodes)
+            got = edges_sampled(torch.tensor(degrees), fanout, replace)
+            what = f"edges of nodes with degrees {degrees}, fan-out {fanout}, replace={replace}"
+            expect(what, got, drawn, _edges_hint(fanout, replace))
 
 
 def _edges_hint(fanout: int, replace: bool) -> str:
@@ -60,39 +57,33 @@ SIZE_CASES = (
 )
 
 
+@exercise(2)
 def check_most_input_nodes(most_input_nodes: Callable[[int, list[int], int], int]) -> None:
     """Exercise 2: the largest number of input nodes that a batch can have."""
-
-    def check() -> None:
-        for batch_size, fanouts, num_nodes, expected in SIZE_CASES:
-            got = most_input_nodes(batch_size, list(fanouts), num_nodes)
-            if -1 in fanouts:
-                hint = "-1 sets no limit, so only the size of the graph does"
-            elif expected == num_nodes:
-                hint = "a batch has no more input nodes than the graph has nodes"
-            else:
-                hint = "each hop keeps the nodes it starts from and adds up to fan-out many for each"
-            expect(f"batch of {batch_size}, fan-outs {fanouts}, {num_nodes:,} nodes", got, expected, hint)
-
-    checked("Exercise 2", check)
+    for batch_size, fanouts, num_nodes, expected in SIZE_CASES:
+        got = most_input_nodes(batch_size, list(fanouts), num_nodes)
+        if -1 in fanouts:
+            hint = "-1 sets no limit, so only the size of the graph does"
+        elif expected == num_nodes:
+            hint = "a batch has no more input nodes than the graph has nodes"
+        else:
+            hint = "each hop keeps the nodes it starts from and adds up to fan-out many for each"
+        expect(f"batch of {batch_size}, fan-outs {fanouts}, {num_nodes:,} nodes", got, expected, hint)
 
 
+@exercise(3)
 def check_keep_visible(keep_visible: Callable[[Any, Tensor], Any]) -> None:
     """Exercise 3: a frontier without the edges that start from hidden nodes."""
+    import dgl
 
-    def check() -> None:
-        import dgl
-
-        generator = torch.Generator().manual_seed(3)
-        for nodes, edges, share in ((8, 30, 0.5), (20, 90, 0.7), (6, 12, 1.0), (6, 12, 0.0)):
-            ends = torch.randint(0, nodes, (2, edges), generator=generator)
-            visible = torch.rand(nodes, generator=generator) < share
-            graph = dgl.graph((ends[0], ends[1]), num_nodes=nodes)
-            drawn = torch.randperm(edges, generator=generator)[: edges // 2]  # leaves DGL's generator alone
-            frontier = dgl.edge_subgraph(graph, drawn, relabel_nodes=False)
-            _check_frontier(keep_visible(frontier, visible), frontier, visible)
-
-    checked("Exercise 3", check)
+    generator = torch.Generator().manual_seed(3)
+    for nodes, edges, share in ((8, 30, 0.5), (20, 90, 0.7), (6, 12, 1.0), (6, 12, 0.0)):
+        ends = torch.randint(0, nodes, (2, edges), generator=generator)
+        visible = torch.rand(nodes, generator=generator) < share
+        graph = dgl.graph((ends[0], ends[1]), num_nodes=nodes)
+        drawn = torch.randperm(edges, generator=generator)[: edges // 2]  # leaves DGL's generator alone
+        frontier = dgl.edge_subgraph(graph, drawn, relabel_nodes=False)
+        _check_frontier(keep_visible(frontier, visible), frontier, visible)
 
 
 def _check_frontier(got: Any, frontier: Any, visible: Tensor) -> None:
@@ -101,7 +92,7 @@ def _check_frontier(got: Any, frontier: Any, visible: Tensor) -> None:
     src, dst = frontier.edges()
     keep = visible[src]
     what = f"of a frontier with {frontier.num_nodes()} nodes and {frontier.num_edges()} edges"
-    expect(f"type of what came back, {what}", type(got).__name__, type(frontier).__name__)
+    expect_type(f"type of what came back, {what}", got, "DGLGraph")
     hint = "a frontier keeps all nodes of the graph, so that ids stay what they are"
     expect(f"number of nodes, {what}", got.num_nodes(), frontier.num_nodes(), hint)
     hint = "visible[src] says which edges stay"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from support.exercises import Unfinished, checked, expect
+from support.exercises import Unfinished, exercise, expect, expect_type, rounded
 from tutorial_lib.processes import RanksTimedOut, fork
 
 LIMIT = 15.0  # seconds for one case; it takes a fraction of one
@@ -38,6 +38,7 @@ GRADIENTS = (
 )
 
 
+@exercise(1)
 def check_average_gradients(average_gradients: Callable[[nn.Module, int], None]) -> None:
     """Exercise 1: ``average_gradients(model, examples)`` puts the gradient of the whole batch into each ``.grad``."""
 
@@ -48,49 +49,43 @@ def check_average_gradients(average_gradients: Callable[[nn.Module, int], None])
         average_gradients(model, examples)
         return [round(value, 4) for p in model.parameters() for value in p.grad.flatten().tolist()]
 
-    def check() -> None:
-        for case in GRADIENTS:
-            sizes = [examples for examples, *_ in case]
-            rows = [[*weight, *bias] for _, weight, bias in case]
-            columns = zip(*rows, strict=True)
-            mean = [round(sum(n * g for n, g in zip(sizes, column, strict=True)) / sum(sizes), 4) for column in columns]
-            for rank, got in enumerate(in_ranks(in_rank, len(case), case)):
-                hint = "all_reduce gives a sum; " + (
-                    "divide it by the number of ranks."
-                    if len(set(sizes)) == 1
-                    else "multiply by `examples` before it, and divide by the examples of all ranks after it."
-                )
-                expect(f"rank {rank}, shares of {sizes} examples: gradients of weight and bias", got, mean, hint)
-
-    checked("Exercise 1", check)
+    for case in GRADIENTS:
+        sizes = [examples for examples, *_ in case]
+        rows = [[*weight, *bias] for _, weight, bias in case]
+        columns = zip(*rows, strict=True)
+        mean = [round(sum(n * g for n, g in zip(sizes, column, strict=True)) / sum(sizes), 4) for column in columns]
+        for rank, got in enumerate(in_ranks(in_rank, len(case), case)):
+            hint = "all_reduce gives a sum; " + (
+                "divide it by the number of ranks."
+                if len(set(sizes)) == 1
+                else "multiply by `examples` before it, and divide by the examples of all ranks after it."
+            )
+            expect(f"rank {rank}, shares of {sizes} examples: gradients of weight and bias", got, mean, hint)
 
 
 SPLITS = ((8, 2), (10, 4), (7, 3), (2, 3))
 
 
+@exercise(2)
 def check_own_part(own_part: Callable[[Tensor, int, int], tuple[Tensor, float]]) -> None:
     """Exercise 2: ``own_part(batch, rank, world_size)`` gives the rank's ids, and the factor of its loss under DDP."""
-
-    def check() -> None:
-        for count, ranks in SPLITS:
-            batch = torch.arange(count) * 10 + 3
-            what = f"{count} ids over {ranks} ranks"
-            parts = [own_part(batch, rank, ranks) for rank in range(ranks)]
-            for rank, part in enumerate(parts):
-                expect(f"{what}: type of what rank {rank} gets", type(part).__name__, "tuple", "return ids, factor")
-                expect(f"{what}: length of the tuple of rank {rank}", len(part), 2, "return ids, factor")
-                expect(f"{what}: first item of rank {rank}", type(part[0]).__name__, "Tensor")
-            together = torch.cat([ids for ids, _ in parts])
-            hint = "len(batch) // world_size drops the remainder; try tensor_split, or batch[rank::world_size]."
-            expect(f"{what}: ids of all ranks together, sorted", together.sort().values, batch, hint)
-            sizes = [len(ids) for ids, _ in parts]
-            expect(f"{what}: largest share less smallest, at most one", max(max(sizes) - min(sizes), 1), 1, hint)
-            right = [round(size * ranks / count, 6) for size in sizes]
-            got = [round(float(factor), 6) for _, factor in parts]
-            hint = "DDP divides the sum by world_size; each example should count 1 / len(batch)."
-            expect(f"{what}: factors of shares of {sizes} ids", got, right, hint)
-
-    checked("Exercise 2", check)
+    for count, ranks in SPLITS:
+        batch = torch.arange(count) * 10 + 3
+        what = f"{count} ids over {ranks} ranks"
+        parts = [own_part(batch, rank, ranks) for rank in range(ranks)]
+        for rank, part in enumerate(parts):
+            expect_type(f"{what}: type of what rank {rank} gets", part, "tuple", "return ids, factor")
+            expect(f"{what}: length of the tuple of rank {rank}", len(part), 2, "return ids, factor")
+            expect_type(f"{what}: first item of rank {rank}", part[0], "Tensor")
+        together = torch.cat([ids for ids, _ in parts])
+        hint = "len(batch) // world_size drops the remainder; try tensor_split, or batch[rank::world_size]."
+        expect(f"{what}: ids of all ranks together, sorted", together.sort().values, batch, hint)
+        sizes = [len(ids) for ids, _ in parts]
+        expect(f"{what}: largest share less smallest, at most one", max(max(sizes) - min(sizes), 1), 1, hint)
+        right = [round(size * ranks / count, 6) for size in sizes]
+        got = [round(float(factor), 6) for _, factor in parts]
+        hint = "DDP divides the sum by world_size; each example should count 1 / len(batch)."
+        expect(f"{what}: factors of shares of {sizes} ids", got, right, hint)
 
 
 # Per case, for each rank: predictions and labels.
@@ -101,21 +96,19 @@ ANSWERS = (
 )
 
 
+@exercise(3)
 def check_global_accuracy(global_accuracy: Callable[[Tensor, Tensor], float]) -> None:
     """Exercise 3: ``global_accuracy(predictions, labels)``, called on each rank, gives the same number on all."""
 
     def in_rank(rank: int, _world_size: int, case: Any) -> Any:
         value = global_accuracy(*(torch.tensor(values, dtype=torch.int64) for values in case[rank]))
-        return round(float(value), 4) if isinstance(value, (int, float, Tensor)) else value
+        return rounded(value, 4)
 
-    def check() -> None:
-        for case in ANSWERS:
-            right = [sum(p == y for p, y in zip(*answers, strict=True)) for answers in case]
-            sizes = [len(labels) for _, labels in case]
-            counted = ", ".join(f"{a} of {b}" for a, b in zip(right, sizes, strict=True))
-            got = in_ranks(in_rank, len(case), case)
-            hint = "Sum the right answers and the answers over the ranks; divide once, at the end."
-            expected = [round(sum(right) / sum(sizes), 4)] * len(case)
-            expect(f"ranks with {counted} right: what each rank returns", got, expected, hint)
-
-    checked("Exercise 3", check)
+    for case in ANSWERS:
+        right = [sum(p == y for p, y in zip(*answers, strict=True)) for answers in case]
+        sizes = [len(labels) for _, labels in case]
+        counted = ", ".join(f"{a} of {b}" for a, b in zip(right, sizes, strict=True))
+        got = in_ranks(in_rank, len(case), case)
+        hint = "Sum the right answers and the answers over the ranks; divide once, at the end."
+        expected = [round(sum(right) / sum(sizes), 4)] * len(case)
+        expect(f"ranks with {counted} right: what each rank returns", got, expected, hint)

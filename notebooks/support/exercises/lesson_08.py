@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from support.exercises import Unfinished, checked, expect
+from support.exercises import Unfinished, exercise, expect
 
 # items, ranks, batch size, drop_last, drop_uneven_inputs
 BATCH_CASES = (
@@ -32,35 +32,23 @@ def batches_of_replicas(total: int, ranks: int, batch_size: int, drop_last: bool
 
     items = ItemSet(torch.arange(total), names="seed_nodes")
     found = []
+    options = {"distributed": True, "drop_uneven_inputs": drop_uneven, "world_size": ranks}
     for rank in range(ranks):
-        batcher = ItemShufflerAndBatcher(
-            items,
-            False,
-            batch_size,
-            drop_last,
-            total,
-            distributed=True,
-            drop_uneven_inputs=drop_uneven,
-            world_size=ranks,
-            rank=rank,
-            rng=np.random.default_rng(0),
-        )
+        options |= {"rank": rank, "rng": np.random.default_rng(0)}
+        batcher = ItemShufflerAndBatcher(items, False, batch_size, drop_last, total, **options)
         found.append(sum(1 for _batch in batcher))
     return found
 
 
+@exercise(1)
 def check_batches_per_rank(batches_per_rank: Callable[[int, int, int, bool, bool], list[int]]) -> None:
     """Exercise 1: the number of batches of each rank, against what GraphBolt does."""
-
-    def check() -> None:
-        for total, ranks, batch_size, drop_last, drop_uneven in BATCH_CASES:
-            expected = batches_of_replicas(total, ranks, batch_size, drop_last, drop_uneven)
-            got = batches_per_rank(total, ranks, batch_size, drop_last, drop_uneven)
-            what = f"{total} items, {ranks} ranks, batch size {batch_size}"
-            options = f"drop_last={drop_last}, drop_uneven_inputs={drop_uneven}"
-            expect(f"{what}, {options}", got, expected, _batches_hint(drop_last, drop_uneven))
-
-    checked("Exercise 1", check)
+    for total, ranks, batch_size, drop_last, drop_uneven in BATCH_CASES:
+        expected = batches_of_replicas(total, ranks, batch_size, drop_last, drop_uneven)
+        got = batches_per_rank(total, ranks, batch_size, drop_last, drop_uneven)
+        what = f"{total} items, {ranks} ranks, batch size {batch_size}"
+        options = f"drop_last={drop_last}, drop_uneven_inputs={drop_uneven}"
+        expect(f"{what}, {options}", got, expected, _batches_hint(drop_last, drop_uneven))
 
 
 def _batches_hint(drop_last: bool, drop_uneven: bool) -> str:
@@ -83,33 +71,27 @@ MEAN_CASES = (
 )
 
 
+@exercise(2)
 def check_overall_mean(overall_mean: Callable[[Sequence[tuple[float, int]]], float]) -> None:
     """Exercise 2: the mean over all items from the ranks' means and counts."""
-
-    def check() -> None:
-        for parts, expected in MEAN_CASES:
-            got = overall_mean(list(parts))
-            empty = any(count == 0 for _mean, count in parts)
-            hint = "NaN times 0 is NaN: a rank without items must not take part" if empty else "weight by the counts"
-            what = f"(mean, count) of the ranks {parts}"
-            same = isinstance(got, float) and (
-                math.isclose(got, expected, rel_tol=1e-9) or (math.isnan(got) and math.isnan(expected))
-            )
-            if not same:
-                expect(what, got, expected, "no item at all: the mean is NaN" if math.isnan(expected) else hint)
-                raise Unfinished(f"{what}\n  got       {got!r}\n  expected  {expected!r}")
-
-    checked("Exercise 2", check)
+    for parts, expected in MEAN_CASES:
+        got = overall_mean(list(parts))
+        empty = any(count == 0 for _mean, count in parts)
+        hint = "NaN times 0 is NaN: a rank without items must not take part" if empty else "weight by the counts"
+        what = f"(mean, count) of the ranks {parts}"
+        same = isinstance(got, float) and (
+            math.isclose(got, expected, rel_tol=1e-9) or (math.isnan(got) and math.isnan(expected))
+        )
+        if not same:
+            expect(what, got, expected, "no item at all: the mean is NaN" if math.isnan(expected) else hint)
+            raise Unfinished(f"{what}\n  got       {got!r}\n  expected  {expected!r}")
 
 
+@exercise(3)
 def check_degree_stage(degree_stage: Callable[[Any], Callable[[Any], Any]]) -> None:
     """Exercise 3: a stage of one's own, which appends a column to the features."""
-
-    def check() -> None:
-        for seed, nodes, width in ((0, 9, 2), (1, 20, 4)):
-            _check_stage(degree_stage, seed, nodes, width)
-
-    checked("Exercise 3", check)
+    for seed, nodes, width in ((0, 9, 2), (1, 20, 4)):
+        _check_stage(degree_stage, seed, nodes, width)
 
 
 def _check_stage(degree_stage: Callable[[Any], Callable[[Any], Any]], seed: int, nodes: int, width: int) -> None:

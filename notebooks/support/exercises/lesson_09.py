@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.exercises import checked, expect
+from support.exercises import exercise, expect, expect_type
 
 # (addresses and first ports, trainers, samplers, servers), clients of each server, where each server listens
 LAYOUT_CASES = (
@@ -22,23 +22,20 @@ LAYOUT_CASES = (
 )
 
 
+@exercise(1)
 def check_layout_numbers(
     layout_numbers: Callable[[list[tuple[str, int]], int, int, int], tuple[int, list[str]]],
 ) -> None:
     """Exercise 1: DGL_NUM_CLIENT and the address of each server."""
-
-    def check() -> None:
-        for (machines, trainers, samplers, servers), clients, addresses in LAYOUT_CASES:
-            got = layout_numbers(list(machines), trainers, samplers, servers)
-            what = f"machines {machines}, trainers={trainers}, samplers={samplers}, servers={servers}"
-            expect(f"{what}: what came back", type(got).__name__, "tuple", "return two things: a number and a list")
-            expect(f"{what}: how many things", len(got), 2)
-            hint = "trainers are per machine, samplers are per trainer, and a sampler is a client too"
-            expect(f"{what}: DGL_NUM_CLIENT", got[0], clients, hint)
-            hint = "DGL_SERVER_ID counts through all servers of machine 0, then those of machine 1; ports go up by one"
-            expect(f"{what}: server addresses", got[1], addresses, hint)
-
-    checked("Exercise 1", check)
+    for (machines, trainers, samplers, servers), clients, addresses in LAYOUT_CASES:
+        got = layout_numbers(list(machines), trainers, samplers, servers)
+        what = f"machines {machines}, trainers={trainers}, samplers={samplers}, servers={servers}"
+        expect_type(f"{what}: what came back", got, "tuple", "return two things: a number and a list")
+        expect(f"{what}: how many things", len(got), 2)
+        hint = "trainers are per machine, samplers are per trainer, and a sampler is a client too"
+        expect(f"{what}: DGL_NUM_CLIENT", got[0], clients, hint)
+        hint = "DGL_SERVER_ID counts through all servers of machine 0, then those of machine 1; ports go up by one"
+        expect(f"{what}: server addresses", got[1], addresses, hint)
 
 
 # first ids of the parts and the end of the last, nodes, this machine, bytes of a row; expected rows by machine, bytes
@@ -50,20 +47,17 @@ ROW_CASES = (
 )
 
 
+@exercise(2)
 def check_rows_and_bytes(rows_and_bytes: Callable[[list[int], Tensor, int, int], tuple[Tensor, int]]) -> None:
     """Exercise 2: whose rows they are, and how many bytes come over the wire."""
-
-    def check() -> None:
-        for bounds, nodes, here, row_bytes, rows, remote in ROW_CASES:
-            got = rows_and_bytes(list(bounds), torch.tensor(nodes, dtype=torch.int64), here, row_bytes)
-            what = f"bounds {bounds}, nodes {nodes}, machine {here}, {row_bytes} bytes a row"
-            expect(f"{what}: what came back", type(got).__name__, "tuple", "return two things: a tensor and a number")
-            expect(f"{what}: how many things", len(got), 2)
-            hint = "part p owns the ids from bounds[p] up to, not including, bounds[p + 1]"
-            expect(f"{what}: rows of each machine", got[0], torch.tensor(rows), hint)
-            expect(f"{what}: bytes over the wire", got[1], remote, "rows of this machine come from shared memory")
-
-    checked("Exercise 2", check)
+    for bounds, nodes, here, row_bytes, rows, remote in ROW_CASES:
+        got = rows_and_bytes(list(bounds), torch.tensor(nodes, dtype=torch.int64), here, row_bytes)
+        what = f"bounds {bounds}, nodes {nodes}, machine {here}, {row_bytes} bytes a row"
+        expect_type(f"{what}: what came back", got, "tuple", "return two things: a tensor and a number")
+        expect(f"{what}: how many things", len(got), 2)
+        hint = "part p owns the ids from bounds[p] up to, not including, bounds[p + 1]"
+        expect(f"{what}: rows of each machine", got[0], torch.tensor(rows), hint)
+        expect(f"{what}: bytes over the wire", got[1], remote, "rows of this machine come from shared memory")
 
 
 # receiver -> sender -> bytes; bytes per second of each cable, in each direction; seconds, busiest machine
@@ -75,18 +69,15 @@ TRAFFIC_CASES: tuple[tuple[dict[str, dict[str, int]], int, float, str], ...] = (
 )
 
 
+@exercise(3)
 def check_busiest_cable(busiest_cable: Callable[[Mapping[str, Mapping[str, int]], int], tuple[str, float]]) -> None:
     """Exercise 3: read a traffic matrix."""
-
-    def check() -> None:
-        for traffic, rate, seconds, machine in TRAFFIC_CASES:
-            copy: dict[str, Any] = {receiver: dict(row) for receiver, row in traffic.items()}
-            got = busiest_cable(copy, rate)
-            what = f"received {traffic}, {rate} bytes per second"
-            expect(f"{what}: what came back", type(got).__name__, "tuple", "return two things: a name and seconds")
-            expect(f"{what}: how many things", len(got), 2)
-            hint = "a row of the dictionary is what a machine receives; what it sends is one entry of each other row"
-            expect(f"{what}: the busiest machine", got[0], machine, hint)
-            expect(f"{what}: seconds", got[1], seconds, "both directions go at the same time: take the larger one")
-
-    checked("Exercise 3", check)
+    for traffic, rate, seconds, machine in TRAFFIC_CASES:
+        copy: dict[str, Any] = {receiver: dict(row) for receiver, row in traffic.items()}
+        got = busiest_cable(copy, rate)
+        what = f"received {traffic}, {rate} bytes per second"
+        expect_type(f"{what}: what came back", got, "tuple", "return two things: a name and seconds")
+        expect(f"{what}: how many things", len(got), 2)
+        hint = "a row of the dictionary is what a machine receives; what it sends is one entry of each other row"
+        expect(f"{what}: the busiest machine", got[0], machine, hint)
+        expect(f"{what}: seconds", got[1], seconds, "both directions go at the same time: take the larger one")

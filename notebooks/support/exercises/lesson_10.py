@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.exercises import checked, expect
+from support.exercises import exercise, expect, expect_type, plain, rounded
 
 # training nodes, ranks, batch size of a rank, (batch size, learning rate) of one process -> steps, effective, rate
 PLAN_CASES = (
@@ -21,22 +21,18 @@ PLAN_CASES = (
 )
 
 
+@exercise(1)
 def check_plan_epoch(plan_epoch: Callable[[int, int, int, tuple[int, float]], Any]) -> None:
     """Exercise 1: steps of each rank, effective batch size, learning rate by the linear rule."""
-
-    def check() -> None:
-        for arguments, (steps, effective, rate) in PLAN_CASES:
-            nodes, ranks, batch_size, alone = arguments
-            what = f"{nodes} training nodes, {ranks} rank(s) with batches of {batch_size}, alone {alone}"
-            got = plan_epoch(*arguments)
-            kind = f"tuple of {len(got)}" if isinstance(got, tuple) else type(got).__name__
-            expect(f"{what}: what came back", kind, "tuple of 3")
-            hint = "shares differ by at most one node, the larger ones first; then round up in each rank"
-            expect(f"{what}: steps of each rank", _plain(got[0]), steps, hint)
-            expect(f"{what}: effective batch size", got[1], effective, "in one step every rank takes a batch")
-            expect(f"{what}: learning rate", _rounded(got[2]), rate, "alone's, times effective batch / alone's batch")
-
-    checked("Exercise 1", check)
+    for arguments, (steps, effective, rate) in PLAN_CASES:
+        nodes, ranks, batch_size, alone = arguments
+        what = f"{nodes} training nodes, {ranks} rank(s) with batches of {batch_size}, alone {alone}"
+        got = plan_epoch(*arguments)
+        expect_type(f"{what}: what came back", got, "tuple of 3")
+        hint = "shares differ by at most one node, the larger ones first; then round up in each rank"
+        expect(f"{what}: steps of each rank", plain(got[0]), steps, hint)
+        expect(f"{what}: effective batch size", got[1], effective, "in one step every rank takes a batch")
+        expect(f"{what}: learning rate", rounded(got[2], 9), rate, "alone's, times effective batch / alone's batch")
 
 
 ACCURACY_CASES = (
@@ -48,36 +44,30 @@ ACCURACY_CASES = (
 )
 
 
+@exercise(2)
 def check_global_accuracy(global_accuracy: Callable[[list[float], list[int]], float]) -> None:
     """Exercise 2: one accuracy from those of the ranks."""
-
-    def check() -> None:
-        for (accuracies, counts), expected in ACCURACY_CASES:
-            got = global_accuracy(list(accuracies), list(counts))
-            hint = "accuracy times count is the number of right answers; a rank with 0 nodes has none (nan * 0 is nan)"
-            expect(f"accuracies {accuracies} on {counts} nodes", _rounded(got), expected, hint)
-
-    checked("Exercise 2", check)
+    for (accuracies, counts), expected in ACCURACY_CASES:
+        got = global_accuracy(list(accuracies), list(counts))
+        hint = "accuracy times count is the number of right answers; a rank with 0 nodes has none (nan * 0 is nan)"
+        expect(f"accuracies {accuracies} on {counts} nodes", rounded(got, 9), expected, hint)
 
 
+@exercise(3)
 def check_remote_bytes(remote_bytes: Callable[[list[Tensor], int, int, int], int]) -> None:
     """Exercise 3: bytes of features that come from other parts."""
-
-    def check() -> None:
-        generator = torch.Generator().manual_seed(10)
-        cases = [([torch.tensor([3, 9, 10, 14]), torch.tensor([3, 9, 12, 20])], 10, 20, 100)]
-        for first, end, width, batches in ((0, 40, 16, 3), (40, 100, 100, 5), (100, 130, 1, 1)):
-            drawn = [torch.randperm(130, generator=generator)[: 20 + 7 * k] for k in range(batches)]
-            cases.append((drawn, first, end, width))
-        cases.append(([torch.arange(5)], 0, 5, 8))
-        for drawn, first, end, width in cases:
-            sizes = [len(nodes) for nodes in drawn]
-            ids = f", {[nodes.tolist() for nodes in drawn]}" if sum(sizes) < 10 else ""
-            what = f"part {first} to {end - 1}, batches with {sizes} input nodes{ids}, rows of {width}"
-            got = remote_bytes([nodes.clone() for nodes in drawn], first, end, width)
-            expect(what, _plain(got), 4 * width * _rows(drawn, first, end), _bytes_hint(got, drawn, first, end, width))
-
-    checked("Exercise 3", check)
+    generator = torch.Generator().manual_seed(10)
+    cases = [([torch.tensor([3, 9, 10, 14]), torch.tensor([3, 9, 12, 20])], 10, 20, 100)]
+    for first, end, width, batches in ((0, 40, 16, 3), (40, 100, 100, 5), (100, 130, 1, 1)):
+        drawn = [torch.randperm(130, generator=generator)[: 20 + 7 * k] for k in range(batches)]
+        cases.append((drawn, first, end, width))
+    cases.append(([torch.arange(5)], 0, 5, 8))
+    for drawn, first, end, width in cases:
+        sizes = [len(nodes) for nodes in drawn]
+        ids = f", {[nodes.tolist() for nodes in drawn]}" if sum(sizes) < 10 else ""
+        what = f"part {first} to {end - 1}, batches with {sizes} input nodes{ids}, rows of {width}"
+        got = remote_bytes([nodes.clone() for nodes in drawn], first, end, width)
+        expect(what, plain(got), 4 * width * _rows(drawn, first, end), _bytes_hint(got, drawn, first, end, width))
 
 
 def _rows(batches: Sequence[Tensor], first: int, end: int) -> int:
@@ -93,14 +83,3 @@ def _bytes_hint(got: Any, batches: Sequence[Tensor], first: int, end: int, width
     if got == width * _rows(batches, first, end):
         return "a float32 has four bytes"
     return "end is the first node of the next part; a row has width numbers of four bytes"
-
-
-def _plain(value: Any) -> Any:
-    """Whole numbers as Python has them, also out of a tensor."""
-    return value.tolist() if isinstance(value, Tensor) else value
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    return round(float(value), 9) if isinstance(value, (int, float)) and not isinstance(value, bool) else value

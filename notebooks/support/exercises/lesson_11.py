@@ -5,117 +5,74 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from support.exercises import checked, expect
+from support.exercises import exercise, expect
 
 Report = dict[str, Any]
-
-
-def _report(time: float, process: str, message: str) -> Report:
-    return {"time": time, "process": process, "message": message}
-
-
 LOST = "[10.0.0.2]:41873: Connection reset by peer"
 STOPPED = "killed by signal 15 (SIGTERM)"
-# what is tested, the reports, the position of the first cause
-CAUSE_CASES = (
-    (
-        "a killed trainer",
-        [
-            _report(0.1, "trainer 0 (rank 0) on machine-0", f"RuntimeError: Read error {LOST}"),
-            _report(1.3, "trainer 0 (rank 1) on machine-1", "killed by signal 9 (SIGKILL)"),
-            _report(1.5, "server 0 on machine-0", STOPPED),
-        ],
-        1,
-    ),
-    (
-        "reports in the order of their arrival, not of their times",
-        [
-            _report(7.9, "trainer 0 (rank 2) on machine-2", "ValueError: labels must be at least 0"),
-            _report(7.2, "trainer 0 (rank 1) on machine-1", "RuntimeError: Connection closed by peer [10.0.0.1]"),
-            _report(7.1, "server 0 on machine-0", "killed by signal 7 (SIGBUS)"),
-            _report(8.0, "server 0 on machine-1", STOPPED),
-        ],
-        2,
-    ),
-    (
-        "the job was told to stop only after the cause",
-        [
-            _report(2.0, "server 0 on machine-1", STOPPED),
-            _report(1.9, "sampler of trainer 0 (rank 1) on machine-1", "OSError: Broken pipe"),
-            _report(1.8, "trainer 1 (rank 3) on machine-1", "exit code 3"),
-        ],
-        2,
-    ),
-    (
-        "nothing but consequences",
-        [
-            _report(26.4, "agent on machine-1", "no answer from machine-0 (10.0.0.1) for 26 s"),
-            _report(25.9, "agent on machine-0", "no answer from machine-1 (10.0.0.2) for 26 s"),
-        ],
-        1,
-    ),
-)
 
 
+# what is tested: the position of the first cause, then the reports
+CAUSE_CASES: dict[str, tuple[Any, ...]] = {
+    "a killed trainer": (
+        1,
+        (0.1, "trainer 0 (rank 0) on machine-0", f"RuntimeError: Read error {LOST}"),
+        (1.3, "trainer 0 (rank 1) on machine-1", "killed by signal 9 (SIGKILL)"),
+        (1.5, "server 0 on machine-0", STOPPED),
+    ),
+    "reports in the order of their arrival, not of their times": (
+        2,
+        (7.9, "trainer 0 (rank 2) on machine-2", "ValueError: labels must be at least 0"),
+        (7.2, "trainer 0 (rank 1) on machine-1", "RuntimeError: Connection closed by peer [10.0.0.1]"),
+        (7.1, "server 0 on machine-0", "killed by signal 7 (SIGBUS)"),
+        (8.0, "server 0 on machine-1", STOPPED),
+    ),
+    "the job was told to stop only after the cause": (
+        2,
+        (2.0, "server 0 on machine-1", STOPPED),
+        (1.9, "sampler of trainer 0 (rank 1) on machine-1", "OSError: Broken pipe"),
+        (1.8, "trainer 1 (rank 3) on machine-1", "exit code 3"),
+    ),
+    "nothing but consequences": (
+        1,
+        (26.4, "agent on machine-1", "no answer from machine-0 (10.0.0.1) for 26 s"),
+        (25.9, "agent on machine-0", "no answer from machine-1 (10.0.0.2) for 26 s"),
+    ),
+}
+
+
+@exercise(1)
 def check_first_cause(first_cause: Callable[[list[Report]], int]) -> None:
     """Exercise 1: of many reports, the one to read."""
-
-    def check() -> None:
-        for what, reports, expected in CAUSE_CASES:
-            got = first_cause([dict(report) for report in reports])
-            hint = "a lost connection and SIGTERM are consequences; of the rest, the earliest; of nothing else, too"
-            expect(f"{what}: position of the first cause", got, expected, hint)
-
-    checked("Exercise 1", check)
+    for what, (expected, *rows) in CAUSE_CASES.items():
+        got = first_cause([dict(zip(("time", "process", "message"), row, strict=True)) for row in rows])
+        hint = "a lost connection and SIGTERM are consequences; of the rest, the earliest; of nothing else, too"
+        expect(f"{what}: position of the first cause", got, expected, hint)
 
 
-def _stacks(**frames: str) -> dict[int, list[str]]:
-    return {int(name[1:]): text.split() for name, text in frames.items()}
-
-
-WAIT_CASES = (
-    ("two ranks", _stacks(r0="all_reduce wrapper train main", r1="wait_for_file train main"), 1),
-    (
-        "four ranks, one reads a file",
-        _stacks(
-            r0="all_reduce step train main",
-            r1="all_reduce step train main",
-            r2="read open_file next_batch train main",
-            r3="all_reduce step train main",
-        ),
-        2,
+IN_STEP = "all_reduce step train main"
+# what is tested: the rank that is waited for, then the calls of each rank, the innermost first
+WAIT_CASES: dict[str, tuple[Any, ...]] = {
+    "two ranks": (1, "all_reduce wrapper train main", "wait_for_file train main"),
+    "four ranks, one reads a file": (2, IN_STEP, IN_STEP, "read open_file next_batch train main", IN_STEP),
+    "the innermost call is not always the collective one": (
+        1,
+        "wait backoff barrier prepare main",
+        "sleep retry download prepare main",
+        "barrier prepare main",
+        "poll wait barrier prepare main",
     ),
-    (
-        "the innermost call is not always the collective one",
-        _stacks(
-            r0="sleep retry download prepare main",
-            r1="wait backoff barrier prepare main",
-            r2="barrier prepare main",
-        ),
-        0,
-    ),
-    (
-        "each in a collective call, one in another",
-        _stacks(
-            r0="barrier save_best main",
-            r1="all_reduce step train main",
-            r2="all_reduce step train main",
-        ),
-        0,
-    ),
-)
+    "each in a collective call, one in another": (0, "wait barrier save_best main", IN_STEP, f"wait {IN_STEP}"),
+}
 
 
+@exercise(2)
 def check_waited_for(waited_for: Callable[[dict[int, list[str]]], int]) -> None:
     """Exercise 2: the rank that the others wait for."""
-
-    def check() -> None:
-        for what, stacks, expected in WAIT_CASES:
-            got = waited_for({rank: list(frames) for rank, frames in stacks.items()})
-            hint = "look in each stack for the first name that is a collective call; one rank has none, or another one"
-            expect(f"{what}: the rank that the others wait for", got, expected, hint)
-
-    checked("Exercise 2", check)
+    for what, (expected, *stacks) in WAIT_CASES.items():
+        got = waited_for({rank: frames.split() for rank, frames in enumerate(stacks)})
+        hint = "look in each stack for the first name that is a collective call; one rank has none, or another one"
+        expect(f"{what}: the rank that the others wait for", got, expected, hint)
 
 
 OWN = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
@@ -138,13 +95,10 @@ ADDRESS_CASES = (
 )
 
 
+@exercise(3)
 def check_wrong_lines(wrong_lines: Callable[[Sequence[str], Sequence[str]], dict[int, str]]) -> None:
     """Exercise 3: an address file against the machines that there are."""
-
-    def check() -> None:
-        for what, lines, addresses, expected in ADDRESS_CASES:
-            got = wrong_lines(list(lines), list(addresses))
-            hint = "; ".join(dict.fromkeys(HINTS[word] for word in expected.values()))
-            expect(f"{what}, {lines} for {addresses}: what is wrong", got, expected, hint)
-
-    checked("Exercise 3", check)
+    for what, lines, addresses, expected in ADDRESS_CASES:
+        got = wrong_lines(list(lines), list(addresses))
+        hint = "; ".join(dict.fromkeys(HINTS[word] for word in expected.values()))
+        expect(f"{what}, {lines} for {addresses}: what is wrong", got, expected, hint)

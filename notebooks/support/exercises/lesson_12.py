@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.exercises import Unfinished, checked, expect
+from support.exercises import Unfinished, exercise, expect
 from support.lessons.whole_run import options_of
 from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.errors import InputError
@@ -19,92 +19,62 @@ from tutorial_lib.errors import InputError
 NODE_MAPS = ([2, 0, 1], [3, 0, 4, 2, 1], [6, 4, 0, 5, 1, 2, 3])
 
 
+@exercise(1)
 def check_to_original(to_original: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Exercise 1: rows of DGL's order, put back into the data set's order."""
-
-    def check() -> None:
-        for ids in NODE_MAPS:
-            node_map = torch.tensor(ids)
-            for truth in (100 + torch.arange(len(ids)), torch.arange(2.0 * len(ids)).reshape(-1, 2)):
-                given = truth[node_map]  # row i belongs to new node i
-                kept = given.clone()
-                got = to_original(given, node_map.clone())
-                shape = "classes, shape (N,)" if truth.dim() == 1 else "logits, shape (N, 2)"
-                hint = "row i belongs to original node node_map[i]: write it there"
-                expect(f"{shape}, node_map {ids}: what came back", got, truth, hint)
-                expect(f"{shape}: the argument is as before", torch.equal(given, kept), True, "write into a new tensor")
-
-    checked("Exercise 1", check)
+    for ids in NODE_MAPS:
+        node_map = torch.tensor(ids)
+        for truth in (100 + torch.arange(len(ids)), torch.arange(2.0 * len(ids)).reshape(-1, 2)):
+            given = truth[node_map]  # row i belongs to new node i
+            kept = given.clone()
+            got = to_original(given, node_map.clone())
+            shape = "classes, shape (N,)" if truth.dim() == 1 else "logits, shape (N, 2)"
+            hint = "row i belongs to original node node_map[i]: write it there"
+            expect(f"{shape}, node_map {ids}: what came back", got, truth, hint)
+            expect(f"{shape}: the argument is as before", torch.equal(given, kept), True, "write into a new tensor")
 
 
-# nodes, edges, training nodes, widths, machines, batch, remote rows of a step
-PLANS: tuple[tuple[dict[str, Any], tuple[int, int]], ...] = (
-    (
-        {"nodes": 1000, "edges": 20_000, "train": 100, "widths": (100, 16, 7), "machines": 1, "batch": 30, "remote": 0},
-        (1000 * 123 * 4 + 20_000 * 32, 0),
-    ),
-    (
-        {"nodes": 1001, "edges": 20_001, "train": 101, "widths": (8, 4), "machines": 2, "batch": 10, "remote": 25},
-        (501 * 12 * 4 + 10_001 * 32, 2 * 6 * 25 * 8 * 4),
-    ),
-    (
-        {
-            "nodes": 900,
-            "edges": 9_000,
-            "train": 800,
-            "widths": (50, 20, 20, 3),
-            "machines": 4,
-            "batch": 100,
-            "remote": 9,
-        },
-        (225 * 93 * 4 + 2_250 * 32, 4 * 2 * 9 * 50 * 4),
-    ),
+COUNTS = ("nodes", "edges", "train", "widths", "machines", "batch", "remote")  # the last: remote rows of a step
+PLANS: tuple[tuple[tuple[Any, ...], tuple[int, int]], ...] = (
+    ((1000, 20_000, 100, (100, 16, 7), 1, 30, 0), (1000 * 123 * 4 + 20_000 * 32, 0)),
+    ((1001, 20_001, 101, (8, 4), 2, 10, 25), (501 * 12 * 4 + 10_001 * 32, 2 * 6 * 25 * 8 * 4)),
+    ((900, 9_000, 800, (50, 20, 20, 3), 4, 100, 9), (225 * 93 * 4 + 2_250 * 32, 4 * 2 * 9 * 50 * 4)),
 )
 
 
+@exercise(2)
 def check_plan_machines(plan_machines: Callable[..., tuple[int, int]]) -> None:
     """Exercise 2: shared memory of a machine, and bytes of features on the wire in an epoch."""
-
-    def check() -> None:
-        for counts, (memory, wire) in PLANS:
-            got = plan_machines(**counts)
-            if not (isinstance(got, tuple) and len(got) == 2):
-                expect(f"{counts}: what came back", got, (memory, wire))
-            where = ", ".join(f"{name} {value}" for name, value in counts.items())
-            hint = "own nodes x all widths x 4, and own edges x 32, both rounded up; without floats: (a + b - 1) // b"
-            expect(f"{where}: bytes in the memory of a machine", got[0], memory, hint)
-            hint = "machines x steps x rows x bytes of a row; a last batch that is not full is a step, too"
-            expect(f"{where}: bytes on the wire in an epoch", got[1], wire, hint)
-
-    checked("Exercise 2", check)
+    for row, (memory, wire) in PLANS:
+        counts = dict(zip(COUNTS, row, strict=True))
+        got = plan_machines(**counts)
+        if not (isinstance(got, tuple) and len(got) == 2):
+            expect(f"{counts}: what came back", got, (memory, wire))
+        where = ", ".join(f"{name} {value}" for name, value in counts.items())
+        hint = "own nodes x all widths x 4, and own edges x 32, both rounded up; without floats: (a + b - 1) // b"
+        expect(f"{where}: bytes in the memory of a machine", got[0], memory, hint)
+        hint = "machines x steps x rows x bytes of a row; a last batch that is not full is a step, too"
+        expect(f"{where}: bytes on the wire in an epoch", got[1], wire, hint)
 
 
-# What the reader gets, and the options that differ from those of the finale alone.
-CLUSTERS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+# addresses, first port, shared, login; and the options that differ from those of the finale alone
+CLUSTERS: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
+    ((["10.1.0.5", "10.1.0.6", "10.1.0.9"], 30050, True, ("", 22)), {}),
     (
-        {"addresses": ["10.1.0.5", "10.1.0.6", "10.1.0.9"], "first_port": 30050, "shared": True, "login": ("", 22)},
-        {},
-    ),
-    (
-        {"addresses": ["192.168.7.20", "192.168.7.4"], "first_port": 41000, "shared": False, "login": ("gnn", 2222)},
+        (["192.168.7.20", "192.168.7.4"], 41000, False, ("gnn", 2222)),
         {"copy_to": "/scratch/finale", "ssh_username": "gnn", "ssh_port": 2222},
     ),
-    (
-        {"addresses": ["172.16.0.1"], "first_port": 30050, "shared": False, "login": ("lab", 22)},
-        {"copy_to": "/scratch/finale", "ssh_username": "lab"},
-    ),
+    ((["172.16.0.1"], 30050, False, ("lab", 22)), {"copy_to": "/scratch/finale", "ssh_username": "lab"}),
 )
 LOOKED_AT = ("copy_to", "ssh_username", "ssh_port", "emulate", "machines", "wire", "dataset", "full", "allow_public")
 
 
+@exercise(3)
 def check_real_cluster(real_cluster: Callable[..., tuple[str, Sequence[str]]]) -> None:
     """Exercise 3: the address file and the command line are read as the finale reads them; nothing is contacted."""
-
-    def check() -> None:
-        for cluster, wanted in CLUSTERS:
-            _check_cluster(real_cluster, cluster, wanted)
-
-    checked("Exercise 3", check)
+    for row, wanted in CLUSTERS:
+        cluster = dict(zip(("addresses", "first_port", "shared", "login"), row, strict=True))
+        _check_cluster(real_cluster, cluster, wanted)
 
 
 def _check_cluster(

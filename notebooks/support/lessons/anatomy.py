@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from support.lessons.machines import start_machines  # noqa: F401  the notebook's
+from support.lessons import attempts
+from support.lessons.machines import ask, start_machines  # noqa: F401  the second for the notebook
 from tutorial_lib.cluster.emulated import MASTER_PORT, EmulatedCluster
 from tutorial_lib.cluster.plan import JobPlan, server_env, torchrun_command, trainer_env
 from tutorial_lib.cluster.spec import Machine, write_ip_config
@@ -132,17 +133,13 @@ class HandMade:
 
 def look_at(cluster: EmulatedCluster) -> list[dict[str, Any]]:
     """What each machine says about itself."""
-    asked = [cluster.popen(machine, LOOK, stdout=subprocess.PIPE) for machine in cluster.machines]
-    return [json.loads(process.communicate(timeout=LIMIT_SECONDS)[0]) for process in asked]
+    return [json.loads(text) for text in ask(cluster, cluster.machines, LOOK)]
 
 
 def on_machine(cluster: EmulatedCluster, index: int, program: str) -> str:
     """What a small Python program prints on a machine."""
     command = [sys.executable, "-c", "import tutorial_lib\n" + program]
-    process = cluster.popen(
-        cluster.machines[index], command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    return process.communicate(timeout=LIMIT_SECONDS)[0].strip()
+    return ask(cluster, [cluster.machines[index]], command, stderr=subprocess.STDOUT)[0].strip()
 
 
 def put(path: Path, text: str) -> None:
@@ -153,8 +150,8 @@ def put(path: Path, text: str) -> None:
 
 def plain(line: str) -> str:
     """A line of a log without what differs from run to run: process numbers and ports that the system chose."""
-    line = re.sub(r"Client \[\d+\] waits on ([\d.]+):\d+", r"Client [PID] waits on \1:PORT", line)
-    return re.sub(r'File "(?:[^"]*/)?([^"/]+)", line \d+', r'File "\1"', line)
+    waits = (r"Client \[\d+\] waits on ([\d.]+):\d+", r"Client [PID] waits on \1:PORT")
+    return attempts.plain(line, (waits, (r'File "(?:[^"]*/)?([^"/]+)", line \d+', r'File "\1"')))
 
 
 def shown_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:

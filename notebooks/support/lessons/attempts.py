@@ -14,14 +14,21 @@ from typing import Any
 from tutorial_lib.errors import InputError
 from tutorial_lib.processes import fork
 
+Rules = tuple[tuple[str, str], ...]
+ERRORS: Rules = (
+    (r'File "(?:[^"]*/)?([^"/]+/[^"/]+)", line \d+', r'File "\1"'),
+    (r"(Current thread|Thread) 0x[0-9a-f]+", r"\1"),
+    (r" at 0x[0-9a-f]+", ""),
+    (r"The server socket has failed to bind to \[::\].*?\)\. ", ""),  # where there is IPv6
+    (r"(\[[\d.:]+\]|0\.0\.0\.0):\d+", r"\1:PORT"),
+)
 
-def plain(text: str) -> str:
+
+def plain(text: str, rules: Rules = ERRORS) -> str:
     """A message without what differs from one machine or run to the next: folders, lines, threads, ports, addresses."""
-    text = re.sub(r'File "(?:[^"]*/)?([^"/]+/[^"/]+)", line \d+', r'File "\1"', text)
-    text = re.sub(r"(Current thread|Thread) 0x[0-9a-f]+", r"\1", text)
-    text = re.sub(r" at 0x[0-9a-f]+", "", text)
-    text = re.sub(r"The server socket has failed to bind to \[::\].*?\)\. ", "", text)  # where there is IPv6
-    return re.sub(r"(\[[\d.:]+\]|0\.0\.0\.0):\d+", r"\1:PORT", text)
+    for pattern, words in rules:
+        text = re.sub(pattern, words, text)
+    return text
 
 
 def attempt(call: Callable[..., Any], *args: Any, **options: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,14 +15,15 @@ from typing import Any
 
 import psutil
 
+from support.lessons import attempts
 from support.lessons.lifelines import processes_of
-from support.lessons.machines import require_machines  # noqa: F401  the notebook's
+from support.lessons.machines import ask, plan_in, require_machines  # noqa: F401  the last for the notebook
 from tutorial_lib.cluster.coordinator import JobFailed
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import PreflightFailed, require
 from tutorial_lib.cluster.shm import leftovers
-from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
+from tutorial_lib.cluster.spec import Machine, read_ip_config
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.partition import Partition
@@ -64,28 +64,25 @@ def fill_shm(cluster: EmulatedCluster, machine: Machine, leave: int) -> None:
 def buggy_job(cluster: EmulatedCluster, partition: Partition, folder: Path) -> JobPlan:
     """A job of ``lessons/hanging.py`` on machines that are switched on, with its logs in ``folder``."""
     folder.mkdir(parents=True)
-    write_ip_config(folder / "ip_config.txt", cluster.machines)
-    return JobPlan(
-        machines=cluster.machines,
-        command=[sys.executable, "-m", "support.lessons.hanging", partition.graph_name, str(folder / "done.json")],
-        part_config=str(partition.config),
-        ip_config=str(folder / "ip_config.txt"),
-        log_dir=str(folder),
-        cwd=str(Path(__file__).resolve().parents[3]),
-        master_port=cluster.master_port,
-    )
+    command = [sys.executable, "-m", "support.lessons.hanging", partition.graph_name, str(folder / "done.json")]
+    return plan_in(folder, cluster.machines, partition, command, master_port=cluster.master_port, log_dir=str(folder))
 
 
 # ---- what is said
 
 
+REPORTS = (
+    (r"/(?!dev/)[\w.-]+/\S*/(?=[^/\s]+)", ".../"),
+    (r"\.py:\d+", ".py"),
+    (r"for \d+ s: it is down", "for N s: it is down"),
+    (r"(\d+\.\d+\.\d+\.\d+):\d{5}\b(?!\d)", r"\1:PORT"),
+    (r"[Cc]lient (\(\d+\)|\[\d+\])", "client K"),
+)
+
+
 def plain(text: str) -> str:
     """A message without what differs from run to run: folders, line numbers, seconds, ports and numbers of clients."""
-    text = re.sub(r"/(?!dev/)[\w.-]+/\S*/(?=[^/\s]+)", ".../", text)
-    text = re.sub(r"\.py:\d+", ".py", text)
-    text = re.sub(r"for \d+ s: it is down", "for N s: it is down", text)
-    text = re.sub(r"(\d+\.\d+\.\d+\.\d+):\d{5}\b(?!\d)", r"\1:PORT", text)
-    return re.sub(r"[Cc]lient (\(\d+\)|\[\d+\])", "client K", text)
+    return attempts.plain(text, REPORTS)
 
 
 def failure_of(call: Callable[[], Any]) -> TutorialError:
@@ -130,10 +127,10 @@ def left_behind(run: Path) -> dict[str, list[str]]:
 
 
 def look_inside(cluster: EmulatedCluster) -> dict[str, dict[str, Any]]:
-    """What is on each machine that is switched on, as the machine itself sees it; see ``lessons.inside``."""
-    command = [sys.executable, "-m", "support.lessons.inside"]
-    asked = {machine.name: cluster.popen(machine, command, stdout=subprocess.PIPE) for machine in cluster.machines}
-    return {name: json.loads(process.communicate(timeout=30)[0]) for name, process in asked.items()}
+    """What is on each machine that is switched on, as the machine itself sees it; see ``lessons.look_around``."""
+    command = [sys.executable, "-m", "support.lessons.look_around", "inside"]
+    found = ask(cluster, cluster.machines, command)
+    return {machine.name: json.loads(text) for machine, text in zip(cluster.machines, found, strict=True)}
 
 
 # ---- before a start
@@ -168,8 +165,8 @@ def numbers_by_dgl(cluster: EmulatedCluster, machine: Machine, lists: Sequence[S
         "books = [{k: [k, a, 30050, 1] for k, a in enumerate(book)} for book in json.loads(sys.argv[1])];"
         "print(json.dumps([number(book) for book in books]))"
     )
-    asked = cluster.popen(machine, [sys.executable, "-c", code, json.dumps(lists)], stdout=subprocess.PIPE)
-    return json.loads(asked.communicate(timeout=60)[0].splitlines()[-1])
+    printed = ask(cluster, [machine], [sys.executable, "-c", code, json.dumps(lists)])[0]
+    return json.loads(printed.splitlines()[-1])
 
 
 # ---- losses

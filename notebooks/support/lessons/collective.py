@@ -16,10 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from support.lessons.machines import plan_in
 from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits
 from tutorial_lib.cluster.local import LocalCluster, free_ports
-from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.session import Session, join, serve_if_server
@@ -126,17 +125,8 @@ def run_job(part: Partition, folder: Path) -> tuple[list[dict[str, Any]], str]:
     """
     with contextlib.ExitStack() as stack:
         cluster = _enter_when_free(stack)
-        write_ip_config(folder / "ip_config.txt", cluster.machines)
-        plan = JobPlan(
-            machines=cluster.machines,
-            command=[sys.executable, "-m", "support.lessons.collective", part.graph_name],
-            part_config=str(part.config),
-            ip_config=str(folder / "ip_config.txt"),
-            log_dir=str(folder / "logs"),
-            cwd=str(folder),
-            master_port=free_ports(1),
-            trainers=2,
-        )
+        command = [sys.executable, "-m", "support.lessons.collective", part.graph_name]
+        plan = plan_in(folder, cluster.machines, part, command, master_port=free_ports(1), trainers=2)
         coordinator = Coordinator(cluster, plan, limits=Limits(serving=60, job=60))
         cause = "none"
         try:

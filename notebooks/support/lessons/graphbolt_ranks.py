@@ -33,9 +33,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from tqdm import tqdm
 
 from support.graphbolt_data import load_graphbolt
-from support.multi_process import seed_rank
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import EpochResult
+from tutorial_lib.trainer.seeding import seed_rank
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from support.lessons.machines import require_machines  # noqa: F401  the notebook's
-from support.lessons.multi_machine_jobs import live_line
-from tutorial_lib.job.launch import LaunchRequest, launch
+from support.lessons.multi_machine_jobs import launch_module
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.generations import read_checkpoint
 from tutorial_lib.trainer.session import Session, join, serve_if_server
@@ -53,25 +52,7 @@ def count_by_place(book: Any, ids: Tensor, name: str) -> list[int]:
 
 def run_look(part: Partition, out: Path) -> dict[str, list[dict[str, Any]]]:
     """Run ``look`` on an emulated machine for each part; by kind of event, what the ranks told, in rank order."""
-    out.mkdir()
-    request = LaunchRequest(
-        command=[sys.executable, "-m", "support.lessons.heterographs", part.graph_name],
-        workspace=out,
-        part_config=part.config,
-        ip_config=Path("ip_config.txt"),  # does not exist yet: launch writes it
-        out=out / "logs",
-        emulate=part.report.parts,
-        num_omp_threads=1,
-    )
-    events: list[dict[str, Any]] = []
-    with live_line(f"heterographs.py on {part.report.parts} machine(s)") as show:
-
-        def on_event(event: dict[str, Any]) -> None:
-            events.append(event)
-            if event["kind"] == "stage":
-                show(event["stage"])
-
-        launch(request, on_event)
+    events = launch_module("heterographs", [], part, out, f"heterographs.py on {part.report.parts} machine(s)")
     kinds = ("shares", "batch", "labels", "neighbours")
     return {kind: sorted((e for e in events if e["kind"] == kind), key=lambda e: e["rank"]) for kind in kinds}
 

@@ -15,10 +15,10 @@ from support.lessons import learned_rows_script
 from support.lessons.breaking import failure_of
 from support.lessons.lifelines import processes_of, wait_for_step
 from support.lessons.machines import require_machines  # noqa: F401  the notebook's
+from support.lessons.multi_machine_jobs import launch_on_parts
 from tutorial_lib.cluster.coordinator import Limits
 from tutorial_lib.data import Dataset
 from tutorial_lib.job.handle import Job
-from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import Partition
 
 LIMITS = Limits(cause=60)  # how long to wait for the cause of a lost connection: on a busy computer more than 5 s
@@ -30,18 +30,8 @@ def run_rows_script(part: Partition, out: Path) -> dict[str, Any]:
     Raises:
         JobFailed: with the first cause.
     """
-    out.mkdir()
     command = [sys.executable, str(Path(learned_rows_script.__file__)), str(out / "found.json")]
-    request = LaunchRequest(
-        command=command,
-        workspace=out,
-        part_config=part.config,
-        ip_config=Path("ip_config.txt"),  # does not exist yet: launch writes it
-        out=out / "logs",
-        emulate=2,
-        num_omp_threads=1,
-    )
-    launch(request, lambda _event: None)
+    launch_on_parts(command, part, out, lambda _event: None)
     return json.loads((out / "found.json").read_text())
 
 

@@ -16,8 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from support.lessons.multi_machine_jobs import live_line
-from tutorial_lib.job.launch import LaunchRequest, launch
+from support.lessons.multi_machine_jobs import launch_module
 from tutorial_lib.partition import Partition
 from tutorial_lib.tasks.link import LinkPrediction
 from tutorial_lib.tasks.link_task import LinkOptions
@@ -57,27 +56,12 @@ def run_links(
         for name, (config, options) in runs.items()
     ]
     settings = json.dumps({"partition": str(part.folder), "runs": described})
-    request = LaunchRequest(
-        command=[sys.executable, "-m", "support.lessons.link_prediction", part.graph_name, settings],
-        workspace=out,
-        part_config=part.config,
-        ip_config=Path("ip_config.txt"),
-        out=out / "logs",
-        emulate=part.report.parts,
-        trainers=trainers,
-        num_omp_threads=1,
-    )
-    events: list[dict[str, Any]] = []
-    with live_line(f"link prediction on {part.report.parts} machine(s), {len(runs)} run(s)") as show:
 
-        def on_event(event: dict[str, Any]) -> None:
-            events.append(event)
-            if event["kind"] == "stage":
-                show(event["stage"])
-            elif event["kind"] == "step":
-                show(f"epoch {event['epoch'] + 1}, rank {event['rank']}: loss {event['loss']:.3f}")
+    def told(event: Mapping[str, Any]) -> str:
+        return f"epoch {event['epoch'] + 1}, rank {event['rank']}: loss {event['loss']:.3f}"
 
-        launch(request, on_event)
+    title = f"link prediction on {part.report.parts} machine(s), {len(runs)} run(s)"
+    events = launch_module("link_prediction", [settings], part, out, title, told, trainers=trainers)
     return {
         name: {**outcome, "out": folders[name]} for name, outcome in zip(runs, outcomes(events, len(runs)), strict=True)
     }

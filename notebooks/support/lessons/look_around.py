@@ -1,6 +1,7 @@
-"""Lesson 9: what a machine can say about itself. Runs on that machine, and writes one line of JSON.
+"""Lessons 9 and 11: what a machine can say about itself. Runs on that machine, and writes one line of JSON.
 
-python -m support.lessons.look_around
+python -m support.lessons.look_around            the processes of a job and all that they hold
+python -m support.lessons.look_around inside     what an idle machine still has
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import json
 import os
 import re
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-SHM = Path("/dev/shm")
+from tutorial_lib.cluster.network import listening_ports
+from tutorial_lib.cluster.shm import SHM
+
 SHOWN = (
     "RANK",
     "LOCAL_RANK",
@@ -81,15 +85,21 @@ def shared_memory(of: dict[int, Any]) -> dict[str, list[int]]:
     return names
 
 
-def main() -> None:
-    """All of it, as one line of JSON."""
+def inside() -> dict[str, Any]:
+    """How many processes there are (but the machine's first one and this), TCP ports that listen, files in /dev/shm."""
+    others = [pid for pid in psutil.pids() if pid not in (1, os.getpid())]
+    return {"processes": len(others), "ports": sorted(listening_ports()), "/dev/shm": sorted(os.listdir(SHM))}
+
+
+def look() -> dict[str, Any]:
+    """All that the lesson shows of a machine that runs a job."""
     found = processes()
     listening, connected = sockets(found)
     addresses = {
         name: [entry.address for entry in entries if entry.family == socket.AF_INET]
         for name, entries in psutil.net_if_addrs().items()
     }
-    facts = {
+    return {
         "machine": os.uname().nodename,
         "addresses": addresses,
         "processes": found,
@@ -97,8 +107,7 @@ def main() -> None:
         "connected": connected,
         "shm": shared_memory(found),
     }
-    print(json.dumps(facts))
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(inside() if "inside" in sys.argv else look()))

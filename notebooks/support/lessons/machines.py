@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
+from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.spec import Machine, write_ip_config
+from tutorial_lib.partition import Partition
+
+ASK_SECONDS = 120.0
 
 
 class StopHere(Exception):
@@ -31,3 +41,18 @@ def require_machines() -> None:
         StopHere: as ``start_machines``.
     """
     start_machines(1).__exit__()
+
+
+def ask(cluster: EmulatedCluster, machines: Sequence[Machine], command: Sequence[str], **options: Any) -> list[str]:
+    """What a command prints on each of some machines, on all at once; options as of ``popen``."""
+    asked = [cluster.popen(machine, command, stdout=subprocess.PIPE, text=True, **options) for machine in machines]
+    return [process.communicate(timeout=ASK_SECONDS)[0] for process in asked]
+
+
+def plan_in(
+    folder: Path, machines: Sequence[Machine], partition: Partition, command: Sequence[str], **more: Any
+) -> JobPlan:
+    """The plan of a job whose address file and logs are in ``folder``; more fields of a ``JobPlan`` at will."""
+    write_ip_config(folder / "ip_config.txt", machines)
+    fixed = {"part_config": str(partition.config), "ip_config": str(folder / "ip_config.txt"), "cwd": str(folder)}
+    return JobPlan(machines=machines, command=command, **{**fixed, "log_dir": str(folder / "logs"), **more})

@@ -26,6 +26,8 @@ from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of
 
+Event = dict[str, Any]
+
 
 class SourceDiff:
     """What changes from one function to another, line by line; in a notebook new lines are green, old ones red.
@@ -153,34 +155,68 @@ def run_wires(
     part: Partition, config: TrainConfig, num_classes: int, speeds: Sequence[str], out: Path
 ) -> dict[str, list[dict[str, Any]]]:
     """Run ``multi_machine_wire`` on a machine for each part; by speed, the phases as in ``result.json``."""
-    out.mkdir()
     settings = {"config": config.to_dict(), "num_classes": num_classes, "speeds": list(speeds)}
-    module = "support.lessons.multi_machine_wire"
-    request = LaunchRequest(
-        command=[sys.executable, "-m", module, part.graph_name, json.dumps(settings)],
-        workspace=out,
-        part_config=part.config,
-        ip_config=Path("ip_config.txt"),
-        out=out / "logs",
-        emulate=part.report.parts,
-        num_omp_threads=1,
-    )
-    events: list[dict[str, Any]] = []
-    with live_line(f"the same epochs at {', '.join(speeds)}") as show:
 
-        def on_event(event: dict[str, Any]) -> None:
-            events.append(event)
-            if event["kind"] == "stage":
-                show(event["stage"])
-            elif event["kind"] == "step":
-                show(f"{speeds[event['epoch'] // config.epochs]}: step {event['step'] + 1} of {event['steps']}")
+    def told(event: Event) -> str:
+        return f"{speeds[event['epoch'] // config.epochs]}: step {event['step'] + 1} of {event['steps']}"
 
-        launch(request, on_event)
+    title = f"the same epochs at {', '.join(speeds)}"
+    events = launch_module("multi_machine_wire", [json.dumps(settings)], part, out, title, told)
     steps = [event for event in events if event["kind"] == "step"]
     return {
         speed: phases_of([event for event in steps if event["epoch"] // config.epochs == s])
         for s, speed in enumerate(speeds)
     }
+
+
+def launch_module(
+    module: str,
+    words: Sequence[str],
+    part: Partition,
+    out: Path,
+    title: str,
+    told: Callable[[Event], str] = lambda event: f"step {event['step'] + 1}",
+    **options: Any,
+) -> list[Event]:
+    """Run ``python -m support.lessons.MODULE GRAPH WORDS`` on an emulated machine for each part; what the job told.
+
+    Args:
+        out: folder for the logs.
+        title, told: what the cell shows during the run, and what it shows of a step.
+        options: further fields of the ``LaunchRequest``.
+
+    Raises:
+        InputError: found before anything was started. JobFailed: with the first cause.
+    """
+    command = [sys.executable, "-m", f"support.lessons.{module}", part.graph_name, *words]
+    events: list[Event] = []
+    with live_line(title) as show:
+
+        def on_event(event: Event) -> None:
+            events.append(event)
+            if event["kind"] in ("stage", "step"):
+                show(event["stage"] if event["kind"] == "stage" else told(event))
+
+        launch_on_parts(command, part, out, on_event, **options)
+    return events
+
+
+def launch_on_parts(
+    command: Sequence[str], part: Partition, out: Path, on_event: Callable[[Event], None], **options: Any
+) -> None:
+    """``launch`` on an emulated machine for each part, with logs in ``out/logs``."""
+    out.mkdir(exist_ok=True)
+    request = LaunchRequest(
+        command=list(command),
+        workspace=out,
+        part_config=part.config,
+        ip_config=Path("ip_config.txt"),  # does not exist yet: launch writes it
+        out=out / "logs",
+        emulate=part.report.parts,
+        num_omp_threads=1,
+        **options,
+    )
+    launch(request, on_event)
 
 
 def collect_logits(part: Partition, out: Path) -> torch.Tensor:

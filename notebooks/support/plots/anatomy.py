@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
-from support.plots.standalone import _box, _frame
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
+from support.plots.pieces import box, frame, write
+from support.plots.style import bare, drawing, figure, legend_below, stack
+from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, LIGHT, ORANGE, SAND, SKY
 
 WIDTH, GAP = 5.0, 1.9  # of a machine, and between two
 ROWS = {"torchrun": 5.75, "trainer": 3.95, "sampler": 3.95, "server": 1.95}
@@ -34,23 +35,20 @@ def cluster_figure(facts: Sequence[Mapping[str, Any]], calls: Sequence[Any]) -> 
         facts: what each machine says about itself, see ``lessons/look_around.py``.
         calls: TCP connections, each with ``caller`` and ``callee``, see ``lessons.anatomy.calls``.
     """
-    fig = Figure(figsize=(10.5, 6.4), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = drawing(10.5, 6.4, len(facts) * (WIDTH + GAP) - GAP + 0.1, 7.15, -0.1)
     places: dict[tuple[str, str, int], Place] = {}
     for number, machine in enumerate(facts):
         left = number * (WIDTH + GAP)
         address = machine["addresses"].get("eth0", ["?"])[0]
-        _frame(ax, left, 0.1, WIDTH, 6.95, f"{machine['machine']}   {address}")
+        frame(ax, left, 0.1, WIDTH, 6.95, f"{machine['machine']}   {address}")
         places |= _place_processes(ax, machine, left)
-        _box(ax, left + 0.25, 0.3, WIDTH - 0.5, 1.0, _memory_text(machine), LIGHT, GREY)
+        box(ax, left + 0.25, 0.3, WIDTH - 0.5, 1.0, _memory_text(machine), LIGHT, GREY)
     pairs = Counter(tuple(sorted([_key(call.caller), _key(call.callee)])) for call in calls)
     for one, other in pairs:
         if one != other and one in places and other in places:
             _connect(ax, places, one, other, facts)
     handles = [Line2D([], [], color=color, ls=style, label=name) for name, (color, style) in KINDS.items()]
-    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.01), ncol=3, frameon=False, fontsize=9.5)
-    ax.set(xlim=(-0.1, len(facts) * (WIDTH + GAP) - GAP + 0.1), ylim=(0, 7.15))
-    ax.axis("off")
+    legend_below(ax, 0.01, 3, handles=handles)
     return fig
 
 
@@ -78,7 +76,7 @@ def _place_processes(ax: Axes, machine: Mapping[str, Any], left: float) -> dict[
             if role == "server":
                 kind = "" if len(row) == 1 else " (backup)" if index else " (main)"
                 text += f"{kind}\nport {min(ports.get(pid, [0]))}"
-            _box(ax, x, ROWS[role], width, HEIGHTS[role], text, *LOOKS[role])
+            box(ax, x, ROWS[role], width, HEIGHTS[role], text, *LOOKS[role])
             places[machine["machine"], role, index] = (x, ROWS[role], width, HEIGHTS[role])
     return places
 
@@ -130,27 +128,17 @@ def rows_by_machine(counts: Mapping[str, Mapping[str, Sequence[int]]]) -> Figure
     Args:
         counts: name of the trainer -> name of the step -> number of nodes owned by each machine.
     """
-    fig = Figure(figsize=(10.5, 2.9), layout="constrained")
-    axes = fig.subplots(1, len(counts), sharex=True, squeeze=False)[0]
+    fig, axes = figure(10.5, 2.9, 1, len(counts), sharex=True, squeeze=False)
     widest = max(sum(row) for steps in counts.values() for row in steps.values())
-    machines = len(next(iter(next(iter(counts.values())).values())))
-    for ax, (trainer, steps) in zip(axes, counts.items(), strict=True):
-        left = [0] * len(steps)
-        for k in range(machines):
-            widths = [row[k] for row in steps.values()]
-            color = (ORANGE, BLUE, GREEN)[k % 3]
-            ax.barh(list(steps), widths, 0.6, left, color=color, edgecolor="white", label=f"owned by machine-{k}")
-            left = [a + b for a, b in zip(left, widths, strict=True)]
+    for ax, (trainer, steps) in zip(axes[0], counts.items(), strict=True):
+        owners = enumerate(zip(zip(*steps.values(), strict=True), (ORANGE, BLUE, GREEN), strict=False))
+        look = {"edgecolor": "white"}
+        parts = [(row, {"color": color, "label": f"owned by machine-{k}", **look}) for k, (row, color) in owners]
+        stack(ax, list(steps), parts)
         for y, row in enumerate(steps.values()):
-            ax.text(
-                sum(row) + 0.02 * widest, y, " + ".join(f"{n:,}" for n in row), va="center", fontsize=9.5, color=INK
-            )
-        ax.set_title(trainer, fontsize=11.5)
+            write(ax, sum(row) + 0.02 * widest, y, " + ".join(f"{n:,}" for n in row), ha="left")
         ax.invert_yaxis()
-        ax.set(xlim=(0, widest * 1.4), xticks=[])
-        ax.spines[:].set_visible(False)
-        ax.tick_params(length=0)
-    fig.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=machines, frameon=False, fontsize=9.5
-    )
+        ax.set(xlim=(0, widest * 1.4), xticks=[], title=trainer)
+        bare(ax)
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncol=len(parts))
     return fig

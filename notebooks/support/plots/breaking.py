@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from support.plots.pitfalls import RED
+from support.plots.pieces import VERMILION, write
+from support.plots.style import bars, figure
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 FILLS = {"trainer": SKY, "server": SAND, "torchrun": LIGHT, "agent": LIGHT}
@@ -21,11 +22,10 @@ def deaths(panels: Mapping[str, Mapping[str, Any]]) -> Figure:
     Args:
         panels: title -> what ``lessons.breaking.timeline_of`` returns.
     """
-    fig = Figure(figsize=(10.5, 4.6), layout="constrained")
-    axes = fig.subplots(1, len(panels), squeeze=False)[0]
-    for k, (ax, (title, data)) in enumerate(zip(axes, panels.items(), strict=True)):
+    fig, axes = figure(10.5, 4.6, 1, len(panels), squeeze=False)
+    for k, (ax, (title, data)) in enumerate(zip(axes[0], panels.items(), strict=True)):
         _lives(ax, data)
-        ax.set_title(title, fontsize=11.5, pad=30)
+        ax.set_title(title, pad=30)
         if k:
             ax.set_yticklabels([])
     return fig
@@ -37,24 +37,24 @@ def _lives(ax: Axes, data: Mapping[str, Any]) -> None:
         victim = row["name"] == data["victim"]
         start = max(LEFT, row["start"])
         stop = 0.0 if victim else row["stop"]  # it was last seen a moment before
-        color = RED if victim else GREY
+        color = VERMILION if victim else GREY
         ax.barh(y, stop - start, 0.62, start, color=FILLS[row["role"]], edgecolor=color, lw=1.6 if victim else 0.7)
         steps = [step for step in row["steps"] if start <= step <= stop]
         ax.plot(steps, [y] * len(steps), ls="none", marker="|", color=BLUE, markersize=8)
         if row["note"]:
             behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
-            color = RED if victim else INK
-            ax.text(stop + 0.03 * (end - LEFT), y, row["note"], va="center", fontsize=9, color=color, bbox=behind)
+            color = VERMILION if victim else INK
+            write(ax, stop + 0.03 * (end - LEFT), y, row["note"], ha="left", fontsize=9, color=color, bbox=behind)
     span = end - LEFT
-    for at, text, side in ((0.0, "killed", "right"), (data["told"], "reported", "left")):
-        ax.axvline(at, color=RED if at == 0.0 else INK, lw=1, ls="--", zorder=0)
+    for at, text, side, color in ((0.0, "killed", "right", VERMILION), (data["told"], "reported", "left", INK)):
+        ax.axvline(at, color=color, lw=1, ls="--", zorder=0)
         shift = -0.01 * span if side == "right" else 0.01 * span
-        ax.text(at + shift, -0.72, text, ha=side, va="bottom", fontsize=9, color=RED if at == 0.0 else INK)
+        write(ax, at + shift, -0.72, text, ha=side, va="bottom", fontsize=9, color=color)
     ax.set_yticks(range(len(rows)), [row["name"] for row in rows])
     ax.set(xlim=(LEFT, end + 0.5 * span), ylim=(len(rows) - 0.4, -0.7))
     ax.set_xlabel("seconds after the kill; each blue tick is a step")
     ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.spines["left"].set_visible(False)
 
 
 def losses(
@@ -67,8 +67,7 @@ def losses(
         starts: name -> the same, for each start.
         steps: of an epoch.
     """
-    fig = Figure(figsize=(10.5, 4.4), layout="constrained")
-    top, bottom = fig.subplots(2, 1, sharex=True, height_ratios=[2.6, 1])
+    fig, (top, bottom) = figure(10.5, 4.4, 2, 1, sharex=True, height_ratios=[2.6, 1])
     at = [epoch * steps + step for epoch, step in whole]
     top.plot(at, list(whole.values()), color=GREY, lw=6, alpha=0.45, label="uninterrupted", solid_capstyle="round")
     styles = zip(starts.items(), (ORANGE, BLUE, GREEN), ("o", "s", "^"), strict=False)
@@ -77,17 +76,16 @@ def losses(
         top.plot(at, list(found.values()), color=color, marker=marker, markersize=4, lw=1, label=name)
         bottom.barh(y, at[-1] - at[0] + 1, 0.6, at[0] - 0.5, color=color)
         if y + 1 < len(starts):
-            bottom.plot(at[-1] + 1, y, marker="x", color=RED, markersize=9, mew=2.2)
-            bottom.text(at[-1] + 2.2, y, "killed", va="center", fontsize=9, color=RED)
+            bottom.plot(at[-1] + 1, y, marker="x", color=VERMILION, markersize=9, mew=2.2)
+            write(bottom, at[-1] + 2.2, y, "killed", ha="left", fontsize=9, color=VERMILION)
     last = max(epoch for epoch, _ in whole) + 1
     for ax in (top, bottom):
         for epoch in range(last + 1):
             ax.axvline(epoch * steps - 0.5, color=GREY, lw=0.8, ls=":", zorder=0)
-        ax.spines[["top", "right"]].set_visible(False)
     for epoch in range(last):
         top.text(epoch * steps, 1.02, f"epoch {epoch}", transform=top.get_xaxis_transform(), fontsize=9)
     top.set(ylabel="loss", ylim=(0, None))
-    top.legend(frameon=False, fontsize=9.5, loc="upper right")
+    top.legend(loc="upper right")
     bottom.set_yticks(range(len(starts)), list(starts), fontsize=9)
     bottom.set(xlabel="step since the beginning", ylim=(len(starts) - 0.5, -0.6), xlim=(-1.5, last * steps + 0.5))
     bottom.tick_params(axis="y", length=0)
@@ -96,14 +94,8 @@ def losses(
 
 def seconds_to_report(seconds: Mapping[str, float]) -> Figure:
     """How long each fault took from the moment it happened to the end of the job, on a logarithmic axis."""
-    fig = Figure(figsize=(10.5, 0.9 + 0.42 * len(seconds)), layout="constrained")
-    ax = fig.subplots()
-    names: Sequence[str] = list(seconds)
-    bars = ax.barh(names, [seconds[name] for name in names], 0.55, color=SKY, edgecolor=BLUE)
-    ax.bar_label(bars, [f" {seconds[name]:.1f} s" for name in names], fontsize=9.5)
-    ax.set_xscale("log")
-    ax.set(xlabel="seconds from the fault to the report, everything stopped", xlim=(0.1, max(seconds.values()) * 2))
-    ax.invert_yaxis()
-    ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right"]].set_visible(False)
+    fig, ax = figure(10.5, 0.9 + 0.42 * len(seconds))
+    bars(ax, seconds, [f" {value:.1f} s" for value in seconds.values()], height=0.55, edgecolor=BLUE)
+    longest = max(seconds.values())
+    ax.set(xlabel="seconds from the fault to the report, everything stopped", xscale="log", xlim=(0.1, longest * 2))
     return fig

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 
-from support.plots.standalone import _box
+from support.plots.pieces import arrow, box, cell, write
+from support.plots.style import bare, cells, curves, drawing, figure, named_rows
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 Batches = Sequence[Sequence[int]]
@@ -25,25 +25,21 @@ STAGES = (
 
 def stages() -> Figure:
     """The pipeline: one box per stage, what it adds to the mini-batch, and what stands beside it."""
-    fig = Figure(figsize=(10.5, 4.1), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = drawing(10.5, 4.1, 12.2, 5.1, -1.7, 0.3)
     for k, (name, adds, does) in enumerate(STAGES):
         x = 2.5 * k
         last = k == len(STAGES) - 1
-        _box(ax, x, 2.2, 2.0, 0.7, name, LIGHT if last else SKY, INK if last else BLUE)
-        ax.text(x + 1, 3.2, does, ha="center", va="bottom", fontsize=9.5, color=INK)
-        _box(ax, x, 0.5, 2.0, 1.0, adds, "white", GREY)
+        box(ax, x, 2.2, 2.0, 0.7, name, LIGHT if last else SKY, INK if last else BLUE)
+        write(ax, x + 1, 3.2, does, va="bottom")
+        box(ax, x, 0.5, 2.0, 1.0, adds, "white", GREY)
         ax.plot([x + 1, x + 1], [1.55, 2.15], color=GREY, lw=1, ls=":")
         if not last:
-            ax.annotate("", xy=(x + 2.47, 2.55), xytext=(x + 2.03, 2.55), arrowprops={"arrowstyle": "->", "color": INK})
+            arrow(ax, (x + 2.03, 2.55), (x + 2.47, 2.55))
     for x, text in ((0.0, "item set"), (5.0, "graph"), (7.5, "feature store")):
-        _box(ax, x, 4.3, 2.0, 0.6, text, SAND, ORANGE)
-        ax.annotate("", xy=(x + 1, 3.95), xytext=(x + 1, 4.3), arrowprops={"arrowstyle": "->", "color": ORANGE})
-    ax.text(-0.2, 4.6, "data", ha="right", va="center", fontsize=10)
-    ax.text(-0.2, 2.55, "stages", ha="right", va="center", fontsize=10)
-    ax.text(-0.2, 1.0, "what the\nmini-batch\ngains", ha="right", va="center", fontsize=10)
-    ax.set(xlim=(-1.7, 12.2), ylim=(0.3, 5.1))
-    ax.axis("off")
+        box(ax, x, 4.3, 2.0, 0.6, text, SAND, ORANGE)
+        arrow(ax, (x + 1, 4.3), (x + 1, 3.95), color=ORANGE)
+    for y, text in ((4.6, "data"), (2.55, "stages"), (1.0, "what the\nmini-batch\ngains")):
+        write(ax, -0.2, y, text, ha="right")
     return fig
 
 
@@ -52,19 +48,10 @@ def _replica_row(ax: Axes, row: int, share: Sequence[int], batches: Batches) -> 
     used = [item for batch in batches for item in batch]
     for k, batch in enumerate(batches):
         for item in batch:
-            ax.add_patch(
-                FancyBboxPatch(
-                    (item - 0.38, row - 0.3),
-                    0.76,
-                    0.6,
-                    boxstyle="round,pad=0,rounding_size=0.1",
-                    facecolor=(SKY, SAND)[k % 2],
-                    edgecolor=(BLUE, ORANGE)[k % 2],
-                )
-            )
-            ax.text(item, row, str(item), ha="center", va="center", fontsize=8.5, color=INK)
+            look = (SKY, SAND)[k % 2], (BLUE, ORANGE)[k % 2]
+            cell(ax, item - 0.38, row - 0.3, 0.76, 0.6, str(item), *look, fontsize=8.5)
     for item in sorted(set(share) - set(used)):
-        ax.text(item, row, str(item), ha="center", va="center", fontsize=8.5, color=GREY)
+        write(ax, item, row, str(item), fontsize=8.5, color=GREY)
         ax.plot([item - 0.3, item + 0.3], [row + 0.25, row - 0.25], color=GREY, lw=1)
 
 
@@ -76,18 +63,14 @@ def replicas(shares: Sequence[Sequence[int]], settings: Mapping[str, Sequence[Ba
         settings: title of a panel -> per rank its batches; no shuffling.
     """
     count = sum(len(share) for share in shares)
-    fig = Figure(figsize=(10.5, 4.6), layout="constrained")
-    for ax, (title, ranks) in zip(fig.subplots(2, -(-len(settings) // 2)).flat, settings.items(), strict=True):
+    fig, axes = figure(10.5, 4.6, 2, -(-len(settings) // 2), squeeze=False)
+    for ax, (title, ranks) in zip(axes.flat, settings.items(), strict=True):
         for rank, batches in enumerate(ranks):
             _replica_row(ax, rank, shares[rank], batches)
         ax.set_yticks(range(len(ranks)), [f"rank {rank}: {len(b)}" for rank, b in enumerate(ranks)])
-        ax.set(xlim=(-0.7, count - 0.3), ylim=(len(ranks) - 0.4, -0.6), xticks=[])
-        ax.set_title(title, fontsize=10.5)
-        ax.spines[:].set_visible(False)
-        ax.tick_params(length=0)
-    fig.supxlabel(
-        "number behind the rank: its batches; blue and sand: batches in turn; crossed out: left out", fontsize=10
-    )
+        ax.set(xlim=(-0.7, count - 0.3), ylim=(len(ranks) - 0.4, -0.6), xticks=[], title=title)
+        bare(ax)
+    fig.supxlabel("number behind the rank: its batches; blue and sand: batches in turn; crossed out: left out")
     return fig
 
 
@@ -97,37 +80,28 @@ def classes_seen(panels: Mapping[str, np.ndarray]) -> Figure:
     Args:
         panels: title -> int (ranks, classes); columns without any item may be left out by the caller.
     """
-    fig = Figure(figsize=(10.5, 3.2), layout="constrained")
-    axes = fig.subplots(len(panels), 1, sharex=True)
+    fig, axes = figure(10.5, 3.2, len(panels), 1, sharex=True)
     colors = LinearSegmentedColormap.from_list("", ["white", SKY, BLUE])
     for ax, (title, counts) in zip(axes, panels.items(), strict=True):
         share = counts / counts.sum(axis=0, keepdims=True).clip(min=1)
         image = ax.imshow(share, aspect="auto", cmap=colors, vmin=0, vmax=1, interpolation="nearest")
-        ax.set_yticks(range(len(counts)), [f"rank {rank}" for rank in range(len(counts))])
-        ax.set_title(title, fontsize=10.5)
-        ax.set_xticks([k - 0.5 for k in range(counts.shape[1] + 1)], minor=True)
-        ax.set_yticks([k - 0.5 for k in range(len(counts) + 1)], minor=True)
-        ax.grid(which="minor", color=GREY, lw=0.4)
-        ax.tick_params(which="both", length=0)
-    axes[-1].set_xlabel("classes that occur among the training nodes, in order of their number")
-    axes[-1].set_xticks([])
+        named_rows(ax, "rank", len(counts))
+        ax.set_title(title)
+        cells(ax, counts.shape[1], len(counts), 0.4)
+    axes[-1].set(xlabel="classes that occur among the training nodes, in order of their number", xticks=[])
     fig.colorbar(image, ax=axes, label="part of the class\nthat the rank sees")
     return fig
 
 
 def files_per_pass(counts: Mapping[str, Sequence[int]]) -> Figure:
     """Open files of a rank after each pass over its mini-batches."""
-    fig = Figure(figsize=(7, 2.8), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(7, 2.8)
     for (name, values), color, marker in zip(counts.items(), (ORANGE, BLUE, GREEN), ("o", "s", "^"), strict=False):
         ax.plot(range(1, len(values) + 1), values, color=color, marker=marker)
-        ax.annotate(
-            name, (len(values), values[-1]), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9.5
-        )
+        ax.annotate(name, (len(values), values[-1]), xytext=(8, 0), textcoords="offset points", va="center")
+    passes = max(map(len, counts.values()))
     ax.set(xlabel="passes over the mini-batches", ylabel="open files", ylim=(0, None))
-    ax.set_xlim(0.8, max(len(values) for values in counts.values()) * 1.45)
-    ax.set_xticks(range(1, max(len(values) for values in counts.values()) + 1))
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set(xlim=(0.8, passes * 1.45), xticks=range(1, passes + 1))
     return fig
 
 
@@ -142,26 +116,19 @@ def compared(
         seconds: without the first epoch, which warms up.
         sampling: one process, one thread, no training.
     """
-    fig = Figure(figsize=(10.5, 3.6), layout="constrained")
-    left, middle, right = fig.subplots(1, 3, width_ratios=[1.3, 1, 1])
-    styles = dict(zip(accuracies, ((ORANGE, "o"), (BLUE, "s"), (GREEN, "^")), strict=True))
-    for name, values in accuracies.items():
-        color, marker = styles[name]
-        left.plot(range(1, len(values) + 1), values, color=color, marker=marker, label=name)
+    fig, (left, middle, right) = figure(10.5, 3.6, 1, 3, width_ratios=[1.3, 1, 1])
+    looks = ((ORANGE, "o", "-"), (BLUE, "s", "-"), (GREEN, "^", "-"))
+    curves(left, accuracies, looks)
     left.set(xlabel="epoch", ylabel="accuracy of the validation nodes", ylim=(None, 1))
     left.set_xticks(range(1, max(map(len, accuracies.values())) + 1))
-    left.legend(frameon=False, fontsize=9.5, loc="lower right")
-    for ax, times, title in (
-        (middle, seconds, "an epoch of training, 2 ranks"),
-        (right, sampling, "batches alone, 1 process"),
-    ):
+    left.legend(loc="lower right")
+    titles = "an epoch of training, 2 ranks", "batches alone, 1 process"
+    for ax, times, title in zip((middle, right), (seconds, sampling), titles, strict=True):
         for row, (name, values) in enumerate(times.items()):
-            color, marker = styles[name]
+            color, marker, _ = looks[list(accuracies).index(name)]
             ax.barh(row, float(np.median(values)), color=color, alpha=0.3, height=0.5)
             ax.scatter(values, np.linspace(row - 0.12, row + 0.12, len(values)), 22, color, marker, zorder=2)
         ax.set_yticks(range(len(times)), [name.replace(", ", ",\n") for name in times])
-        ax.set(xlabel="seconds (bar: median)", xlim=(0, None), ylim=(len(times) - 0.5, -0.5))
-        ax.set_title(title, fontsize=10.5)
+        ax.set(xlabel="seconds (bar: median)", xlim=(0, None), ylim=(len(times) - 0.5, -0.5), title=title)
         ax.tick_params(axis="y", length=0)
-        ax.spines[["top", "right"]].set_visible(False)
     return fig

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from support.plots import style
+from support.plots.pieces import Point, cell, write
+from support.plots.style import bare, bars, drawing, figure, percent
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 Relation = tuple[str, str, str]
@@ -18,50 +21,31 @@ PLACES = {"author": (0.13, 0.76), "paper": (0.5, 0.2), "field": (0.87, 0.76)}
 
 def metagraph(nodes: Mapping[str, int], edges: Mapping[Relation, int], with_features: Sequence[str]) -> Figure:
     """The three types as boxes, a relation and its reverse as two arrows with the relation's name."""
-    fig = Figure(figsize=(10.5, 4.6), layout="constrained")
-    ax = fig.subplots()
-    ax.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[])
-    ax.spines[:].set_visible(False)
+    fig, ax = drawing(10.5, 4.6, 1, 1)
     for name, (x, y) in PLACES.items():
         feature = "features, labels" if name in with_features else "no features"
-        style = "round,pad=0.01,rounding_size=0.02"
-        box = FancyBboxPatch((x - 0.11, y - 0.1), 0.22, 0.2, boxstyle=style, fc=FILLS[name], ec=EDGES[name])
-        ax.add_patch(box)
-        ax.text(x, y, f"{name}\n{nodes[name]:,} nodes\n{feature}", ha="center", va="center", fontsize=10, color=INK)
+        shape = "round,pad=0.01,rounding_size=0.02"
+        look = {"boxstyle": shape, "fc": FILLS[name], "ec": EDGES[name]}
+        ax.add_patch(FancyBboxPatch((x - 0.11, y - 0.1), 0.22, 0.2, **look))
+        write(ax, x, y, f"{name}\n{nodes[name]:,} nodes\n{feature}")
     curved = {("author", "field"): 0.1, ("field", "author"): 0.1}
     for start, name, end in edges:
-        if start == end:
-            continue
-        (x0, y0), (x1, y1) = PLACES[start], PLACES[end]
-        ax.add_patch(
-            FancyArrowPatch(
-                *_ends((x0, y0), (x1, y1)),
-                arrowstyle="-|>",
-                mutation_scale=13,
-                color=INK,
-                lw=1.2,
-                connectionstyle=f"arc3,rad={curved.get((start, end), 0.13)}",
-            )
-        )
-        _name_of(ax, (x0, y0), (x1, y1), name)
+        if start != end:
+            _relation(ax, *_ends(PLACES[start], PLACES[end]), curved.get((start, end), 0.13))
+            _name_of(ax, PLACES[start], PLACES[end], name)
     for side, name in ((-1, "cites"), (1, "cited-by")):
         x, y = PLACES["paper"]
-        ax.add_patch(
-            FancyArrowPatch(
-                (x + side * 0.12, y + 0.05),
-                (x + side * 0.12, y - 0.05),
-                arrowstyle="-|>",
-                mutation_scale=13,
-                color=INK,
-                lw=1.2,
-                connectionstyle=f"arc3,rad={-side * 1.6}",
-            )
-        )
-        ax.text(x + side * 0.165, y, name, ha="left" if side > 0 else "right", va="center", fontsize=9.5, color=INK)
+        _relation(ax, (x + side * 0.12, y + 0.05), (x + side * 0.12, y - 0.05), -side * 1.6)
+        write(ax, x + side * 0.165, y, name, ha="left" if side > 0 else "right")
     return fig
 
 
-def _ends(start: tuple[float, float], end: tuple[float, float]) -> tuple[tuple[float, float], tuple[float, float]]:
+def _relation(ax: Axes, start: Point, end: Point, bend: float) -> None:
+    style = {"arrowstyle": "-|>", "mutation_scale": 13, "color": INK, "lw": 1.2}
+    ax.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", **style))
+
+
+def _ends(start: Point, end: Point) -> tuple[Point, Point]:
     """Where an arrow leaves one box and meets the other."""
     if start[1] == end[1]:  # side by side
         right = 1 if end[0] > start[0] else -1
@@ -70,28 +54,24 @@ def _ends(start: tuple[float, float], end: tuple[float, float]) -> tuple[tuple[f
     return (start[0], start[1] + down * 0.12), (end[0], end[1] - down * 0.12)
 
 
-def _name_of(ax: Axes, start: tuple[float, float], end: tuple[float, float], name: str) -> None:
+def _name_of(ax: Axes, start: Point, end: Point, name: str) -> None:
     """The relation's name beside its arrow: each of two opposite arrows bends to its own right."""
     (x0, y0), (x1, y1) = _ends(start, end)
     length = ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5
     across = ((y1 - y0) / length, -(x1 - x0) / length)  # to the right of the way
     off = 0.045 if y0 != y1 else 0.085
     x, y = (x0 + x1) / 2 + across[0] * off * 1.6, (y0 + y1) / 2 + across[1] * off
-    ax.text(x, y, name, ha="center", va="center", fontsize=9.5, color=INK, bbox={"fc": "white", "ec": "none", "pad": 1})
+    write(ax, x, y, name, bbox={"fc": "white", "ec": "none", "pad": 1})
 
 
 def same_label(shares: Mapping[str, float], by_chance: float) -> Figure:
     """For each way from a paper to a paper, how often both have one label."""
-    fig = Figure(figsize=(9, 2.6), layout="constrained")
-    ax = fig.subplots()
-    bars = ax.barh(list(shares), list(shares.values()), 0.55, color=SKY, edgecolor=BLUE)
-    ax.bar_label(bars, [f" {value:.0%}" for value in shares.values()], fontsize=9.5)
+    fig, ax = figure(9, 2.6)
+    bars(ax, shares, ".0%", height=0.55, edgecolor=BLUE)
     ax.axvline(by_chance, color=INK, lw=1, ls="--")
-    ax.text(by_chance + 0.003, -0.62, f"by chance {by_chance:.0%}", fontsize=9.5, color=INK, va="bottom")
-    ax.invert_yaxis()
+    ax.text(by_chance + 0.003, -0.62, f"by chance {by_chance:.0%}", va="bottom")
     ax.set(xlim=(0, 1.15 * max(shares.values())), xlabel="pairs of papers with the same label", ylim=(2.5, -0.85))
-    ax.xaxis.set_major_formatter(lambda value, _at: f"{value:.0%}")
-    ax.spines[["top", "right"]].set_visible(False)
+    percent(ax.xaxis)
     return fig
 
 
@@ -104,8 +84,7 @@ def parts_by_type(
         reports: by way of cutting: by type (and "train"), a count for each part.
         cuts: by way of cutting: by relation, the share of its edges that is cut.
     """
-    fig = Figure(figsize=(10.5, 3.8), layout="constrained")
-    left, right = fig.subplots(1, 2, width_ratios=[1, 1.1])
+    fig, (left, right) = figure(10.5, 3.8, 1, 2, width_ratios=[1, 1.1])
     rows, at = [], 0.0
     for way, counts in reports.items():
         for name, values in counts.items():
@@ -113,7 +92,7 @@ def parts_by_type(
             for part, value in enumerate(values):
                 colour, edge = (SKY, BLUE) if part % 2 == 0 else (SAND, ORANGE)
                 left.barh(at, value / total, 0.75, begin, color=colour, edgecolor=edge)
-                left.text(begin + value / total / 2, at, f"{value:,}", ha="center", va="center", fontsize=9)
+                write(left, begin + value / total / 2, at, f"{value:,}", fontsize=9)
                 begin += value / total
             rows.append((at, f"{way}: {name}"))
             at += 1
@@ -121,22 +100,18 @@ def parts_by_type(
     left.set_yticks([row for row, _ in rows], [text for _, text in rows])
     left.axvline(0.5, color=INK, lw=0.8, ls=":")
     left.invert_yaxis()
-    left.set(xlim=(0, 1), xticks=[])
-    left.set_title("nodes of part 0 and part 1", fontsize=11.5)
+    left.set(xlim=(0, 1), xticks=[], title="nodes of part 0 and part 1")
     width = 0.8 / len(cuts)
     for number, (way, shares) in enumerate(cuts.items()):
         places = [k + number * width for k in range(len(shares))]
         colour, edge = ((SKY, BLUE), (LIGHT, GREY), (SAND, ORANGE))[number % 3]
-        bars = right.barh(places, list(shares.values()), width * 0.92, color=colour, edgecolor=edge, label=way)
-        right.bar_label(bars, [f" {value:.0%}" for value in shares.values()], fontsize=9)
+        drawn = right.barh(places, list(shares.values()), width * 0.92, color=colour, edgecolor=edge, label=way)
+        right.bar_label(drawn, [f" {value:.0%}" for value in shares.values()], fontsize=9)
     right.set_yticks([k + 0.4 - width / 2 for k in range(len(shares))], list(shares))
     right.invert_yaxis()
-    right.set(xlim=(0, 0.8), xticks=[])
-    right.set_title("edges that are cut, by relation", fontsize=11.5)
-    right.legend(frameon=False, fontsize=9.5, loc="center right")
-    for ax in (left, right):
-        ax.spines[:].set_visible(False)
-        ax.tick_params(length=0)
+    right.set(xlim=(0, 0.8), xticks=[], title="edges that are cut, by relation")
+    right.legend(loc="center right")
+    bare(left, right)
     return fig
 
 
@@ -146,29 +121,27 @@ def id_line(ranges: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
     Args:
         ranges: ``node_map`` of the part config: by type, [first, end] for each part.
     """
-    fig = Figure(figsize=(10.5, 2.3), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(10.5, 2.3)
     seen = dict.fromkeys(ranges, 0)
     pieces = sorted((first, end, part, name) for name, own in ranges.items() for part, (first, end) in enumerate(own))
     least = 0.055 * pieces[-1][1]  # a type with few nodes is drawn wider than it is
     at = 0.0
     for first, end, part, name in pieces:
         width = max(least, end - first)
-        ax.add_patch(Rectangle((at, 0), width, 1, facecolor=FILLS.get(name, LIGHT), edgecolor=INK, lw=0.8))
+        cell(ax, at, 0, width, 1, name, FILLS.get(name, LIGHT), INK, patch={"lw": 0.8})
         count, begin = end - first, seen[name]
         seen[name] += count
-        ax.text(at + width / 2, 0.5, name, ha="center", va="center", fontsize=10)
         ax.text(at, 1.1, f"{first:,}", ha="center", va="bottom", fontsize=9)
         between = f"{begin:,} to\n{begin + count - 1:,}"
         ax.text(at + width / 2, -0.12, between, ha="center", va="top", fontsize=9, color=GREY)
         if first == min(row[0] for row in pieces if row[2] == part):
             for low, high in ((-0.75, 1), (1.42, 1.95)):
                 ax.plot([at, at], [low, high], color=INK, lw=1.4)
-            ax.text(at + least * 0.15, 1.55, f"part {part}", fontsize=10.5, va="bottom")
+            ax.text(at + least * 0.15, 1.55, f"part {part}", va="bottom")
         at += width
     ax.text(at, 1.1, f"{pieces[-1][1]:,}", ha="center", va="bottom", fontsize=9)
-    ax.text(-least * 0.4, 1.1, "homogeneous", ha="right", va="bottom", fontsize=9.5)
-    ax.text(-least * 0.4, -0.12, "type-wise", ha="right", va="top", fontsize=9.5, color=GREY)
+    ax.text(-least * 0.4, 1.1, "homogeneous", ha="right", va="bottom")
+    ax.text(-least * 0.4, -0.12, "type-wise", ha="right", va="top", color=GREY)
     ax.set(xlim=(-least * 2.4, at * 1.03), ylim=(-0.85, 2.0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
     return fig
@@ -176,19 +149,17 @@ def id_line(ranges: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
 
 def batch_by_type(inputs: Sequence[Mapping[str, Sequence[int]]]) -> Figure:
     """Input nodes of one batch on each rank: [in the own part, in another one] by type."""
-    fig = Figure(figsize=(9.5, 0.9 + 0.42 * sum(map(len, inputs))), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(9.5, 0.9 + 0.42 * sum(map(len, inputs)))
     rows = [(f"rank {rank}, {name}", name, *counts) for rank, by in enumerate(inputs) for name, counts in by.items()]
     for at, (_, name, own, other) in enumerate(rows):
         ax.barh(at, own, 0.65, color=FILLS.get(name, LIGHT), edgecolor=EDGES.get(name, GREY))
         ax.barh(at, other, 0.65, own, color="white", edgecolor=EDGES.get(name, GREY), hatch="////")
-        ax.text(own + other, at, f"  {own:,} here, {other:,} elsewhere", va="center", fontsize=9.5)
+        write(ax, own + other, at, f"  {own:,} here, {other:,} elsewhere", ha="left")
     ax.set_yticks(range(len(rows)), [row[0] for row in rows])
     ax.invert_yaxis()
     ax.set(xticks=[], xlim=(0, 1.35 * max(row[2] + row[3] for row in rows)))
-    ax.set_title("input nodes of a batch; hatched: rows that come from another machine", fontsize=11.5)
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
+    ax.set_title("input nodes of a batch; hatched: rows that come from another machine")
+    bare(ax)
     return fig
 
 
@@ -200,19 +171,13 @@ def accuracies(curves: Mapping[str, Sequence[float]], exact: Mapping[str, float]
         exact: by run, test accuracy over all neighbours.
         alone: test accuracy from the features of the papers only.
     """
-    fig = Figure(figsize=(10.5, 3.4), layout="constrained")
-    left, right = fig.subplots(1, 2, width_ratios=[1.3, 1])
-    for (name, values), colour, marker in zip(curves.items(), (INK, ORANGE, BLUE), "oxs", strict=False):
-        left.plot(range(1, len(values) + 1), values, color=colour, marker=marker, label=name)
-    left.set(xlabel="epoch", ylabel="valid accuracy, sampled", ylim=(0, 1), xticks=range(1, len(values) + 1))
-    left.legend(frameon=False, fontsize=9.5, loc="lower right")
-    left.spines[["top", "right"]].set_visible(False)
-    bars = {"features alone": alone, **exact}
-    drawn = right.barh(list(bars), list(bars.values()), 0.55, color=[LIGHT, *[SKY] * len(exact)], edgecolor=INK)
-    right.bar_label(drawn, [f" {value:.2f}" for value in bars.values()], fontsize=9.5)
-    right.invert_yaxis()
-    right.set(xlim=(0, 1.1), xticks=[])
-    right.set_title("test accuracy, all neighbours", fontsize=11.5)
-    right.spines[:].set_visible(False)
-    right.tick_params(length=0)
+    fig, (left, right) = figure(10.5, 3.4, 1, 2, width_ratios=[1.3, 1])
+    style.curves(left, curves, ((INK, "o", "-"), (ORANGE, "x", "-"), (BLUE, "s", "-")))
+    epochs = max(map(len, curves.values()))
+    left.set(xlabel="epoch", ylabel="valid accuracy, sampled", ylim=(0, 1), xticks=range(1, epochs + 1))
+    left.legend(loc="lower right")
+    scores = {"features alone": alone, **exact}
+    bars(right, scores, ".2f", [LIGHT, *[SKY] * len(exact)], 0.55, edgecolor=INK)
+    right.set(xlim=(0, 1.1), xticks=[], title="test accuracy, all neighbours")
+    bare(right)
     return fig

@@ -3,57 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from support.plots.standalone import _box
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
+from support.plots.pieces import arrow, box, write
+from support.plots.style import bars, drawing, figure, percent, plane
+from tutorial_lib.tools.finale.style import BLUE, GREEN, INK, LIGHT, ORANGE, SAND, SKY
 
-PURPLE = "#CC79A7"
 TENSORS = {"weight": (SKY, "the rows"), "mem": (SAND, "mean gradient"), "power": (LIGHT, "mean square")}
 
 
 def accuracies(scores: Mapping[str, float]) -> Figure:
     """A bar for each way to predict, the best one in blue."""
-    fig = Figure(figsize=(10.5, 0.7 + 0.5 * len(scores)), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(10.5, 0.7 + 0.5 * len(scores))
     best = max(scores, key=scores.__getitem__)
-    bars = ax.barh(
-        list(scores),
-        list(scores.values()),
-        0.6,
-        color=[BLUE if name == best else SKY for name in scores],
-        edgecolor=BLUE,
-    )
-    ax.bar_label(bars, [f" {value:.1%}" for value in scores.values()], fontsize=9.5)
-    ax.invert_yaxis()
+    bars(ax, scores, ".1%", [BLUE if name == best else SKY for name in scores], edgecolor=BLUE)
     ax.set(xlim=(0, 1), xlabel="accuracy on the test nodes")
-    ax.xaxis.set_major_formatter(lambda value, _at: f"{value:.0%}")
-    ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
+    percent(ax.xaxis)
+    ax.spines["left"].set_visible(False)
     return fig
 
 
 def one_step() -> Figure:
     """Two trainers need the same row in one step; what happens to it."""
-    fig = Figure(figsize=(10.5, 3.6), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = drawing(10.5, 3.6, 12, 4.8, 0, 0.6)
     for k, y in enumerate((3.3, 0.9)):
-        _box(ax, 0.1, y, 3.0, 1.2, f"trainer {k}, on machine {k}\nhas a gradient of row 0: {[2, 6][k]}", LIGHT)
-    _box(ax, 4.7, 2.1, 2.6, 1.2, "trainer 0, which is\non row 0's machine:\nmean (2 + 6) / 2 = 4", SAND, ORANGE)
-    _box(ax, 8.9, 2.1, 3.0, 1.2, "row 0 and its state in\nmachine 0's memory:\none update, step + 1", SKY, BLUE)
-    arrow = {"arrowstyle": "->", "color": INK, "lw": 1.2}
-    ax.annotate("", xy=(4.7, 3.0), xytext=(3.1, 3.8), arrowprops=arrow)
-    ax.annotate("", xy=(4.7, 2.4), xytext=(3.1, 1.6), arrowprops={**arrow, "linestyle": "--"})
-    ax.annotate("", xy=(8.9, 2.7), xytext=(7.3, 2.7), arrowprops=arrow)
-    ax.text(4.0, 3.75, "in memory", fontsize=9.5)
-    ax.text(4.0, 1.55, "over the wire,\ntrainer to trainer", fontsize=9.5, va="top")
-    ax.text(8.1, 2.85, "SparseAdam", fontsize=9.5, ha="center", va="bottom")
-    ax.set(xlim=(0, 12), ylim=(0.6, 4.8))
-    ax.axis("off")
+        box(ax, 0.1, y, 3.0, 1.2, f"trainer {k}, on machine {k}\nhas a gradient of row 0: {[2, 6][k]}", LIGHT)
+    box(ax, 4.7, 2.1, 2.6, 1.2, "trainer 0, which is\non row 0's machine:\nmean (2 + 6) / 2 = 4", SAND, ORANGE)
+    box(ax, 8.9, 2.1, 3.0, 1.2, "row 0 and its state in\nmachine 0's memory:\none update, step + 1", SKY, BLUE)
+    arrow(ax, (3.1, 3.8), (4.7, 3.0))
+    arrow(ax, (3.1, 1.6), (4.7, 2.4), linestyle="--")
+    arrow(ax, (7.3, 2.7), (8.9, 2.7))
+    ax.text(4.0, 3.75, "in memory")
+    ax.text(4.0, 1.55, "over the wire,\ntrainer to trainer", va="top")
+    write(ax, 8.1, 2.85, "SparseAdam", va="bottom")
     return fig
 
 
@@ -63,8 +47,7 @@ def memory(held: Mapping[str, Mapping[str, int]], model_bytes: int) -> Figure:
     Args:
         held: by machine, bytes of ``weight``, ``mem``, ``power`` and ``step``.
     """
-    fig = Figure(figsize=(10.5, 1.6 + 0.5 * len(held)), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(10.5, 1.6 + 0.5 * len(held))
     start = [0.0] * len(held)
     for key, (colour, label) in TENSORS.items():
         widths = [machine[key] / 1e6 for machine in held.values()]
@@ -79,7 +62,7 @@ def memory(held: Mapping[str, Mapping[str, int]], model_bytes: int) -> Figure:
     ax.invert_yaxis()
     ax.set(xlabel="MB", xlim=(0, max(a + b for a, b in zip(start, steps, strict=True)) * 1.1))
     ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.spines["left"].set_visible(False)
     return fig
 
 
@@ -90,21 +73,9 @@ def planes(tables: Mapping[str, Tensor], labels: Tensor, classes: Sequence[int])
         tables: by title, float32 (N, width).
         labels: int64 (N,).
     """
-    fig = Figure(figsize=(10.5, 4.4), layout="constrained")
-    chosen = torch.isin(labels, torch.tensor(list(classes)))
-    styles: list[tuple[Any, str]] = [(BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (GREY, "v")]
-    for ax, (title, table) in zip(fig.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
-        rows = table[chosen] - table[chosen].mean(0)
-        _, _, directions = torch.linalg.svd(rows, full_matrices=False)
-        points = (rows @ directions[:2].T).numpy()
-        for label, (colour, marker) in zip(classes, styles, strict=False):
-            own = (labels[chosen] == label).numpy()
-            ax.scatter(
-                *points[own].T, s=7, color=colour, marker=marker, linewidths=0, alpha=0.55, label=f"class {label}"
-            )
-        ax.set_title(title, fontsize=11.5)
-        ax.set(xticks=[], yticks=[])
-    fig.legend(
-        *ax.get_legend_handles_labels(), loc="outside lower center", ncol=len(classes), frameon=False, markerscale=2.5
-    )
+    fig, axes = figure(10.5, 4.4, 1, len(tables), squeeze=False)
+    for ax, (title, table) in zip(axes[0], tables.items(), strict=True):
+        plane(ax, table, labels, classes, s=7, alpha=0.55)
+        ax.set_title(title)
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncol=len(classes), markerscale=2.5)
     return fig

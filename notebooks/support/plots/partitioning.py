@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from support.plots.pieces import PALE, VERMILION, cell, lines, write
+from support.plots.style import bars, drawing, figure, legend_below
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE, SAND, SKY
 
 COLOURS = (BLUE, ORANGE, GREEN)
 MARKERS = ("o", "s", "^")
-VERMILION, PALE = "#D55E00", "#C8C8C8"
 
 
 def positions(groups: Sequence[int]) -> list[tuple[float, float]]:
@@ -34,11 +34,6 @@ def positions(groups: Sequence[int]) -> list[tuple[float, float]]:
     return places
 
 
-def _edges(ax: Axes, places: Sequence[Any], pairs: Sequence[Any], colour: str, width: float, style: str = "-") -> None:
-    lines = [(places[a], places[b]) for a, b in pairs]
-    ax.add_collection(LineCollection(lines, colors=colour, linewidths=width, linestyles=style, zorder=1))
-
-
 def _nodes(ax: Axes, places: Sequence[Any], nodes: Sequence[int], part: int, **style: Any) -> None:
     xs, ys = [places[n][0] for n in nodes], [places[n][1] for n in nodes]
     ax.scatter(xs, ys, marker=MARKERS[part], zorder=2, **{"s": 42, "color": COLOURS[part], **style})
@@ -52,19 +47,19 @@ def coloured_parts(graph: Any, groups: Sequence[int], part_of: Mapping[str, Any]
         groups: community of each node, for the places only.
         part_of: title to the part of each node, int64 of shape (N,), at most 3 parts.
     """
-    fig = Figure(figsize=(10.5, 5.2), layout="constrained")
+    fig, axes = figure(10.5, 5.2, 1, len(part_of))
     places = positions(groups)
     pairs = [(a, b) for a, b in zip(*(ends.tolist() for ends in graph.edges()), strict=True) if a < b]
-    for ax, (title, parts) in zip(fig.subplots(1, len(part_of)), part_of.items(), strict=True):
+    for ax, (title, parts) in zip(axes, part_of.items(), strict=True):
         owner = parts.tolist()
         cut = [(a, b) for a, b in pairs if owner[a] != owner[b]]
-        _edges(ax, places, [pair for pair in pairs if pair not in cut], PALE, 1.1)
-        _edges(ax, places, cut, VERMILION, 1.1, "--")
+        lines(ax, places, [pair for pair in pairs if pair not in cut], color=PALE, lw=1.1)
+        lines(ax, places, cut, color=VERMILION, lw=1.1, ls="--")
         for part in sorted(set(owner)):
             _nodes(ax, places, [n for n, p in enumerate(owner) if p == part], part, label=f"part {part}")
         ax.plot([], [], color=VERMILION, lw=1.3, ls="--", label="cut")
-        ax.set_title(f"{title}: {len(cut)} of {len(pairs)} pairs of neighbours cut", fontsize=11.5)
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncol=4, frameon=False, fontsize=9.5)
+        ax.set_title(f"{title}: {len(cut)} of {len(pairs)} pairs of neighbours cut")
+        legend_below(ax, 0.02, 4)
         ax.set(aspect="equal")
         ax.axis("off")
     return fig
@@ -72,23 +67,17 @@ def coloured_parts(graph: Any, groups: Sequence[int], part_of: Mapping[str, Any]
 
 def cut_and_halo(reports: Sequence[Any]) -> Figure:
     """Share of cut edges, and of halo nodes per owned node, for a list of ``PartitionReport``."""
-    fig = Figure(figsize=(10, 2.9), layout="constrained")
-    left, right = fig.subplots(1, 2)
+    fig, (left, right) = figure(10, 2.9, 1, 2)
     names = [f"{r.method}, {r.parts} parts" for r in reports]
     colours = [BLUE if r.method == "metis" else ORANGE for r in reports]
     halo = [sum(r.halo_nodes) / sum(r.nodes) for r in reports]
-    bars = left.barh(names, [r.edge_cut_share for r in reports], color=colours, height=0.6)
-    left.bar_label(bars, [f" {r.edge_cut_share:.0%}" for r in reports], fontsize=10)
-    left.set_title("edges that are cut, of all edges", fontsize=11.5)
-    bars = right.barh(names, halo, color=colours, height=0.6)
-    right.bar_label(bars, [f" {h:.2f}" for h in halo], fontsize=10)
-    right.set_title("halo nodes for each node that a part owns", fontsize=11.5)
-    right.set(yticks=[])
-    for ax, most in ((left, max(r.edge_cut_share for r in reports)), (right, max(halo))):
-        ax.set(xlim=(0, most * 1.18), xticks=[])
-        ax.invert_yaxis()
-        ax.spines[["top", "right", "bottom"]].set_visible(False)
-        ax.tick_params(length=0, labelsize=10)
+    cut = [r.edge_cut_share for r in reports]
+    for ax, values, form in ((left, cut, ".0%"), (right, halo, ".2f")):
+        bars(ax, dict(zip(names, values, strict=True)), form, colours)
+        ax.set(xlim=(0, max(values) * 1.18), xticks=[])
+        ax.spines["bottom"].set_visible(False)
+    left.set_title("edges that are cut, of all edges")
+    right.set(yticks=[], title="halo nodes for each node that a part owns")
     return fig
 
 
@@ -99,8 +88,7 @@ def renumbering(node_map: Any, ranges: Sequence[Sequence[int]]) -> Figure:
         node_map: original id of each new id, int64 of shape (N,), N a few dozen.
         ranges: first and end new id of each part, at most 3 parts.
     """
-    fig = Figure(figsize=(10.5, 2.9), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = drawing(10.5, 2.9, len(node_map), 1.5, -1, -0.65)
     for part, (first, end) in enumerate(ranges):
         for new in range(first, end):
             old = int(node_map[new])
@@ -110,11 +98,9 @@ def renumbering(node_map: Any, ranges: Sequence[Sequence[int]]) -> Figure:
         low, high = first - 0.45, end - 0.55
         ax.plot([low, low, high, high], [-0.3, -0.36, -0.36, -0.3], color=INK, lw=1)
         text = f"part {part}: new ids {first} to {end - 1}"
-        ax.text((low + high) / 2, -0.42, text, ha="center", va="top", fontsize=10, color=INK)
+        write(ax, (low + high) / 2, -0.42, text, va="top")
     last = len(node_map) - 1
-    ax.text(-0.45, 1.3, f"original ids 0 to {last}, the parts mixed", ha="left", va="bottom", fontsize=10, color=INK)
-    ax.set(xlim=(-1, last + 1), ylim=(-0.65, 1.5))
-    ax.axis("off")
+    ax.text(-0.45, 1.3, f"original ids 0 to {last}, the parts mixed", ha="left", va="bottom")
     return fig
 
 
@@ -126,18 +112,17 @@ def one_part(graph: Any, groups: Sequence[int], stored: Any, original: Any, part
         stored: the graph of ``load_partition``, with ``inner_node``, ``inner_edge`` and ``part_id``.
         original: original id of each node of ``stored``.
     """
-    fig = Figure(figsize=(9, 5.4), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(9, 5.4)
     places, ids, owner = positions(groups), original.tolist(), stored.ndata["part_id"].tolist()
     everything = list(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
-    _edges(ax, places, everything, "#E8E8E8", 0.8)
+    lines(ax, places, everything, color="#E8E8E8", lw=0.8)
     elsewhere = [places[n] for n in range(graph.num_nodes()) if n not in ids]
     xs, ys = [x for x, _y in elsewhere], [y for _x, y in elsewhere]
     ax.scatter(xs, ys, s=14, color=PALE, zorder=1.5, label="not stored in this part")
 
     pairs = list(zip(*(ends.tolist() for ends in stored.edges()), stored.edata["inner_edge"].tolist(), strict=True))
     inside = [(ids[a], ids[b]) for a, b, inner in pairs if inner and owner[a] == part]
-    _edges(ax, places, inside, COLOURS[part], 1.0)
+    lines(ax, places, inside, color=COLOURS[part], lw=1.0)
     for a, b, inner in pairs:
         if owner[a] != owner[b]:  # owned: from a halo node in; not owned: from an inner node out
             style = {"color": INK if inner else VERMILION, "lw": 1.2, "ls": "-" if inner else "--"}
@@ -153,7 +138,7 @@ def one_part(graph: Any, groups: Sequence[int], stored: Any, original: Any, part
     ax.plot([], [], color=COLOURS[part], lw=1.2, label="owned edge between inner nodes")
     ax.plot([], [], color=INK, lw=1.2, label="owned edge, from a halo node to an inner node")
     ax.plot([], [], color=VERMILION, lw=1.2, ls="--", label="stored but not owned, from inner to halo")
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9.5)
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     ax.set(aspect="equal")
     ax.axis("off")
     return fig
@@ -161,16 +146,12 @@ def one_part(graph: Any, groups: Sequence[int], stored: Any, original: Any, part
 
 def part_files(sizes: Mapping[str, float], unit: str = "MB") -> Figure:
     """Bytes of the files of a part, largest first."""
-    fig = Figure(figsize=(9, 0.55 * len(sizes) + 0.7), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(9, 0.55 * len(sizes) + 0.7)
     names = sorted(sizes, key=lambda name: -sizes[name])
     colours = [ORANGE if "graph.dgl" in name else BLUE if "fused" in name else GREY for name in names]
-    bars = ax.barh(names, [sizes[name] for name in names], color=colours, height=0.6)
-    ax.bar_label(bars, [f" {sizes[name]:.1f} {unit}" for name in names], fontsize=10)
-    ax.invert_yaxis()
+    bars(ax, {name: sizes[name] for name in names}, [f" {sizes[name]:.1f} {unit}" for name in names], colours)
     ax.set(xlim=(0, max(sizes.values()) * 1.15), xticks=[])
-    ax.spines[["top", "right", "bottom"]].set_visible(False)
-    ax.tick_params(length=0, labelsize=10)
+    ax.spines["bottom"].set_visible(False)
     return fig
 
 
@@ -182,24 +163,20 @@ def shares(ids: Any, owned_up_to: int, split: Mapping[str, Sequence[Any]]) -> Fi
         owned_up_to: first id of part 1.
         split: name to the ids of rank 0 and of rank 1.
     """
-    fig = Figure(figsize=(10, 0.95 * len(split) + 1.1), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(10, 0.95 * len(split) + 1.1)
     last = float(ids[-1])
     for row, (name, of_rank) in enumerate(split.items()):
         for rank, share in enumerate(of_rank):
             first, end = float(share[0]), float(share[-1])
-            ax.add_patch(
-                Rectangle((first, row - 0.3), end - first, 0.6, facecolor=(SKY, SAND)[rank], edgecolor=COLOURS[rank])
-            )
+            text = f"rank {rank}: {len(share):,} ids"
+            cell(ax, first, row - 0.3, end - first, 0.6, text, (SKY, SAND)[rank], COLOURS[rank])
             start, stop = (max(first, owned_up_to), end) if rank == 0 else (first, min(end, owned_up_to))
             if start < stop:  # rows of the other part
                 ax.add_patch(Rectangle((start, row - 0.3), stop - start, 0.6, fill=False, hatch="////", ec=INK, lw=0.8))
-            text = f"rank {rank}: {len(share):,} ids"
-            ax.text((first + end) / 2, row, text, ha="center", va="center", fontsize=10.5, color=INK)
-        ax.text(-last * 0.015, row, name, ha="right", va="center", fontsize=10.5)
+        write(ax, -last * 0.015, row, name, ha="right")
     ax.plot([owned_up_to] * 2, [len(split) - 0.5, -0.5], color=INK, lw=1.3, ls="--")
-    ax.text(owned_up_to, -0.55, f"part 1 begins at new id {owned_up_to:,}", ha="center", va="bottom", fontsize=10)
-    ax.text(last, -0.55, "hatched: rows of the other part", ha="right", va="bottom", fontsize=10)
+    ax.text(owned_up_to, -0.55, f"part 1 begins at new id {owned_up_to:,}", ha="center", va="bottom")
+    ax.text(last, -0.55, "hatched: rows of the other part", ha="right", va="bottom")
     ax.set(xlim=(0, last * 1.001), ylim=(len(split) - 0.5, -0.8), yticks=[], xlabel="new node id")
-    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.spines["left"].set_visible(False)
     return fig

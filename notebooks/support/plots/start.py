@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse, FancyBboxPatch
 
-from support.plots.standalone import _box, _frame
+from support.plots.pieces import Point, arrow, box, frame, write
+from support.plots.style import drawing, figure, legend_below, percent
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 LEVELS = (
@@ -29,47 +30,32 @@ LEVELS = (
         "many machines",
         ("Anatomy of\na cluster", "Multi-machine\ntraining", "When things\nbreak", "Finale:\nogbn-products"),
     ),
-    (
-        "Level 4",
-        "other graphs,\nother tasks",
-        ("Link\nprediction", "Embeddings\nat scale", "Heterographs"),
-    ),
+    ("Level 4", "other graphs,\nother tasks", ("Link\nprediction", "Embeddings\nat scale", "Heterographs")),
 )
 MEMORIES = (("laptop, 16 GB", 16e9, "right"), ("large GPU, 80 GB", 80e9, "left"), ("large server, 1 TB", 1e12, "left"))
 SPLIT_STYLES = (("train", BLUE, "o"), ("valid", GREEN, "s"), ("test", ORANGE, "^"))
+DEGREES = ([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
 
 
 def one_step() -> Figure:
     """Two machines, the graph cut between them, and what crosses the network in one training step."""
-    fig = Figure(figsize=(10.5, 5.2), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = drawing(10.5, 5.2, 12, 6.6)
     for k, x in enumerate((0.1, 7.1)):
-        _frame(ax, x, 0.1, 4.8, 6.4, f"machine {k}")
-        _box(ax, x + 0.3, 4.9, 4.2, 0.9, f"trainer {k}: computes a mini-batch", LIGHT)
-        ax.add_patch(
-            FancyBboxPatch(
-                (x + 0.3, 0.4), 4.2, 2.8, boxstyle="round,pad=0,rounding_size=0.12", facecolor=SAND, edgecolor=ORANGE
-            )
-        )
-        ax.text(x + 0.5, 2.95, f"server {k}: part {k} of the graph", ha="left", va="center", fontsize=9.5)
+        frame(ax, x, 0.1, 4.8, 6.4, f"machine {k}")
+        box(ax, x + 0.3, 4.9, 4.2, 0.9, f"trainer {k}: computes a mini-batch", LIGHT)
+        box(ax, x + 0.3, 0.4, 4.2, 2.8, "", SAND, ORANGE)
+        ax.text(x + 0.5, 2.95, f"server {k}: part {k} of the graph", va="center")
     _draw_cut_graph(ax)
-    _labelled_arrow(ax, (2.5, 3.2), (2.5, 4.9), "1  rows of its own part", (2.35, 4.2), "right")
-    _labelled_arrow(ax, (9.5, 3.2), (9.5, 4.9), "1  rows of its own part", (9.65, 4.2), "left")
-    _labelled_arrow(ax, (7.6, 3.2), (4.2, 4.9), "", (0, 0), "left")
-    _labelled_arrow(ax, (4.4, 3.2), (7.8, 4.9), "", (0, 0), "left")
-    ax.text(6, 3.42, "2  rows of the\nother part,\nover the network", ha="center", va="top", fontsize=9.5)
-    ax.annotate("", (7.4, 5.35), (4.6, 5.35), arrowprops={"arrowstyle": "<->", "color": INK, "lw": 1.4})
-    ax.text(6, 5.5, "3  gradients,\naveraged", ha="center", va="bottom", fontsize=9.5)
-    ax.set(xlim=(0, 12), ylim=(0, 6.6))
-    ax.axis("off")
+    ends: tuple[tuple[Point, Point], ...]
+    ends = (((2.5, 3.2), (2.5, 4.9)), ((9.5, 3.2), (9.5, 4.9)), ((7.6, 3.2), (4.2, 4.9)), ((4.4, 3.2), (7.8, 4.9)))
+    for start, end in ends:
+        arrow(ax, start, end, lw=1.4)
+    for x, side in ((2.35, "right"), (9.65, "left")):
+        write(ax, x, 4.2, "1  rows of its own part", ha=side)
+    write(ax, 6, 3.42, "2  rows of the\nother part,\nover the network", va="top")
+    arrow(ax, (4.6, 5.35), (7.4, 5.35), "<->", lw=1.4)
+    write(ax, 6, 5.5, "3  gradients,\naveraged", va="bottom")
     return fig
-
-
-def _labelled_arrow(
-    ax: Axes, start: tuple[float, float], end: tuple[float, float], text: str, at: tuple[float, float], side: str
-) -> None:
-    ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": INK, "lw": 1.4})
-    ax.text(*at, text, ha=side, va="center", fontsize=9.5)
 
 
 def _draw_cut_graph(ax: Axes) -> None:
@@ -77,19 +63,23 @@ def _draw_cut_graph(ax: Axes) -> None:
     left = [(1.0, 2.2), (1.2, 0.9), (2.3, 1.6), (3.3, 2.35), (3.5, 0.85), (4.2, 1.6)]
     right = [(7.8, 1.6), (8.5, 2.35), (8.7, 0.85), (9.7, 2.4), (10.8, 1.9), (11.0, 0.9)]
     inside = [(0, 1), (0, 2), (1, 2), (2, 3), (2, 4), (3, 5), (4, 5), (3, 4)]
+
+    def line(a: Point, b: Point, width: float, color: str = INK, dashes: str = "-") -> None:
+        ax.plot(*zip(a, b, strict=True), color=color, lw=width, ls=dashes, zorder=2)
+
     for nodes in (left, right):
         for a, b in inside:
-            ax.plot(*zip(nodes[a], nodes[b], strict=True), color=GREY, lw=1, zorder=2)
-    ax.plot(*zip(left[4], right[2], strict=True), color=INK, lw=1.2, ls="--", zorder=2)
-    for end in (left[3], left[4]):
-        ax.plot(*zip(left[5], end, strict=True), color=INK, lw=2, zorder=2)
-    ax.plot(*zip(left[5], right[0], strict=True), color=INK, lw=2, ls="--", zorder=2)
+            line(nodes[a], nodes[b], 1, GREY)
+    line(left[4], right[2], 1.2, dashes="--")
+    line(left[5], left[3], 2)
+    line(left[5], left[4], 2)
+    line(left[5], right[0], 2, dashes="--")
     ax.scatter(*zip(*left, strict=True), 90, BLUE, "o", zorder=3)
     ax.scatter(*zip(*right, strict=True), 80, GREEN, "s", zorder=3)
     ax.scatter(*left[5], 90, ORANGE, "o", zorder=4)
     ax.add_patch(Ellipse(left[5], 0.42, 0.56, facecolor="none", edgecolor=INK, lw=1.4, zorder=4))
-    ax.text(4.2, 2.12, "seed", ha="center", va="center", fontsize=9.5)
-    ax.text(6, 0.78, "edges that\nthe cut crosses", ha="center", va="top", fontsize=9.5)
+    write(ax, 4.2, 2.12, "seed")
+    write(ax, 6, 0.78, "edges that\nthe cut crosses", va="top")
 
 
 def sizes(rows: Sequence[tuple[str, int, int]]) -> Figure:
@@ -98,28 +88,26 @@ def sizes(rows: Sequence[tuple[str, int, int]]) -> Figure:
     Args:
         rows: (name, bytes of structure, bytes of features), smallest graph first.
     """
-    fig = Figure(figsize=(10.5, 0.62 * len(rows) + 1.7), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(10.5, 0.62 * len(rows) + 1.7)
     heights = np.arange(len(rows))[::-1]
     structure, features = (np.array([row[k] for row in rows], dtype=float) for k in (1, 2))
     for y, total in zip(heights, structure + features, strict=True):
         ax.axhline(y, color=LIGHT, lw=6, zorder=0)
-        ax.text(total * 1.25, y, _bytes(total), ha="left", va="center", fontsize=9.5, fontweight="bold")
+        ax.text(total * 1.25, y, _bytes(total), va="center", fontweight="bold")
     ax.scatter(structure, heights, 55, BLUE, "o", label="structure", zorder=3)
     ax.scatter(features, heights, 50, ORANGE, "s", label="features", zorder=3)
     ax.scatter(structure + features, heights, 55, INK, "D", label="both", zorder=2)
     for name, memory, side in MEMORIES:
         ax.axvline(memory, color=GREY, lw=1.2, ls="--", zorder=1)
-        shift = 1.1 if side == "left" else 1 / 1.1
-        ax.text(memory * shift, len(rows) - 0.42, name, ha=side, va="center", fontsize=9.5)
+        write(ax, memory * (1.1 if side == "left" else 1 / 1.1), len(rows) - 0.42, name, ha=side)
     ticks = {1e7: "10 MB", 1e8: "100 MB", 1e9: "1 GB", 1e10: "10 GB", 1e11: "100 GB", 1e12: "1 TB", 1e13: "10 TB"}
     ax.set(xscale="log", xlim=(6e6, 1.3e13), ylim=(-0.6, len(rows) + 0.1))
     ax.set_xticks(list(ticks), list(ticks.values()))
     ax.minorticks_off()
     ax.set_yticks(heights, [row[0] for row in rows])
     ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=3, frameon=False, fontsize=9.5)
+    ax.spines["left"].set_visible(False)
+    legend_below(ax, -0.14, 3)
     return fig
 
 
@@ -137,52 +125,39 @@ def reach(reached: Sequence[Sequence[int]], num_nodes: int) -> Figure:
         reached: per node drawn, the number of nodes within 1, 2, ... hops, itself included.
         num_nodes: nodes of the whole graph.
     """
-    fig = Figure(figsize=(7, 3.3), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(7, 3.3)
     hops = range(len(reached[0]) + 1)
     for k, counts in enumerate(reached):
         shares = [1 / num_nodes, *(count / num_nodes for count in counts)]
         ax.plot(hops, shares, color=BLUE, marker="o", markersize=5, lw=1, label="one training node" if k == 0 else None)
     ax.axhline(1, color=GREY, lw=1, ls="--")
-    ax.text(0, 1.02, "the whole graph", va="bottom", fontsize=9.5)
-    ax.yaxis.set_major_formatter(lambda value, _at: f"{value:.0%}")
+    ax.text(0, 1.02, "the whole graph", va="bottom")
+    percent(ax.yaxis)
     ax.set(xlabel="hops from the node", ylabel="share of all nodes", ylim=(-0.03, 1.14), xticks=list(hops))
-    ax.legend(loc="center left", frameon=False, fontsize=9.5)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(loc="center left")
     return fig
 
 
 def course_map() -> Figure:
     """The sixteen lessons in their four levels."""
-    fig = Figure(figsize=(10.5, 7.4), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = drawing(10.5, 7.4, 12.05, 6.6, -0.05, -2.1)
     number = 0
     for level, (title, where, lessons) in enumerate(LEVELS):
         y = 4.6 - 2.2 * level
-        ax.add_patch(
-            FancyBboxPatch(
-                (0, y), 12, 1.9, boxstyle="round,pad=0,rounding_size=0.15", facecolor=LIGHT, edgecolor="none"
-            )
-        )
-        ax.text(0.2, y + 1.55, title, ha="left", va="center", fontsize=11.5, fontweight="bold")
-        ax.text(0.2, y + 1.34, where, ha="left", va="top", fontsize=9.5)
+        shape = "round,pad=0,rounding_size=0.15"
+        ax.add_patch(FancyBboxPatch((0, y), 12, 1.9, boxstyle=shape, facecolor=LIGHT, edgecolor="none"))
+        ax.text(0.2, y + 1.55, title, va="center", fontsize=11.5, fontweight="bold")
+        ax.text(0.2, y + 1.34, where, va="top")
         _level_sketch(ax, level, y)
         for column, lesson in enumerate(lessons):
-            _lesson_box(ax, 3.05 + 1.78 * column, y + 0.3, f"{number:02d}", lesson)
+            x = 3.05 + 1.78 * column
+            box(ax, x, y + 0.3, 1.66, 1.3, "", SKY, BLUE)
+            write(ax, x + 0.83, y + 1.32, f"{number:02d}", fontweight="bold")
+            write(ax, x + 0.83, y + 0.76, lesson, fontsize=8.8)
             number += 1
         if level:
-            ax.annotate("", (7.5, y + 1.92), (7.5, y + 2.18), arrowprops={"arrowstyle": "->", "color": INK, "lw": 1.4})
-    ax.set(xlim=(-0.05, 12.05), ylim=(-2.1, 6.6))
-    ax.axis("off")
+            arrow(ax, (7.5, y + 2.18), (7.5, y + 1.92), lw=1.4)
     return fig
-
-
-def _lesson_box(ax: Axes, x: float, y: float, number: str, title: str) -> None:
-    patch = FancyBboxPatch((x, y), 1.66, 1.3, boxstyle="round,pad=0,rounding_size=0.12")
-    patch.set(facecolor=SKY, edgecolor=BLUE, lw=1.2)
-    ax.add_patch(patch)
-    ax.text(x + 0.83, y + 1.02, number, ha="center", va="center", fontsize=10, fontweight="bold")
-    ax.text(x + 0.83, y + 0.46, title, ha="center", va="center", fontsize=8.8)
 
 
 def _level_sketch(ax: Axes, level: int, y: float) -> None:
@@ -195,8 +170,7 @@ def _level_sketch(ax: Axes, level: int, y: float) -> None:
         patch = FancyBboxPatch((x, y + low - 0.22), width, height, boxstyle="round,pad=0,rounding_size=0.1")
         patch.set(facecolor="white", edgecolor=GREY, linestyle="--", lw=1.1)
         ax.add_patch(patch)
-        columns = (0.26, 0.62) if level == 1 else (0.22,)
-        for dx in columns:
+        for dx in (0.26, 0.62) if level == 1 else (0.22,):
             ax.scatter([x + dx] * 2, [y + low + 0.02, y + low + 0.44], 40, BLUE, zorder=2)
     for (a, low, width, _), (b, *_rest) in pairwise(frames):
         ax.plot([a + width, b], [y + low + 0.23] * 2, color=INK, lw=1.2)
@@ -208,23 +182,21 @@ def degree_distribution(degrees: np.ndarray) -> Figure:
     Args:
         degrees: int (N,), every degree at least 1.
     """
-    fig = Figure(figsize=(7, 3.6), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(7, 3.6)
     edges = np.unique(np.round(np.geomspace(1, degrees.max() + 1, 28)).astype(int))
     counts, _ = np.histogram(degrees, edges)
     density = counts / np.diff(edges) / len(degrees)
     middle = np.sqrt(edges[:-1] * (edges[1:] - 1))
     ax.plot(middle[counts > 0], density[counts > 0], color=BLUE, marker="o", markersize=5, lw=1)
-    marks = (("median", np.median(degrees), "right", 0.88), ("mean", degrees.mean(), "left", 1.13))
-    for name, value, side, shift in marks:
-        ax.axvline(value, color=GREY, lw=1, ls="--" if name == "mean" else ":")
+    marks = (("median", np.median(degrees), "right", 0.88, ":"), ("mean", degrees.mean(), "left", 1.13, "--"))
+    for name, value, side, shift, dashes in marks:
+        ax.axvline(value, color=GREY, lw=1, ls=dashes)
         text = f"{name} {value:.0f}"
-        ax.text(value * shift, 0.13, text, transform=ax.get_xaxis_transform(), ha=side, va="bottom", fontsize=9.5)
+        ax.text(value * shift, 0.13, text, transform=ax.get_xaxis_transform(), ha=side, va="bottom")
     last = density[counts > 0][-1]
-    ax.text(degrees.max() * 0.75, last, f"largest {degrees.max():,}", ha="right", va="center", fontsize=9.5)
+    write(ax, degrees.max() * 0.75, last, f"largest {degrees.max():,}", ha="right")
     ax.set(xscale="log", yscale="log", xlabel="degree", ylabel="share of nodes, per degree", ylim=(last / 2.5, 0.08))
-    ax.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_xticks(*DEGREES)
     return fig
 
 
@@ -234,8 +206,7 @@ def classes_per_split(counts: Mapping[str, np.ndarray]) -> Figure:
     Args:
         counts: ``train``, ``valid`` and ``test``, each int (C,): nodes per class.
     """
-    fig = Figure(figsize=(10.5, 3.9), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(10.5, 3.9)
     order = np.argsort(-counts["test"], kind="stable")
     order = order[sum(counts.values())[order] > 0]
     shares = {name: count[order] / count.sum() for name, count in counts.items()}
@@ -252,8 +223,7 @@ def classes_per_split(counts: Mapping[str, np.ndarray]) -> Figure:
     ax.set_yticks([1e-4, 1e-3, 1e-2, 1e-1], ["0.01%", "0.1%", "1%", "10%"])
     ax.tick_params(axis="x", labelsize=8, length=0)
     ax.set_xlabel("class, the most common in the test set first")
-    ax.legend(loc="upper right", ncol=4, frameon=False, fontsize=9.5)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(loc="upper right", ncol=4)
     return fig
 
 
@@ -263,8 +233,7 @@ def degree_per_split(degrees: Mapping[str, np.ndarray]) -> Figure:
     Args:
         degrees: ``train``, ``valid`` and ``test``, each int (n,).
     """
-    fig = Figure(figsize=(7, 3.6), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = figure(7, 3.6)
     ax.axhline(0.5, color=GREY, lw=1, ls=":")
     for (name, color, marker), style in zip(SPLIT_STYLES, ("-", "--", "-."), strict=True):
         values = np.sort(degrees[name])
@@ -273,9 +242,8 @@ def degree_per_split(degrees: Mapping[str, np.ndarray]) -> Figure:
         ax.plot(values, np.arange(1, len(values) + 1) / len(values), color=color, lw=1.6, ls=style)
         ax.plot([median], [0.5], color=color, marker=marker, markersize=8)
         ax.plot([], [], color=color, lw=1.6, ls=style, marker=marker, label=label)
-    ax.yaxis.set_major_formatter(lambda value, _at: f"{value:.0%}")
+    percent(ax.yaxis)
     ax.set(xscale="log", xlabel="degree", ylabel="nodes with at most this degree", ylim=(0, 1.03))
-    ax.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
-    ax.legend(loc="lower right", frameon=False, fontsize=9.5)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_xticks(*DEGREES)
+    ax.legend(loc="lower right")
     return fig

@@ -1,0 +1,197 @@
+"""One style for every picture of the lessons, and how figures, bars and curves are made. Needs no DGL.
+
+The figures are made without pyplot, so that none is shown twice or stays open. A notebook that shows them says
+``%matplotlib inline`` once. Colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart;
+what a colour says is also said by a word or a shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import torch
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from support.plots.pieces import PURPLE, VERMILION
+from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SKY
+
+# One look for each of several lines or groups of points: colour, marker, dashes.
+LOOKS = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", ":"), (VERMILION, "D", "-."))
+
+matplotlib.rcParams.update(
+    {
+        "figure.constrained_layout.use": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": 11.5,
+        "font.size": 9.5,
+        "legend.frameon": False,
+        "legend.fontsize": 9.5,
+        "text.color": INK,
+    }
+)
+
+
+def figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """A figure, in inches, and its axes; options as in ``pyplot.subplots``."""
+    fig = Figure(figsize=(width, height))
+    return fig, fig.subplots(rows, columns, **options)
+
+
+def drawing(width: float, height: float, right: float, top: float, left: float = 0, bottom: float = 0) -> Any:
+    """A figure for boxes and arrows, and its axes without lines: coordinates from (left, bottom) to (right, top)."""
+    fig, ax = figure(width, height)
+    canvas(ax, right, top, left, bottom)
+    return fig, ax
+
+
+def canvas(ax: Axes, right: float, top: float, left: float = 0, bottom: float = 0, title: str = "") -> None:
+    """Axes of a drawing: limits, a title, no lines."""
+    ax.set(xlim=(left, right), ylim=(bottom, top), title=title)
+    ax.axis("off")
+
+
+def bare(*axes: Axes) -> None:
+    """Leave neither axis lines nor tick marks; the names at the ticks stay."""
+    for ax in axes:
+        ax.spines[:].set_visible(False)
+        ax.tick_params(which="both", length=0)
+
+
+def cells(ax: Axes, columns: int, rows: int, width: float = 0.6) -> None:
+    """Lines between the cells of an image, and no ticks."""
+    ax.set_xticks([k - 0.5 for k in range(columns + 1)], minor=True)
+    ax.set_yticks([k - 0.5 for k in range(rows + 1)], minor=True)
+    ax.grid(which="minor", color=GREY, lw=width)
+    ax.spines[:].set_visible(True)
+    ax.tick_params(which="both", length=0)
+
+
+def named_rows(ax: Axes, name: str, count: int, at: float = 0, by: int = 1) -> None:
+    """Name the rows of a picture: "rank 0", "rank 1", ...; the first is at the height ``at``."""
+    ax.set_yticks([at + by * k for k in range(count)], [f"{name} {k}" for k in range(count)])
+
+
+def percent(axis: Axis) -> None:
+    """Write the numbers of an axis as percentages."""
+    axis.set_major_formatter(lambda value, _at: f"{value:.0%}")
+
+
+def legend_below(ax: Axes, down: float = -0.2, columns: int = 4, **options: Any) -> None:
+    """A legend in the middle below the axes."""
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, down), ncol=columns, **options)
+
+
+def legend_above(ax: Axes, columns: int, **options: Any) -> None:
+    """A legend in the middle above the axes."""
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=columns, **options)
+
+
+def bars(
+    ax: Axes,
+    values: Mapping[str, float],
+    labels: Iterable[str] | str,
+    color: Any = SKY,
+    height: float = 0.6,
+    **style: Any,
+) -> Any:
+    """Bars to the right, the first one at the top, with a text at the end of each.
+
+    Args:
+        labels: the texts, or the format of a number: ``".0%"``.
+    """
+    if isinstance(labels, str):
+        labels = [f" {value:{labels}}" for value in values.values()]
+    drawn = ax.barh(list(values), list(values.values()), height, color=color, **style)
+    ax.bar_label(drawn, list(labels))
+    ax.invert_yaxis()
+    ax.tick_params(axis="y", length=0)
+    return drawn
+
+
+def stack(ax: Axes, names: Sequence[str], parts: Iterable[tuple[Sequence[float], dict[str, Any]]]) -> list[float]:
+    """Bars to the right that are made of parts: of each the widths, one for each name, and its look.
+
+    Returns:
+        Where each bar ends.
+    """
+    ends = [0.0] * len(names)
+    for widths, look in parts:
+        ax.barh(names, widths, 0.6, ends, **look)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    ax.tick_params(axis="y", length=0)
+    return ends
+
+
+def curves(ax: Axes, runs: Mapping[str, Sequence[float]], looks: Iterable[Sequence[Any]] = LOOKS, **style: Any) -> None:
+    """A line for each run over 1, 2, ...: epochs or steps. Looks are (colour, marker, dashes)."""
+    for (name, values), (color, marker, dashes) in zip(runs.items(), looks, strict=False):
+        ax.plot(range(1, len(values) + 1), values, dashes, color=color, marker=marker, label=name, **style)
+
+
+def loss_curves(
+    runs: Mapping[str, Sequence[float]],
+    steps_per_epoch: int,
+    size: tuple[float, float],
+    looks: Iterable[Sequence[Any]] = LOOKS,
+    title: str = "",
+) -> Figure:
+    """Loss of every step of some runs, over each other, with a thin line where an epoch begins.
+
+    Args:
+        runs: by name; lengths may differ.
+        looks: of each run, colour, marker and dashes; and other options of its line.
+    """
+    fig, ax = figure(*size)
+    for (name, values), (color, marker, dashes, *more) in zip(runs.items(), looks, strict=False):
+        line = {"color": color, "marker": marker, "ls": dashes, "lw": 1.5, "ms": 3.5, **(more[0] if more else {})}
+        ax.plot(range(1, len(values) + 1), values, label=name, **line)
+    longest = max(map(len, runs.values()))
+    for epoch, step in enumerate(range(0, longest, steps_per_epoch)):
+        ax.axvline(step + 0.5, color=GREY, lw=0.8, ls=":", zorder=0)
+        ax.text(step + 0.8, 0.98, f"epoch {epoch}", transform=ax.get_xaxis_transform(), va="top", fontsize=9)
+    top = max(map(max, runs.values())) * 1.15
+    ax.set(xlabel="step (one mini-batch)", ylabel="loss", ylim=(0, top), xlim=(0.5, longest + 0.5), title=title)
+    if len(runs) > 1:
+        ax.legend(loc="upper right", bbox_to_anchor=(1, 0.92))
+    return fig
+
+
+def draws(
+    ax: Axes,
+    counts: Mapping[str, Sequence[float]],
+    expected: float,
+    deviation: float,
+    names: tuple[str, str],
+    markers: str,
+) -> None:
+    """How often each neighbour of one node was drawn, in a band around what chance expects.
+
+    Args:
+        counts: by name, a number for each neighbour.
+        deviation: half the height of the band.
+        names: of the band and of what is expected.
+    """
+    ax.axhspan(expected - deviation, expected + deviation, color=LIGHT, zorder=0, label=names[0])
+    ax.axhline(expected, color=INK, lw=1, label=names[1], zorder=1)
+    for (name, values), color, marker in zip(counts.items(), (BLUE, ORANGE), markers, strict=True):
+        ax.scatter(range(len(values)), values, 24, color, marker, label=name, zorder=2)
+    ax.set(ylim=(expected - 1.6 * deviation, expected + 1.6 * deviation), xlim=(-1.5, len(values) + 0.5))
+
+
+def plane(ax: Axes, table: Tensor, labels: Tensor, classes: Sequence[int], **style: Any) -> None:
+    """Rows (N, width) of the nodes of up to five classes, in the plane in which these rows differ most."""
+    chosen = torch.isin(labels, torch.tensor(list(classes)))
+    rows = table[chosen] - table[chosen].mean(0)
+    points = rows @ torch.linalg.svd(rows, full_matrices=False).Vh[:2].T
+    looks = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (GREY, "v"))
+    for kind, (color, marker) in zip(classes, looks, strict=False):
+        x, y = points[labels[chosen] == kind].T
+        ax.scatter(x, y, color=color, marker=marker, linewidths=0, label=f"class {kind}", **style)
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(True)
