@@ -23,7 +23,7 @@ help:
 	@echo "make finale   set up, then the scripted multi-machine run"
 	@echo "make doctor   set up, then check this computer and say what to change"
 	@echo "make ... STACK=modern   the same with a current torch, which has no GraphBolt"
-	@echo "make lint     ruff over code and notebooks"
+	@echo "make lint     ruff over code and notebooks, and which package may import which"
 	@echo "make lock     resolve both lock files again from pyproject.toml (needs uv), and the conda files from them"
 	@echo "make clean    remove both .venv, caches and generated data; runs/ is kept"
 
@@ -76,6 +76,7 @@ growth: venv
 lint: venv
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(dir $(PY))lint-imports --no-cache >/dev/null || $(dir $(PY))lint-imports --no-cache
 
 lab: venv
 	$(PY) -m jupyter lab --notebook-dir=notebooks $(shell test "$$(id -u)" -ne 0 || echo --allow-root)
