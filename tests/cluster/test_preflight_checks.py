@@ -164,7 +164,7 @@ def test_processes_of_a_killed_job_that_are_about_to_end():
     code = (
         "import mmap, os, signal, subprocess, sys; from tutorial_lib.cluster.shm import SHM, job_marker\n"
         "code = 'import mmap, sys, time; f = open(sys.argv[1], \"r+b\"); m = mmap.mmap(f.fileno(), 0);'\n"
-        "code += 'print(flush=True); time.sleep(1)'\n"
+        "code += 'print(flush=True); time.sleep(2)'\n"
         "with job_marker('g', set()):\n"
         "    path = SHM / 'node~_N~preflight-kvdata-'; path.write_bytes(b'x' * 4096)\n"
         "    server = subprocess.Popen([sys.executable, '-c', code, str(path)], stdout=subprocess.PIPE)\n"
