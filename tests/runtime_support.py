@@ -151,7 +151,8 @@ def marked_processes(mark: str) -> set[str]:
 def files_and_interfaces() -> tuple[set[str], set[str]]:
     """What a job could leave on this host: shared memory, torchrun's folders; network interfaces."""
     folders = {path.name for path in Path(tempfile.gettempdir()).glob("torchelastic_*")}
-    shm = set(os.listdir("/dev/shm"))
+    # The semaphores of joblib, which scikit-learn imports, are this process's own until it ends.
+    shm = {name for name in os.listdir("/dev/shm") if not name.startswith(f"sem.loky-{os.getpid()}-")}
     if not os.environ.get("TUTORIAL_NO_SKIP"):  # elsewhere, other programs may make semaphores meanwhile
         shm = {name for name in shm if not name.startswith("sem.")}
     return shm | folders, set(psutil.net_if_addrs())
