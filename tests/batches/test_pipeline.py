@@ -12,6 +12,7 @@ from pathlib import Path
 import dgl
 import pytest
 import torch
+from row_support import Book, Rows
 
 from tutorial_lib.batches import background, service
 from tutorial_lib.batches.neighbours import Drawn, NeighbourLists, _Kept
@@ -27,34 +28,8 @@ from tutorial_lib.job.train import run_distributed
 from tutorial_lib.models.sage import FirstLayer, GraphSAGE
 from tutorial_lib.trainer.config import check_loader
 
-TRAINER = Path(__file__).parents[1] / "programs" / "pipeline_trainer.py"
-
-
-class Rows:
-    """A ``DistTensor`` of which this machine holds the rows ``begin`` to ``end - 1``."""
-
-    def __init__(self, rows: torch.Tensor, begin: int, end: int, *, shared: Path | None = None) -> None:
-        self.rows, self.shape, self.dtype = rows, rows.shape, rows.dtype
-        self.local_partition = rows[begin:end].clone()
-        if shared is not None:
-            shared.write_bytes(self.local_partition.numpy().tobytes())
-            mapped = torch.from_file(str(shared), shared=True, size=self.local_partition.numel(), dtype=rows.dtype)
-            self.local_partition = mapped.view_as(self.local_partition)
-        self.asked: list[list[int]] = []
-
-    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
-        self.asked.append(sorted(ids.tolist()))
-        return self.rows[ids]
-
-
-class Book:
-    partid = 0
-
-    def __init__(self, begin: int, end: int) -> None:
-        self.ids = torch.arange(begin, end)
-
-    def partid2nids(self, _part: int) -> torch.Tensor:
-        return self.ids
+PROGRAMS = Path(__file__).parents[1] / "programs"
+TRAINER = PROGRAMS / "pipeline_trainer.py"
 
 
 @pytest.mark.parametrize("where", ["shared memory", "elsewhere"])
@@ -84,24 +59,7 @@ def test_own_rows_are_not_copied(tmp_path):
 
 def test_rows_outlive_their_table(tmp_path):
     """Who holds a view of the rows holds their memory; with the last view, it is given back."""
-    code = """
-import gc, pathlib, sys, torch
-sys.path.insert(0, sys.argv[1])
-from test_pipeline import Book, Rows
-from tutorial_lib.batches.table import RowTable
-mapped = lambda: pathlib.Path("/proc/self/maps").read_text().count(sys.argv[2])
-tensor = Rows(torch.ones(50, 100), 10, 40, shared=pathlib.Path(sys.argv[2]))
-before = mapped()
-table = RowTable(tensor, Book(10, 40), budget=4000)
-rows = table.rows[3:5]
-del table
-gc.collect()
-print(float(rows.sum()), mapped() - before)
-del rows
-gc.collect()
-print(mapped() - before)
-"""
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path / "rows")]
+    command = [sys.executable, str(PROGRAMS / "rows_outlive_table.py"), str(tmp_path / "rows")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.split()) == (0, ["200.0", "1", "0"]), done.stderr
 

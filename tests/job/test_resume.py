@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checkpoint_support import flip_bit
 from commands import events_of, kill_trainer, losses, start_and_kill, tutorial
 from runtime_support import MARK, marked_processes
 
@@ -132,7 +133,7 @@ def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(whole, tmp_path, sa
     shutil.copytree(out / "checkpoint" / "epoch-0002", keep)
     notes.mkdir()
     path = out / "checkpoint" / f"epoch-000{EPOCHS}" / "optimizer.safetensors"
-    flip_bit(path)
+    flip_bit(path, 1000)
     done = tutorial("train", *whole[1], "--epochs", str(EPOCHS), "--resume", "--out", str(out))
     sentence = f"damaged checkpoint: {path} has other content than when it was written (checksum)"
     assert f"{sentence}; the one before it is used" in done.stdout
@@ -142,16 +143,10 @@ def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(whole, tmp_path, sa
     assert (keep / "model.safetensors").exists()
     assert notes.is_dir()
     saw("a flipped bit in the newest checkpoint", f"none: {sentence}; the one before it is used", None)
-    flip_bit(path)
-    flip_bit(out / "checkpoint" / f"epoch-000{EPOCHS - 1}" / "model.safetensors")
+    flip_bit(path, 1000)
+    flip_bit(out / "checkpoint" / f"epoch-000{EPOCHS - 1}" / "model.safetensors", 1000)
     done = tutorial("train", *whole[1], "--epochs", "9", "--resume", "--out", str(out), code=2)
     assert f"error: {sentence}; and the one before it: damaged checkpoint: " in done.stderr
-
-
-def flip_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(whole, tmp_path):

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from checkpoint_support import SETTINGS, flip_bit, train, trained
 from safetensors.torch import load_file, save_file
 
 from tutorial_lib.cluster.coordinator import Coordinator
@@ -29,23 +30,8 @@ from tutorial_lib.trainer.generations import check_same_settings, read_checkpoin
 from tutorial_lib.trainer.loop import EpochResult
 from tutorial_lib.trainer.state import flatten_optimizer, restore_settings, unflatten_optimizer
 
-TRAINER = Path(__file__).parents[1] / "programs" / "checkpoint_trainer.py"
-SETTINGS = {"hidden_size": 8, "fanouts": [5, 5], "epochs": 3}
-
-
-def trained(optimizer_class=torch.optim.Adam, steps: int = 3, **options):
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
-    optimizer = optimizer_class(model.parameters(), lr=0.01, **options)
-    for _ in range(steps):
-        train(model, optimizer)
-    return model, optimizer
-
-
-def train(model, optimizer) -> None:
-    optimizer.zero_grad()
-    model(torch.ones(4, 8)).pow(2).sum().backward()
-    optimizer.step()
+PROGRAMS = Path(__file__).parents[1] / "programs"
+TRAINER = PROGRAMS / "checkpoint_trainer.py"
 
 
 @pytest.mark.parametrize(
@@ -104,12 +90,6 @@ def test_a_checkpoint_every_second_epoch_and_at_the_end(tmp_path):
 def saved(tmp_path) -> Path:
     save(tmp_path, *trained(), [{"epoch": 0}], SETTINGS)
     return tmp_path
-
-
-def flip_bit(path: Path, position: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[position] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "manifest.json"])
@@ -215,66 +195,11 @@ def test_a_checkpoint_sets_no_attribute_but_those_that_were_saved():
     assert (optimizer._lr, optimizer.step) == (0.5, print)
 
 
-RANKS = """
-import os, sys, threading, time
-from pathlib import Path
-from types import SimpleNamespace
-import torch
-import torch.distributed as dist
-sys.path.insert(0, sys.argv[1])
-from test_checkpoint import SETTINGS, flip_bit, trained
-from tutorial_lib.trainer import checkpoint, generations
-rank, mode, folder, store = int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), sys.argv[5]
-os.environ.update(LOCAL_RANK="0", TUTORIAL_MACHINE=f"machine-{rank}")
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-rows = None if mode == "none" else {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
-def save(count):
-    epochs = [{"epoch": k} for k in range(count)]
-    checkpoint.save(folder, *trained(steps=count), epochs, SETTINGS, embeddings=rows)
-def load():
-    dist.barrier()
-    rows["users"].weight.zero_()
-    said = []
-    epochs = checkpoint.restore(folder, *trained(steps=0), embeddings=rows, say=said.append)
-    print(len(epochs), rows["users"].weight[0, 0].item(), *said)
-save(1)
-if rows:
-    rows["users"].weight += 10
-save(2)
-if mode == "none":
-    pass
-elif mode == "damage":
-    load()
-    if rank == 1:
-        flip_bit(folder / "epoch-0002" / "embeddings-machine-1.safetensors", -3)
-    load()
-else:
-    write = generations.write_json
-    def slowly(path, value):
-        time.sleep(0.5)
-        for k in (1, 2):
-            assert (folder / f"epoch-000{k}" / "model.safetensors").exists(), "gone before the new manifest"
-        write(path, value)
-    generations.write_json = slowly
-    save(3)
-dist.barrier()
-"""
-
-
 def run_ranks(tmp_path: Path, mode: str, *folders: Path) -> list[str]:
     """Two ranks, on two machines as far as they know, each with its checkpoint folder; what they print."""
     ranks = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                RANKS,
-                str(Path(__file__).parent),
-                str(k),
-                mode,
-                str(folder),
-                str(tmp_path / "store"),
-            ],
+            [sys.executable, str(PROGRAMS / "checkpoint_ranks.py"), str(k), mode, str(folder), str(tmp_path / "store")],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -363,35 +288,6 @@ def test_nothing_is_unpickled(saved, monkeypatch):
     restore(saved, *trained(steps=0))
 
 
-SAVE_SECOND = """
-import resource, sys
-from pathlib import Path
-from tutorial_lib.cluster.namespaces import CLONE_NEWNS, become_namespace_root, mount, unshare
-folder, how = Path(sys.argv[2]), sys.argv[3]
-if how == "disk":  # before torch starts its threads: a user namespace is for a process with one
-    become_namespace_root()
-    unshare(CLONE_NEWNS, "mounts")
-    mount("tmpfs", str(folder), "tmpfs", 0, "size=32k", "mount")
-sys.path.insert(0, sys.argv[1])
-from test_checkpoint import SETTINGS, trained
-from tutorial_lib.trainer.checkpoint import save
-save(folder, *trained(), [{"epoch": 0}], SETTINGS)
-before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-if how == "disk":
-    (folder / "other").write_bytes(bytes(16000))
-else:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(how), int(how)))
-try:
-    save(folder, *trained(), [{"epoch": 0}, {"epoch": 1}], SETTINGS)
-except OSError as error:
-    print(f"{error.errno} {error}")
-else:
-    sys.exit("nothing failed")
-(folder / "other").unlink(missing_ok=True)
-assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before, list(folder.rglob("*"))
-"""
-
-
 @pytest.mark.parametrize(
     ("how", "code", "file"),
     [
@@ -403,7 +299,7 @@ assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 def test_the_checkpoint_before_survives_a_write_that_fails(tmp_path, emulation, how, code, file):
     """A disk that is really full; files that may not grow: during the weights, during the optimiser's tensors."""
     done = subprocess.run(
-        [sys.executable, "-c", SAVE_SECOND, str(Path(__file__).parent), str(tmp_path), how],
+        [sys.executable, str(PROGRAMS / "checkpoint_failing.py"), str(tmp_path), how],
         capture_output=True,
         text=True,
     )

@@ -1,0 +1,32 @@
+"""A second checkpoint cannot be written: FOLDER and ``disk`` (it is full) or the bytes that a file may have."""
+
+import resource
+import sys
+from pathlib import Path
+
+from tutorial_lib.cluster.namespaces import CLONE_NEWNS, become_namespace_root, mount, unshare
+
+folder, how = Path(sys.argv[1]), sys.argv[2]
+if how == "disk":  # before torch starts its threads: a user namespace is for a process with one
+    become_namespace_root()
+    unshare(CLONE_NEWNS, "mounts")
+    mount("tmpfs", str(folder), "tmpfs", 0, "size=32k", "mount")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from checkpoint_support import SETTINGS, trained  # noqa: E402
+
+from tutorial_lib.trainer.checkpoint import save  # noqa: E402
+
+save(folder, *trained(), [{"epoch": 0}], SETTINGS)
+before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+if how == "disk":
+    (folder / "other").write_bytes(bytes(16000))
+else:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(how), int(how)))
+try:
+    save(folder, *trained(), [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+except OSError as error:
+    print(f"{error.errno} {error}")
+else:
+    sys.exit("nothing failed")
+(folder / "other").unlink(missing_ok=True)
+assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before, list(folder.rglob("*"))
