@@ -7,6 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +84,10 @@ def run_distributed(
     with cluster, EventLog(out, reporter, resume=keep.resume) as log:
         job = {"description": settings, "checkpoint_every": keep.every, "resume": keep.resume, "device": layout.device}
         plan = _plan(partition, cluster, layout, config, out, job)
-
-        def deliver(folder: str) -> Delivery:
-            return Delivery.of_run(partition.folder, plan, folder, out)
-
-        options = {"limits": limits, "on_start": on_start}
-        coordinator, home = run_on_machines(cluster, plan, layout, out, log.write, deliver, **options)
+        deliver = partial(Delivery.of_run, partition.folder, plan, out=out)
+        coordinator, home = run_on_machines(
+            cluster, plan, layout, out, log.write, deliver, limits=limits, on_start=on_start
+        )
     result = distributed_result(partition, config, coordinator, time.time() - start, log.earlier, resumed)
     write_json(out / "result.json", result)
     home.check()

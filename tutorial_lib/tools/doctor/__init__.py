@@ -1,7 +1,7 @@
 """Checks that would have prevented a failure later, each with its remedy: of this computer, and of machines.
 
-    software.py   Python, packages, libraries: what ``import dgl`` needs
-    host.py       limits, /dev/shm, ports, names, ssh, namespaces
+    software.py     Python, packages, libraries: what ``import dgl`` needs; ssh, the host name
+    cluster/preflight_checks   limits, /dev/shm, ports: as each machine looks at them before a job
 
 and, without a job, its preflight: on emulated machines, or over ssh on those of an ``ip_config.txt``.
 
@@ -10,35 +10,33 @@ In a notebook: ``from tutorial_lib.tools.doctor import examine`` and then ``exam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
-from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Finding, Findings, report
+from tutorial_lib.cluster.emulated import MASTER_PORT
+from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Check, Finding, Findings, made, report
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import address_findings, examine_cluster
-from tutorial_lib.cluster.preflight_checks import segment_findings
-from tutorial_lib.cluster.spec import Cluster, read_ip_config
+from tutorial_lib.cluster.preflight_checks import open_files, port_findings, segment_findings, shared_memory
+from tutorial_lib.cluster.spec import Machine, read_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
-from tutorial_lib.tools.doctor import host, software
+from tutorial_lib.tools.doctor import software
 
 __all__ = ["Finding", "Findings", "examine", "report"]
 
-SOFTWARE = [
+SOFTWARE: list[Check] = [
     software.python,
     software.packages,
-    software.stack,
     software.graphbolt,
-    software.datapipes,
     software.undeclared,
     software.variables,
     software.gpus,
 ]
-HOST = [host.open_files, host.shared_memory, segment_findings, host.ports, host.host_name, host.ssh_client]
-NEEDS_A_JOB = {"command", "log folder", "ip_config"}  # without one, each machine would say three times: skipped
-SSH_SECONDS = 60.0
-OWN_ON_EMULATED = {"/dev/shm", "leftovers"}  # an emulated machine has its own
+HERE: list[Check] = [open_files, segment_findings, shared_memory, port_findings]  # those of a machine that need no plan
+SMALL_JOB = JobPlan([Machine("", "0.0.0.0")], [], "", "", "", "", MASTER_PORT, shm_of_trainers=1 << 30)
+PORTS_HERE = "matters only where this computer is in an ip_config.txt; emulated machines have their own ports"
+SHM_HERE = "matters for lesson 02 and --machines 1, emulated machines have their own"
+EMULATED_SECONDS, SSH_SECONDS = 30.0, 60.0
 
 
 def examine(
@@ -66,69 +64,47 @@ def examine(
         raise InputError("choose one of --emulate N and --ip_config FILE")
     if real is not None:
         read_ip_config(real.ip_config)  # a wrong argument is told at once
-    found = [finding for check in SOFTWARE for finding in _made(check)]
-    found += [Finding("import dgl", SKIP, "not tried (quick)")] if quick else _made(software.import_dgl)
-    here = [finding for check in HOST for finding in _made(check)]
-    if emulate is not None:
-        machines = examine_emulated(emulate, part_config)
-    elif real is not None:
-        machines = examine_real(real, part_config)
-    else:
-        machines = [Finding("emulated machines", SKIP, "not asked for (--emulate N tries it)")]
-        if part_config is not None:
-            detail = "which machine serves which part is not known; give --emulate or --ip_config"
-            machines.append(Finding("partition", SKIP, detail))
-    works = any(f.check == "emulated machines" and f.status == OK for f in machines)
-    return Findings([*found, *(_only_here(f) if works else f for f in here), *machines])
+    found = made(SOFTWARE)
+    found += [Finding("import dgl", SKIP, "not tried (quick)")] if quick else made([software.import_dgl])
+    here = [*made(HERE, SMALL_JOB, 0), *made([software.host_name, software.ssh_client])]
+    machines = [Finding("emulated machines", SKIP, "not asked for (--emulate N tries it)")]
+    if emulate is not None or real is not None:
+        machines = examine_machines(Layout(emulate, real=real), part_config)
+    elif part_config is not None:
+        detail = "which machine serves which part is not known; give --emulate or --ip_config"
+        machines.append(Finding("partition", SKIP, detail))
+    notes = {"ports": PORTS_HERE}
+    if any(finding.check == "emulated machines" and finding.status == OK for finding in machines):
+        notes.update({"/dev/shm": SHM_HERE, "leftovers": SHM_HERE})
+    for finding in here:
+        if finding.status == FAIL and finding.check in notes:
+            finding = Finding(finding.check, SKIP, f"{finding.detail}; {notes[finding.check]}")
+        found.append(finding)
+    return Findings([*found, *machines])
 
 
-def _made(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """The findings of a check; it is the point of a doctor to work on a computer where things are missing."""
-    try:
-        return list(check())
-    except ModuleNotFoundError as error:
-        return [Finding(check.__name__, FAIL, f"{error.name} is not installed", software.REMAKE)]
-    except Exception as error:
-        return [Finding(check.__name__, SKIP, f"could not be checked: {type(error).__name__}: {error}")]
+def examine_machines(layout: Layout, part_config: str | Path | None = None) -> list[Finding]:
+    """Let machines look at themselves: emulated ones, which are started and stopped, or real ones over ssh.
 
-
-def _only_here(finding: Finding) -> Finding:
-    if finding.status != FAIL or finding.check not in OWN_ON_EMULATED:
-        return finding
-    detail = f"{finding.detail}; matters for lesson 02 and --machines 1, emulated machines have their own"
-    return Finding(finding.check, SKIP, detail)
-
-
-def examine_emulated(count: int, part_config: str | Path | None = None) -> list[Finding]:
-    """Start so many machines, let each look at itself, and stop them."""
-    try:
-        with EmulatedCluster(count) as cluster:
-            found = preflight_of(cluster, part_config)
-    except EmulationUnavailable as error:
-        return [Finding("emulated machines", FAIL, error.message, error.remedy)]
-    return [Finding("emulated machines", OK, f"{count} started and stopped"), *found]
-
-
-def examine_real(real: RealMachines, part_config: str | Path | None = None) -> list[Finding]:
-    """Look at machines over ssh; a public address is not contacted unless that is allowed.
+    A public address is not contacted unless that is allowed.
 
     Raises:
-        InputError: the address file cannot be read as one.
+        InputError: a number of machines that cannot be, or an address file that cannot be read as one.
     """
-    findings = address_findings(read_ip_config(real.ip_config), allow_public=real.allow_public)
-    if any(finding.status == FAIL for finding in findings):
+    real, cluster = layout.real, layout.cluster()
+    check, seconds, findings = "emulated machines", EMULATED_SECONDS, Findings()
+    if real is not None:
+        check, seconds = "ssh login", SSH_SECONDS
+        findings += address_findings(cluster.machines, allow_public=real.allow_public)
+    if findings.failed:
         return [*findings, Finding("machines", SKIP, "not contacted, as an address is not private")]
+    config = "" if part_config is None else str(Path(part_config).absolute())
     try:
-        with Layout(emulate=None, real=real).cluster() as cluster:
-            reached = Finding("ssh login", OK, f"{', '.join(machine.name for machine in cluster.machines)} answered")
-            return [*findings, reached, *preflight_of(cluster, part_config, SSH_SECONDS)]
+        with cluster:
+            plan = layout.plan(cluster, command=[], part_config=config, ip_config="", log_dir="", cwd="")
+            found = examine_cluster(cluster, plan, timeout=seconds)
     except InputError as error:
-        return [*findings, Finding("ssh login", FAIL, error.message, error.remedy)]
-
-
-def preflight_of(cluster: Cluster, part_config: str | Path | None, timeout: float = 30.0) -> list[Finding]:
-    """What the machines of an entered cluster say to a plan that starts nothing."""
-    config = str(Path(part_config).absolute()) if part_config is not None else ""
-    plan = JobPlan(cluster.machines, [], config, ip_config="", log_dir="", cwd="", master_port=cluster.master_port)
-    findings = examine_cluster(cluster, plan, timeout=timeout)
-    return [f for f in findings if not (f.check in NEEDS_A_JOB and f.status == SKIP)]
+        return [*findings, Finding(check, FAIL, error.message, error.remedy)]
+    names = ", ".join(machine.name for machine in plan.machines)
+    reached = f"{len(plan.machines)} started and stopped" if real is None else f"{names} answered"
+    return [*findings, Finding(check, OK, reached), *found]
