@@ -23,7 +23,7 @@ from tutorial_lib.cluster.shm import SHM
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.tools import doctor
-from tutorial_lib.tools.doctor import SMALL_JOB, Finding, examine, examine_machines, software
+from tutorial_lib.tools.doctor import SMALL_JOB, Finding, examine, examine_machines
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -58,14 +58,14 @@ def test_this_environment_is_fit():
 @pytest.mark.parametrize(("version", "status"), [((3, 10, 1), "ok"), ((3, 12, 0), "ok"), ((3, 13, 0), "fail")])
 def test_python(monkeypatch, version, status):
     monkeypatch.setattr(sys, "version_info", version)
-    assert software.python().status == status
+    assert doctor.python().status == status
 
 
 def test_wrong_and_missing_packages(installed, monkeypatch):
     installed("torch", "2.2.1")
     installed("numpy", "2.4.0")
-    monkeypatch.setitem(software.EXPECTED, "no-such-package", "1")
-    found = {finding.check: finding for finding in software.packages()}
+    monkeypatch.setitem(doctor.EXPECTED, "no-such-package", "1")
+    found = {finding.check: finding for finding in doctor.packages()}
     assert (found["numpy"].status, found["numpy"].detail) == ("fail", "2.4.0")
     assert "Expected 1.*" in found["numpy"].remedy
     assert (found["no-such-package"].status, found["no-such-package"].detail) == ("fail", "not installed")
@@ -73,7 +73,7 @@ def test_wrong_and_missing_packages(installed, monkeypatch):
 
 def test_a_torch_without_graphbolt(installed):
     installed("torch", "2.9.0+cpu")
-    finding = software.graphbolt()
+    finding = doctor.graphbolt()
     assert finding.status == "skip"
     assert "no library for torch 2.9.0 (there is one for 2.0.0, " in finding.detail
 
@@ -81,9 +81,9 @@ def test_a_torch_without_graphbolt(installed):
 def test_a_torchdata_without_datapipes(installed):
     installed("torch", "2.2.1")
     installed("torchdata", "0.11.0")
-    finding = software.graphbolt()
+    finding = doctor.graphbolt()
     assert (finding.status, finding.detail.split(":")[0]) == ("skip", "torchdata has no datapipes")
-    assert [f.check for f in failed(software.packages()) if f.check == "torchdata"] == ["torchdata"]
+    assert [f.check for f in failed(doctor.packages()) if f.check == "torchdata"] == ["torchdata"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_stacks(installed, versions, stack, bad):
     """A tested stack has no fail; of others, what is known not to work fails."""
     for name, version in versions.items():
         installed(name, version)
-    found = [*software.packages(), software.graphbolt()]
+    found = [*doctor.packages(), doctor.graphbolt()]
     finding = next(f for f in found if f.check == "stack")
     assert finding.status == stack[0]
     assert finding.detail.startswith(stack[1])
@@ -113,35 +113,35 @@ def test_stacks(installed, versions, stack, bad):
 
 
 def test_packages_that_dgl_forgets_to_ask_for(monkeypatch):
-    monkeypatch.setitem(software.UNDECLARED, "no_such_module", "no-such-package")
-    assert the_fail([software.undeclared()]).detail == "no-such-package not installed"
+    monkeypatch.setitem(doctor.UNDECLARED, "no_such_module", "no-such-package")
+    assert the_fail([doctor.undeclared()]).detail == "no-such-package not installed"
 
 
 def test_variables(monkeypatch):
     for name in [name for name in os.environ if name.startswith("DGL_")]:
         monkeypatch.delenv(name)
-    assert software.variables().detail == "no DGL_* is set"
+    assert doctor.variables().detail == "no DGL_* is set"
     monkeypatch.setenv("DGL_NUM_CLIENT", "4")
-    assert software.variables().detail == "DGL_NUM_CLIENT set in your shell; a job sets its own"
+    assert doctor.variables().detail == "DGL_NUM_CLIENT set in your shell; a job sets its own"
     monkeypatch.setenv("DGL_DIST_MODE", "distributed")
-    assert the_fail([software.variables()]).remedy.endswith("unset DGL_DIST_MODE DGL_ROLE")
+    assert the_fail([doctor.variables()]).remedy.endswith("unset DGL_DIST_MODE DGL_ROLE")
     monkeypatch.setenv("DGLBACKEND", "mxnet")
-    assert the_fail([software.variables()]).remedy == "unset DGLBACKEND"
+    assert the_fail([doctor.variables()]).remedy == "unset DGLBACKEND"
 
 
 def test_gpus(monkeypatch, installed):
-    monkeypatch.setattr(software, "gpu_devices", list)
-    assert software.gpus().status == "skip"
-    monkeypatch.setattr(software, "gpu_devices", lambda: ["nvidia0", "nvidia1"])
-    finding = software.gpus()  # of this environment
+    monkeypatch.setattr(doctor, "gpu_devices", list)
+    assert doctor.gpus().status == "skip"
+    monkeypatch.setattr(doctor, "gpu_devices", lambda: ["nvidia0", "nvidia1"])
+    finding = doctor.gpus()  # of this environment
     assert finding.status == "skip"
     assert re.match(r"2 GPUs, torch for CUDA 1[23]\.\d, but PyPI's dgl is a CPU build", finding.detail)
     torch = installed("torch", "2.2.1")
     installed("dgl", "2.1.0+cu121")
     (torch / "version.py").write_text("cuda: Optional[str] = None\n")
-    assert "a build without CUDA" in the_fail([software.gpus()]).detail
+    assert "a build without CUDA" in the_fail([doctor.gpus()]).detail
     (torch / "version.py").write_text("cuda: Optional[str] = '12.1'\n")
-    assert software.gpus().status == "ok"
+    assert doctor.gpus().status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ def test_gpus(monkeypatch, installed):
     ],
 )
 def test_an_import_that_fails(code, detail):
-    assert the_fail([software.import_dgl(code, 0.5 if "sleep" in code else 30)]).detail == detail
+    assert the_fail([doctor.import_dgl(code, 0.5 if "sleep" in code else 30)]).detail == detail
 
 
 def test_the_import_really_works():
-    assert software.import_dgl().status == "ok"
+    assert doctor.import_dgl().status == "ok"
 
 
 # --- this computer
@@ -215,7 +215,7 @@ def test_host_name(monkeypatch, address, words):
         return address
 
     monkeypatch.setattr(socket, "gethostbyname", resolve)
-    finding = software.host_name()
+    finding = doctor.host_name()
     assert finding.status == "ok"
     assert words in finding.detail
 
@@ -223,14 +223,14 @@ def test_host_name(monkeypatch, address, words):
 def test_a_name_service_that_does_not_answer(monkeypatch):
     import time
 
-    monkeypatch.setattr(software, "RESOLVE_SECONDS", 0.1)
+    monkeypatch.setattr(doctor, "RESOLVE_SECONDS", 0.1)
     monkeypatch.setattr(socket, "gethostbyname", lambda _name: time.sleep(0.5) or "10.1.2.3")
-    assert software.host_name().status == "skip"
+    assert doctor.host_name().status == "skip"
 
 
 def test_no_ssh_client(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    assert software.ssh_client().status == "skip"
+    assert doctor.ssh_client().status == "skip"
 
 
 def test_a_check_that_breaks(monkeypatch):

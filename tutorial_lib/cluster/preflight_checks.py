@@ -76,15 +76,16 @@ def address_findings_here(plan: JobPlan, index: int) -> Iterator[Finding]:
                 break
         yield Finding("address", FAIL, detail, remedy)
         return
-    first = seen.get(carrier.split(":")[0], ["another one"])[0]  # eth0:1 is eth0's, by another name
+    card = carrier.split(":")[0]  # eth0:1 is eth0's, by another name
+    first = seen.get(card, ["another one"])[0]
     if machine.address == first:
         yield Finding("address", OK, f"{machine.address} on {carrier}")
     else:
         detail = f"{machine.address} is not the first address of {carrier}, and DGL sees the first one only: {first}"
         remedy = f"DGL would take this machine for machine 0. Use {first} in ip_config.txt, or make it the first."
         yield Finding("address", FAIL, detail, remedy)
-    up = psutil.net_if_stats()[carrier].isup  # gloo and NCCL are told its name
-    yield verdict(up, "interface", f"{carrier} is {'up' if up else 'down'}", f"ip link set {carrier} up")
+    up = psutil.net_if_stats()[card].isup  # gloo and NCCL are told its name
+    yield verdict(up, "interface", f"{card} is {'up' if up else 'down'}", f"ip link set {card} up")
 
 
 def port_findings(plan: JobPlan, index: int) -> Iterator[Finding]:
@@ -112,8 +113,6 @@ def port_finding(address: str, port: int, purpose: str) -> Finding | None:
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 return Finding("ports", SKIP, f"{port} ({purpose}): {address} does not belong to this machine")
-            if error.errno == errno.EACCES:
-                return Finding("ports", FAIL, f"{port} ({purpose}) is reserved for root", "Choose one above 1023.")
             if error.errno != errno.EADDRINUSE:
                 raise
     owner = _owner_of(port)

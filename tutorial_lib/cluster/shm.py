@@ -162,7 +162,7 @@ def leftovers() -> Leftovers:
                 if os.fstat(file.fileno()).st_uid == os.geteuid():
                     ended.append(job)
     taken = {name for job in live for name in job.files}
-    suspects = ({name for name in names if _SEGMENT.fullmatch(name)} | {n for job in ended for n in job.files}) - taken
+    suspects = {*dgl_segments(), *(name for job in ended for name in job.files)} - taken
     users = processes_using(suspects)
     dead = []
     for job in ended:

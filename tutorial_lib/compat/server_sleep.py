@@ -11,6 +11,7 @@ import inspect
 import time
 from importlib import import_module
 from types import SimpleNamespace
+from typing import Any
 
 KNOWN = "time.sleep(3)  # wait for clients' receivers ready\n"
 SECONDS = 0.3
@@ -18,7 +19,7 @@ SECONDS = 0.3
 
 def connect_soon() -> bool:
     """Shorten that sleep in this process; False, and nothing is changed, where DGL's server has another text."""
-    rpc_server = import_module("dgl.distributed.rpc_server")
+    rpc_server: Any = import_module("dgl.distributed.rpc_server")
     try:
         text = inspect.getsource(rpc_server.start_server)
     except (OSError, TypeError, AttributeError):  # a DGL without source, or without that function

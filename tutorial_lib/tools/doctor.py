@@ -1,12 +1,17 @@
-"""What this computer has: Python, packages, libraries, variables, ssh; read from files, nothing is imported here.
+"""Checks that would have prevented a failure later, each with its remedy: of this computer, and of machines.
 
-Only ``import_dgl`` tries the real thing, in a child with a time limit.
+Of this computer: Python, packages, libraries, variables, read from files (``import_dgl`` alone tries the real thing, in
+a child with a time limit); and limits, /dev/shm, ports, as each machine looks at them before a job. Of machines: that
+whole preflight, without a job, on emulated machines, or over ssh on those of an ``ip_config.txt``.
+
+In a notebook: ``from tutorial_lib.tools.doctor import examine`` and then ``examine()`` as the last line of a cell.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import multiprocessing.pool
 import os
 import re
 import shutil
@@ -14,12 +19,19 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from multiprocessing import TimeoutError
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
-from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Finding, verdict
+from tutorial_lib.cluster.emulated import MASTER_PORT
+from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Check, Finding, Findings, made, report, verdict
+from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.preflight import address_findings, examine_cluster
+from tutorial_lib.cluster.preflight_checks import open_files, port_findings, segment_findings, shared_memory
+from tutorial_lib.cluster.spec import Machine, read_ip_config
 from tutorial_lib.compat.stack import built_for
+from tutorial_lib.errors import InputError
+from tutorial_lib.job.layout import Layout, RealMachines
+
+__all__ = ["Finding", "Findings", "examine", "report"]
 
 REMAKE = "Remove .venv and run make again, or: pip install -r requirements.lock && pip install --no-deps -e ."
 EXPECTED = {"dgl": "2.1.0", "torch": "2.2.1", "torchdata": "0.7.1", "numpy": "1."}
@@ -36,6 +48,10 @@ from tutorial_lib.compat.stack import graphbolt_problem, import_dgl
 import_dgl().graph(([0, 1], [1, 0])).in_degrees()
 print("without" if graphbolt_problem() else "with")
 """
+SMALL_JOB = JobPlan([Machine("", "0.0.0.0")], [], "", "", "", "", MASTER_PORT, shm_of_trainers=1 << 30)
+PORTS_HERE = "matters only where this computer is in an ip_config.txt; emulated machines have their own ports"
+SHM_HERE = "matters for lesson 02 and --machines 1, emulated machines have their own"
+EMULATED_SECONDS, SSH_SECONDS = 30.0, 60.0
 
 
 def _version(name: str) -> str | None:
@@ -177,9 +193,9 @@ def host_name() -> Finding:
     """Gloo alone binds the address of the host name; a job names the interface, so this explains, and fails nothing."""
     name, instead = socket.gethostname(), "gloo is told the interface instead"
     try:  # a name server may keep us waiting
-        with ThreadPool(1) as pool:
+        with multiprocessing.pool.ThreadPool(1) as pool:
             address = pool.apply_async(socket.gethostbyname, [name]).get(RESOLVE_SECONDS)
-    except TimeoutError:
+    except multiprocessing.TimeoutError:
         return Finding("host name", SKIP, f"{name}: no answer from the name service within {RESOLVE_SECONDS:g} s")
     except (OSError, ValueError):
         return Finding("host name", OK, f"{name} has no address; {instead}")
@@ -192,3 +208,78 @@ def ssh_client() -> Finding:
     found = shutil.which("ssh")
     missing = "no ssh client; needed for real machines (--ip_config) only: sudo apt install openssh-client"
     return Finding("ssh", OK, found) if found else Finding("ssh", SKIP, missing)
+
+
+SOFTWARE: list[Check] = [python, packages, graphbolt, undeclared, variables, gpus]
+OF_A_MACHINE: list[Check] = [open_files, segment_findings, shared_memory, port_findings]  # those that need no plan
+
+
+def examine(
+    *,
+    emulate: int | None = None,
+    ip_config: str | Path | None = None,
+    part_config: str | Path | None = None,
+    real: RealMachines | None = None,
+    quick: bool = False,
+) -> Findings:
+    """Check this computer and, if asked, the machines of a job. Starts no job, and nothing stays running.
+
+    Args:
+        emulate: also start this many emulated machines, run the preflight of a job on each, and stop them.
+        ip_config: also run the preflight on the machines of this file, over ssh.
+        part_config: DGL's partition description; each machine then checks its part. The path is that on the machines.
+        real: as ``ip_config``, with what else there is to know about reaching them.
+        quick: leave out the trial ``import dgl``, which takes some seconds.
+
+    Raises:
+        InputError: ``emulate`` and ``ip_config`` together, or an address file that cannot be read.
+    """
+    real = RealMachines(Path(ip_config)) if ip_config is not None else real
+    if emulate is not None and real is not None:
+        raise InputError("choose one of --emulate N and --ip_config FILE")
+    if real is not None:
+        read_ip_config(real.ip_config)  # a wrong argument is told at once
+    found = made(SOFTWARE)
+    found += [Finding("import dgl", SKIP, "not tried (quick)")] if quick else made([import_dgl])
+    here = [*made(OF_A_MACHINE, SMALL_JOB, 0), *made([host_name, ssh_client])]
+    machines = [Finding("emulated machines", SKIP, "not asked for (--emulate N tries it)")]
+    if emulate is not None or real is not None:
+        machines = examine_machines(Layout(emulate, real=real), part_config)
+    elif part_config is not None:
+        detail = "which machine serves which part is not known; give --emulate or --ip_config"
+        machines.append(Finding("partition", SKIP, detail))
+    notes = {"ports": PORTS_HERE}
+    if any(finding.check == "emulated machines" and finding.status == OK for finding in machines):
+        notes.update({"/dev/shm": SHM_HERE, "leftovers": SHM_HERE})
+    for finding in here:
+        if finding.status == FAIL and finding.check in notes:
+            finding = Finding(finding.check, SKIP, f"{finding.detail}; {notes[finding.check]}")
+        found.append(finding)
+    return Findings([*found, *machines])
+
+
+def examine_machines(layout: Layout, part_config: str | Path | None = None) -> list[Finding]:
+    """Let machines look at themselves: emulated ones, which are started and stopped, or real ones over ssh.
+
+    A public address is not contacted unless that is allowed.
+
+    Raises:
+        InputError: a number of machines that cannot be, or an address file that cannot be read as one.
+    """
+    real, cluster = layout.real, layout.cluster()
+    check, seconds, findings = "emulated machines", EMULATED_SECONDS, Findings()
+    if real is not None:
+        check, seconds = "ssh login", SSH_SECONDS
+        findings += address_findings(cluster.machines, allow_public=real.allow_public)
+    if findings.failed:
+        return [*findings, Finding("machines", SKIP, "not contacted, as an address is not private")]
+    config = "" if part_config is None else str(Path(part_config).absolute())
+    try:
+        with cluster:
+            plan = layout.plan(cluster, command=[], part_config=config, ip_config="", log_dir="", cwd="")
+            found = examine_cluster(cluster, plan, timeout=seconds)
+    except InputError as error:
+        return [*findings, Finding(check, FAIL, error.message, error.remedy)]
+    names = ", ".join(machine.name for machine in plan.machines)
+    reached = f"{len(plan.machines)} started and stopped" if real is None else f"{names} answered"
+    return [*findings, Finding(check, OK, reached), *found]
