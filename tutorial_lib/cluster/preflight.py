@@ -71,13 +71,11 @@ def address_findings(machines: Sequence[Machine], *, allow_public: bool = False)
     for machine in machines:
         address = ipaddress.ip_address(machine.address)
         if not (address.is_private or address.is_loopback or address.is_link_local):
-            risk = "DGL unpickles what arrives on its ports: who reaches them runs code"
+            detail = f"{address} is public, and allowed explicitly"
+            if not allow_public:
+                detail = f"{address} is a public address; DGL unpickles what arrives on its ports: "
+                detail += "who reaches them runs code"
             remedy = "Use addresses of a private network, or, behind a firewall, --allow_public_addresses."
-            detail = (
-                f"{address} is public, and allowed explicitly"
-                if allow_public
-                else f"{address} is a public address; {risk}"
-            )
             findings.append(verdict(allow_public, "addresses", detail, remedy, machine.name))
     return findings or [Finding("addresses", OK, f"{len(machines)} private ones")]
 
@@ -110,9 +108,11 @@ def examine_cluster(cluster: Cluster, plan: JobPlan, *, timeout: float = 30.0) -
         finally:
             for process in started:  # after Ctrl-C, some still run
                 process.kill()
-    answers = {machine.name: task.result() for machine, task in zip(plan.machines, asked, strict=True)}
-    findings = Findings(finding for found, _ in answers.values() for finding in found)
-    environments = {name: environment for name, (_, environment) in answers.items() if environment}
+    findings, environments = Findings(), {}
+    for machine, task in zip(plan.machines, asked, strict=True):
+        found, versions = task.result()
+        findings += found
+        environments |= {machine.name: versions} if versions else {}
     return Findings([*findings, *version_findings(environments, environment())])
 
 
