@@ -18,7 +18,7 @@ from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.findings import Finding, Findings, report
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.preflight import Answer, PreflightFailed, examine_cluster, require
+from tutorial_lib.cluster.preflight import PreflightFailed, examine_cluster, require
 from tutorial_lib.cluster.spec import Machine, write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import Partition
@@ -28,23 +28,23 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def environment(**changes: str) -> dict[str, str]:
-    base = {"python": "3.11.7", "torch": "2.2.1", "dgl": "2.1.0", "tutorial_lib": "0.1.0", "digest": "abc"}
+    base = {"python": "3.11.7", "torch": "2.2.1", "dgl": "2.1.0", "tutorial_lib": "0.1.0 (text abc)"}
     return {**base, "executable": "/usr/bin/python3", **changes}
 
 
 def test_versions_that_differ():
     same = {"machine-0": environment(), "machine-1": environment()}
     (finding,) = preflight.version_findings(same, environment())
-    assert finding.detail == "python 3.11.7, torch 2.2.1, dgl 2.1.0, tutorial_lib 0.1.0 on 2 machines"
+    assert finding.detail == "python 3.11.7, torch 2.2.1, dgl 2.1.0, tutorial_lib 0.1.0 (text abc) on 2 machines"
     other = {"machine-0": environment(), "machine-1": environment(dgl="2.0.0")}
     (finding,) = preflight.version_findings(other, environment())
     assert finding.sentence == "machine-1: versions: dgl is 2.0.0, machine-0 has 2.1.0"
     # The machines may have another torch than the coordinator, but not another tutorial_lib.
     (finding,) = preflight.version_findings(same, environment(torch="1.0"))
     assert finding.status == "ok"
-    findings = preflight.version_findings(same, environment(digest="def"))
+    findings = preflight.version_findings(same, environment(tutorial_lib="0.1.0 (text def)"))
     assert [f.machine for f in findings] == ["machine-0", "machine-1"]
-    assert "the text of tutorial_lib (digest) is abc, the coordinator has def" in findings[0].detail
+    assert findings[0].detail == "tutorial_lib is 0.1.0 (text abc), the coordinator has 0.1.0 (text def)"
     missing = {"machine-0": environment(dgl="not installed"), "machine-1": environment(dgl="not installed")}
     assert len(failed(preflight.version_findings(missing, environment()))) == 2
 
@@ -60,8 +60,7 @@ def test_versions_that_differ():
 )
 def test_clocks(ahead, status, words):
     """0.2 s to get there, 3 s of work, 0.2 s back."""
-    document = {"started": 100.2 + ahead, "time": 103.2 + ahead}
-    finding = preflight.clock_finding("machine-1", Answer(sent=100.0, received=103.4, document=document))
+    finding = preflight.clock_finding("machine-1", 100.0, 100.2 + ahead, 103.2 + ahead, 103.4)
     assert (finding.status, finding.machine) == (status, "machine-1")
     assert finding.detail == words
 
@@ -78,15 +77,14 @@ def test_public_addresses():
     assert finding.status == "ok"
 
 
-def test_client_counts():
+def test_client_counts(monkeypatch):
     plan = replace(EMPTY, machines=[HERE] * 2, trainers=3, samplers=1)
-    (finding,) = preflight.client_findings(plan, {})
-    assert finding.detail == "12 = 2 machines x 3 trainers x (1 + 1 samplers)"
-    finding = the_fail(preflight.client_findings(replace(plan, env={"DGL_NUM_CLIENT": "2"}), {}))
+    monkeypatch.setenv("DGL_NUM_CLIENT", "99")  # of the shell: the job sets its own
+    finding = preflight.client_finding(plan)
+    assert (finding.status, finding.detail) == ("ok", "12 = 2 machines x 3 trainers x (1 + 1 samplers)")
+    assert preflight.client_finding(replace(plan, env={"DGL_GRAPH_FORMAT": "coo"})).status == "ok"
+    finding = the_fail([preflight.client_finding(replace(plan, env={"DGL_NUM_CLIENT": "2"}))])
     assert finding.detail == "DGL_NUM_CLIENT is set to '2', the job needs '12'"
-    (finding,) = preflight.client_findings(plan, {"DGL_NUM_CLIENT": "99"})
-    assert finding.status == "ok"
-    assert finding.detail.endswith("DGL_NUM_CLIENT of your shell is not used")
 
 
 def test_lines_for_people_and_programs(capsys):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from support.statistics import average_clustering, graph_statistics
-from tutorial_lib.compat.reproducible import fixed_fresh_memory
+from tutorial_lib.compat.heap import fixed_fresh_memory
 from tutorial_lib.data import MASKS, cache, check_dataset, load_dataset, synthetic
 from tutorial_lib.data.synthetic import generate_synthetic_products, load_synthetic_products
 from tutorial_lib.errors import InputError

@@ -13,7 +13,7 @@ import pytest
 import torch
 from shared_data import tiny_dataset
 
-from tutorial_lib.compat.reproducible import fixed_fresh_memory
+from tutorial_lib.compat.heap import fixed_fresh_memory
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tutorial_lib.compat.reproducible import fixed_fresh_memory
+from tutorial_lib.compat.heap import fixed_fresh_memory
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError

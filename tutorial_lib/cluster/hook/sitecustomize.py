@@ -34,14 +34,12 @@ def load_next_sitecustomize():
 
 
 def change_what_import_dgl_does():
-    """As ``tutorial_lib/__init__.py`` does; the files are loaded by their paths, for a script may hide our package."""
-    compat = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "compat")
-    for name in ("graphbolt_stub", "ogb_version"):
-        path = os.path.normpath(os.path.join(compat, name + ".py"))
-        spec = importlib.util.spec_from_file_location("tutorial_lib_" + name, path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        module.install()
+    """As ``tutorial_lib/__init__.py`` does; the file is loaded by its path, for a script may hide our package."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "compat", "stack.py")
+    spec = importlib.util.spec_from_file_location("tutorial_lib_stack", os.path.normpath(path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.install()
 
 
 def find_modules_of_the_workspace():
