@@ -109,7 +109,7 @@ def test_resume_without_a_checkpoint(tmp_path, run_here):
         assert words in done.stderr
 
 
-def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_path, saw):
+def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_path, saw, run_here):
     """The user's own files in checkpoint/ do not disturb it, and stay."""
     out = tmp_path / "run"
     shutil.copytree(single_run.out, out)
@@ -129,7 +129,8 @@ def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_pat
     saw("a flipped bit in the newest checkpoint", f"none: {sentence}; the one before it is used", None)
     flip_bit(path)
     flip_bit(out / "checkpoint" / f"epoch-000{EPOCHS - 1}" / "model.safetensors")
-    done = tutorial("train", *single_run.options, "--epochs", "9", "--resume", "--out", str(out), code=2)
+    done = run_here("train", *single_run.options, "--epochs", "9", "--resume", "--out", str(out))
+    assert done.returncode == 2
     assert f"error: {sentence}; and the one before it: damaged checkpoint: " in done.stderr
 
 
