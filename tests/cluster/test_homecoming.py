@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import wait_until
 
 from tutorial_lib.cluster import homecoming, manifests
 from tutorial_lib.cluster.delivery import Delivery, checkpoint_files
@@ -112,10 +113,7 @@ class Lab:
         return 0 if manifest is None else manifest.epochs
 
     def wait_for(self, epochs: list[int], seconds: float = 10) -> None:
-        deadline = time.monotonic() + seconds
-        while self.epochs_at_home() != epochs:
-            assert time.monotonic() < deadline, f"at home are {self.epochs_at_home()}, not {epochs}"
-            time.sleep(0.05)
+        wait_until(lambda: self.epochs_at_home() == epochs, f"epochs {epochs} at home", seconds)
 
     def left(self, k: int) -> list[str]:
         """Folders of starts on a machine."""
@@ -169,10 +167,7 @@ def test_home_is_valid_at_any_moment_while_checkpoints_are_faster_than_the_way(l
         for epochs in range(1, 8):
             lab.save_all(epochs, size=5_000_000)
             home.on_event(checkpoint(epochs))
-        deadline = time.monotonic() + 20
-        while lab.newest_at_home() != 7:
-            assert time.monotonic() < deadline, lab.newest_at_home()
-            time.sleep(0.05)
+        wait_until(lambda: lab.newest_at_home() == 7, "the last of seven checkpoints at home")
         end.set()
         watcher.join(timeout=10)
     home.check()
@@ -246,7 +241,7 @@ def test_a_frozen_machine_does_not_hold_up_the_end(lab, monkeypatch):
             lab.cluster.machines[1], ["bash", "-c", "while sleep 0.01; do pkill -STOP -f cluster[.]transfer; done"]
         )
         home.on_event(checkpoint(1))
-        time.sleep(0.5)
+        wait_until(lambda: lab.on(1, "pgrep -r T -f cluster[.]transfer || true"), "a copy that is stopped")
         start = time.monotonic()
     assert time.monotonic() - start < 6
     with pytest.raises(JobError, match="copying from machine-1: nothing moved for 2 s"):

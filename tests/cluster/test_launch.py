@@ -117,12 +117,6 @@ def test_a_shm_that_is_too_small_for_the_evaluation_is_found_first(partition_of,
         run_distributed(partition_of(1), Layout(emulate=None), wide, tmp_path / "run")
 
 
-def test_a_used_run_folder_is_refused(partition_of, tmp_path):
-    (tmp_path / "result.json").write_text("{}")
-    with pytest.raises(InputError, match="is not empty"):
-        run_distributed(partition_of(1), Layout(emulate=None), TrainConfig(), tmp_path)
-
-
 def test_parts_and_machines_must_agree(partition_of, tmp_path):
     with pytest.raises(InputError, match="has 1 parts for 2 machines"):
         run_distributed(partition_of(1), Layout(), TrainConfig(), tmp_path / "run")

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from preflight_support import EMPTY, HERE, failed, flip_last_bit, the_fail
+from fault_support import plan_of
+from preflight_support import EMPTY, HERE, failed, the_fail
 
 from tutorial_lib.cluster import preflight
 from tutorial_lib.cluster.emulated import EmulatedCluster
@@ -19,9 +19,7 @@ from tutorial_lib.cluster.findings import Finding, Findings, report
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import PreflightFailed, examine_cluster, require
-from tutorial_lib.cluster.spec import Machine, write_ip_config
-from tutorial_lib.errors import InputError
-from tutorial_lib.partition import Partition
+from tutorial_lib.cluster.spec import Machine
 
 pytest_plugins = ["preflight_support"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -96,20 +94,6 @@ def test_lines_for_people_and_programs(capsys):
     assert Finding.from_dict({**findings[1].to_dict(), "new": "field"}) == findings[1]
 
 
-def plan_of(cluster, partition: Partition, tmp_path: Path, **fields) -> JobPlan:
-    write_ip_config(tmp_path / "ip_config.txt", cluster.machines)
-    defaults = {
-        "machines": cluster.machines,
-        "command": [sys.executable, "-c", "pass"],
-        "part_config": str(partition.config),
-        "ip_config": str(tmp_path / "ip_config.txt"),
-        "log_dir": str(tmp_path / "logs"),
-        "cwd": str(tmp_path),
-        "master_port": cluster.master_port,
-    }
-    return JobPlan(**{**defaults, **fields})
-
-
 @pytest.fixture
 def two(emulation):
     with EmulatedCluster(2) as cluster:
@@ -117,8 +101,9 @@ def two(emulation):
 
 
 def test_two_machines_that_are_fit(two, partition_of, tmp_path):
+    plan = plan_of(two, partition_of(2), tmp_path)
     start = time.monotonic()
-    findings = require(two, plan_of(two, partition_of(2), tmp_path))
+    findings = require(two, plan)
     assert time.monotonic() - start < 5
     assert {f.status for f in findings} == {"ok"}, findings
     for name in ("machine-0", "machine-1"):
@@ -133,44 +118,12 @@ def test_one_machine_without_namespaces(partition_of, tmp_path):
     assert {f.status for f in findings} == {"ok"}, findings
 
 
-def test_wrong_order_of_addresses(two, partition_of, tmp_path):
-    plan = plan_of(two, partition_of(2), tmp_path)
-    first, second = two.machines
-    swapped = [replace(first, address=second.address), replace(second, address=first.address)]
-    with pytest.raises(PreflightFailed) as caught:
-        require(two, replace(plan, machines=swapped))
-    assert caught.value.message.startswith("machine-0: address: 10.77.0.2 (line 1) does not belong to this machine")
-    assert "in wrong order?" in caught.value.remedy
-    assert "machine-1: address" in caught.value.remedy
-    assert isinstance(caught.value, InputError)
-    assert len(caught.value.findings) > 10
-
-
-def test_a_taken_port_on_one_machine(two, partition_of, tmp_path):
-    code = "import socket, time; s = socket.create_server(('0.0.0.0', 30050)); print(flush=True); time.sleep(99)"
-    holder = two.popen(two.machines[1], [sys.executable, "-c", code], stdout=subprocess.PIPE)
-    holder.stdout.readline()
-    finding = the_fail(examine_cluster(two, plan_of(two, partition_of(2), tmp_path)))
-    holder.kill()
-    holder.communicate()
-    assert (finding.machine, finding.check) == ("machine-1", "ports")
-    assert "30050 (server 0) is taken by process" in finding.detail
-
-
 def test_a_foreign_segment_on_one_machine(two, partition_of, tmp_path):
     code = "open('/dev/shm/node~_N~feat-kvdata-', 'w').write('x')"
     two.popen(two.machines[1], [sys.executable, "-c", code]).wait()
     finding = the_fail(examine_cluster(two, plan_of(two, partition_of(2), tmp_path)))
     assert finding.machine == "machine-1"
     assert finding.remedy.endswith("rm '/dev/shm/node~_N~feat-kvdata-'")
-
-
-def test_a_damaged_part_on_one_machine(two, partition_of, damaged, tmp_path):
-    damaged_plan = damaged("part1/graph.dgl", flip_last_bit)
-    plan = plan_of(two, partition_of(2), tmp_path, part_config=damaged_plan.part_config)
-    finding = the_fail(examine_cluster(two, plan))
-    assert finding.machine == "machine-1"
-    assert "part1/graph.dgl has other content" in finding.detail
 
 
 class Odd:

@@ -11,12 +11,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from commands import wait_until
+from fault_support import remove_group
 
 from tutorial_lib.cluster import health, network, sockets
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
@@ -184,9 +185,11 @@ def test_stacks_of_a_running_and_of_a_stopped_process(server):
 
 
 BYSTANDER = """
-import signal, time
+import signal, sys, time
 signal.signal(signal.SIGRTMAX - 1, lambda *_: print("signalled", flush=True))
 print("up", flush=True)
+sys.stdin.readline()
+print("alive", flush=True)
 time.sleep(100)
 """
 
@@ -195,13 +198,14 @@ time.sleep(100)
 def test_a_process_that_has_a_members_number_by_now_gets_no_signal(tmp_path, started):
     """Started at another time; or ours, but no longer the program that handles the signal (it would end it)."""
     code = BYSTANDER if started else BYSTANDER.replace("signal.signal(", "(lambda *_: None)(")
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout.readline() == b"up\n"
         note_member(tmp_path, process.pid, "trainer", started=started)
         assert collect(tmp_path) == []
-        time.sleep(0.2)
-        assert process.poll() is None
+        process.stdin.write(b"\n")  # a signal would have come before
+        process.stdin.flush()
+        assert process.stdout.readline() == b"alive\n"
     finally:
         process.kill()
         assert process.communicate()[0] == b""
@@ -244,8 +248,7 @@ def test_out_of_memory_is_told_of_the_own_group_only(tmp_path):
         for group, child in zip(groups, children, strict=True):
             child.kill()
             child.communicate()
-            time.sleep(0.1)
-            group.rmdir()
+            remove_group(group)
 
 
 def test_what_is_wrong_with_a_disk(tmp_path):
@@ -330,10 +333,7 @@ def test_signs_of_life(tmp_path):
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         (tmp_path / "trainer-0.log").write_text("hello")
-        deadline = time.monotonic() + 30
-        while sum(psutil.Process(busy.pid).cpu_times()[:2]) < 0.3:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: sum(psutil.Process(busy.pid).cpu_times()[:2]) >= 0.3, "a third of a second of work")
         signs = look.signs_of_life()
         assert signs["cpu"] > 0.1
         assert signs["wrote"] == 5

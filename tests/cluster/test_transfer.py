@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from commands import wait_until
 
 from tutorial_lib.cluster import channel
 from tutorial_lib.cluster.channel import Stopped, Watch
@@ -205,8 +206,7 @@ def test_what_a_killed_copy_left_is_removed_by_the_next_and_nothing_of_the_user_
     target, started = tmp_path / "target", []
 
     def kill() -> None:
-        while not hidden_in(target / "deep")[2:]:  # it has begun to write the large one
-            time.sleep(0.01)
+        wait_until(lambda: hidden_in(target / "deep")[2:], "the first bytes of the large one")
         started[0].kill()
 
     (target / "deep").mkdir(parents=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import dgl
 import pytest
 import torch
+from commands import wait_until
 from solution_support import solutions
 from torch import Tensor
 
@@ -139,11 +139,9 @@ def test_folder_goes_with_a_killed_process() -> None:
         "print(temporary_folder().name, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    folder, deadline = Path(done.stdout.strip()), time.monotonic() + 10
+    folder = Path(done.stdout.strip())
     assert folder.is_absolute()
-    while folder.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not folder.exists(), "the end of the folder", 10)
 
 
 def test_pictures() -> None:

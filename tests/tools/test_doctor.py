@@ -8,13 +8,13 @@ import re
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import tutorial
 from preflight_support import failed, the_fail
 
 from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
@@ -260,12 +260,6 @@ def test_emulated_machines_check_themselves(emulation, partition_of):
     assert {f.status for f in without if f.machine and f.check == "partition"} == {"skip"}
 
 
-def test_the_wrong_number_of_parts(emulation, partition_of):
-    finding = failed(examine(emulate=1, part_config=partition_of(2).config, quick=True))[0]
-    assert finding.machine == "machine-0"
-    assert "has 2 parts for 1 machines" in finding.detail
-
-
 def test_a_host_without_namespaces(monkeypatch):
     def refused(_cluster):
         raise EmulationUnavailable("this host does not allow emulated machines: create a user namespace", "sysctl")
@@ -334,27 +328,16 @@ def test_without_machines_a_partition_is_not_checked(partition_of):
 # --- the command
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "tutorial_lib", "doctor", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=cwd,
-    )
-
-
 def test_the_command_fails_when_a_check_does(emulation, partition_of):
-    done = run("--emulate", "1", "--part_config", str(partition_of(2).config), "--json")
+    done = tutorial("doctor", "--emulate", "1", "--part_config", str(partition_of(2).config), "--json", code=1)
     findings = [Finding.from_dict(values) for values in json.loads(done.stdout)]
-    assert done.returncode == 1
     assert "has 2 parts for 1 machines" in the_fail(f for f in findings if f.check == "partition").detail
     assert [f.status for f in findings if f.check == "import dgl"] == ["ok"]
 
 
-def test_the_command_with_a_bad_address_file(tmp_path):
+def test_the_command_with_a_bad_address_file(tmp_path, run_here):
     (tmp_path / "ip_config.txt").write_text("worker-1\n")
-    done = run("--ip_config", str(tmp_path / "ip_config.txt"))
+    done = run_here("doctor", "--ip_config", "ip_config.txt")
     assert done.returncode == 2
     assert "line 1: 'worker-1' is not an IPv4 address" in done.stderr
 

@@ -28,7 +28,7 @@ def test_two_machines_tell_every_step_of_every_rank(finished_run):
     steps = [event for event in events if event["kind"] == "step"]
     shares = {event["rank"]: event["train_nodes"] for event in events if event["kind"] == "split"}
     for rank, nodes in shares.items():
-        count = -(-nodes // CONFIG.batch_size)
+        count = -(-nodes // result["config"]["batch_size"])
         found = [(event["epoch"], event["step"]) for event in steps if event["rank"] == rank]
         assert found == [(epoch, step) for epoch in range(EPOCHS) for step in range(count)]
     for event in steps:

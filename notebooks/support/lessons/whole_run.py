@@ -128,7 +128,7 @@ def options_of(words: Sequence[str]) -> dict[str, Any]:
     import typer.main
 
     from tutorial_lib.tools.cli import app
-    from tutorial_lib.tools.cli.options import check_machines
+    from tutorial_lib.tools.cli.options import Given, check_machines
 
     if list(words[:1]) != ["finale"]:
         raise InputError(f"the command is {' '.join(words[:1]) or 'missing'}, not finale")
@@ -140,8 +140,7 @@ def options_of(words: Sequence[str]) -> dict[str, Any]:
         raise InputError("it would show its help and end") from None
     except wrong_usage as error:
         raise InputError(error.format_message()) from None
-    ssh = tuple(options[name] for name in ("ssh_port", "ssh_username", "copy_to"))
-    check_machines(**{name: options[name] for name in ("emulate", "machines", "ip_config", "wire")}, ssh=ssh)
+    check_machines(Given(**options))
     return options
 
 
