@@ -1,4 +1,3 @@
-# ruff: noqa: ARG001 (every function of a rank takes rank and world_size)
 """What the ranks of lesson 8 run: multi-GPU node classification with GraphBolt, on CPU ranks or on GPUs.
 
 run

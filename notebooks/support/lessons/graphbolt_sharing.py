@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 from support.graphbolt_data import load_graphbolt
 
 
-def hold(rank: int, dataset: Any) -> None:  # noqa: ARG001
+def hold(rank: int, dataset: Any) -> None:
     """A rank that only looks at what it got."""
     print("  the graph arrived; in shared memory:", dataset.graph.indices.is_shared(), flush=True)
 
