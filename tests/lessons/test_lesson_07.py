@@ -171,6 +171,7 @@ def test_plain_leaves_out_what_differs() -> None:
     assert attempts.plain(stack) == (
         'Current thread (most recent call first):\n  File "autograd/__init__.py" in backward'
     )
+    assert attempts.plain('  File "/var/x/ipykernel_4/28977.py", line 9 in f') == '  File "a cell" in f'
     assert attempts.plain("closed by peer [127.0.0.1]:4711") == "closed by peer [127.0.0.1]:PORT"
     bind = "The server socket has failed to bind to {}:99 (errno: 98 - in use). "
     assert attempts.plain("Failed. " + bind.format("[::]") + bind.format("0.0.0.0")) == (

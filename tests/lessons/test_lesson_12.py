@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from solution_support import solutions
+from solution_support import lesson_code, solutions
 
 from support.exercises import lesson_12
 from support.lessons import whole_run
@@ -26,6 +25,7 @@ def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], an
 
 
 ANSWERS = solutions("12")
+IN_CELLS = lesson_code("12", "command_line", "has_event", "milestones", "read_page")
 to_original = ANSWERS.to_original
 plan_machines = ANSWERS.plan_machines
 real_cluster = ANSWERS.real_cluster
@@ -120,7 +120,7 @@ def test_the_data_set_of_the_lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_command_has_the_same_settings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(whole_run.VARIABLE, name)
     source, config = whole_run.choose(tmp_path)
-    options = whole_run.options_of(whole_run.command_line(source, config))
+    options = whole_run.options_of(IN_CELLS.command_line(source, config))
     assert options["dataset"] == name
     assert options["scale"] == (source.scale if name == "synthetic-products" else None)
     assert options["fanouts"] == ",".join(map(str, config.fanouts))
@@ -147,7 +147,7 @@ def test_milestones_are_the_same_in_each_run() -> None:
     output = (
         "    0.1 s  step 1 of 6: a\n   12.5 s  rank 0 joined\n  100.0 s  continuing after epoch 3 from the checkpoint\n"
     )
-    assert whole_run.milestones(output) == "step 1 of 6: a\ncontinuing after epoch K from the checkpoint"
+    assert IN_CELLS.milestones(output) == "step 1 of 6: a\ncontinuing after epoch K from the checkpoint"
 
 
 def test_commands_are_run_and_stopped(tmp_path: Path, nothing_left, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,16 +164,16 @@ def test_commands_are_run_and_stopped(tmp_path: Path, nothing_left, monkeypatch:
 
 
 def test_events_of_a_run(tmp_path: Path) -> None:
-    assert not whole_run.has_event(tmp_path, "epoch")
+    assert not IN_CELLS.has_event(tmp_path, "epoch")
     (tmp_path / "events.jsonl").write_text('{"time": 1.0, "kind": "epoch"}\n{"time": 2')
-    assert whole_run.has_event(tmp_path, "epoch")
-    assert not whole_run.has_event(tmp_path, "checkpoint")
+    assert IN_CELLS.has_event(tmp_path, "epoch")
+    assert not IN_CELLS.has_event(tmp_path, "checkpoint")
 
 
 def test_the_page_is_read(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text('<p class="data">\nData: <strong>a &amp; b</strong>,\nnot real.</p><img alt="Loss" src="x">')
-    assert whole_run.read_page(path) == ("Data: a & b, not real.", ["Loss"])
+    assert IN_CELLS.read_page(path) == ("Data: a & b, not real.", ["Loss"])
 
 
 def test_pictures_say_what_they_show() -> None:
@@ -181,19 +181,3 @@ def test_pictures_say_what_they_show() -> None:
     words = " ".join(text.get_text() for text in steps.axes[0].texts)
     for word in ("machines", "partition", "launch", "evaluation", "predictions.npy", "report.html"):
         assert word in words
-    wire = plots.wire_figure({"features": 5e6, "gradients": 4e6, "everything else": 1e5})
-    assert [text.get_text() for text in wire.axes[0].texts] == ["55%", "44%"]
-    left, right = plots.ids_figure(np.array([1, 3, 0, 2]), [2, 2], {"right": 0.75, "wrong": 0.05}).axes
-    assert [text.get_text() for text in left.texts] == ["part 0", "part 1"]
-    assert [text.get_text() for text in right.texts] == [" 0.75", " 0.05"]
-
-
-@pytest.mark.parametrize("real", [True, False])
-def test_accuracies_stand_beside_the_published_ones_with_their_data_set(real: bool) -> None:
-    figure = plots.published_figure("my-graph", {"valid accuracy": 0.9, "test accuracy": 0.7}, real)
-    left, right = figure.axes
-    ours, theirs = (label.get_text() for label in left.get_yticklabels())
-    assert "my-graph" in ours
-    assert ("another graph" in ours) != real
-    assert "ogbn-products" in theirs
-    assert [text.get_text() for text in right.texts] == ["0.7000", "0.7870 ± 0.0036"]

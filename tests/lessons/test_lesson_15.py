@@ -122,22 +122,9 @@ def test_nodes_are_counted_where_they_lie() -> None:
 
 def test_pictures() -> None:
     relations = {("author", "writes", "paper"): 3, ("paper", "written-by", "author"): 3, ("paper", "cites", "paper"): 2}
-    figures = [
-        plots.metagraph({"author": 5, "field": 2, "paper": 3}, relations, ["paper"]),
-        plots.same_label({"a": 0.3, "b": 0.2, "c": 0.1}, 0.07),
-        plots.parts_by_type({"METIS": {"a": [3, 2], "b": [1, 1]}}, {"METIS": {"r": 0.1}, "random": {"r": 0.5}}),
-        plots.id_line({"a": [[0, 3], [8, 10]], "b": [[3, 8], [10, 12]]}),
-        plots.batch_by_type([{"a": [3, 2], "b": [0, 1]}, {"a": [1, 1]}]),
-        plots.accuracies({"one": [0.2, 0.5], "two": [0.3, 0.4]}, {"one": 0.6, "two": 0.5}, 0.4),
-    ]
-    words = {text.get_text() for text in figures[0].axes[0].texts}
+    figure = plots.metagraph({"author": 5, "field": 2, "paper": 3}, relations, ["paper"])
+    words = {text.get_text() for text in figure.axes[0].texts}
     assert {"writes", "written-by", "cites", "paper\n3 nodes\nfeatures, labels", "field\n2 nodes\nno features"} <= words
-    assert [text.get_text() for text in figures[1].axes[0].texts] == [" 30%", " 20%", " 10%", "by chance 7%"]
-    parts, cuts = ([text.get_text().strip() for text in ax.texts] for ax in figures[2].axes)
-    assert (parts, cuts) == (["3", "2", "1", "1"], ["10%", "50%"])
-    assert "  3 here, 2 elsewhere" in [text.get_text() for text in figures[4].axes[0].texts]
-    curves, bars = figures[5].axes
-    assert [list(line.get_ydata()) for line in curves.lines] == [[0.2, 0.5], [0.3, 0.4]]
-    assert [text.get_text() for text in bars.texts] == [" 0.40", " 0.60", " 0.50"]
-    texts = [text.get_text() for text in figures[3].axes[0].texts]
+    figure = plots.id_line({"a": [[0, 3], [8, 10]], "b": [[3, 8], [10, 12]]})
+    texts = [text.get_text() for text in figure.axes[0].texts]
     assert {"3 to\n4", "5 to\n6", "part 0", "part 1"} <= set(texts)  # type-wise ids go on in the second part

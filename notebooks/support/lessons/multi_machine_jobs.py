@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
 
 from support.lessons import multi_machine, multi_machine_single
 from support.lessons.machines import require_machines  # noqa: F401  the notebook's
@@ -248,20 +246,3 @@ def live_line(title: str) -> Iterator[Callable[[str], None]]:
     finally:
         if handle is not None:
             handle.update(bundle(title), raw=True)
-
-
-def train_uneven(rank: int, _world_size: int, steps: Sequence[int]) -> dict[str, list[float]]:
-    """The weight after each of ``steps[rank]`` steps, under ``Join([model])`` and under ``model.join()``."""
-    found = {}
-    for way in ("Join([model])", "model.join()"):
-        model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
-        torch.nn.init.ones_(model.module.weight)
-        found[way] = weights = []
-        with Join([model]) if way == "Join([model])" else model.join():
-            for step in range(1, steps[rank] + 1):
-                loss = (rank + 1) * step * model(torch.ones(1, 1)).sum()
-                model.zero_grad()
-                loss.backward()
-                model.module.weight.data -= model.module.weight.grad
-                weights.append(model.module.weight.item())
-    return found

@@ -106,16 +106,3 @@ def probe_bars(accuracies: Mapping[str, float], labels_used: Sequence[str]) -> F
     percent(ax.xaxis)
     ax.set(xlim=(0, 1), xlabel="accuracy on the test nodes (hatched: trained with labels)")
     return fig
-
-
-def worth_of_ranks(candidates: int) -> Figure:
-    """What an edge of each rank adds to MRR and to hits@10."""
-    fig, ax = figure(8, 3)
-    at = list(range(1, candidates + 1))
-    ax.plot(at, [1 / k for k in at], color=BLUE, marker="o", markersize=3, label="MRR: 1 / rank")
-    ax.plot(at, [float(k <= 10) for k in at], color=ORANGE, ls="--", drawstyle="steps-post", label="hits@10")
-    ax.set(xscale="log", xlim=(0.95, candidates), ylim=(0, 1.05), xlabel="rank of the edge", ylabel="what it adds")
-    ax.set_xticks(PLACES, map(str, PLACES))
-    ax.minorticks_off()
-    ax.legend()
-    return fig
