@@ -157,6 +157,3 @@ def test_pictures() -> None:
     first, second = plots.timelines({"one": [spans, spans], "two": [spans]}).axes
     assert [round(bar.get_width(), 6) for bar in first.patches] == [1.0, 0.5, 0.1] * 2
     assert [round(bar.get_x(), 6) for bar in second.patches] == [0.0, 1.0, 1.5]
-    rank = {"pss": 100 << 20, "private": 40 << 20}
-    texts = {text.get_text() for text in plots.memory({"fork": [rank, rank]}).axes[0].texts}
-    assert texts == {"100, of which 40 its own"}

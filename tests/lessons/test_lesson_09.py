@@ -241,10 +241,6 @@ def test_pictures(facts, tmp_path: Path):
     texts = {text.get_text() for text in figure.axes[0].texts}
     assert {"a   10.0.0.1", "b   10.0.0.2", "server 0\nport 30050", "trainer 0"} <= texts
     assert "/dev/shm: 1 names of DGL\nmapped by server 0, trainer 0" in texts
-    counts = {"trainer": {"seeds": [4, 0], "input": [20, 5]}}
-    figure = plots.rows_by_machine(counts)
-    figure.savefig(tmp_path / "rows.png")
-    assert {"4 + 0", "20 + 5"} <= {text.get_text() for text in figure.axes[0].texts}
 
 
 def test_the_environment_that_is_shown_is_that_of_the_job():

@@ -199,5 +199,3 @@ def test_pictures() -> None:
     starts = {"first": {(0, 0): 1.0, (0, 1): 1.0}, "second": whole}
     texts = [text.get_text() for ax in plots.losses(whole, starts, 3).axes for text in ax.texts]
     assert texts == ["epoch 0", "epoch 1", "killed"]
-    (ax,) = plots.seconds_to_report({"x": 1.0, "y": 20.0}).axes
-    assert [text.get_text() for text in ax.texts] == [" 1.0 s", " 20.0 s"]

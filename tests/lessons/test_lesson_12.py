@@ -25,7 +25,8 @@ def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], an
 
 
 ANSWERS = solutions("12")
-IN_CELLS = lesson_code("12", "command_line", "has_event", "milestones", "read_page")
+IN_CELLS = lesson_code("12", "REAL", "GENERATED", "choose", "command_line", "has_event", "milestones", "read_page")
+choose = IN_CELLS.choose
 to_original = ANSWERS.to_original
 plan_machines = ANSWERS.plan_machines
 real_cluster = ANSWERS.real_cluster
@@ -106,20 +107,22 @@ def test_wrong_answer(check, answer, says: str, capsys: pytest.CaptureFixture[st
 
 def test_the_data_set_of_the_lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real one when its files are there, unless the environment names another."""
-    monkeypatch.delenv(whole_run.VARIABLE, raising=False)
-    source, config = whole_run.choose(tmp_path)
+    monkeypatch.delenv("TUTORIAL_DATASET", raising=False)
+    source, config = choose(tmp_path)
     assert (source.name, source.scale, source.root) == ("synthetic-products", 0.01, tmp_path)
-    monkeypatch.setattr(whole_run, "is_present", lambda name, root: (name, root) == ("ogbn-products", tmp_path))
-    real, recipe = whole_run.choose(tmp_path)
+    monkeypatch.setitem(
+        choose.__globals__, "is_present", lambda name, root: (name, root) == ("ogbn-products", tmp_path)
+    )
+    real, recipe = choose(tmp_path)
     assert (real.name, recipe.fanouts, recipe.hidden_size) == ("ogbn-products", (15, 10, 5), 256)
-    monkeypatch.setenv(whole_run.VARIABLE, "synthetic-products")
-    assert whole_run.choose(tmp_path) == (source, config)
+    monkeypatch.setenv("TUTORIAL_DATASET", "synthetic-products")
+    assert choose(tmp_path) == (source, config)
 
 
 @pytest.mark.parametrize("name", ["synthetic-products", "ogbn-products"])
 def test_the_command_has_the_same_settings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(whole_run.VARIABLE, name)
-    source, config = whole_run.choose(tmp_path)
+    monkeypatch.setenv("TUTORIAL_DATASET", name)
+    source, config = choose(tmp_path)
     options = whole_run.options_of(IN_CELLS.command_line(source, config))
     assert options["dataset"] == name
     assert options["scale"] == (source.scale if name == "synthetic-products" else None)

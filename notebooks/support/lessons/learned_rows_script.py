@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from support.lessons.multi_machine_jobs import launch_on_parts
+from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.loop import joined
 from tutorial_lib.trainer.session import join, serve_if_server
 from tutorial_lib.trainer.state import state_of
@@ -84,6 +86,17 @@ def uneven(graph: Any, batches: list[int]) -> dict[str, float]:
             optimizer.step()
     steps = optimizer._state[rows.name][0][torch.tensor([0, 1])]
     return {"node 0": float(steps[0]), "node 1": float(steps[1])}
+
+
+def run_rows_script(part: Partition, out: Path) -> dict[str, Any]:
+    """Run this script on two emulated machines with a trainer each; what it found, by experiment.
+
+    Raises:
+        JobFailed: with the first cause.
+    """
+    command = [sys.executable, __file__, str(out / "found.json")]
+    launch_on_parts(command, part, out, lambda _event: None)
+    return json.loads((out / "found.json").read_text())
 
 
 def main(out: str) -> None:

@@ -286,12 +286,6 @@ def train_and_write(rank: int, world_size: int, data: Data, job: Job, folder: st
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(lines))
 
 
-def total_of_ones(_rank: int) -> None:
-    """Adds up two million ones, which PyTorch divides among its threads."""
-    torch.set_num_threads(2)
-    torch.ones(2_000_000).sum()
-
-
 def memory_in_use(_rank: int, _world_size: int, graph: Any = None) -> dict[str, int]:
     """Do what a rank does with the graph, then look at the memory, in bytes, while all ranks are there.
 
@@ -304,21 +298,6 @@ def memory_in_use(_rank: int, _world_size: int, graph: Any = None) -> dict[str, 
     memory = pss_of()
     dist.barrier()
     return memory
-
-
-def slow_validation(rank: int, _world_size: int, seconds: float, patience: float) -> str:
-    """Rank 0 takes ``seconds`` while the others wait at a barrier that gives up after ``patience``."""
-    from datetime import timedelta
-
-    group = dist.new_group(timeout=timedelta(seconds=patience))
-    if rank == 0:
-        time.sleep(seconds)
-        return ""
-    try:
-        dist.barrier(group)
-    except RuntimeError as error:
-        return str(error)
-    return "all ranks met"
 
 
 def temporary_folder() -> tempfile.TemporaryDirectory[str]:

@@ -1,4 +1,4 @@
-"""Lesson 12: the data set of the finale, its command as a process that can be broken off, its options, its page."""
+"""Lesson 12: the command of the finale as a process that can be broken off, and its options."""
 
 from __future__ import annotations
 
@@ -9,31 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from tutorial_lib.data.ogb import is_present
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.train import DataSource
-from tutorial_lib.trainer.config import TrainConfig
 
-REAL, GENERATED = "ogbn-products", "synthetic-products"
-VARIABLE = "TUTORIAL_DATASET"  # names the data set of this lesson, whatever lies in data/; the tests set it
 PR_SET_PDEATHSIG = 1
 POLL_SECONDS, END_SECONDS = 0.05, 60.0
-
-
-def choose(root: Path) -> tuple[DataSource, TrainConfig]:
-    """The real ogbn-products when its files are there, else a hundredth of the generated imitation.
-
-    Args:
-        root: folder of data sets.
-    """
-    name = os.environ.get(VARIABLE) or (REAL if is_present(REAL, root) else GENERATED)
-    if name == REAL:
-        return DataSource(REAL, root=root), TrainConfig(epochs=3)  # batch, layers and fan-out of the full recipe
-    small = TrainConfig(epochs=8, fanouts=(10, 5), batch_size=100, hidden_size=128)
-    return DataSource(GENERATED, scale=0.01, root=root), small
 
 
 def run_command(words: Sequence[str], stop_at: Callable[[], bool] | None = None) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from support.plots.pieces import arrow, box, frame, write
-from support.plots.style import bare, bars, canvas, draws, figure, legend_below, loss_curves, percent
+from support.plots.style import bare, bars, canvas, figure, legend_below, loss_curves
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 
@@ -89,20 +89,3 @@ def mini_batch(drawn: Sequence[Any], counted: Sequence[Any], num_nodes: int) -> 
 def loss_curve(losses: Sequence[float], steps_per_epoch: int, title: str = "") -> Figure:
     """Loss of every step of one run."""
     return loss_curves({"": losses}, steps_per_epoch, (7, 3.2), title=title)
-
-
-def neighbour_shares(shares: Mapping[str, Sequence[float]], expected: float, deviation: float) -> Figure:
-    """How often each neighbour of one node was drawn, on two graphs, in a band of four standard deviations.
-
-    Args:
-        shares: per graph, for each neighbour the share of the draws that it was in.
-        expected: the share that chance gives each neighbour.
-        deviation: standard deviation of a share.
-    """
-    fig, ax = figure(10.5, 3.4)
-    names = "4 standard deviations", f"expected: {expected:.1%}"
-    draws(ax, shares, expected, 4 * deviation, names, "o^")
-    percent(ax.yaxis)
-    ax.set(xlabel="neighbours of the node, one per column", ylabel="share of the draws")
-    legend_below(ax)
-    return fig

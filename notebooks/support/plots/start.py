@@ -118,26 +118,6 @@ def _bytes(count: float) -> str:
     return f"{count / 1e3:.3g} kB"
 
 
-def reach(reached: Sequence[Sequence[int]], num_nodes: int) -> Figure:
-    """Share of the graph that the neighbourhood of a node covers, hop by hop.
-
-    Args:
-        reached: per node drawn, the number of nodes within 1, 2, ... hops, itself included.
-        num_nodes: nodes of the whole graph.
-    """
-    fig, ax = figure(7, 3.3)
-    hops = range(len(reached[0]) + 1)
-    for k, counts in enumerate(reached):
-        shares = [1 / num_nodes, *(count / num_nodes for count in counts)]
-        ax.plot(hops, shares, color=BLUE, marker="o", markersize=5, lw=1, label="one training node" if k == 0 else None)
-    ax.axhline(1, color=GREY, lw=1, ls="--")
-    ax.text(0, 1.02, "the whole graph", va="bottom")
-    percent(ax.yaxis)
-    ax.set(xlabel="hops from the node", ylabel="share of all nodes", ylim=(-0.03, 1.14), xticks=list(hops))
-    ax.legend(loc="center left")
-    return fig
-
-
 def course_map() -> Figure:
     """The sixteen lessons in their four levels."""
     fig, ax = drawing(10.5, 7.4, 12.05, 6.6, -0.05, -2.1)
