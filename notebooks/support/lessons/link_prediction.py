@@ -58,7 +58,8 @@ def run_links(
     settings = json.dumps({"partition": str(part.folder), "runs": described})
 
     def told(event: Mapping[str, Any]) -> str:
-        return f"epoch {event['epoch'] + 1}, rank {event['rank']}: loss {event['loss']:.3f}"
+        known = event["kind"] == "step"
+        return f"epoch {event['epoch'] + 1}, rank {event['rank']}: loss {event['loss']:.3f}" if known else ""
 
     title = f"link prediction on {part.report.parts} machine(s), {len(runs)} run(s)"
     events = launch_module("link_prediction", [settings], part, out, title, told, trainers=trainers)
