@@ -10,8 +10,7 @@ import torch
 from solution_support import solutions
 from torch import Tensor
 
-from support.exercises import lesson_01
-from support.exercises.rows import Rows
+from support.exercises import Rows, lesson_01
 
 
 def said(check: Callable[[Any], None], function: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> str:

@@ -85,16 +85,16 @@ def last_id_included(bounds: Any, nodes: torch.Tensor, here: int, row_bytes: int
 
 
 WRONG = [
-    (lesson_09.check_layout_numbers, lambda *a: layout_numbers(*a)[:1], ["how many things", "got       1"]),
-    (lesson_09.check_rows_and_bytes, lambda *a: rows_and_bytes(*a)[:1], ["how many things", "got       1"]),
-    (lesson_09.check_busiest_cable, lambda *a: busiest_cable(*a)[:1], ["how many things", "got       1"]),
-    (lesson_09.check_layout_numbers, lambda *_: None, ["'NoneType'", "'tuple'"]),
+    (lesson_09.check_layout_numbers, lambda *a: layout_numbers(*a)[:1], ["what came back", "got       'tuple of 1'"]),
+    (lesson_09.check_rows_and_bytes, lambda *a: rows_and_bytes(*a)[:1], ["what came back", "got       'tuple of 1'"]),
+    (lesson_09.check_busiest_cable, lambda *a: busiest_cable(*a)[:1], ["what came back", "got       'tuple of 1'"]),
+    (lesson_09.check_layout_numbers, lambda *_: None, ["'NoneType'", "'tuple of 2'"]),
     (lesson_09.check_layout_numbers, without_samplers, ["got       16", "expected  24", "a sampler is a client"]),
     (lesson_09.check_layout_numbers, server_by_server, ["DGL_SERVER_ID counts", "10.0.0.7:31000"]),
-    (lesson_09.check_rows_and_bytes, lambda *_: None, ["'NoneType'", "'tuple'"]),
+    (lesson_09.check_rows_and_bytes, lambda *_: None, ["'NoneType'", "'tuple of 2'"]),
     (lesson_09.check_rows_and_bytes, all_rows_travel, ["got       2000", "expected  800", "shared memory"]),
     (lesson_09.check_rows_and_bytes, last_id_included, ["got       tensor (2,)", "not including"]),
-    (lesson_09.check_busiest_cable, lambda *_: None, ["'NoneType'", "'tuple'"]),
+    (lesson_09.check_busiest_cable, lambda *_: None, ["'NoneType'", "'tuple of 2'"]),
     (
         lesson_09.check_busiest_cable,
         lambda traffic, rate: busiest_cable(traffic, rate, lambda received, _sent: received),
