@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.batches.nodes import Batch, BatchLoader
+from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.data import Dataset
 from tutorial_lib.models.sage import GraphSAGE
 from tutorial_lib.tasks.node import NodeTask, TrainData
@@ -69,22 +68,6 @@ def distributed_accuracy(predictions: Tensor, labels: Tensor) -> float:
     """
     correct = int((predictions == labels).sum())
     return accuracy(*sum_over_ranks([correct, len(labels)]))
-
-
-class VisitLog:
-    """Hands on the batches of a loader and remembers their seed nodes."""
-
-    def __init__(self, loader: BatchLoader) -> None:
-        self.loader = loader
-        self.seeds: list[Tensor] = []
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self.loader:
-            self.seeds.append(batch.seeds)
-            yield batch
 
 
 def save_best(model: GraphSAGE, path: Path) -> None:

@@ -73,7 +73,7 @@ def rounded(value: Any, digits: int) -> Any:
 
 def _equal(got: Any, expected: Any) -> bool:
     if isinstance(expected, Tensor):
-        return isinstance(got, Tensor) and got.dtype == expected.dtype and torch.equal(got, expected)
+        return isinstance(got, Tensor) and bool(got.dtype == expected.dtype and torch.equal(got, expected))
     if isinstance(got, np.generic) or (isinstance(got, Tensor) and got.dim() == 0):
         got = plain(got)
     if type(expected) is float and type(got) is int:

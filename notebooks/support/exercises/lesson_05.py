@@ -47,7 +47,8 @@ def check_average_gradients(average_gradients: Callable[[nn.Module, int], None])
         model = nn.Linear(2, 1)
         model.weight.grad, model.bias.grad = torch.tensor([weight]), torch.tensor(bias)
         average_gradients(model, examples)
-        return [round(value, 4) for p in model.parameters() for value in p.grad.flatten().tolist()]
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        return [round(value, 4) for gradient in gradients for value in gradient.flatten().tolist()]
 
     for case in GRADIENTS:
         sizes = [examples for examples, *_ in case]

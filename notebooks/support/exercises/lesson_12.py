@@ -72,7 +72,7 @@ LOOKED_AT = ("copy_to", "ssh_username", "ssh_port", "emulate", "machines", "wire
 def check_real_cluster(real_cluster: Callable[..., tuple[str, Sequence[str]]]) -> None:
     """Exercise 3: the address file and the command line are read as the finale reads them; nothing is contacted."""
     for row, wanted in CLUSTERS:
-        cluster = dict(zip(("addresses", "first_port", "shared", "login"), row, strict=True))
+        cluster: dict[str, Any] = dict(zip(("addresses", "first_port", "shared", "login"), row, strict=True))
         _check_cluster(real_cluster, cluster, wanted)
 
 

@@ -10,9 +10,11 @@ import signal
 import sys
 from typing import Any
 
-import torch.multiprocessing as mp
+import torch.multiprocessing
 
 from support.graphbolt_data import load_graphbolt
+
+mp: Any = torch.multiprocessing  # its hints lack spawn and the errors of spawn
 
 
 def hold(rank: int, dataset: Any) -> None:

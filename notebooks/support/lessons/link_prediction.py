@@ -73,7 +73,7 @@ def outcomes(events: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, 
     found: list[dict[str, Any]] = [{"epochs": [], "losses": [], "split": {}} for _ in range(count)]
     at: dict[int, int] = {}  # the run that a rank is in
     for event in events:
-        kind, rank = event["kind"], event.get("rank")
+        kind, rank = event["kind"], event.get("rank", -1)
         fields = {key: value for key, value in event.items() if key not in ("kind", "time", "rank", "local_rank")}
         if kind == "run":
             at[rank] = fields["number"]

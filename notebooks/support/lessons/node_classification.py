@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
-from support.multi_process import VisitLog, hush_dgl, save_best, share_of
+from support.multi_process import hush_dgl, save_best, share_of
 from tutorial_lib.batches.nodes import Batch
 from tutorial_lib.data import Dataset
 from tutorial_lib.models.sage import GraphSAGE
@@ -57,8 +57,8 @@ class Data:
     def of(cls, dataset: Dataset) -> Data:
         """The parts of a data set."""
         columns = dataset.graph.ndata
-        ids = [columns[f"{name}_mask"].nonzero().flatten() for name in ("train", "val", "test")]
-        return cls(dataset.graph, columns["feat"], columns["label"], *ids, dataset.num_classes)
+        train, val, test = (columns[f"{name}_mask"].nonzero().flatten() for name in ("train", "val", "test"))
+        return cls(dataset.graph, columns["feat"], columns["label"], train, val, test, dataset.num_classes)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Report:
         """The same as other ways to train tell it; for a rank that validated."""
         seconds = [end - start for what, start, end in self.spans if what == "train"]
         rows = enumerate(zip(self.losses, seconds, self.val, strict=True))
-        return [EpochResult(epoch, loss, took, right / count) for epoch, (loss, took, (right, count)) in rows]
+        return [EpochResult(epoch, loss, took, val[0] / val[1]) for epoch, (loss, took, val) in rows if val]
 
     @contextlib.contextmanager
     def span(self, what: str) -> Iterator[None]:
@@ -255,6 +255,14 @@ def join_group(rank: int, world_size: int, job: Job) -> None:
         torch.cuda.set_device(job.devices[rank])
 
 
+def noted(loader: Iterable[Any], seeds: list[Tensor]) -> Iterator[Batch]:
+    """The batches of a loader; their seed nodes go into a list."""
+    for drawn in loader:
+        batch = Batch(*drawn)
+        seeds.append(batch.seeds)
+        yield batch
+
+
 def train(rank: int, world_size: int, data: Data, job: Job) -> Report:
     """The whole training of one rank."""
     join_group(rank, world_size, job)
@@ -266,13 +274,13 @@ def train(rank: int, world_size: int, data: Data, job: Job) -> Report:
     report, best = Report(), 0
     for epoch in range(job.epochs):
         loader = create_dataloader(rank, world_size, data, data.train_ids, job, seed=job.seed * 1000 + epoch)
-        log = VisitLog(Batch(*drawn) for drawn in loader)  # remembers the seed nodes
+        seeds: list[Tensor] = []
         with report.span("train"):
-            report.losses.append(train_one_epoch(model, optimizer, log, data, device))
+            report.losses.append(train_one_epoch(model, optimizer, noted(loader, seeds), data, device))
         found = validate(rank, world_size, model.module, data, job, report)
         report.val.append(found)
-        report.visited.append(torch.cat(log.seeds))
-        if rank == 0 and job.model_path and found[0] > best:
+        report.visited.append(torch.cat(seeds))
+        if rank == 0 and job.model_path and found and found[0] > best:
             best = found[0]
             save_best(model.module, Path(job.model_path))
     return report

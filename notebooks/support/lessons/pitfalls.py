@@ -10,13 +10,15 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.multiprocessing as mp
+import torch.multiprocessing
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from support.lessons.attempts import stderr_of_children
 from tutorial_lib.processes import fork
+
+mp: Any = torch.multiprocessing  # its hints lack spawn
 
 # ---- OpenMP and CUDA after a fork
 
@@ -83,7 +85,7 @@ def cuda_after_each(rank: int, world_size: int) -> list[tuple[str, str, str]]:
         return f"{torch.cuda.is_initialized()}|{in_a_fork(use_cuda)}"
 
     answers = {name: in_a_fork(lambda task=task: look(*task)) for name, task in calls_before_a_fork().items()}
-    return [(name, *answer.split("|", 1)) for name, answer in answers.items()]
+    return [(name, answer.split("|")[0], answer.split("|", 1)[1]) for name, answer in answers.items()]
 
 
 # ---- spawn

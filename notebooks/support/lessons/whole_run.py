@@ -78,7 +78,7 @@ def options_of(words: Sequence[str]) -> dict[str, Any]:
     if list(words[:1]) != ["finale"]:
         raise InputError(f"the command is {' '.join(words[:1]) or 'missing'}, not finale")
     finale = typer.main.get_command(app).commands["finale"]  # type: ignore[attr-defined]
-    wrong_usage = typer.BadParameter.__bases__[0]  # of click, or of the copy of click that typer carries
+    wrong_usage: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of click that typer carries
     try:
         options = finale.make_context("finale", list(words[1:])).params
     except typer.Exit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ def metagraph(nodes: Mapping[str, int], edges: Mapping[Relation, int], with_feat
     for name, (x, y) in PLACES.items():
         feature = "features, labels" if name in with_features else "no features"
         shape = "round,pad=0.01,rounding_size=0.02"
-        look = {"boxstyle": shape, "fc": FILLS[name], "ec": EDGES[name]}
+        look: dict[str, Any] = {"boxstyle": shape, "fc": FILLS[name], "ec": EDGES[name]}
         ax.add_patch(FancyBboxPatch((x - 0.11, y - 0.1), 0.22, 0.2, **look))
         write(ax, x, y, f"{name}\n{nodes[name]:,} nodes\n{feature}")
     curved = {("author", "field"): 0.1, ("field", "author"): 0.1}
@@ -40,7 +41,7 @@ def metagraph(nodes: Mapping[str, int], edges: Mapping[Relation, int], with_feat
 
 
 def _relation(ax: Axes, start: Point, end: Point, bend: float) -> None:
-    style = {"arrowstyle": "-|>", "mutation_scale": 13, "color": INK, "lw": 1.2}
+    style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 13, "color": INK, "lw": 1.2}
     ax.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", **style))
 
 

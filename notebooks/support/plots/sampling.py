@@ -46,7 +46,7 @@ def frontier(
     for hop in range(len(hops) + 1):
         marker, color = HOPS[hop]
         name = f"found by hop {hop}" if hop else "seed"
-        axes[-1].scatter([], [], 34, color, marker, label=name)
+        axes[-1].scatter([], [], 34, color, marker=marker, label=name)
     axes[-1].plot([], [], color=INK, lw=1, label="edge sampled by this hop")
     axes[-1].plot([], [], color=PALE, lw=1.2, label="other edge")
     fig.legend(loc="outside lower center", ncol=6)
@@ -61,7 +61,7 @@ def _every_edge(ax: Axes, points: Tensor, edges: tuple[Tensor, Tensor]) -> None:
 def _known_nodes(ax: Axes, points: Tensor, found: Mapping[int, int]) -> None:
     for hop, (marker, color) in enumerate(HOPS):
         nodes = [node for node, of_hop in found.items() if of_hop == hop]
-        ax.scatter(points[nodes, 0], points[nodes, 1], 34, color, marker, zorder=4)
+        ax.scatter(points[nodes, 0], points[nodes, 1], 34, color, marker=marker, zorder=4)
 
 
 def input_nodes(
