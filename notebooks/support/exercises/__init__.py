@@ -78,7 +78,7 @@ def _equal(got: Any, expected: Any) -> bool:
         got = plain(got)
     if type(expected) is float and type(got) is int:
         return got == expected
-    return type(got) is type(expected) and got == expected
+    return type(got) is type(expected) and bool(got == expected)
 
 
 def _short(value: Any, limit: int = 100) -> str:
