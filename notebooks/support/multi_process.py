@@ -1,8 +1,11 @@
-"""What a rank needs that trains with others on one machine: its share, its seed, what it visited, its best model."""
+"""What a rank needs that trains with others on one machine, its share and its best model; and a folder for a lesson."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -96,3 +99,17 @@ def load_best(path: str | Path, dataset: Dataset, config: TrainConfig) -> GraphS
 def hush_dgl() -> None:
     """No advice on CPU affinity from each loader of each rank in each epoch."""
     warnings.filterwarnings("ignore", message="Dataloader CPU affinity")
+
+
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder that goes with this process, however it ends: a small one waits for that, then removes the folder."""
+    folder = tempfile.TemporaryDirectory()
+    program = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
+    folder.watcher = subprocess.Popen(  # type: ignore[attr-defined]
+        [sys.executable, "-c", program, folder.name],
+        stdin=subprocess.PIPE,  # closed by the kernel when the last process that holds it has ended
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return folder

@@ -135,7 +135,7 @@ def test_first_weights_depend_on_the_seed_alone(small_dataset: Dataset) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_folder_goes_with_a_killed_process() -> None:
     code = (
-        "import os, signal; from support.lessons.node_classification import temporary_folder\n"
+        "import os, signal; from support.multi_process import temporary_folder\n"
         "print(temporary_folder().name, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -4,19 +4,14 @@ train
   ├─ join_group          unless whoever started the rank has made the process group
   ├─ init_model          the same first weights on every rank, wrapped in DistributedDataParallel
   ├─ create_dataloader   this rank's share of the nodes, a new share in each epoch
-  │    └─ UniformSampler a FrontierSampler: blocks, hop by hop
   ├─ train_one_epoch     the steps, under Join
-  ├─ validate_on_...     rank_0 alone while the others wait, or all_ranks with counts summed
-  └─ save_best           rank 0 keeps the best model
+  └─ validate_on_...     rank_0 alone while the others wait, or all_ranks with counts summed; rank 0 keeps the best
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -66,13 +61,10 @@ class Job:
     """How to train.
 
     Attributes:
-        devices: of rank 0, 1, ...
-        backend: of the process group, "gloo" or "nccl".
-        fanouts: neighbours per hop, outermost first; as many layers as hops.
-        batch_size: seed nodes of one step, over all ranks.
+        devices, backend: of rank 0, 1, ...; "gloo" or "nccl".
+        fanouts, batch_size: neighbours per hop, outermost first; seed nodes of one step, over all ranks.
         validate: "rank 0" or "all ranks".
-        init_method: address where the ranks meet; None when the process group is there already.
-        model_path: where rank 0 saves the best model; None: nowhere.
+        init_method, model_path: where the ranks meet (None: they have), and where rank 0 saves the best model.
     """
 
     devices: tuple[torch.device, ...] = (torch.device("cpu"),)
@@ -306,17 +298,3 @@ def memory_in_use(_rank: int, _world_size: int, graph: Any = None) -> dict[str, 
     memory = pss_of()
     dist.barrier()
     return memory
-
-
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that goes with this process, however it ends: a small one waits for that, then removes the folder."""
-    folder = tempfile.TemporaryDirectory()
-    program = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
-    folder.watcher = subprocess.Popen(  # type: ignore[attr-defined]
-        [sys.executable, "-c", program, folder.name],
-        stdin=subprocess.PIPE,  # closed by the kernel when the last process that holds it has ended
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    return folder
