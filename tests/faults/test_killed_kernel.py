@@ -42,9 +42,9 @@ rare = pytest.mark.faults
     ("name", "until"),
     [
         ("06_multi_gpu_node_classification.ipynb", "mp.spawn(ranks.train_and_write"),
-        pytest.param("08_graphbolt_multi_gpu.ipynb", "demo(ranks.rank_0_alone", marks=rare),
-        pytest.param("05_data_parallel_by_hand.ipynb", "run(lesson.unequal_steps, 5.0, False)", marks=rare),
-        pytest.param("07_ddp_pitfalls.ipynb", "attempt(two_ranks, pitfalls.train_uneven", marks=rare),
+        pytest.param("08_graphbolt_multi_gpu.ipynb", "demo(rank_0_alone", marks=rare),
+        pytest.param("05_data_parallel_by_hand.ipynb", "run(unequal_steps, 5.0, False)", marks=rare),
+        pytest.param("07_ddp_pitfalls.ipynb", "attempt(two_ranks, train_uneven", marks=rare),
     ],
 )
 @pytest.mark.whole_run

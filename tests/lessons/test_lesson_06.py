@@ -135,7 +135,7 @@ def test_first_weights_depend_on_the_seed_alone(small_dataset: Dataset) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_folder_goes_with_a_killed_process() -> None:
     code = (
-        "import os, signal; from support.lessons.node_classification import temporary_folder\n"
+        "import os, signal; from support.multi_process import temporary_folder\n"
         "print(temporary_folder().name, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -155,6 +155,3 @@ def test_pictures() -> None:
     first, second = plots.timelines({"one": [spans, spans], "two": [spans]}).axes
     assert [round(bar.get_width(), 6) for bar in first.patches] == [1.0, 0.5, 0.1] * 2
     assert [round(bar.get_x(), 6) for bar in second.patches] == [0.0, 1.0, 1.5]
-    rank = {"pss": 100 << 20, "private": 40 << 20}
-    texts = {text.get_text() for text in plots.memory({"fork": [rank, rank]}).axes[0].texts}
-    assert texts == {"100, of which 40 its own"}

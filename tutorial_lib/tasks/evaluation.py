@@ -33,7 +33,7 @@ def layerwise_inference(
     nodes: Any,
     batch_size: int,
     new_store: Callable[..., Any],
-    wait_for_all: Callable[[], None] = lambda: None,
+    wait_for_all: Callable[[], Any] = lambda: None,
     on_batch: OnBatch = no_pulse,
     place: Placement = CPU,
 ) -> Any:
@@ -122,7 +122,7 @@ def by_layers(
     nodes: Any,
     batch_size: int,
     new_store: Callable[..., Any],
-    wait_for_all: Callable[[], None] = lambda: None,
+    wait_for_all: Callable[[], Any] = lambda: None,
     on_batch: OnBatch = no_pulse,
     *,
     last: Callable[[Tensor], Tensor] = lambda h: h,
