@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
@@ -77,15 +78,19 @@ class JobPlan:
         return self.world_size * (1 + self.samplers)
 
     def to_json(self) -> str:
-        """One line, as sent to an agent."""
+        """One line, as sent to a machine."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> JobPlan:
         """Inverse of ``to_json``."""
-        fields = json.loads(text)
-        fields["machines"] = [Machine(**{**m, "cpus": tuple(m["cpus"])}) for m in fields["machines"]]
-        return cls(**fields)
+        return cls.from_fields(json.loads(text))
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> JobPlan:
+        """Inverse of ``asdict``, also after a way through JSON."""
+        machines = [Machine(**{**machine, "cpus": tuple(machine["cpus"])}) for machine in fields["machines"]]
+        return cls(**{**fields, "machines": machines})
 
     def log_folder(self, index: int) -> Path:
         """Where machine ``index`` writes its logs."""
