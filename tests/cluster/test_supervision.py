@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing.connection
 import os
 import shutil
@@ -211,8 +210,7 @@ def note_member(folder: Path, pid: int, role: str, index: int = 0, started: int 
     """What the hook would write for a process."""
     (folder / ".processes").mkdir(exist_ok=True)
     started = int(stat_of(pid)[STARTED]) if started is None else started
-    member = {"pid": pid, "parent": os.getpid(), "role": role, "index": index, "started": started}
-    (folder / ".processes" / f"{pid}.json").write_text(json.dumps(member))
+    (folder / ".processes" / f"{role}-{index}-{pid}-{os.getpid()}-{started}").touch()
 
 
 GROUPS = Path("/sys/fs/cgroup/memory")

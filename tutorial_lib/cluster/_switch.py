@@ -16,9 +16,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,12 +86,11 @@ def _machine_main(line: socket.socket, plan: dict[str, Any], index: int) -> None
     socket.send_fds(line, [str(index).encode()], fds)
     for fd in fds:
         os.close(fd)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that sigtimedwait returns
     while True:
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        signal.sigtimedwait([signal.SIGCHLD], 1.0)
+        try:
+            os.wait()
+        except ChildProcessError:
+            time.sleep(1.0)
 
 
 def _start_machine(line: socket.socket, plan: dict[str, Any], index: int) -> None:

@@ -56,13 +56,7 @@ class Process:
 
 
 class Agent:
-    """Runs one machine's share of a job; see the module docstring for its messages.
-
-    Args:
-        plan: of the job.
-        index: of this machine.
-        link: to the coordinator.
-    """
+    """Runs the share of machine ``index`` in a job; ``link`` leads to the coordinator."""
 
     def __init__(self, plan: JobPlan, index: int, link: Channel) -> None:
         self.plan, self.index, self.link = plan, index, link
@@ -235,11 +229,7 @@ class Agent:
 
 
 def end_descendants(reap: Callable[[], object]) -> None:
-    """Terminate, wait, kill: all descendants of this process, also those whose parent is gone.
-
-    Args:
-        reap: collects the children that have ended; called again and again.
-    """
+    """Terminate, wait, kill: all descendants of this process, also orphans; ``reap`` collects those that ended."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + TERM_SECONDS
         # Listed anew each time: a process may be forked after the others were told to end.
@@ -259,7 +249,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     link = Channel(0, 1, PLAN_SECONDS)
     try:
-        plan = JobPlan.from_fields(link.receive())
+        plan = JobPlan.from_json(link.receive())
     except TimeoutError:
         sys.exit(f"waited {PLAN_SECONDS:g} s for the plan from the coordinator")
     except EOFError:  # it has gone

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from tutorial_lib.cluster.channel import Channel
@@ -64,7 +63,7 @@ class Agents:
             self.open.add(index)
             self._selector.register(agent.stdout.fileno(), selectors.EVENT_READ, index)
             self._links.append(Channel(agent.stdout.fileno(), agent.stdin.fileno()))
-            self._links[index].put(asdict(self.remote))
+            self._links[index].put(self.remote.to_json())
 
     def tell_all(self, command: str) -> None:
         """``{"do": command}`` to every agent."""
@@ -138,16 +137,14 @@ class Agents:
             wait_or_kill(cleaner, max(0.0, deadline - time.monotonic()))
 
 
-@dataclass
 class Progress:
     """When the job last moved, and when each agent was last heard: an event of a trainer, a line in a log, computing or
     traffic anywhere is a move. A rank that spins in an endless loop counts as moving: only ``--timeout`` ends that.
     """
 
-    clock: Callable[[], float] = time.monotonic
-
-    def __post_init__(self) -> None:
-        self.moved = self._ticked = self.clock()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.moved = self._ticked = clock()
         self.heard: dict[int, float] = {}
 
     def tick(self) -> None:

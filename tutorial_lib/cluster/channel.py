@@ -104,15 +104,12 @@ class Channel:
         Raises:
             EOFError: the other side has ended.
         """
-        if b"\n" not in self._buffer:
-            if not self._ready(self._read, select.POLLIN, seconds):
-                return []
+        if b"\n" not in self._buffer and _ready(self._read, select.POLLIN, seconds):
             self._fill()
-        *lines, rest = self._buffer.split(b"\n")
-        self._buffer, found = rest, []
-        for line in lines:
+        found = []
+        while b"\n" in self._buffer:
             with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
+                found.append(json.loads(self._line()))
         return [message for message in found if isinstance(message, dict)]
 
     def mark_start(self) -> None:
@@ -145,7 +142,6 @@ class Channel:
     def read(self, size: int) -> bytes:
         """At least one byte, at most ``size``."""
         if not self._buffer:
-            self._await(self._read, select.POLLIN)
             self._fill()
         return self._cut(size)
 
@@ -159,7 +155,6 @@ class Channel:
 
     def _line(self) -> bytes:
         while (end := self._buffer.find(b"\n")) < 0:
-            self._await(self._read, select.POLLIN)
             self._fill()
         return self._cut(end + 1)[:-1]
 
@@ -169,6 +164,7 @@ class Channel:
         return chunk
 
     def _fill(self) -> None:
+        self._await(self._read, select.POLLIN)
         chunk = os.read(self._read, CHUNK)
         if not chunk:
             raise EOFError("the connection ended")
@@ -176,13 +172,13 @@ class Channel:
 
     def _await(self, descriptor: int, event: int) -> None:
         start = time.monotonic()
-        while not self._ready(descriptor, event, POLL_SECONDS):
+        while not _ready(descriptor, event, POLL_SECONDS):
             self.watch.look(f"waiting for the machine (at most {self.seconds:g} s without a byte)")
             if time.monotonic() - start > self.seconds:
                 raise TimeoutError(f"nothing moved for {self.seconds:g} s")
 
-    @staticmethod
-    def _ready(descriptor: int, event: int, seconds: float) -> bool:
-        poll = select.poll()
-        poll.register(descriptor, event)
-        return bool(poll.poll(1000 * seconds))
+
+def _ready(descriptor: int, event: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    return bool(poll.poll(1000 * seconds))

@@ -82,7 +82,7 @@ class EmulatedCluster:
         ]
         self._fds: dict[str, list[int]] = {}
         self._line: socket.socket | None = None
-        self._switch: subprocess.Popen | None = None
+        self._leaving = contextlib.ExitStack()
 
     def __enter__(self) -> EmulatedCluster:
         if sys.platform != "linux":
@@ -103,9 +103,9 @@ class EmulatedCluster:
         raise EmulationUnavailable(message, _remedy(errors[0])) from None
 
     def _start_switch(self, user_namespace: bool) -> None:
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a message is read as a whole
+        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a message is read as a whole
         with theirs:
-            self._switch = subprocess.Popen(
+            switch = subprocess.Popen(
                 run_module(sys.executable, "tutorial_lib.cluster._switch"),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
@@ -118,13 +118,18 @@ class EmulatedCluster:
             "shm_bytes": self.shm_bytes,
             "user_namespace": user_namespace,
         }
-        self._line.sendall(json.dumps(plan).encode())
+        self._leaving.callback(wait_or_kill, switch, 10)  # its child is pid 1 of the emulation and dies with it
+        self._leaving.callback(line.close)
+        self._line = line
+        line.sendall(json.dumps(plan).encode())
         while len(self._fds) < len(self.machines):
             message, fds = self._receive("the emulated machines to be set up")
             if not fds:
                 report = json.loads(message)
                 raise OSError(report["errno"], report["step"])
             self._fds[self.machines[int(message)].name] = fds
+            for fd in fds:
+                self._leaving.callback(os.close, fd)
 
     def _receive(self, what: str) -> tuple[bytes, list[int]]:
         """The next message of the process behind the machines, and the open files that came with it."""
@@ -166,15 +171,8 @@ class EmulatedCluster:
 
     def __exit__(self, *_exc: object) -> None:
         """Switch the machines off: everything that runs on them is killed by the kernel."""
-        for fd in [fd for fds in self._fds.values() for fd in fds]:
-            os.close(fd)
-        self._fds = {}
-        if self._line is not None:
-            self._line.close()
-            self._line = None
-        if self._switch is not None:
-            wait_or_kill(self._switch, 10)  # its child is pid 1 of the emulation and dies with it
-            self._switch = None
+        self._leaving.close()
+        self._fds, self._line = {}, None
 
 
 def _remedy(error: OSError) -> str:

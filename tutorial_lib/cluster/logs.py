@@ -40,12 +40,7 @@ def tail(path: Path) -> list[str]:
 
 
 def who_failed(logs: Path, code: int) -> tuple[str, int, int]:
-    """Role, index and exit code of the trainer that torchrun named as its first failure, else of torchrun itself.
-
-    Args:
-        logs: the machine's folder.
-        code: of torchrun.
-    """
+    """Role, index and exit code of the trainer that torchrun named as its first failure, else ``code`` of torchrun."""
     match = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", _end_of(logs / log_name("torchrun", 0)))
     if match and (logs / log_name("trainer", int(match[2]))).exists():
         return "trainer", int(match[2]), int(match[1])

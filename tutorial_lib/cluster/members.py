@@ -1,14 +1,13 @@
 """The processes of a job on a machine: who they are, and where each stands (its Python stacks, and that in one line).
 
-`hook/sitecustomize.py` has each process write down who it is in ``.processes/PID.json``, and its stacks in
-``.processes/PID.stacks`` when signal 63 arrives. The signal is answered in C, so also by a process that waits in a
-collective or for a DGL server.
+`hook/sitecustomize.py` has each process make a file ``.processes/ROLE-INDEX-PID-PARENT-STARTED``, and write its stacks
+there when signal 63 arrives. The signal is answered in C, so also by a process that waits in a collective or for a DGL
+server.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -34,11 +33,12 @@ class Member:
     ``started`` is when, as the kernel counts (field 22 of /proc/PID/stat): with the number it names one process only.
     """
 
-    pid: int
-    parent: int
     role: str
     index: int
+    pid: int
+    parent: int
     started: int
+    dump: Path  # of its stacks
 
     def stat(self) -> list[str] | None:
         """As ``stat_of``; None also when another process has the number by now."""
@@ -93,9 +93,9 @@ def main_thread(text: str) -> list[tuple[str, int, str]]:
 def members(folder: Path) -> list[Member]:
     """The processes of a machine, by its log folder, that have told who they are, also those that have ended."""
     found = []
-    for path in sorted((folder / FOLDER).glob("*.json")):
-        with contextlib.suppress(OSError, ValueError):
-            found.append(Member(**json.loads(path.read_text())))
+    for path in sorted((folder / FOLDER).glob("*-*-*-*-*")):
+        role, *numbers = path.name.split("-")
+        found.append(Member(role, *map(int, numbers), dump=path))
     return found
 
 
@@ -111,7 +111,7 @@ def collect(folder: Path) -> list[Stack]:
 
     A stopped process answers once it goes on, so it is continued; the job is about to be ended anyway.
     """
-    asked: list[tuple[Member, str, Path]] = []
+    asked: list[tuple[Member, str]] = []
     for member in members(folder):
         fields = member.stat()
         with contextlib.suppress(OSError):
@@ -119,9 +119,9 @@ def collect(folder: Path) -> list[Stack]:
                 os.kill(member.pid, DUMP_SIGNAL)
                 if fields[0] in ("T", "t"):
                     os.kill(member.pid, signal.SIGCONT)
-                asked.append((member, fields[0], folder / FOLDER / f"{member.pid}.stacks"))
-    wait_until_written(lambda: [path.stat().st_size if path.exists() else 0 for *_, path in asked], DUMP_SECONDS)
-    return [Stack(m.role, m.index, m.pid, state, _text(path)) for m, state, path in asked]
+                asked.append((member, fields[0]))
+    wait_until_written(lambda: [m.dump.stat().st_size if m.dump.exists() else 0 for m, _ in asked], DUMP_SECONDS)
+    return [Stack(m.role, m.index, m.pid, state, _text(m.dump)) for m, state in asked]
 
 
 def _text(dump: Path) -> str:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
@@ -84,11 +83,7 @@ class JobPlan:
     @classmethod
     def from_json(cls, text: str) -> JobPlan:
         """Inverse of ``to_json``."""
-        return cls.from_fields(json.loads(text))
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> JobPlan:
-        """Inverse of ``asdict``, also after a way through JSON."""
+        fields = json.loads(text)
         machines = [Machine(**{**machine, "cpus": tuple(machine["cpus"])}) for machine in fields["machines"]]
         return cls(**{**fields, "machines": machines})
 
@@ -161,14 +156,12 @@ def environment_text(plan: JobPlan) -> str:
     machine, trainer_threads = plan.machines[0], plan.omp_threads or f"CPUs / {plan.trainers}"
     threads = f"({plan.server_threads} in a server, {trainer_threads} in a trainer)"
     added = added_environment(plan, 0, machine.interface or f"(that of {machine.address})", threads)
-    return "\n".join(
-        [
-            f"added to the environment of each process on {machine.name} (docs/patches.md says what the hook does):",
-            *(f"  {name}={value}" for name, value in added.items()),
-            "  of a server: DGL_ROLE=server, DGL_SERVER_ID, TUTORIAL_INDEX; of a trainer: DGL_ROLE=client, "
-            "TUTORIAL_TRAINER_PID, and what torchrun sets; of both: TUTORIAL_SOCKETS",
-        ]
+    heading = f"added to the environment of each process on {machine.name} (docs/patches.md says what the hook does):"
+    by_role = (
+        "  of a server: DGL_ROLE=server, DGL_SERVER_ID, TUTORIAL_INDEX; of a trainer: DGL_ROLE=client, "
+        "TUTORIAL_TRAINER_PID, and what torchrun sets; of both: TUTORIAL_SOCKETS"
     )
+    return "\n".join([heading, *(f"  {name}={value}" for name, value in added.items()), by_role])
 
 
 def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[str, str]:

@@ -74,21 +74,17 @@ def role_of_this_process():
 
 
 def register(role, index):
-    """Write down who we are, and dump all Python stacks to a file of our own on a signal that nobody else uses."""
+    """A file whose name says who we are; it gets all Python stacks on a signal that nobody else uses."""
     import faulthandler
-    import json
     import signal
 
     folder = os.path.join(os.environ["TUTORIAL_LOG_DIR"], ".processes")
     os.makedirs(folder, exist_ok=True)
-    stacks = os.open(os.path.join(folder, f"{os.getpid()}.stacks"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    with open("/proc/self/stat") as stat:
+        started = stat.read().rsplit(")", 1)[1].split()[19]  # the number may later be another process's
+    name = f"{role}-{index}-{os.getpid()}-{os.getppid()}-{started}"
+    stacks = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     faulthandler.register(signal.SIGRTMAX - 1, file=stacks, all_threads=True)
-    path = os.path.join(folder, f"{os.getpid()}.json")
-    with open(path + ".new", "w") as file, open("/proc/self/stat") as stat:
-        started = int(stat.read().rsplit(")", 1)[1].split()[19])  # the number may later be another process's
-        member = {"pid": os.getpid(), "parent": os.getppid(), "role": role, "index": index, "started": started}
-        json.dump(member, file)
-    os.rename(path + ".new", path)
 
 
 def end_with_parent():
