@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -19,6 +18,7 @@ from commands import wait_until
 
 from tutorial_lib.cluster.coordinator import Coordinator, Limits
 from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.members import Member, members
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Cluster, Machine, write_ip_config
 from tutorial_lib.partition import Partition
@@ -87,14 +87,12 @@ class RunningJob:
     def pid(self, machine: Machine, role: str, index: int = 0) -> int:
         """Process number, as counted on that machine, of a process that has told who it is; or of torchrun."""
         if role == "torchrun":
-            trainer = self._member(machine, "trainer", 0)
-            return trainer["parent"]
-        return self._member(machine, role, index)["pid"]
+            return self._member(machine, "trainer", 0).parent
+        return self._member(machine, role, index).pid
 
-    def _member(self, machine: Machine, role: str, index: int) -> dict:
-        folder = Path(self.plan.log_dir) / machine.name / ".processes"
-        found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-        return next(member for member in found if (member["role"], member["index"]) == (role, index))
+    def _member(self, machine: Machine, role: str, index: int) -> Member:
+        found = members(Path(self.plan.log_dir) / machine.name)
+        return next(member for member in found if (member.role, member.index) == (role, index))
 
     def signal(self, machine: Machine, role: str, number: signal.Signals, index: int = 0) -> None:
         """Send a signal to one process; the clock of the fault starts now."""

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from fault_support import CLEAN_EXIT_SECONDS, plan_of
 
-from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits, how_it_ended
+from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.shm import dgl_segments
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, how_it_ended
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import Partition

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from tutorial_lib.cluster.channel import Channel, Watch
-from tutorial_lib.cluster.failure import how_it_ended
 from tutorial_lib.cluster.spec import Cluster, Machine, wait_or_kill
 from tutorial_lib.cluster.transfer import Entry, receive_files, send_files
-from tutorial_lib.errors import JobError, TutorialError
+from tutorial_lib.errors import JobError, TutorialError, how_it_ended
 
 AT_ONCE = 8
 T = TypeVar("T")

@@ -6,7 +6,8 @@ name of graph or job: two jobs on one /dev/shm overwrite each other's. Other nam
 
 So an agent leaves a **marker** beside them, ``tutorial_lib-job-PID-*.json``, and keeps it locked (``flock``) while
 it lives. The kernel drops the lock when the agent ends, however it ends. Thus a marker without a lock means a dead
-job, also when its process number is in use again, or counts in the process list of another container.
+job, also when its process number is in use again, or counts in the process list of another container. Beside it lies
+a folder for the sockets over which the samplers hand on open files: its name is short, and it goes with the marker.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import stat
 import tempfile
 import time
@@ -23,8 +25,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
-
-from tutorial_lib.cluster.sockets import remove_abandoned
 
 SHM = Path("/dev/shm")
 MARKER = "tutorial_lib-job-"
@@ -79,6 +79,11 @@ def _unlink_own(names: Iterable[str]) -> list[str]:
     return sorted(removed)
 
 
+def sockets_of(marker: Path) -> Path:
+    """The folder beside a marker; a socket's path may have 107 bytes."""
+    return marker.with_name(f"dgl-job-{marker.stem.removeprefix(MARKER)}")
+
+
 @contextlib.contextmanager
 def job_marker(graph_name: str | None, before: set[str]) -> Iterator[Path]:
     """While the block runs, /dev/shm says that this process has a job there; the marker is removed after it.
@@ -101,8 +106,10 @@ def job_marker(graph_name: str | None, before: set[str]) -> Iterator[Path]:
             file.flush()
             os.fchmod(number, 0o644)  # other users may look, too
             os.rename(temporary, path)
+            sockets_of(path).mkdir(mode=0o700)
             yield path
         finally:
+            shutil.rmtree(sockets_of(path), ignore_errors=True)
             for name in (temporary, path):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name)
@@ -212,7 +219,6 @@ def clean_leftovers() -> list[str]:
 
     A marker goes with the last file; while a process uses one, both are kept for the next time.
     """
-    remove_abandoned()
     removed: list[str] = []
     for job in leftovers().dead:
         with contextlib.suppress(OSError), _opened_marker(job.marker) as file:
@@ -221,6 +227,7 @@ def clean_leftovers() -> list[str]:
             if os.fstat(file.fileno()).st_nlink:
                 removed += _unlink_own(job.files)
                 if not job.in_use:
+                    shutil.rmtree(sockets_of(SHM / job.marker), ignore_errors=True)
                     _unlink_own([job.marker])
     return sorted(removed)
 

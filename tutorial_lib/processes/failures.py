@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal as signals
-
-from tutorial_lib.errors import JobError
+from tutorial_lib.errors import JobError, signal_name
 
 TAIL_LINES = 10
 # What gloo, the trainers' store or a pipe says in a process whose peer has died: an effect, not the cause. A pattern.
@@ -46,16 +44,6 @@ class RanksTimedOut(JobError):
         super().__init__("\n".join([message, *details]), remedy)
         self.ranks = ranks
         self.stacks = stacks
-
-
-def signal_name(exit_code: int | None) -> str | None:
-    """``-9`` to ``SIGKILL``; None for a code that is no signal's."""
-    if exit_code is None or exit_code >= 0:
-        return None
-    try:
-        return signals.Signals(-exit_code).name
-    except ValueError:
-        return f"signal {-exit_code}"
 
 
 def describe_exit(exit_code: int) -> str:

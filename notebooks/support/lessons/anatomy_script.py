@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tutorial_lib.cluster.traffic import received_by_peer
+from tutorial_lib.cluster.network import received_by_peer
 
 POLL_SECONDS = 0.05
 
