@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 import subprocess
 import sys
@@ -160,3 +161,13 @@ def test_pictures() -> None:
     rank = {"pss": 100 << 20, "private": 40 << 20}
     texts = {text.get_text() for text in plots.memory({"fork": [rank, rank]}).axes[0].texts}
     assert texts == {"100, of which 40 its own"}
+
+
+def test_memory_is_in_bytes_and_consistent() -> None:
+    memory = ranks.pss_of()
+    assert memory["rss"] == memory["private"] + memory["shared"]
+    assert memory["private"] <= memory["pss"] <= memory["rss"]
+    # From the kernel itself: malloc may reuse what other tests have freed.
+    with mmap.mmap(-1, 80_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
+        block.write(bytes(80_000_000))
+        assert ranks.pss_of()["private"] - memory["private"] > 70_000_000
