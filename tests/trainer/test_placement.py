@@ -10,7 +10,7 @@ from commands import events_of, train, tutorial
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
-from tutorial_lib.models.plain_sage import PlainSAGEConv
+from tutorial_lib.models.sage import PlainSAGEConv
 from tutorial_lib.processes.devices import assign
 from tutorial_lib.trainer import placement
 from tutorial_lib.trainer.config import TrainConfig

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
 import os
@@ -121,7 +120,8 @@ def fork_safety() -> ForkSafety:
     answer is about new ones only.
     """
     torch = sys.modules.get("torch")
-    cuda, driver, openmp = bool(torch is not None and torch.cuda.is_initialized()), _driver_open(), _openmp()
+    cuda, openmp = bool(torch is not None and torch.cuda.is_initialized()), _openmp()
+    driver = any(os.path.realpath(file).startswith(DRIVER_FILE) for file in Path("/proc/self/fd").iterdir())
     used = any(openmp.values()) or (None if None in openmp.values() else False)
     gnu = openmp.get(_GNU, 0) != 0
     reasons = []
@@ -143,14 +143,6 @@ def fork_safety() -> ForkSafety:
         reasons.append("no CUDA, no pool of OpenMP threads, no other Python thread: nothing that a fork would break")
     reasons.append("spawn starts a fresh interpreter and inherits none of this")
     return ForkSafety(cuda, driver, used, fork, tuple(reasons))
-
-
-def _driver_open() -> bool:
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{fd}").startswith(DRIVER_FILE):
-                return True
-    return False
 
 
 def _openmp() -> dict[str, int | None]:
