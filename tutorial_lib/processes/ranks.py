@@ -205,10 +205,11 @@ def _check(fn: Any, nprocs: Any, timeout: Any, threads: Any) -> None:
 
 
 def _start(method: str, plan: Plan, ranks: list[_Rank]) -> Any:
-    """Let torch start the ranks."""
+    """Let torch start the ranks. Libraries that a spawned one loads first take their threads from its environment."""
     from torch.multiprocessing.spawn import start_processes
 
-    children = set(multiprocessing.active_children())
+    children, before = set(multiprocessing.active_children()), os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(plan.threads)
     try:
         started: Any = start_processes(rank_main, (plan,), len(ranks), join=False, start_method=method)
     except BaseException:  # Ctrl-C, or no more processes: torch does not say which have been started
@@ -216,6 +217,8 @@ def _start(method: str, plan: Plan, ranks: list[_Rank]) -> Any:
             child.kill()
         raise
     finally:
+        os.environ.pop("OMP_NUM_THREADS")
+        os.environ.update({} if before is None else {"OMP_NUM_THREADS": before})
         plan.call.picklers.clear()
     for rank, child in zip(ranks, started.processes, strict=True):
         rank.process = child
