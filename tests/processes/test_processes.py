@@ -117,7 +117,7 @@ def test_exception_keeps_its_type_and_traceback_and_ends_the_siblings(start: Cal
     begin = time.monotonic()
     with pytest.raises(ValueError, match=r"^rank 1 cannot go on$") as caught:
         start(rf.fail, 2, ("ValueError",), backend="gloo", timeout=LIMIT)
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 25  # a spawned rank needs 10 s to start on a busy machine
     text = str(caught.value.__cause__)
     assert "rank 1:" in text
     assert 'raise ValueError("rank 1 cannot go on")' in text
