@@ -17,7 +17,7 @@ import torch
 from gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_block, seconds_per_step, train_ranks
 from solution_support import lesson_source
 
-from tutorial_lib.models.plain_sage import PlainSAGEConv
+from tutorial_lib.models.sage import PlainSAGEConv
 from tutorial_lib.processes import spawn
 from tutorial_lib.trainer.placement import CPU, Placement, dgl_runs_on
 

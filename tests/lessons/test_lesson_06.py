@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 import subprocess
 import sys
@@ -155,3 +156,13 @@ def test_pictures() -> None:
     first, second = plots.timelines({"one": [spans, spans], "two": [spans]}).axes
     assert [round(bar.get_width(), 6) for bar in first.patches] == [1.0, 0.5, 0.1] * 2
     assert [round(bar.get_x(), 6) for bar in second.patches] == [0.0, 1.0, 1.5]
+
+
+def test_memory_is_in_bytes_and_consistent() -> None:
+    memory = ranks.pss_of()
+    assert memory["rss"] == memory["private"] + memory["shared"]
+    assert memory["private"] <= memory["pss"] <= memory["rss"]
+    # From the kernel itself: malloc may reuse what other tests have freed.
+    with mmap.mmap(-1, 80_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
+        block.write(bytes(80_000_000))
+        assert ranks.pss_of()["private"] - memory["private"] > 70_000_000

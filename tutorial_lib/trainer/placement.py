@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tutorial_lib.models.plain_sage import plain_blocks
+from tutorial_lib.models.sage import CscBlock
 from tutorial_lib.processes.devices import Assignment, assign
 from tutorial_lib.trainer.exchange import all_gather
 
@@ -43,7 +43,7 @@ class Placement:
 
     Attributes:
         backend: of the gradients: "gloo", "nccl", or "none" in a single process.
-        native: the layers are DGL's; else those of ``plain_sage``.
+        native: the layers are DGL's; else ``PlainSAGEConv``.
         reason: why it is so, for people.
         group: process group of the gradients; None is the default one.
     """
@@ -74,7 +74,7 @@ class Placement:
             return (blocks, *tensors)
         if self.native:
             return ([block.to(self.device) for block in blocks], *(self._copy(list(tensors))))
-        parts = plain_blocks(blocks)
+        parts = [CscBlock.of(block) for block in blocks]
         flat = [tensor for block in parts for tensor in (block.indptr, block.indices)]
         moved = iter(self._copy([*flat, *tensors]))
         blocks = [block.map(lambda _old: next(moved)) for block in parts]

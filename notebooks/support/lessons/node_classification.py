@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import dgl
+import psutil
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -30,7 +31,6 @@ from support.multi_process import hush_dgl, save_best, share_of
 from tutorial_lib.batches.nodes import Batch
 from tutorial_lib.data import Dataset
 from tutorial_lib.models.sage import GraphSAGE
-from tutorial_lib.processes import pss_of
 from tutorial_lib.trainer.exchange import sum_over_ranks
 from tutorial_lib.trainer.loop import EpochResult
 from tutorial_lib.trainer.seeding import seed_rank
@@ -284,6 +284,18 @@ def train_and_write(rank: int, world_size: int, data: Data, job: Job, folder: st
     report = train(rank, world_size, data, job)
     lines = {"losses": report.losses, "val": report.val, "visited": [ids.tolist() for ids in report.visited]}
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(lines))
+
+
+def pss_of() -> dict[str, int]:
+    """Memory of this process in bytes.
+
+    Returns:
+        ``rss``: every resident page, shared ones in full. ``pss``: each shared page divided by the number of processes
+        that map it, so that the sum over processes is what they use together. ``private``: pages of this process
+        alone. ``shared``: the rest.
+    """
+    memory: Any = psutil.Process().memory_full_info()
+    return {"rss": memory.rss, "pss": memory.pss, "private": memory.uss, "shared": memory.rss - memory.uss}
 
 
 def memory_in_use(_rank: int, _world_size: int, graph: Any = None) -> dict[str, int]:
