@@ -22,29 +22,35 @@ from tutorial_lib.errors import attempts
 CACHE_SECONDS = 1800.0
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
+def sha256_of(path: Path, at_work: Callable[[], None] = lambda: None) -> str:
+    """SHA-256 of a file's content, in hexadecimal; ``at_work`` is called at least once for each MiB."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
+            at_work()
     return digest.hexdigest()
 
 
-def check_file(path: Path, size: int | None, digest: str | None) -> str | None:
+def check_file(
+    path: Path, size: int | None, digest: str | None, at_work: Callable[[], None] = lambda: None
+) -> str | None:
     """What is wrong with a file, as the rest of a sentence that begins with its path; None: nothing.
 
     Args:
         size: in bytes; None: any.
         digest: SHA-256 in hexadecimal; None: the content is not read.
+        at_work: as of ``sha256_of``.
     """
     try:
         if not path.is_file():
             return "is missing"
         if size is not None and (found := path.stat().st_size) != size:
             return f"has {found} bytes, expected {size}"
-        if digest is not None and sha256_of(path) != digest:
+        if digest is not None and sha256_of(path, at_work) != digest:
             return "has other content than when it was written (checksum)"
+    except (TimeoutError, ConnectionError):  # of ``at_work``
+        raise
     except OSError as error:  # a bad sector
         return f"cannot be read: {error.strerror}"
     return None
@@ -59,18 +65,28 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError of the disk in the block names the file: of a full one, Python does not say which file."""
+    try:
+        yield
+    except (TimeoutError, ConnectionError):
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that a reader sees the old content or the new, never a part of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with temporary.open("x") as file:
-            json.dump(value, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:  # of a full disk, Python does not say which file
-        raise OSError(error.errno, error.strerror, str(path)) from None
+        with naming(path):
+            with temporary.open("x") as file:
+                json.dump(value, file, indent=2)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -118,6 +134,17 @@ def lock_holder(handle: int) -> str:
 
 
 @contextlib.contextmanager
+def open_folder(folder: Path) -> Iterator[int]:
+    """A descriptor of a folder, to lock it; made where there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def alone_in(folder: Path, seconds: float = CACHE_SECONDS) -> Iterator[bool]:
     """Lock a folder, which is made where there is none, against others that do the same; wait for them.
 
@@ -127,12 +154,11 @@ def alone_in(folder: Path, seconds: float = CACHE_SECONDS) -> Iterator[bool]:
     Raises:
         WaitedTooLong: the folder and the process that has it are named.
     """
-    handle = None
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        locked = None if handle is None else lock_now(handle)
+    with contextlib.ExitStack() as stack:
+        handle = locked = None
+        with contextlib.suppress(OSError):
+            handle = stack.enter_context(open_folder(folder))
+            locked = lock_now(handle)
         if handle is not None and locked is False:
             holder = lock_holder(handle)
             remedy = f"If {holder} does nothing any more, end it; or use another folder."
@@ -140,9 +166,6 @@ def alone_in(folder: Path, seconds: float = CACHE_SECONDS) -> Iterator[bool]:
                 if (locked := lock_now(handle)) is not False:
                     break
         yield bool(locked)
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 def wait_until_written(sizes: Callable[[], list[int]], seconds: float) -> None:
@@ -162,19 +185,17 @@ def output_to(path: Path) -> Iterator[None]:
     """Send standard output and error to a file, also what C++ code writes to the file descriptors."""
     sys.stdout.flush()
     sys.stderr.flush()
-    saved = [os.dup(1), os.dup(2)]
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(path.open("a"))
+        for number in (1, 2):
+            saved = os.dup(number)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, number)
+            os.dup2(log.fileno(), number)
         # Under Jupyter and pytest, Python's own streams do not end at descriptors 1 and 2.
-        with path.open("a") as text, contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-            yield
-    finally:
-        for number, copy in zip((1, 2), saved, strict=True):
-            os.dup2(copy, number)
-            os.close(copy)
-        os.close(log)
+        stack.enter_context(contextlib.redirect_stdout(log))
+        stack.enter_context(contextlib.redirect_stderr(log))
+        yield
 
 
 def graph_name_of(dataset_name: str) -> str:

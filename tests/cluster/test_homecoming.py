@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -16,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tutorial_lib.cluster import homecoming, manifests
-from tutorial_lib.cluster.delivery import Delivery, checkpoint_files
+from tutorial_lib.cluster.delivery import LIST, Delivery, Start, checkpoint_files, read_starts
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.failure import JobFailed
-from tutorial_lib.cluster.homecoming import LIST, Homecoming, Start, read_starts
+from tutorial_lib.cluster.homecoming import Homecoming
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.errors import JobError
 
@@ -86,13 +85,13 @@ class Lab:
 
     def homecoming(self) -> Homecoming:
         """Of a job that writes its results below the disk."""
-        self.results = f"{self.disk}/copy/.tutorial_lib/run-{os.urandom(4).hex()}"
-        plan = JobPlan(self.cluster.machines, [], "", "", f"{self.results}/logs", str(self.disk), 0)
+        plan = JobPlan(self.cluster.machines, [], "", "", "", str(self.disk), 0)
+        start = Start.of(plan, f"{self.disk}/copy", "run", logs="logs")
+        self.results = start.folder
         source = self.run.parent / "source.txt"
         source.write_text("a file of the workspace")
         given = {"source.txt": source, f"{self.results[len(str(self.disk)) + 6 :]}/job.json": source}
-        delivery = Delivery(plan, f"{self.disk}/copy", [given, given], self.results)
-        return Homecoming(self.cluster, delivery, self.run, self.events.append)
+        return Homecoming(self.cluster, Delivery(plan, [given, given], start), self.run, self.events.append)
 
     def epochs_at_home(self) -> list[int]:
         """Of the checkpoints that are at home and whole."""
@@ -108,8 +107,7 @@ class Lab:
         return found
 
     def newest_at_home(self) -> int:
-        manifest = manifests.read(self.run / "checkpoint" / manifests.NEWEST)
-        return 0 if manifest is None else manifest.epochs
+        return max([manifest.epochs for manifest in manifests.kept(self.run)], default=0)
 
     def wait_for(self, epochs: list[int], seconds: float = 10) -> None:
         deadline = time.monotonic() + seconds

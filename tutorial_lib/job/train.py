@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.coordinator import Coordinator, Event, Limits
-from tutorial_lib.cluster.delivery import Delivery
-from tutorial_lib.cluster.homecoming import fetch_left, read_starts
+from tutorial_lib.cluster.delivery import Delivery, read_starts
+from tutorial_lib.cluster.homecoming import fetch_left
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
