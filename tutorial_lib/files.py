@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tutorial_lib.errors import attempts
 
@@ -66,29 +66,48 @@ def flush(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """An OSError of the disk in the block names the file: of a full one, Python does not say which file."""
+def replacing(path: Path, mode: int = 0o666, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file that takes the place of ``path`` when the block ends well: readers see the old content or the new.
+
+    It is locked while it is open, which tells it from those of killed processes (``remove_abandoned``). The umask is
+    taken off its mode. ``durable``: on the disk then. An OSError of the disk names ``path``: of a full one, Python does
+    not say which file.
+    """
     try:
-        yield
-    except (TimeoutError, ConnectionError):
+        while True:
+            temporary = path.with_name(f".{path.name[:50]}.{os.getpid()}-{secrets.token_hex(4)}")
+            descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+            if lock_now(descriptor) is not False and os.fstat(descriptor).st_nlink:
+                break
+            os.close(descriptor)  # taken for an abandoned one before it was locked
+        try:
+            with open(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (TimeoutError, ConnectionError):  # of the block
         raise
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
+def remove_abandoned(folder: Path) -> None:
+    """Remove what ``replacing`` made in a folder for a process that was killed."""
+    for path in folder.glob(".*"):
+        if re.fullmatch(r"\..+\.\d+-[0-9a-f]{8}", path.name):
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                if lock_now(file.fileno()):
+                    path.unlink()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that a reader sees the old content or the new, never a part of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        with naming(path):
-            with temporary.open("x") as file:
-                json.dump(value, file, indent=2)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(json.dumps(value, indent=2).encode() + b"\n")
 
 
 def new_folder(parent: Path, prefix: str) -> Path:

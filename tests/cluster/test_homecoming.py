@@ -264,9 +264,10 @@ def test_each_machine_gets_of_the_checkpoints_what_it_needs(tmp_path):
     both = ["checkpoint/epoch-0002/", "checkpoint/epoch-0003/"]
     first = [f"{name}{file}" for name in both for file in ("embeddings-machine-0.safetensors", "model.safetensors")]
     shared = ["checkpoint/manifest-previous.json", "checkpoint/manifest.json"]
-    assert sorted(checkpoint_files(tmp_path, "machine-0", first=True)) == [*first, *shared]
+    start = Start("", "", "", {}, [("machine-0", ""), ("machine-1", "")], [])
+    assert sorted(checkpoint_files(tmp_path, start, "machine-0")) == [*first, *shared]
     second = [f"{name}embeddings-machine-1.safetensors" for name in both]
-    assert sorted(checkpoint_files(tmp_path, "machine-1", first=False)) == second
+    assert sorted(checkpoint_files(tmp_path, start, "machine-1")) == second
 
 
 def test_a_start_that_was_continued_gives_its_logs_only(lab):

@@ -176,7 +176,7 @@ def test_a_full_disk_there_is_named_with_machine_and_file(emulation, source, tmp
         left = cluster.popen(machine, ["ls", "-AR", str(target)], stdout=subprocess.PIPE, text=True).communicate()[0]
     assert caught.value.message.startswith("copying to machine-0: OSError: [Errno 28] No space left on device")
     assert f"{target}/deep/large" in caught.value.message
-    assert ".copying" not in left
+    assert ".large" not in left
     saw("the disk of a machine is full while files are copied to it", caught.value, "at once")
 
 
@@ -211,7 +211,7 @@ def test_what_a_killed_copy_left_is_removed_by_the_next_and_nothing_of_the_user_
         started[0].kill()
 
     (target / "deep").mkdir(parents=True)
-    mine = [target / "deep" / ".copying-notes", target / "deep" / ".copying"]
+    mine = [target / "deep" / ".large.notes", target / "deep" / ".large.123-notes"]
     for path in mine:
         path.write_text("mine")
     with pytest.raises(JobError, match="killed by signal 9"):

@@ -15,7 +15,8 @@ import pytest
 from tutorial_lib.data.cache import ArrayCache
 from tutorial_lib.errors import InputError, WaitedTooLong
 from tutorial_lib.files import alone_in, new_folder, write_json
-from tutorial_lib.job.folder import EventLog, Reporter, check_run_folder, default_run_folder, own_run_folder
+from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.folder import EventLog, check_run_folder, default_run_folder, own_run_folder
 from tutorial_lib.job.launch import LaunchRequest, launch
 
 HOLD = """

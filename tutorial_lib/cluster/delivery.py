@@ -137,23 +137,16 @@ class Delivery:
             log_dir=f"{results}/{start.logs}",
         )
         files = _own_files(everything, plan)
-        for k, machine in enumerate(plan.machines):
-            saved = checkpoint_files(out, machine.name, first=k == 0)
-            files[k] |= {f"{own}/{file}": path for file, path in saved.items()}
+        for machine, its in zip(plan.machines, files, strict=True):
+            its |= {f"{own}/{name}": path for name, path in checkpoint_files(out, start, machine.name).items()}
         return cls(remote, files, start)
 
 
-def checkpoint_files(run: Path, machine: str, *, first: bool) -> dict[str, Path]:
-    """What a machine needs of the checkpoints in a run folder: its own rows; the first one also what all share."""
-    files = {}
-    for manifest in manifests.kept(run):
-        if first:
-            files[f"{manifests.FOLDER}/{manifest.path.name}"] = manifest.path
-        for name, about in manifest.files.items():
-            path = manifest.path.parent / manifest.folder / name
-            if (about["machine"] == machine or (first and about["machine"] is None)) and path.is_file():
-                files[f"{manifests.FOLDER}/{manifest.folder}/{name}"] = path
-    return files
+def checkpoint_files(run: Path, start: Start, machine: str) -> dict[str, Path]:
+    """What a machine needs of the checkpoints in a run folder: what would come home from there."""
+    kept = manifests.kept(run)
+    names = [name for manifest in kept for name in (f"{manifests.FOLDER}/{manifest.path.name}", *manifest.files)]
+    return {name: run / name for name in names if start.owner(name) == machine and (run / name).is_file()}
 
 
 def _own_files(everything: Mapping[str, Path], plan: JobPlan) -> list[dict[str, Path]]:

@@ -1,9 +1,8 @@
 """What a job writes on machines that share no folder with this one comes home: while it runs, and at its end.
 
-What is still out there stands in the list of starts in the run folder, see ``delivery``. From each
-machine comes only what it owns: its logs and its rows of embeddings, which carry its name; everything else is the first
-machine's. Its folder there is removed when all of that is here and verified; ``python -m tutorial_lib fetch RUN``
-finishes what was broken off.
+From each machine comes only what it owns: its logs and its rows of embeddings, which carry its name; everything else is
+the first machine's. Its folder there is removed when all of that is here and verified. What is still out there stands
+in the run folder, see ``delivery``; ``python -m tutorial_lib fetch RUN`` finishes what was broken off.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import contextlib
 import shlex
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -87,7 +86,7 @@ class Homecoming:
         def one(machine: Machine, watch: Watch) -> int:
             return deliver(cluster, machine, files[machine.name], self.start.copy_to, COPY_SECONDS, watch)
 
-        for name, count in on_all(cluster.machines, one, self._say).items():
+        for name, count in on_all(cluster.machines, one, Watch(self._say)).items():
             if isinstance(count, TutorialError):
                 with contextlib.suppress(TutorialError):  # nothing has run, there is nothing to lose
                     bring(cluster, self.start, self.run, self._say)
@@ -152,32 +151,24 @@ class Homecoming:
         holders: set[str] = set()
         while self._holders != holders:
             holders = set(self._holders)
-            machines = [machine for machine in self.cluster.machines if machine.name in holders]
-            found = _fetch_own(self.cluster, machines, self.start, self.run, wanted, stopped=self._end.is_set)
-            for fetched in found.values():
+            watch = Watch(stopped=self._end.is_set)
+            for fetched in _fetch_own(self.cluster, holders, self.start, self.run, wanted, watch).values():
                 if isinstance(fetched, TutorialError):
                     raise fetched
             for manifest in manifests.kept(self.run, manifests.ARRIVED):
-                self._holders |= {about["machine"] for about in manifest.files.values() if about["machine"]}
+                self._holders |= {self.start.owner(name) for name in manifest.files}
         manifests.take_over(self.run)
 
 
 def on_all(
-    machines: Sequence[Machine],
-    work: Callable[[Machine, Watch], T],
-    say: Say = lambda _text: None,
-    stopped: Callable[[], bool] = lambda: False,
+    machines: Sequence[Machine], work: Callable[[Machine, Watch], T], watch: Watch
 ) -> dict[str, T | TutorialError]:
-    """Copy to or from several machines at once; by name, what came of it or the error.
-
-    Args:
-        say: takes lines about how far it is, of several threads.
-    """
+    """Copy to or from several machines at once, each in a thread; by name, what came of it or the error."""
     end = threading.Event()
 
     def one(machine: Machine) -> T | TutorialError:
         try:
-            return work(machine, Watch(say, lambda: end.is_set() or stopped()))
+            return work(machine, Watch(watch.say, lambda: end.is_set() or watch.stopped()))
         except TutorialError as error:
             return error
 
@@ -190,47 +181,42 @@ def on_all(
 
 def _fetch_own(
     cluster: Cluster,
-    machines: Sequence[Machine],
+    names: Container[str],
     start: Start,
     run: Path,
     wanted: Callable[[str], bool],
+    watch: Watch,
     *,
     remove: bool = False,
-    say: Say = lambda _text: None,
-    stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, Fetched | TutorialError]:
-    """The wanted files from the machines that own them, by machine; see ``transfer.fetch`` and ``on_all``."""
+    """The wanted files from those machines that own them, by machine; see ``on_all`` and ``transfer.fetch``."""
 
     def one(machine: Machine, watch: Watch) -> Fetched:
-        options = {"place": manifests.place, "remove": remove, "watch": watch}
         own = lambda name: wanted(name) and start.owner(name) == machine.name  # noqa: E731
+        options = {"place": manifests.place, "remove": remove, "watch": watch}
         return fetch(cluster, machine, start.folder, run, COPY_SECONDS, wanted=own, **options)
 
-    return on_all(machines, one, say, stopped)
+    return on_all([machine for machine in cluster.machines if machine.name in names], one, watch)
 
 
-def bring(cluster: Cluster, start: Start, run: Path, say: Say, *, tell: bool = False) -> list[str]:
+def bring(cluster: Cluster, start: Start, run: Path, say: Say) -> list[str]:
     """Bring home what a start has left on its machines; returns what could not be brought, a sentence for each machine.
 
     ``start.left`` loses the machines that have nothing left.
-
-    Args:
-        tell: say also what came well.
     """
     problems, addresses = [], dict(start.machines)
-    machines = [machine for machine in cluster.machines if machine.name in start.left]
-    for name, fetched in _fetch_own(cluster, machines, start, run, start.is_wanted, remove=True, say=say).items():
+    found = _fetch_own(cluster, start.left, start, run, start.is_wanted, Watch(say), remove=True)
+    for name, fetched in found.items():
         if isinstance(fetched, TutorialError):
             where = f"{name} ({addresses[name]}) still has its results in {start.folder}"
             problems.append(f"{fetched.message}; {where}")
             continue
         start.left.remove(name)
         size = sum(fetched.table[file][0] for file in fetched.needed)
-        text = f"{len(fetched.needed)} files, {size / 1e6:.1f} MB brought home, checksums verified"
+        if fetched.table:
+            say(f"{name}: {len(fetched.needed)} files, {size / 1e6:.1f} MB brought home, checksums verified")
         if not fetched.removed:
-            text += f"; {start.folder} is still there and could not be removed"
-        if tell or not fetched.removed:
-            say(f"{name}: {text if fetched.table or not fetched.removed else 'nothing was left there'}")
+            say(f"{name}: {start.folder} is still there and could not be removed")
     try:
         if not start.superseded and not manifests.take_over(run, last=True) and not problems:
             say("the newest checkpoint did not come whole; the one before it is kept")
@@ -246,7 +232,7 @@ def fetch_left(run: Path, say: Say) -> list[str]:
         # Not entered: a machine that cannot be reached is found when it is needed.
         cluster = SshCluster([Machine(*machine) for machine in start.machines], **start.ssh)
         try:
-            problems += bring(cluster, start, run, say, tell=True)
+            problems += bring(cluster, start, run, say)
         finally:
             write_starts(run, starts)
             cluster.__exit__()

@@ -19,7 +19,6 @@ from tutorial_lib.files import check_file, flush, write_json
 FOLDER = "checkpoint"
 NEWEST, BEFORE = "manifest.json", "manifest-previous.json"
 ARRIVED = ".arrived-"
-NEEDED = {"sha256", "machine"}
 # Exactly the names that ``checkpoint.save`` and ``export_weights`` give; of a machine's embeddings, its host name.
 _GENERATION = re.compile(r"epoch-(\d+)")
 _IN_GENERATION = re.compile(r"(model|optimizer|embeddings-[^/]+)\.safetensors")
@@ -27,20 +26,13 @@ _IN_GENERATION = re.compile(r"(model|optimizer|embeddings-[^/]+)\.safetensors")
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a manifest says of its files.
-
-    Attributes:
-        folder: name of the folder of its files, beside it.
-        epochs: number of the finished ones.
-        files: what it says of each, by name in the folder: "bytes", "sha256", and "machine", the name of the one that
-            holds it; None: the first one.
-    """
+    """What a manifest says: folder of its files, number of finished epochs, and name in the run folder -> SHA-256."""
 
     path: Path
     content: Mapping[str, Any]
     folder: str
     epochs: int
-    files: Mapping[str, Mapping[str, Any]]
+    files: Mapping[str, str]
 
 
 def place(name: str) -> str:
@@ -60,9 +52,9 @@ def kept(run: Path, prefix: str = "") -> list[Manifest]:
     for path in [run / FOLDER / f"{prefix}{name}" for name in (NEWEST, BEFORE)]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             content = json.loads(path.read_bytes())
-            folder, files = content["folder"], content["files"]
-            known = [number(f"{FOLDER}/{folder}/{name}") for name, about in files.items() if about.keys() >= NEEDED]
-            if len(known) == len(files) and None not in known:
+            folder = content["folder"]
+            files = {f"{FOLDER}/{folder}/{name}": about["sha256"] for name, about in content["files"].items()}
+            if all(number(name) is not None for name in files):
                 found.append(Manifest(path, content, folder, len(content["epochs"]), files))
     return found
 
@@ -77,7 +69,7 @@ def take_over(run: Path, *, last: bool = False) -> bool:
         Whether the newest that has arrived is taken, or one as new was here.
     """
     folder, here, came = run / FOLDER, kept(run), kept(run, ARRIVED)
-    whole = [manifest for manifest in came if _is_whole(folder / manifest.folder, manifest)]
+    whole = [m for m in came if not any(check_file(run / name, None, digest) for name, digest in m.files.items())]
     by_epochs = {manifest.epochs: manifest for manifest in [*reversed(here), *reversed(whole)]}
     chosen = [by_epochs[epochs] for epochs in sorted(by_epochs, reverse=True)[:2]]
     before = {manifest.path.name: manifest.content for manifest in here}
@@ -95,10 +87,6 @@ def take_over(run: Path, *, last: bool = False) -> bool:
         if found and path.name not in needed and (last or int(found[1]) < newest):
             remove_checkpoint(path)
     return complete
-
-
-def _is_whole(folder: Path, manifest: Manifest) -> bool:
-    return not any(check_file(folder / name, None, about["sha256"]) for name, about in manifest.files.items())
 
 
 def remove_checkpoint(path: Path) -> None:

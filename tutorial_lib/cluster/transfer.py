@@ -30,7 +30,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -39,14 +38,13 @@ from tutorial_lib.cluster.channel import CHUNK, Channel, Watch
 from tutorial_lib.cluster.failure import how_it_ended
 from tutorial_lib.cluster.spec import Cluster, Machine, wait_or_kill
 from tutorial_lib.errors import JobError, TutorialError
-from tutorial_lib.files import check_file, flush, lock_now, naming, sha256_of
+from tutorial_lib.files import check_file, flush, remove_abandoned, replacing, sha256_of
 
 MAX_FILES = 100_000
 MAX_OPEN = 200
 SKIPPED_FOLDERS = {"__pycache__", "runs", "node_modules"}
 PARTNER_SECONDS = 600.0  # the limit of the side that is started; the side that starts it has a shorter one, and ends it
 RESULTS = ".tutorial_lib"  # folder below a copy that gets the results; one folder in it for each start
-TEMPORARY = ".copying-"
 
 Table = dict[str, tuple[int, str, int]]  # by name: bytes, SHA-256, permission bits
 
@@ -117,14 +115,15 @@ def _receive_files(
         if not path.resolve().is_relative_to(folder):
             raise ValueError(f"{name!r} would lie outside of {folder}")
     for parent in {path.parent for path in paths.values()}:
-        _remove_abandoned(parent)
+        remove_abandoned(parent)
     needed = [name for name, path in paths.items() if check_file(path, *table[name][:2], channel.at_work)]
     channel.send(needed)
     total, done = sum(table[name][0] for name in needed), 0
     for name in needed:
         channel.where = f" ({name})"
         (left, checksum, mode), path, digest = table[name], paths[name], hashlib.sha256()
-        with naming(path), _in_place_of(path, mode) as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, mode & 0o777, durable=durable) as file:
             while left:
                 chunk = channel.read(min(left, CHUNK))
                 digest.update(chunk)
@@ -134,44 +133,12 @@ def _receive_files(
                 channel.watch.moved(done, total)
             if digest.hexdigest() != checksum:
                 raise ValueError(f"{path} arrived with another checksum; was it changed while it was copied?")
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
     if durable:
         for parent in {paths[name].parent for name in needed}:
             flush(parent)
     channel.where = ""
     channel.send({"received": len(needed)})
     return table, needed
-
-
-@contextlib.contextmanager
-def _in_place_of(path: Path, mode: int) -> Iterator[BinaryIO]:
-    """A file that becomes ``path`` when the block ends well. The kernel takes the umask off its mode.
-
-    It is locked as long as it is open, which tells it from the abandoned ones.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode & 0o777)
-        if lock_now(descriptor) is not False and os.fstat(descriptor).st_nlink:
-            break
-        os.close(descriptor)  # taken for an abandoned one before it was locked
-    try:
-        with open(descriptor, "wb") as file:
-            yield file
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Temporary files of ours that nobody holds any more: whoever wrote them was killed."""
-    for path in folder.glob(f"{TEMPORARY}{'[0-9a-f]' * 32}"):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            if lock_now(file.fileno()):
-                path.unlink()
 
 
 class Fetched(NamedTuple):

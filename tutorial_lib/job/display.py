@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal as human_bytes
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
@@ -20,7 +21,6 @@ from rich.text import Text
 
 from tutorial_lib.cluster.coordinator import Event, JobFailed
 from tutorial_lib.errors import TutorialError
-from tutorial_lib.job.folder import Reporter
 from tutorial_lib.trainer.events import PHASES
 
 BAR_WIDTH = 24
@@ -32,8 +32,8 @@ STAGES = {
 }
 
 
-class JobView(Reporter):
-    """The state of a job as far as its events tell, for a terminal (``RunDisplay``) and a notebook (``handle.Job``).
+class Reporter:
+    """Where a run tells how far it is. This one knows it, and shows nothing; ``RunDisplay`` and ``handle.Job`` do.
 
     Attributes:
         epochs: that will be trained; 0 if unknown.
@@ -57,37 +57,57 @@ class JobView(Reporter):
         """The run that begins has so many epochs."""
         self.epochs = epochs
 
+    def say(self, text: str, waiting: str = "") -> None:
+        """A line for a person; ``waiting``: what comes next."""
+        self.wait_for(waiting or text)
+
     def wait_for(self, text: str) -> None:
         """No steps for a while; ``text`` says why."""
         self.waiting, self.epoch = text, None
 
     def on_event(self, event: Event) -> None:
-        """Take an event; others than those of stages, steps and progress are ignored."""
-        if event["kind"] == "stage":
-            self.wait_for(STAGES[event["stage"]])
-        elif event["kind"] == "progress":
-            layer = f", layer {event['layer'] + 1} of {event['layers']}" if "layer" in event else ""
-            self.wait_for(f"{event['what']}{layer}: rank {event['rank']}, batch {event['batches']} of {event['of']}")
-        elif event["kind"] == "step":
+        """Take an event of a job: what each kind has is in ``trainer.events`` and ``cluster.coordinator``."""
+        kind = event["kind"]
+        if kind == "stage":
+            quiet = event["stage"] in ("checks", "leaving")
+            (self.wait_for if quiet else self.say)(STAGES[event["stage"]])
+        elif kind in ("copied", "warning"):
+            self.say(event["text"])
+        elif kind == "joined":
+            self.say(f"rank {event['rank']} joined on {event['machine']}", "training")
+        elif kind == "resumed":
+            if "damaged" in event:
+                self.say(f"{event['damaged']}; the one before it is used")
+            self.say(f"continuing after epoch {event['epochs']} from the checkpoint")
+        elif kind == "step":
             if event["epoch"] != self.epoch:
                 self.epoch, self.steps, self.losses, self.done = event["epoch"], 0, {}, {}
             self.steps = max(self.steps, event["steps"])
             self.losses[event["rank"]], self.done[event["rank"]] = event["loss"], event["step"] + 1
             for phase in PHASES:
                 self.seconds[phase] += event[phase]
+        elif kind == "epoch":
+            done, last = event["epoch"] + 1, self.epochs
+            scores = f"loss {event['loss']:.4f}  valid {event['val_score']:.4f}  {event['seconds']:.2f} s"
+            self.say(f"epoch {done:{len(str(last))}d}/{last}  {scores}", f"epoch {min(done + 1, last)} of {last}")
+        elif kind == "evaluating":
+            self.say("evaluating every node over all its neighbours", "evaluating")
+        elif kind == "progress":
+            layer = f", layer {event['layer'] + 1} of {event['layers']}" if "layer" in event else ""
+            self.wait_for(f"{event['what']}{layer}: rank {event['rank']}, batch {event['batches']} of {event['of']}")
 
     def text(self) -> str:
         """What is being waited for; or a bar with epoch, step (of the slowest rank that has begun the epoch) and loss
         (mean of the ranks' last), and in a second line the share of each phase in the seconds of all steps so far.
         """
-        if self.epoch is None:
+        if (epoch := self.epoch) is None:  # another thread may set it at any moment
             return self.waiting
         step, loss = min(self.done.values(), default=0), sum(self.losses.values()) / max(1, len(self.losses))
         bar = ("█" * (BAR_WIDTH * step // max(1, self.steps))).ljust(BAR_WIDTH, "·")
-        epoch = f"epoch {self.epoch + 1}{f'/{self.epochs}' if self.epochs else ''}"
+        number = f"epoch {epoch + 1}{f'/{self.epochs}' if self.epochs else ''}"
         total = sum(self.seconds.values()) or 1.0
         shares = "  ".join(f"{name} {seconds / total:.0%}" for name, seconds in self.seconds.items())
-        return f"{bar}  {epoch}  step {step}/{self.steps}  loss {loss:.4f}\n{shares}"
+        return f"{bar}  {number}  step {step}/{self.steps}  loss {loss:.4f}\n{shares}"
 
     def __rich__(self) -> Spinner:
         """The same for a terminal."""
@@ -95,7 +115,7 @@ class JobView(Reporter):
         return self._spinner
 
 
-class RunDisplay(JobView):
+class RunDisplay(Reporter):
     """Prints one line per thing worth knowing; only on a terminal, lines below show the running epoch as it goes."""
 
     def __init__(self, epochs: int = 0, console: Console | None = None) -> None:
@@ -113,44 +133,14 @@ class RunDisplay(JobView):
         self.live.stop()
 
     def say(self, text: str, waiting: str = "") -> None:
-        """One line, with the seconds since the start; ``waiting``: what comes next."""
+        """One line, with the seconds since the start."""
         self.console.print(f"{time.monotonic() - self.start:7.1f} s  {text}", soft_wrap=True)
-        self.wait_for(waiting or text)
+        super().say(text, waiting)
 
     def summary(self, result: dict[str, Any], out: Path) -> None:
         """The table at the end; paths stand below it, on lines of their own, so that they are never folded."""
         self.console.print(summary_table(result))
         self.console.print(f"run folder: {out}\nnotebooks:  make lab", soft_wrap=True)
-
-    def on_event(self, event: Event) -> None:
-        """Take an event of a job, see ``cluster.launch`` and ``events``."""
-        super().on_event(event)
-        kind = event["kind"]
-        if kind == "stage" and event["stage"] not in ("checks", "leaving"):
-            self.say(STAGES[event["stage"]])
-        elif kind in ("copied", "warning"):
-            self.say(event["text"])
-        elif kind == "joined":
-            self.say(f"rank {event['rank']} joined on {event['machine']}", "training")
-        elif kind == "epoch":
-            done, last = event["epoch"] + 1, self.epochs
-            scores = f"loss {event['loss']:.4f}  valid {event['val_score']:.4f}  {event['seconds']:.2f} s"
-            self.say(f"epoch {done:{len(str(last))}d}/{last}  {scores}", f"epoch {min(done + 1, last)} of {last}")
-        elif kind == "resumed":
-            if "damaged" in event:
-                self.say(f"{event['damaged']}; the one before it is used")
-            self.say(f"continuing after epoch {event['epochs']} from the checkpoint")
-        elif kind == "evaluating":
-            self.say("evaluating every node over all its neighbours", "evaluating")
-
-
-def human_bytes(count: float) -> str:
-    """``1234567`` to ``1.2 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
 
 
 def own_console() -> Console:
@@ -160,34 +150,25 @@ def own_console() -> Console:
     return Console(file=terminal, force_terminal=terminal is not None, markup=False, emoji=False, highlight=False)
 
 
-class _LastingFile(io.RawIOBase):
+class _LastingFile(io.FileIO):
     """A file descriptor that never fails: a week of training does not end because nobody reads its output any more.
 
     Attributes:
         lost: why something was not written, other than that its reader or its terminal is gone; else empty.
     """
 
-    def __init__(self, number: int) -> None:
-        self._number, self.lost = number, ""
-
-    def fileno(self) -> int:
-        return self._number
-
-    def isatty(self) -> bool:
-        return os.isatty(self._number)
-
-    def writable(self) -> bool:
-        return True
+    lost = ""
 
     def write(self, data: Any) -> int:
         try:
-            return os.write(self._number, data)
-        except BlockingIOError:  # another program has made this pipe or terminal so; its reader gets a moment
-            select.select([], [self._number], [], 1.0)
-            return 0 if select.select([], [self._number], [], 0)[1] else len(data)
+            if (written := super().write(data)) is not None:
+                return written
+            # Another program has made this pipe or terminal one that does not wait; its reader gets a moment.
+            select.select([], [self], [], 1.0)
+            return super().write(data) or len(data)
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
-                self.lost = error.strerror
+                self.lost = error.strerror or str(error)
             return len(data)
 
 
@@ -199,7 +180,7 @@ def lasting_stream(like: Any, number: int) -> io.TextIOWrapper:
     """
     by_line = like is None or like.line_buffering or like.write_through
     encoding = getattr(like, "encoding", None) or "utf-8"
-    file = io.BufferedWriter(_LastingFile(number))
+    file = io.BufferedWriter(_LastingFile(number, "w", closefd=False))
     return io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=by_line)
 
 

@@ -18,25 +18,13 @@ from typing import TYPE_CHECKING, Any
 from tutorial_lib.cluster.coordinator import Event
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of, lock_holder, lock_now, open_folder
+from tutorial_lib.job.display import Reporter
 from tutorial_lib.trainer import generations
 
 if TYPE_CHECKING:
     from tutorial_lib.trainer.config import TrainConfig
 
 NOT_EMPTY = "Choose another folder, or remove this one yourself."
-
-
-class Reporter:
-    """Where a run tells how far it is. This one says nothing; ``display.RunDisplay`` and ``handle.Job`` are others."""
-
-    def expect(self, epochs: int) -> None:
-        """The run that begins has so many epochs."""
-
-    def say(self, text: str) -> None:
-        """A line for a person."""
-
-    def on_event(self, event: Event) -> None:
-        """An event of the job: what each kind has is in ``events`` and ``cluster.coordinator``."""
 
 
 def default_run_folder(dataset_name: str) -> Path:

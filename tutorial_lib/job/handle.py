@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from rich.live import Live
 
 from tutorial_lib.cluster.coordinator import Coordinator, Event, JobFailed, Limits
 from tutorial_lib.errors import attempts
-from tutorial_lib.job.display import JobView, own_console
+from tutorial_lib.job.display import Reporter, own_console
 from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
@@ -66,13 +67,13 @@ def start_training(
     return Job(folder, title, train)
 
 
-class Job(JobView):
+class Job(Reporter):
     """A job that runs in the background, made by ``start_training``, and the reporter that the run tells how far it is.
 
     Attributes:
         out: its run folder.
         events: all events so far, as in ``events.jsonl``; see ``events``.
-        lines: what the command line would have printed so far.
+        lines: what the command line would have printed so far, less the times.
     """
 
     def __init__(self, out: Path, title: str, train: Callable[[Job], dict[str, Any]]) -> None:
@@ -82,16 +83,21 @@ class Job(JobView):
         self.lines: list[str] = []
         self._stopping = threading.Event()
         self._coordinator: Coordinator | None = None
-        self._result: dict[str, Any] = {}
-        self._error: BaseException | None = None
+        self._end: Future[dict[str, Any]] = Future()
+
+        def run() -> None:
+            try:
+                self._end.set_result(train(self))
+            except BaseException as error:  # raised again by watch, in the caller's thread
+                self._end.set_exception(error)
+
         # A daemon: the end of the process is not held up by it, and ends the machines.
-        self._thread = threading.Thread(target=self._run, args=[train], name="training job", daemon=True)
-        self._thread.start()
+        threading.Thread(target=run, name="training job", daemon=True).start()
 
     @property
     def running(self) -> bool:
         """Whether it has not ended yet."""
-        return self._thread.is_alive()
+        return not self._end.done()
 
     def watch(self, *, quiet: bool = False) -> dict[str, Any]:
         """Wait for the end and return the content of ``result.json``.
@@ -105,15 +111,13 @@ class Job(JobView):
         """
         try:
             with _screen(self._title, self, quiet=quiet) as update:
-                while self._thread.is_alive():
-                    self._thread.join(UPDATE_SECONDS)
+                while self.running:
+                    wait([self._end], UPDATE_SECONDS)
                     update()
         except KeyboardInterrupt:
             self.stop()
             raise
-        if self._error is not None:
-            raise self._error
-        return self._result
+        return self._end.result()
 
     def stop(self) -> None:
         """End the job and everything that it started; returns when that is done. Does nothing after its end.
@@ -126,25 +130,19 @@ class Job(JobView):
             self._coordinator.cancel(self._stopped())
         remedy = "Restart the kernel: everything that the job has started ends with it."
         for left in attempts(f"the job in {self.out} to end", STOP_SECONDS, pause=0, remedy=remedy):
-            self._thread.join(min(left, UPDATE_SECONDS))
+            wait([self._end], min(left, UPDATE_SECONDS))
             if not self.running:
                 return
-
-    def _run(self, train: Callable[[Job], dict[str, Any]]) -> None:
-        try:
-            self._result = train(self)
-        except BaseException as error:  # raised again by watch, in the caller's thread
-            self._error = error
 
     def started(self, coordinator: Coordinator) -> None:
         """Part of being the run's reporter: from now on the job can be stopped in the middle of a wait."""
         self._coordinator = coordinator
         self._check_stop()
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, waiting: str = "") -> None:
         """Part of being the run's reporter."""
         self.lines.append(text)
-        self.wait_for(text)
+        super().say(text, waiting)
         self._check_stop()
 
     def on_event(self, event: Event) -> None:
@@ -163,7 +161,7 @@ class Job(JobView):
 
 
 @contextmanager
-def _screen(title: str, view: JobView, *, quiet: bool) -> Iterator[Callable[[], None]]:
+def _screen(title: str, view: Reporter, *, quiet: bool) -> Iterator[Callable[[], None]]:
     """What this process can show on: an output of a cell, lines of a terminal, or nothing.
 
     The output of a cell is replaced in place. First and last it is the title alone: nbval, which ignores replacements,

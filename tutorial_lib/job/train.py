@@ -20,7 +20,8 @@ from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
-from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, Reporter, log_folder, own_run_folder, settings_of
+from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, own_run_folder, settings_of
 from tutorial_lib.job.layout import Layout, run_on_machines
 from tutorial_lib.job.result import distributed_result, result_of
 from tutorial_lib.job.source import DataSource
