@@ -27,8 +27,7 @@ import numpy as np
 from tutorial_lib.cluster.spec import read_ip_config, write_ip_config
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.job.display import Reporter
-from tutorial_lib.job.folder import NEW_RUN, Continuation, check_right_to_write, events_in, own_run_folder
+from tutorial_lib.job.folder import NEW_RUN, Continuation, Reporter, check_right_to_write, events_in, own_run_folder
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import dataset_description, load_partition_folder
