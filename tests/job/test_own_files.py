@@ -15,7 +15,8 @@ import pytest
 from tutorial_lib.data.cache import ArrayCache
 from tutorial_lib.errors import InputError, WaitedTooLong
 from tutorial_lib.files import alone_in, new_folder, write_json
-from tutorial_lib.job.folder import EventLog, Reporter, check_run_folder, default_run_folder, own_run_folder
+from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.folder import EventLog, check_run_folder, default_run_folder, own_run_folder
 from tutorial_lib.job.launch import LaunchRequest, launch
 
 HOLD = """
@@ -54,7 +55,7 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
     out = check_run_folder(tmp_path / "run")
     again = check_run_folder(tmp_path / "run")  # both have looked before either has written
     with EventLog(out, Reporter()) as log:
-        log.write({"kind": "stage"})
+        log.write({"kind": "stage", "stage": "checks"})
         written = (out / "events.jsonl").read_bytes()
         for resume in (False, True):
             with pytest.raises(InputError, match=f"another program is running in {out}: process {os.getpid()} "):

@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.data.ogb import PRODUCTS, SPECS
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.job.folder import Reporter, own_run_folder
+from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.folder import own_run_folder
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.cli import app

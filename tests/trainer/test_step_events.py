@@ -135,8 +135,9 @@ def test_the_terminal_shows_the_running_epoch_and_a_log_file_does_not(terminal):
         for step in range(4):
             for rank in (0, 1):
                 display.on_event(step_event(rank, step))
-        assert display.view.position() == "epoch 2/4  step 4/8  loss 2.5000"
-        assert display.view.shares().startswith("sampling 75%  pull 25%")
+        first, second = display.text().splitlines()
+        assert first == f"{12 * '█'}{12 * '·'}  epoch 2/4  step 4/8  loss 2.5000"
+        assert second.startswith("sampling 75%  pull 25%")
         display.live.refresh() if terminal else None
         display.on_event({"kind": "epoch", "epoch": 1, "loss": 2.5, "val_score": 0.5, "seconds": 1.0})
     shown = screen.getvalue()

@@ -40,10 +40,9 @@ class Watch:
     _start: float = field(default_factory=time.monotonic)
     _said: float = 0.0
 
-    def moved(self, done: int, total: int | None = None) -> None:
-        """So many bytes of so many are copied; without ``total``: read, for their checksums."""
-        copied = "checksums of" if total is None else f"{done / 1e6:.1f} of"
-        self.look(f"{copied} {(done if total is None else total) / 1e6:.1f} MB so far")
+    def moved(self, done: int, total: int) -> None:
+        """So many bytes of so many are copied."""
+        self.look(f"{done / 1e6:.1f} of {total / 1e6:.1f} MB so far")
 
     def look(self, text: str) -> None:
         """Say now and then how far it is; raise Stopped when the caller wants no more of it."""
@@ -128,10 +127,11 @@ class Channel:
         """One message."""
         self.write(json.dumps(message).encode() + b"\n")
 
-    def alive(self) -> None:
-        """A sign of work on something that moves no bytes; at most one a second, and never while bytes are expected."""
+    def at_work(self) -> None:
+        """A sign of work that moves no bytes, checksums; at most one a second, and never while bytes are expected."""
         if time.monotonic() - self._sent > ALIVE_SECONDS:
             self.send(None)
+        self.watch.look("comparing checksums")
 
     def receive(self) -> Any:
         """The next message; signs of work are skipped."""

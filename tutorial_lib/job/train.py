@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.coordinator import Coordinator, Event, Limits
-from tutorial_lib.cluster.delivery import Delivery
-from tutorial_lib.cluster.homecoming import fetch_left, read_starts
+from tutorial_lib.cluster.delivery import Delivery, read_starts
+from tutorial_lib.cluster.homecoming import fetch_left
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
@@ -21,7 +21,8 @@ from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
-from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, Reporter, log_folder, own_run_folder, settings_of
+from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, own_run_folder, settings_of
 from tutorial_lib.job.layout import Layout, run_on_machines
 from tutorial_lib.job.result import distributed_result, result_of
 from tutorial_lib.job.source import DataSource

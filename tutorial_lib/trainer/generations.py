@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib.cluster.manifests import remove_checkpoint
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file, flush, write_json
 
@@ -24,7 +25,6 @@ MANIFEST, PREVIOUS = "manifest.json", "manifest-previous.json"
 FRESH = "Start again without --resume, in another folder."
 # Exactly the names that ``checkpoint.save`` and ``export_weights`` give.
 _GENERATION = re.compile(r"epoch-\d{4,}")
-_IN_GENERATION = re.compile(r"(model|optimizer|embeddings-[^/]+)\.safetensors")  # of a machine: its host name
 _HALF_WRITTEN = re.compile(r"\.model\.safetensors|\.(manifest|manifest-previous|config)\.json\.\d+(-[0-9a-f]+)?")
 
 
@@ -186,15 +186,6 @@ def remove_other_checkpoints(folder: Path, keep: Iterable[str]) -> None:
     for path in folder.glob("epoch-*"):
         if _GENERATION.fullmatch(path.name) and path.name not in keep:
             remove_checkpoint(path)
-
-
-def remove_checkpoint(path: Path) -> None:
-    """Remove the files of one checkpoint, and its folder where nothing of the user's is in it."""
-    with contextlib.suppress(OSError):
-        for file in () if path.is_symlink() else path.iterdir():
-            if _IN_GENERATION.fullmatch(file.name):
-                file.unlink(missing_ok=True)
-        path.rmdir()
 
 
 @contextlib.contextmanager

@@ -91,7 +91,8 @@ def partition(
 @app.command()
 def fetch(run: Annotated[Path, typer.Argument(help="Run folder of a job that was started with --copy_to.")]) -> None:
     """Bring home what a job with --copy_to has left on its machines; every file is verified."""
-    from tutorial_lib.cluster.homecoming import LIST, command, fetch_left, read_starts
+    from tutorial_lib.cluster.delivery import LIST, read_starts
+    from tutorial_lib.cluster.homecoming import command, fetch_left
     from tutorial_lib.job.folder import own_run_folder
 
     run = run.absolute()
