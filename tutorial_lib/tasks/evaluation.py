@@ -18,7 +18,7 @@ from tutorial_lib.batches.neighbours import NeighbourLists
 from tutorial_lib.batches.nodes import FULL, BatchLoader, rows_of
 from tutorial_lib.batches.table import RowTable
 from tutorial_lib.models.sage import FirstLayer
-from tutorial_lib.trainer.events import OnBatch, no_pulse
+from tutorial_lib.trainer.events import OnBatch, no_events
 from tutorial_lib.trainer.placement import CPU, Placement
 
 ONE = "_N"  # DGL's name for the only type of nodes
@@ -34,7 +34,7 @@ def layerwise_inference(
     batch_size: int,
     new_store: Callable[..., Any],
     wait_for_all: Callable[[], None] = lambda: None,
-    on_batch: OnBatch = no_pulse,
+    on_batch: OnBatch = no_events,
     place: Placement = CPU,
 ) -> Any:
     """Logits of all nodes, computed for all nodes one layer at a time, so that nothing is computed twice.
@@ -54,16 +54,19 @@ def layerwise_inference(
         The store of the last layer, (N, number of classes); with several types, that of the model's target.
     """
 
-    def typed(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
-        for batch in BatchLoader(graph, {name: ids}, [FULL], batch_size):
-            yield batch.seeds[name], batch.blocks[0], {kind: rows_of(x[kind], batch.input_nodes[kind]) for kind in x}
+    def source(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
+        typed = isinstance(nodes, Mapping)
+        for batch in BatchLoader(graph, {name: ids} if typed else ids, [FULL], batch_size):
+            if typed:
+                yield (
+                    batch.seeds[name],
+                    batch.blocks[0],
+                    {kind: rows_of(x[kind], batch.input_nodes[kind]) for kind in x},
+                )
+            else:
+                (block,), rows = place.take(batch.blocks, x[name][batch.input_nodes])
+                yield batch.seeds, block, rows
 
-    def plain(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
-        for batch in BatchLoader(graph, ids, [FULL], batch_size):
-            (block,), rows = place.take(batch.blocks, x[name][batch.input_nodes])
-            yield batch.seeds, block, rows
-
-    source = typed if isinstance(nodes, Mapping) else plain
     return by_layers(model, source, features, nodes, batch_size, new_store, wait_for_all, on_batch)
 
 
@@ -75,7 +78,7 @@ def layerwise_over_part(
     batch_size: int,
     new_store: Callable[[int, int], Any],
     wait_for_all: Callable[[], None],
-    on_batch: OnBatch = no_pulse,
+    on_batch: OnBatch = no_events,
     place: Placement = CPU,
     *,
     budget: int = 256_000_000,
@@ -123,7 +126,7 @@ def by_layers(
     batch_size: int,
     new_store: Callable[..., Any],
     wait_for_all: Callable[[], None] = lambda: None,
-    on_batch: OnBatch = no_pulse,
+    on_batch: OnBatch = no_events,
     *,
     last: Callable[[Tensor], Tensor] = lambda h: h,
 ) -> Any:
