@@ -60,7 +60,6 @@ class EmbeddingClassification(NodeClassification):
     uses_features = False
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """See ``TaskSpec``."""
         super().check(facts)
         if not facts["num_classes"]:
             raise InputError(f"{facts['name']}: --task embedding needs labels, and there are none")

@@ -51,7 +51,6 @@ class HeteroClassification(NodeClassification):
     on_gpu = False
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """See ``TaskSpec``."""
         if "target" not in facts:
             raise InputError(
                 f"{facts['name']}: --task hetero needs a graph with several types of nodes, this one has one",
@@ -59,7 +58,6 @@ class HeteroClassification(NodeClassification):
             )
 
     def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, NodeTask]:
-        """See ``TaskSpec``."""
         graph, (train, val) = share.graph, (share.nodes(f"{side}_mask") for side in ("train", "val"))
         model = model_for(graph, share.target, share.num_classes, config)
         rows, optimizer = learned_rows(share, [name for name in model.types[0] if name not in model.project], config)

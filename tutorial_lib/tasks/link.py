@@ -27,7 +27,7 @@ from tutorial_lib.batches.edges import SIDES, EdgeBatch, EdgeLoader, EdgeSplit, 
 from tutorial_lib.batches.nodes import FULL, rows_of
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.tasks.evaluation import by_layers
+from tutorial_lib.tasks.evaluation import layerwise_inference
 from tutorial_lib.tasks.link_scores import HITS_AT, Probe, fit_probe, is_no_end, pair_loss, rank_sums, ranks_among, unit
 from tutorial_lib.tasks.shares import RankShare, Share
 from tutorial_lib.tasks.task import ROWS, TaskSpec, shares_right
@@ -86,10 +86,6 @@ class LinkOptions:
     eval_negatives: int = 100
     probe_nodes: int = 20_000
     leak: bool = False
-
-    def split(self, seed: int) -> EdgeSplit:
-        """Which edges are held out."""
-        return EdgeSplit(seed, self.val, self.test)
 
 
 @dataclass
@@ -174,13 +170,11 @@ class LinkPrediction(TaskSpec):
         self.options = options or LinkOptions()
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """See ``TaskSpec``."""
         super().check(facts)
         if facts["num_classes"] < 2:
             raise InputError(f"{facts['name']}: --task link probes its embeddings with labels of at least two classes")
 
     def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, LinkTask]:
-        """See ``TaskSpec``."""
         if isinstance(share, RankShare):
             data = distributed_data(share, config, self.options)
         else:
@@ -235,7 +229,7 @@ def distributed_data(share: RankShare, config: TrainConfig, options: LinkOptions
     session, partition, graph, data = share.session, share.partition, share.graph, share.data
     book, policy = graph.get_partition_book(), graph.get_edge_partition_policy("_E")
     original = torch.from_numpy(partition.node_map)
-    view = TrainingGraph(graph, options.split(config.seed), original)
+    view = TrainingGraph(graph, EdgeSplit(config.seed, options.val, options.test), original)
     masks = {
         side: dgl.distributed.DistTensor((graph.num_edges(),), torch.uint8, name=f"{side}-edges", part_policy=policy)
         for side in SIDES
@@ -257,7 +251,7 @@ def distributed_data(share: RankShare, config: TrainConfig, options: LinkOptions
 def plain_data(dataset: Dataset, config: TrainConfig, options: LinkOptions, place: Placement = CPU) -> LinkData:
     """The same of a graph in this process."""
     graph = dataset.graph
-    view = TrainingGraph(graph, options.split(config.seed), torch.arange(graph.num_nodes()))
+    view = TrainingGraph(graph, EdgeSplit(config.seed, options.val, options.test), torch.arange(graph.num_nodes()))
     side = view.side(*graph.edges(order="eid"))
     edges = {name: (side == number).nonzero().flatten() for number, name in enumerate(SIDES)}
     negatives = torch.from_numpy(draw_negatives(graph.num_nodes(), options.eval_negatives, config.seed))
@@ -267,7 +261,7 @@ def plain_data(dataset: Dataset, config: TrainConfig, options: LinkOptions, plac
 def embed(model: nn.Module, data: LinkData, nodes: Tensor, batch_size: int, *stores: Any) -> Any:
     """Exact embeddings of length 1 from all training edges, layer by layer.
 
-    The arguments are those of ``evaluation.layerwise_inference``, which would also use the edges that are held out.
+    The arguments are those of ``layerwise_inference``, which over the graph would also use the edges that are held out.
     """
     import dgl
 
@@ -277,7 +271,7 @@ def embed(model: nn.Module, data: LinkData, nodes: Tensor, batch_size: int, *sto
             (placed,), rows = data.place.take([block], x[name][block.srcdata[dgl.NID]])
             yield seeds, placed, rows
 
-    return by_layers(model, source, data.features, nodes, batch_size, *stores, last=unit)
+    return layerwise_inference(model, source, data.features, nodes, batch_size, *stores, last=unit)
 
 
 def edge_ranks(data: LinkData, embeddings: Any, edges: Tensor, batch_size: int) -> Tensor:

@@ -111,14 +111,12 @@ class NodeClassification(TaskSpec):
     name = "node"
 
     def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, NodeTask]:
-        """See ``TaskSpec``."""
         graph, features, labels = share.graph, share.data["feat"], share.data["label"]
         data = TrainData(graph, features, labels, share.nodes("train_mask"), share.nodes("val_mask"), share.place)
         model = share.place.model(config, features.shape[1], share.num_classes)
         return model, node_task(data, config, pipeline_for(graph, features, labels, config))
 
     def evaluate(self, share: Share, model: nn.Module, task: NodeTask, config: TrainConfig) -> TrainResult:
-        """See ``TaskSpec``."""
         return class_scores(share, self.outputs(share, model, task, config))
 
     def outputs(self, share: Share, model: nn.Module, task: NodeTask, config: TrainConfig) -> Any:

@@ -29,35 +29,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.optim import Optimizer
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
+from tutorial_lib.trainer import generations, state
 from tutorial_lib.trainer.events import Emit, no_events
 from tutorial_lib.trainer.exchange import all_gather, alone, barrier, broadcast, gather, own_rank
-from tutorial_lib.trainer.generations import (
-    FORMAT_VERSION,
-    FRESH,
-    check_files,
-    folders_named,
-    make_valid,
-    newest_whole,
-    read_manifest,
-    remove_checkpoint,
-    remove_other_checkpoints,
-)
-from tutorial_lib.trainer.state import (
-    flatten_optimizer,
-    local_rows,
-    restore_settings,
-    sparse_settings,
-    stores_of,
-    unflatten_optimizer,
-    write_local_rows,
-    write_tensors,
-)
+
+Epochs = list[dict[str, Any]]  # one for each finished epoch, as in ``result.json``; JSON types
 
 
 @dataclass
@@ -78,7 +60,7 @@ class Checkpoints:
     resume: bool = False
     emit: Emit = no_events
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, **rows: Any) -> list[dict[str, Any]]:
+    def restore(self, model: nn.Module, optimizer: Optimizer, **rows: Any) -> Epochs:
         """See ``checkpoint.restore``; nothing unless the run is to ``resume``."""
         if not self.resume:
             return []
@@ -87,15 +69,7 @@ class Checkpoints:
         self.emit("resumed", epochs=len(epochs), **({"damaged": damaged[0]} if damaged else {}))
         return epochs
 
-    def save(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        epochs: Sequence[dict[str, Any]],
-        *,
-        last: bool,
-        **rows: Any,
-    ) -> None:
+    def save(self, model: nn.Module, optimizer: Optimizer, epochs: Epochs, *, last: bool, **rows: Any) -> None:
         """Save if it is time to, see ``checkpoint.save``."""
         if last or len(epochs) % self.every == 0:
             save(self.folder, model, optimizer, epochs, self.description, **rows)
@@ -105,8 +79,8 @@ class Checkpoints:
 def save(
     folder: Path,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    epochs: Sequence[dict[str, Any]],
+    optimizer: Optimizer,
+    epochs: Epochs,
     description: Mapping[str, Any],
     *,
     embeddings: Mapping[str, Any] | None = None,
@@ -117,7 +91,7 @@ def save(
     Args:
         folder: ``checkpoint/`` of the run folder.
         model: without its DistributedDataParallel wrapper; equal on all ranks, as is ``optimizer``.
-        epochs: what every finished epoch gave; JSON types, as ``description``: settings that resuming must find again.
+        description: settings that must be the same on resuming; JSON types.
         embeddings: name to ``dgl.distributed.DistEmbedding``.
         sparse_optimizers: of ``dgl.distributed.optim``, always in the same order.
 
@@ -125,46 +99,47 @@ def save(
         OSError: a file cannot be written; it is named, and the checkpoint before this one stays valid.
     """
     target = folder / f"epoch-{len(epochs):04d}"
-    stores = stores_of(embeddings or {}, sparse_optimizers)
-    tensors, numbers = flatten_optimizer(optimizer)
+    stores = state.stores_of(embeddings or {}, sparse_optimizers)
+    tensors, numbers = state.flatten_optimizer(optimizer)
     barrier()  # no rank changes an embedding any more
     first, files = own_rank() == 0, {}
     try:
         for name, content in {"model": model.state_dict(), "optimizer": tensors}.items() if first else ():
             name = f"{name}.safetensors"
-            files[name] = {**write_tensors(target / name, content), "machine": None}
+            files[name] = {**state.write_tensors(target / name, content), "machine": None}
         if stores and _first_of_machine():
-            files[_rows_file()] = {**write_tensors(target / _rows_file(), local_rows(stores)), "machine": _machine()}
+            about = state.write_tensors(target / _rows_file(), state.local_rows(stores))
+            files[_rows_file()] = {**about, "machine": _machine()}
     except OSError:
-        remove_checkpoint(target)  # a full disk gets its space back
+        generations.remove_checkpoint(target)  # a full disk gets its space back
         raise
     all_files = gather(files)
     if first:
         manifest = {
-            "format": FORMAT_VERSION,
+            "format": generations.FORMAT_VERSION,
             "folder": target.name,
-            "epochs": list(epochs),
+            "epochs": epochs,
             "description": dict(description),
             "optimizer": numbers,
-            "sparse_optimizers": [sparse_settings(sparse) for sparse in sparse_optimizers],
+            "sparse_optimizers": [state.sparse_settings(sparse) for sparse in sparse_optimizers],
             "files": {name: about for part in all_files for name, about in part.items()},
         }
-        make_valid(folder, manifest)
+        generations.make_valid(folder, manifest)
     # Rank 0 sends this when the new one is valid: only now may an older one go.
-    keep = broadcast(sorted(folders_named(folder)) if first else None)
+    keep = broadcast(sorted(generations.folders_named(folder)) if first else None)
     if _first_of_machine():
-        remove_other_checkpoints(folder, keep)
+        generations.remove_other_checkpoints(folder, keep)
 
 
 def restore(
     folder: Path,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     *,
     embeddings: Mapping[str, Any] | None = None,
     sparse_optimizers: Sequence[Any] = (),
     say: Callable[[str], None] = lambda _text: None,
-) -> list[dict[str, Any]]:
+) -> Epochs:
     """Load the checkpoint into everything that was given to ``save``; returns ``epochs``. Every trainer must call it.
 
     Rank 0 reads and sends to the others. Rows of embeddings are written by the machine that holds them: a write to
@@ -178,25 +153,25 @@ def restore(
     Raises:
         InputError: no checkpoint, or both are damaged; on all ranks.
     """
-    stores, first = stores_of(embeddings or {}, sparse_optimizers), own_rank() == 0
+    stores, first = state.stores_of(embeddings or {}, sparse_optimizers), own_rank() == 0
 
     def look(name: str) -> dict[str, Any]:
-        manifest = broadcast(_agreed(lambda: read_manifest(folder / name) if first else None))
+        manifest = broadcast(_agreed(lambda: generations.read_manifest(folder / name) if first else None))
         _agreed(lambda: _check_here(folder, manifest, bool(stores)))
         return manifest
 
-    chosen = newest_whole(folder, look)
+    chosen = generations.newest_whole(folder, look)
     if chosen.damaged and first:
         say(chosen.damaged)
-        make_valid(folder, chosen.manifest)
+        generations.make_valid(folder, chosen.manifest)
     names = [chosen.folder / f"{name}.safetensors" for name in ("model", "optimizer")]
     weights, tensors = broadcast([load_file(name) for name in names] if first else None)
     model.load_state_dict(weights)
-    optimizer.load_state_dict(unflatten_optimizer(tensors, chosen.manifest["optimizer"]))
+    optimizer.load_state_dict(state.unflatten_optimizer(tensors, chosen.manifest["optimizer"]))
     if stores and _first_of_machine():
-        write_local_rows(stores, chosen.folder / _rows_file())
+        state.write_local_rows(stores, chosen.folder / _rows_file())
     for sparse, settings in zip(sparse_optimizers, chosen.manifest["sparse_optimizers"], strict=True):
-        restore_settings(sparse, settings)
+        state.restore_settings(sparse, settings)
     barrier()  # nobody reads an embedding before it is there
     return chosen.epochs
 
@@ -209,7 +184,7 @@ def _agreed(action: Callable[[], Any]) -> Any:
     except InputError as error:
         problem = error.message
     if problems := sorted(filter(None, all_gather(problem))):
-        raise InputError(problems[0], FRESH)
+        raise InputError(problems[0], generations.FRESH)
     return found
 
 
@@ -221,13 +196,13 @@ def _check_here(folder: Path, manifest: dict[str, Any], with_rows: bool) -> None
         raise InputError(f"the checkpoint in {folder} has no embeddings of {_machine()}")
     if own_rank() != 0:  # a machine without a shared folder has its own rows only
         manifest = {**manifest, "files": {n: about for n, about in manifest["files"].items() if n == _rows_file()}}
-    check_files(folder, manifest, _machine())
+    generations.check_files(folder, manifest, _machine())
 
 
 def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
     """``model.safetensors`` and ``config.json``: the trained model for other programs, beside the checkpoint."""
     temporary = folder / ".model.safetensors"
-    write_tensors(temporary, model.state_dict())
+    state.write_tensors(temporary, model.state_dict())
     temporary.replace(folder / "model.safetensors")
     write_json(folder / "config.json", dict(config))
 

@@ -124,9 +124,13 @@ def check_files(folder: Path, manifest: Mapping[str, Any], machine: str | None =
 
 def check_same_settings(checkpoint: Checkpoint, description: Mapping[str, Any], where: Path) -> None:
     """Raise an InputError that lists every value that differs. The number of epochs may."""
+
+    def text(value: Any) -> str:
+        return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
     old, new = checkpoint.manifest["description"], description
     differences = [
-        f"{key} {_text(old.get(key))} in the checkpoint, {_text(new.get(key))} now"
+        f"{key} {text(old.get(key))} in the checkpoint, {text(new.get(key))} now"
         for key in [*old, *(set(new) - set(old))]
         if key != "epochs" and old.get(key) != new.get(key)
     ]
@@ -135,10 +139,6 @@ def check_same_settings(checkpoint: Checkpoint, description: Mapping[str, Any], 
             f"the checkpoint in {where} belongs to a run with other settings: {'; '.join(differences)}",
             "Repeat the options of the first start (job.json in that folder has them), or use another --out.",
         )
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def make_valid(folder: Path, manifest: Mapping[str, Any]) -> None:
