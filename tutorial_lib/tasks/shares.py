@@ -29,7 +29,7 @@ class Whole:
         emit: takes events.
     """
 
-    rank, world_size, machine = 0, 1, None
+    rank, machine = 0, None
 
     def __init__(self, dataset: Dataset, place: Placement = CPU, emit: Emit = no_events) -> None:
         self.dataset, self.place, self.emit = dataset, place, emit
@@ -61,7 +61,7 @@ class RankShare:
 
     def __init__(self, session: Session, partition: Partition, place: Placement) -> None:
         self.session, self.partition, self.place = session, partition, place
-        self.graph, self.rank, self.world_size = session.graph, session.rank, session.world_size
+        self.graph, self.rank = session.graph, session.rank
         self.machine, self.emit, self.barrier = session.machine, session.events.emit, session.barrier
         facts = partition.manifest["dataset"]
         self.target: str = facts["target"] if "target" in facts else self.graph.ntypes[0]

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from dgl.distributed import rpc
 from dgl.distributed.dist_context import is_initialized
-from dgl.utils import get_num_threads, set_num_threads
 
+from tutorial_lib.batches.nodes import sampling_threads
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 from tutorial_lib.trainer.exchange import alone, barrier, own_rank
 
@@ -56,10 +56,8 @@ def reseed(seed: int, epoch: int, rank: int = 0) -> None:
     as they come to their first seed. With two, in about one process of three the main thread came second, and the
     same seed drew other neighbours. So this one comes first, alone.
     """
-    threads = get_num_threads()
-    set_num_threads(1)
-    dgl.seed(0)
-    set_num_threads(threads)
+    with sampling_threads(1):
+        dgl.seed(0)
     value = derived_seed(seed, epoch, rank)
     torch.manual_seed(value)
     dgl.seed(value)

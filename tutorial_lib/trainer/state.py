@@ -77,17 +77,14 @@ def stores_of(embeddings: Mapping[str, Any], sparse_optimizers: Sequence[Any]) -
 
 
 def state_of(optimizer: Any) -> dict[str, Any]:
-    """The tensors of an optimiser of ``DistEmbedding``s or of ``NodeEmbedding``s, by name."""
-    distributed = hasattr(optimizer, "_state")
-    states = optimizer._state.values() if distributed else [embedding.optm_state for embedding in optimizer._params]
-    states = [state if isinstance(state, tuple) else (state,) for state in states]
-    if distributed:
+    """The tensors of an optimiser of ``DistEmbedding``s, or of a SparseAdam of ``NodeEmbedding``s, by name."""
+    if hasattr(optimizer, "_state"):
+        states = [state if isinstance(state, tuple) else (state,) for state in optimizer._state.values()]
         return {tensor.tensor_name: tensor for state in states for tensor in state}
-    names = ("step", "mem", "power") if hasattr(optimizer, "_beta1") else ("sum",)
     return {
         f"{embedding.name}_{name}": tensor
-        for embedding, state in zip(optimizer._params, states, strict=True)
-        for name, tensor in zip(names, state, strict=True)
+        for embedding in optimizer._params
+        for name, tensor in zip(("step", "mem", "power"), embedding.optm_state, strict=True)
     }
 
 
@@ -113,13 +110,11 @@ def restore_settings(optimizer: Any, settings: Mapping[str, Any]) -> None:
 
 
 def local_ids(store: Any) -> Tensor:
-    """int64 ids of the rows of a ``DistTensor`` that this machine holds; of a plain tensor, all."""
+    """int64 ids of the rows of a ``DistTensor`` of nodes that this machine holds; of a plain tensor, all."""
     if isinstance(store, Tensor):
         return torch.arange(len(store))
     policy = store.part_policy
-    book = policy.partition_book
-    ids_of = book.partid2eids if policy.policy_str.startswith("edge") else book.partid2nids
-    return ids_of(policy.part_id, policy.type_name)
+    return policy.partition_book.partid2nids(policy.part_id, policy.type_name)
 
 
 def local_rows(stores: Mapping[str, Any]) -> dict[str, Tensor]:
