@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, no_events
 from tutorial_lib.trainer.exchange import accuracy, gather_by_number, sum_over_ranks
-from tutorial_lib.trainer.loop import EpochResult, Task, TrainResult, fit
+from tutorial_lib.trainer.loop import Task, TrainResult, fit
 from tutorial_lib.trainer.placement import CPU, Placement, settle
 from tutorial_lib.trainer.session import Session
 
@@ -102,11 +102,7 @@ def train_in_job(
     emit("placed", **place.describe())
     emit("split", **task.split)
     checkpoints.emit = emit_once
-
-    def report(epoch: EpochResult) -> None:
-        emit_once("epoch", score=spec.score, **epoch.to_dict())
-
-    fit(place.wrap(model), task, config, report, emit=emit, saver=checkpoints, score=spec.score)
+    fit(place.wrap(model), task, config, emit=emit, saver=checkpoints, score=spec.score)
     if first:
         export_weights(model, config.to_dict(), checkpoints.folder)
     emit_once("evaluating")
@@ -121,7 +117,6 @@ def train_in_job(
 def train_single(
     dataset: Dataset,
     config: TrainConfig,
-    on_epoch: Callable[[EpochResult], None] = lambda _result: None,
     *,
     emit: Emit = no_events,
     saver: Checkpoints | None = None,
@@ -132,7 +127,7 @@ def train_single(
     spec = spec or task_named(config.task)
     share = Whole(dataset, _suits(spec, place), emit)
     model, task = spec.begin(share, config)
-    epochs = fit(model, task, config, on_epoch, emit=emit, saver=saver, score=spec.score)
+    epochs = fit(model, task, config, emit=emit, saver=saver, score=spec.score)
     result = spec.evaluate(share, model, task, config)
     result.score, result.epochs, result.model = spec.score, epochs, model
     return result

@@ -12,7 +12,7 @@ import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, bytes_by_place, no_events
-from tutorial_lib.trainer.exchange import accuracy, sum_over_ranks
+from tutorial_lib.trainer.exchange import accuracy, own_rank, sum_over_ranks
 from tutorial_lib.trainer.seeding import start_epoch
 
 
@@ -206,7 +206,6 @@ def fit(
     model: nn.Module,
     task: Task,
     config: TrainConfig,
-    on_epoch: Callable[[EpochResult], None] = lambda _result: None,
     *,
     emit: Emit = no_events,
     saver: Checkpoints | None = None,
@@ -216,8 +215,7 @@ def fit(
 
     Args:
         model: one of ``models``, or one wrapped in DistributedDataParallel.
-        on_epoch: called after each epoch that is trained here.
-        emit: takes the events of steps and of validation.
+        emit: takes the events of steps, of validation and, on rank 0, of epochs.
         saver: keeps checkpoints, and may have one to continue from.
         score: name of what ``task.validate`` gives.
     """
@@ -234,7 +232,8 @@ def fit(
         seconds = time.perf_counter() - start
         found = task.validate(plain, Pulse(emit, "validation"))
         results.append(EpochResult(epoch, loss, seconds, found, score))
-        on_epoch(results[-1])
+        if own_rank() == 0:
+            emit("epoch", score=score, **results[-1].to_dict())
         if saver:
             last = epoch == config.epochs - 1
             saver.save(plain, optimizer, [result.to_dict() for result in results], last=last, **rows)

@@ -73,7 +73,7 @@ class Session:
         dist.barrier()
 
 
-def serve_if_server(ip_config: str | None = None) -> None:
+def serve_if_server() -> None:
     """In a process that was started as a DGL server: serve until the job ends, then exit. Else return.
 
     Functions that a server must call (initialisers of a DistTensor, say) must be defined by now.
@@ -89,7 +89,7 @@ def serve_if_server(ip_config: str | None = None) -> None:
         gc.enable()
         connect_soon()
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
-        dgl.distributed.initialize(ip_config or os.environ["DGL_IP_CONFIG"])
+        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
         sys.exit(0)
 
 
