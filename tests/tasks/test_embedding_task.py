@@ -229,13 +229,14 @@ def test_stores_of_one_process(tmp_path: Path) -> None:
     assert list(stores_of({"node": rows}, [optimizer])) == STORES
     model = torch.nn.Linear(2, 2)
     adam = torch.optim.Adam(model.parameters())
-    kept = Checkpoints(tmp_path / "checkpoint", {}, embeddings={"node": rows}, sparse_optimizers=[optimizer])
+    kept = Checkpoints(tmp_path / "checkpoint", {})
+    more = {"embeddings": {"node": rows}, "sparse_optimizers": [optimizer]}
     before = rows.weight.clone()
-    kept.save(model, adam, [{"epoch": 0}], last=True)
+    kept.save(model, adam, [{"epoch": 0}], last=True, **more)
     rows.weight.zero_()
     optimizer._lr = 7.0
     kept.resume = True
-    kept.restore(model, adam)
+    kept.restore(model, adam, **more)
     assert torch.equal(rows.weight, before)
     assert optimizer._lr == 0.1
 

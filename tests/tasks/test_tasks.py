@@ -22,7 +22,7 @@ from tutorial_lib.partition import partition_dataset
 from tutorial_lib.processes import spawn
 from tutorial_lib.tasks import TASKS, check_task, link, task_named
 from tutorial_lib.tasks.evaluation import layerwise_inference
-from tutorial_lib.tasks.link_task import LinkOptions
+from tutorial_lib.tasks.link import LinkOptions
 from tutorial_lib.tools.cli import main
 from tutorial_lib.trainer.config import TrainConfig
 

@@ -32,7 +32,6 @@ from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of
-from tutorial_lib.trainer.loop import EpochResult
 from tutorial_lib.trainer.placement import settle
 
 
@@ -167,12 +166,8 @@ def run_single(
 
         write_json(out / "job.json", {"train": config.to_dict(), "out": str(out), "description": settings})
         saver = Checkpoints(out / "checkpoint", settings, keep.every, keep.resume, emit)
-
-        def report(epoch: EpochResult) -> None:
-            emit("epoch", score=epoch.score, **epoch.to_dict())
-
         try:
-            trained = train_single(dataset, config, report, emit=emit, saver=saver, place=place)
+            trained = train_single(dataset, config, emit=emit, saver=saver, place=place)
         except FloatingPointError as error:
             raise JobError(str(error)) from None
         export_weights(trained.model, config.to_dict(), out / "checkpoint")

@@ -10,6 +10,7 @@ Placement    one rank's answer: its model, its batches, its gradients' process g
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.models.sage import CscBlock
 from tutorial_lib.processes.devices import Assignment, assign
-from tutorial_lib.trainer.exchange import all_gather
+from tutorial_lib.trainer.exchange import all_gather, alone, own_rank
 
 if TYPE_CHECKING:
     from tutorial_lib.models.sage import GraphSAGE
@@ -97,21 +98,11 @@ class Placement:
 
 
 CPU = Placement()
-_side_streams: dict[torch.device, Any] = {}
 
 
+@functools.cache
 def _side_stream(device: torch.device) -> Any:
-    if device not in _side_streams:
-        _side_streams[device] = torch.cuda.Stream(device)
-    return _side_streams[device]
-
-
-def this_computer() -> str:
-    """Equal for all emulated machines and containers of one computer, until it is started anew."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "unknown"
+    return torch.cuda.Stream(device)
 
 
 def dgl_runs_on(device: torch.device) -> bool:
@@ -131,15 +122,15 @@ def settle(wanted: str) -> Placement:
     Raises:
         InputError: on every rank alike, see ``assign``.
     """
-    alone = not (dist.is_available() and dist.is_initialized())
     if wanted == "cpu":
-        return Placement(backend="none" if alone else "gloo")
-    own = (this_computer(), gpu_count(), dist.is_nccl_available())
-    everybody = all_gather(own)
-    nccl = all(has for _computer, _gpus, has in everybody)
-    ranks = [(computer, gpus) for computer, gpus, _has in everybody]
-    mine = assign(wanted, ranks, nccl=nccl)[0 if alone else dist.get_rank()]
-    backend = "none" if alone else mine.backend
+        return Placement(backend="none" if alone() else "gloo")
+    # Equal for all emulated machines and containers of one computer, until it is started anew.
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    computer = boot.read_text() if boot.exists() else "unknown"
+    everybody = all_gather((computer, gpu_count(), dist.is_nccl_available()))
+    ranks = [(computer, gpus) for computer, gpus, _nccl in everybody]
+    mine = assign(wanted, ranks, nccl=all(nccl for _computer, _gpus, nccl in everybody))[own_rank()]
+    backend = "none" if alone() else mine.backend
     if mine.gpu is None:
         return Placement(backend=backend, reason=mine.reason)
     device = torch.device("cuda", mine.gpu)

@@ -18,8 +18,7 @@ from typing import Any
 
 from support.lessons.multi_machine_jobs import launch_module
 from tutorial_lib.partition import Partition
-from tutorial_lib.tasks.link import LinkPrediction
-from tutorial_lib.tasks.link_task import LinkOptions
+from tutorial_lib.tasks.link import LinkOptions, LinkPrediction
 from tutorial_lib.tasks.task import train_in_job
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
