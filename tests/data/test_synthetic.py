@@ -15,10 +15,11 @@ import torch
 from support.statistics import average_clustering, graph_statistics
 from tutorial_lib.compat.reproducible import fixed_fresh_memory
 from tutorial_lib.data import MASKS, cache, check_dataset, load_dataset, synthetic
-from tutorial_lib.data.synthetic import generate_synthetic_products, load_synthetic_products
+from tutorial_lib.data.synthetic import PRODUCTS
 from tutorial_lib.errors import InputError
 
 REPO = Path(__file__).resolve().parents[2]
+generate_synthetic_products, load_synthetic_products = PRODUCTS.generate, PRODUCTS.load
 TINY = 0.002
 
 
@@ -289,8 +290,8 @@ def test_left_overs_of_a_killed_process_are_removed(tmp_path):
 
 def test_two_processes_at_once_with_different_thread_counts(tiny, tmp_path):
     code = (
-        "import sys, pathlib; from tutorial_lib.data.synthetic import *\n"
-        "load, generate = load_synthetic_products, generate_synthetic_products\n"
+        "import sys, pathlib; from tutorial_lib.data.synthetic import PRODUCTS\n"
+        "load, generate = PRODUCTS.load, PRODUCTS.generate\n"
         "print(load(scale=0.002, root=pathlib.Path(sys.argv[1])).fingerprint(), generate(0.002).fingerprint())"
     )
     path = os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")])
