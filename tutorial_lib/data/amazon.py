@@ -16,7 +16,6 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,9 +175,8 @@ def _read(path: Path, member: str) -> dict[str, np.ndarray]:
             start = stream.read(2)
             stream.seek(0)
             if start != b"PK":  # numpy takes other bytes for a pickle, and its message says so
-                raise InputError(
-                    f"{path}: is not an .npz file (a zip of numpy arrays)" if start else f"{path}: is empty"
-                )
+                what = "is not an .npz file (a zip of numpy arrays)" if start else "is empty"
+                raise InputError(f"{path}: {what}")
             with np.load(stream, allow_pickle=False) as arrays:
                 names = set(arrays.files)
                 wanted = [*ADJACENCY, "labels", *(SPARSE if names & set(SPARSE) else names & {"attr_matrix"})]
@@ -186,16 +184,9 @@ def _read(path: Path, member: str) -> dict[str, np.ndarray]:
                     there = f"It has: {', '.join(arrays.files) or 'nothing'}."
                     raise InputError(f"{path}: has no {', '.join(missing)}", there)
                 return {key: _array(path, arrays, key) for key in wanted}
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        RuntimeError,
-        MemoryError,
-        zlib.error,
-        zipfile.BadZipFile,
-    ) as error:
+    except InputError:
+        raise
+    except Exception as error:  # numpy, zipfile and zlib each have their own for a bad file
         text = f"{path}: cut off or damaged: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         raise InputError(text, "Copy the file again.") from error
 

@@ -75,7 +75,7 @@ class Dataset:
         digest = hashlib.sha256()
         for key, tensor in self._content():
             digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(memoryview(tensor.contiguous().numpy()).cast("B"))
+            digest.update(tensor.contiguous().numpy().data.cast("B"))
         digest.update(str(self.num_classes).encode())
         return digest.hexdigest()
 

@@ -119,19 +119,6 @@ class Generated:
         folder = Path(root).expanduser() / "cache" / self.cache_name(scale, seed)
         return self.build(cached(folder, generate, say), scale, seed)
 
-    def generate(self, scale: float, seed: int = 0) -> Dataset:
-        """Generate the data set; no file is read or written.
-
-        Args:
-            scale: 0.002 to 1.0, the share of the nodes and edges of the full size.
-            seed: equal seeds give equal bytes.
-
-        Raises:
-            InputError: scale or seed out of range.
-        """
-        self.check(scale, seed)
-        return self.build(self.draw(scale, seed), scale, seed)
-
     def check(self, scale: float, seed: int) -> None:
         """Raise an InputError if the scale or the seed is out of range."""
         if not SMALLEST <= scale <= LARGEST:

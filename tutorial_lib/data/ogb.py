@@ -1,4 +1,4 @@
-"""ogbn-products and ogbn-arxiv from the files of the Open Graph Benchmark, without its loader's questions and downloads.
+"""ogbn-products and ogbn-arxiv from the Open Graph Benchmark's files, without its loader's questions and downloads.
 
 ``DglNodePropPredDataset`` of ogb 1.3.6 asks with ``input()`` when a folder has no RELEASE file (on "y" it deletes the
 folder) and before a download above 1 GB; it goes online when ``raw/edge.csv.gz`` is missing, and deletes the zip

@@ -14,7 +14,7 @@ cut: its halo. It also stores the edges that leave it, though their owner is the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,9 +56,10 @@ def write_parts(
     new_id[node_map] = np.arange(len(node_map), dtype=np.int32)
     whole = in_edges(graph, new_id)  # new edge e is entry e
     indptr, source = whole.indptr, whole.indices
-    _save_as_int64(folder / "edge_map.npy", whole.data)
+    # In 64 bits, without a copy of it in 64 bits.
+    edge_map = np.lib.format.open_memmap(folder / "edge_map.npy", "w+", np.int64, whole.data.shape)
+    edge_map[:] = whole.data
     del whole
-    edge_map = np.load(folder / "edge_map.npy", mmap_mode="r")
     first_node = offsets(np.bincount(part_of, minlength=parts))
     first_edge = indptr[first_node]
     files = {}
@@ -88,26 +89,13 @@ def write_parts(
         "etypes": {EDGE_TYPE: 0},
     }
     write_json(folder / f"{name}.json", description | files)
-    del indptr, source
+    del indptr, source, edge_map
     if graphbolt_problem() is None:
         from dgl.distributed import dgl_partition_to_graphbolt
 
         progress("adding GraphBolt's format")
         with output_to(folder / "partition.log"):
             dgl_partition_to_graphbolt(str(folder / f"{name}.json"))
-
-
-def _save_as_int64(path: Path, ids: np.ndarray) -> None:
-    """``np.save`` of the ids in 64 bits, without a copy of them in 64 bits."""
-    with path.open("wb") as file:
-        header = {"descr": "<i8", "fortran_order": False, "shape": ids.shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        for piece in _pieces(len(ids)):
-            ids[piece].astype("<i8").tofile(file)
-
-
-def _pieces(count: int) -> Iterator[slice]:
-    return (slice(at, at + 4 * BLOCK) for at in range(0, count, 4 * BLOCK))
 
 
 def part_graph(indptr: np.ndarray, source: np.ndarray, first_node: np.ndarray, part: int) -> dgl.DGLGraph:
@@ -125,8 +113,9 @@ def part_graph(indptr: np.ndarray, source: np.ndarray, first_node: np.ndarray, p
     n, (begin, end) = len(indptr) - 1, first_node[part : part + 2].tolist()
     inner = np.arange(indptr[begin], indptr[end])
     found = []
-    for piece in _pieces(len(source)):
-        ids = np.flatnonzero((source[piece] >= begin) & (source[piece] < end)) + piece.start
+    for at in range(0, len(source), 4 * BLOCK):
+        piece = source[at : at + 4 * BLOCK]
+        ids = np.flatnonzero((piece >= begin) & (piece < end)) + at
         found.append(ids[(ids < indptr[begin]) | (ids >= indptr[end])])
     leaving = np.concatenate(found)
     destination = np.searchsorted(indptr, leaving, side="right") - 1  # of an edge that leaves
