@@ -60,6 +60,7 @@ def write_parts(
     edge_map = np.lib.format.open_memmap(folder / "edge_map.npy", "w+", np.int64, whole.data.shape)
     edge_map[:] = whole.data
     del whole
+    edge_map = np.load(folder / "edge_map.npy", mmap_mode="r")  # mapped anew: the pages that were written are let go
     first_node = offsets(np.bincount(part_of, minlength=parts))
     first_edge = indptr[first_node]
     files = {}
