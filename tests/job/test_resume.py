@@ -196,9 +196,9 @@ def test_a_loss_that_is_no_number_ends_the_run(whole, tmp_path, saw):
 FULL_DISK = """
 import subprocess, sys
 from pathlib import Path
-from tutorial_lib.cluster.namespaces import CLONE_NEWNS, become_namespace_root, mount, unshare
+from tutorial_lib.cluster.namespaces import CLONE_NEWNS, new_user_namespace, mount, unshare
 folder = Path(sys.argv[1])
-become_namespace_root()
+new_user_namespace()
 unshare(CLONE_NEWNS, "mounts")
 mount("tmpfs", str(folder), "tmpfs", 0, "size=600k", "mount")
 (folder / "other").write_bytes(bytes(400_000))

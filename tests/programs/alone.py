@@ -26,7 +26,7 @@ def make_namespaces() -> None:
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):
             return ns.unshare(flags, "create namespaces")
-    ns.become_namespace_root()
+    ns.new_user_namespace()
     return ns.unshare(flags, "create namespaces")
 
 
