@@ -28,7 +28,8 @@ OVERRIDES = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/toc-extension:registry": {"maximalDepth": 3},
 }
-BESIDE = {"collapsed": False, "visible": True, "current": "table-of-contents", "widgets": ["table-of-contents"]}
+CONTENTS = "@jupyterlab/toc:plugin"  # the table of contents, as JupyterLab's layouts name it
+PANELS = ["filebrowser", "running-sessions", CONTENTS, "extensionmanager.main-view"]
 
 
 def refresh_copies(notebooks: Path, work: Path, *, fresh: bool = False) -> list[str]:
@@ -67,8 +68,9 @@ def prepare_jupyterlab(workspaces: Path) -> None:
     settings.mkdir(parents=True, exist_ok=True)
     (settings / "overrides.json").write_text(json.dumps(OVERRIDES, indent=1))
     if not workspaces.exists():  # later it is the learner's own
-        layout = {"layout-restorer:data": {"main": None, "left": BESIDE, "right": {"collapsed": True}}}
-        raw = json.dumps({"data": layout, "metadata": {"id": "course"}})
+        left = {"collapsed": False, "visible": True, "current": CONTENTS, "widgets": PANELS}
+        layout = {"main": {"dock": None}, "left": left, "relativeSizes": [0.2, 0.8, 0]}
+        raw = json.dumps({"data": {"layout-restorer:data": layout}, "metadata": {"id": "course"}})
         WorkspacesManager(str(workspaces)).save("course", raw)
 
 
