@@ -36,6 +36,7 @@ class Dataset:
     graph: dgl.DGLGraph
     num_classes: int
     info: dict[str, Any] = field(default_factory=dict)
+    ids: Any = None
 
     @property
     def is_heterogeneous(self) -> bool:
