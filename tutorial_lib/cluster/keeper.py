@@ -16,7 +16,7 @@ from typing import Any
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.standing import ANSWER_SECONDS, LARGEST_MESSAGE, Standing, socket_name, user_of
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, TutorialError
 
 
 @dataclass
@@ -65,9 +65,7 @@ class Keeper:
                     stack.callback(os.close, session)
                     self.selector.register(session, selectors.EVENT_READ)
             print(json.dumps(asdict(self.describe())), flush=True)
-            silent = os.open(os.devnull, os.O_WRONLY)
-            for fd in (1, 2):  # whoever started us waits for the end of its pipes
-                os.dup2(silent, fd)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             while not self.stopping and time.time() < self.ends:
                 for key, _events in self.selector.select(min(1.0, max(0.0, self.ends - time.time()))):
                     if key.fileobj is listener:
@@ -168,9 +166,11 @@ def main() -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: sys.exit(0))  # unwinds: the machines are switched off
         keeper.run()
-    except InputError as error:
-        print(json.dumps({"error": error.message, "remedy": error.remedy}), flush=True)
-        sys.exit(2)
+    except Exception as error:
+        known = isinstance(error, TutorialError)
+        message = error.message if known else f"the keeper of the machines: {type(error).__name__}: {error}"
+        print(json.dumps({"error": message, "remedy": error.remedy if known else ""}), flush=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

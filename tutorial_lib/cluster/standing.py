@@ -242,6 +242,7 @@ def start(
         [*run_module(sys.executable, "tutorial_lib.cluster.keeper"), json.dumps(settings)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # ours may be a pipe, and whoever reads it would wait for the machines' end
         start_new_session=True,  # neither Ctrl-C nor the end of this command is meant for it
         env={**os.environ, "PYTHONPATH": PYTHONPATH},
     )
