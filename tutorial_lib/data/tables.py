@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,14 +45,16 @@ def array_in(path: Path) -> np.ndarray | None:
 def pieces(path: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a table, some megabytes at a time."""
     import pyarrow as pa
-    from pyarrow import csv, parquet
+    from pyarrow import csv as texts
+    from pyarrow import parquet
 
     try:
         if path.suffix == ".parquet":
             yield from parquet.ParquetFile(path).iter_batches(columns=columns)
             return
-        options = csv.ConvertOptions(include_columns=columns or [], strings_can_be_null=True)
-        with csv.open_csv(path, csv.ReadOptions(block_size=BLOCK), convert_options=options) as reader:
+        options = texts.ConvertOptions(include_columns=columns or [], strings_can_be_null=True)
+        reading = texts.ReadOptions(block_size=BLOCK, use_threads=False)  # with threads, errors name no row
+        with texts.open_csv(path, reading, convert_options=options) as reader:
             yield from reader
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         # pyarrow's message has the row; ids that are numbers at first and texts later are the usual cause
@@ -59,15 +63,15 @@ def pieces(path: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBa
 
 
 def columns_of(path: Path) -> list[str]:
-    import pyarrow as pa
-    from pyarrow import csv, parquet
+    """The names of a table's columns; of a text, what its first line says."""
+    from pyarrow import ArrowInvalid, parquet
 
     try:
         if path.suffix == ".parquet":
             return parquet.ParquetFile(path).schema_arrow.names
-        with csv.open_csv(path, csv.ReadOptions(block_size=BLOCK)) as reader:
-            return reader.schema.names
-    except (pa.ArrowInvalid, OSError) as error:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+            return next(csv.reader(file), [])
+    except (ArrowInvalid, OSError, UnicodeDecodeError, EOFError) as error:
         raise InputError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
 
 
