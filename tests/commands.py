@@ -8,15 +8,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
 from tutorial_lib.data import Dataset
+from tutorial_lib.errors import attempts
 
 MARK = "TUTORIAL_TEST_SESSION"  # in the environment of what a test with nothing_left starts
 
@@ -49,11 +50,11 @@ def launch(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
 def check_predictions(out: Path, result: dict, dataset: Dataset) -> None:
     """Scored against the labels in the data set's own order, the predictions give the reported accuracies exactly."""
     predictions = np.load(out / "predictions.npy")
-    labels = dataset.graph.ndata["label"].numpy()
+    labels = dataset.target_data["label"].numpy()
     assert predictions.shape == labels.shape
     assert predictions.dtype == np.int64
     for name in ("val", "test"):
-        mask = dataset.graph.ndata[f"{name}_mask"].numpy()
+        mask = dataset.target_data[f"{name}_mask"].numpy()
         assert (predictions[mask] == labels[mask]).mean() == pytest.approx(result[f"{name}_accuracy"], abs=1e-12)
 
 
@@ -71,13 +72,22 @@ def events_of(out: Path) -> list[dict]:
     return [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
 
 
-def wait_for_event(run: Path, kind: str, command: subprocess.Popen, seconds: float = 120) -> None:
-    """Until a run that a command carries out has told an event of this kind."""
-    deadline = time.monotonic() + seconds
-    while not any(event["kind"] == kind for event in events_of(run)):
-        assert command.poll() is None, command.communicate()[1]
-        assert time.monotonic() < deadline, f"no {kind} event within {seconds} s"
-        time.sleep(0.1)
+def wait_until(met: Callable[[], Any], what: str, seconds: float = 30, command: subprocess.Popen | None = None) -> Any:
+    """What ``met`` returns when it is true; fails after so many seconds, or when a command has ended meanwhile."""
+    for _ in attempts(what, seconds, pause=0.02, say=lambda _text: None):
+        if found := met():
+            return found
+        assert command is None or command.poll() is None, f"ended before {what}: {command.communicate()}"
+    raise AssertionError(what)
+
+
+def wait_for_event(run: Path, kind: str, command: subprocess.Popen, count: int = 1, seconds: float = 120) -> int:
+    """The number of events of this kind that a command's run has told, when it is at least ``count``."""
+
+    def told() -> int:
+        return number if (number := sum(event["kind"] == kind for event in events_of(run))) >= count else 0
+
+    return wait_until(told, f"{count} {kind} event(s)", seconds, command)
 
 
 def heed_ctrl_c() -> None:
@@ -94,11 +104,11 @@ def start_and_kill(arguments: list[str], out: Path, epoch: int, kill: Callable[[
         stderr=subprocess.STDOUT,
         text=True,
     )
-    while not any(
-        event["kind"] == "step" and (event["epoch"], event["step"]) >= (epoch, 5) for event in events_of(out)
-    ):
-        assert run.poll() is None, run.stdout.read()
-        time.sleep(0.02)
+
+    def in_the_epoch() -> bool:
+        return any((event["epoch"], event["step"]) >= (epoch, 5) for event in events_of(out) if event["kind"] == "step")
+
+    wait_until(in_the_epoch, f"step 5 of epoch {epoch}", 120, run)
     kill(run)
     printed, _ = run.communicate(timeout=60)
     assert run.returncode != 0

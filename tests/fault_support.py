@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import wait_until
 
 from tutorial_lib.cluster.coordinator import Coordinator, Limits
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.members import Member, members
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Cluster, Machine, write_ip_config
 from tutorial_lib.partition import Partition
@@ -39,6 +41,16 @@ def plan_of(cluster: Cluster, partition: Partition, folder: Path, *arguments: st
         "master_port": cluster.master_port,
     }
     return JobPlan(**{**defaults, **fields})
+
+
+def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]:
+    """The events of a job on emulated machines whose trainers run a Python program; it must end well."""
+    cluster = EmulatedCluster(partition.report.parts)
+    plan = plan_of(cluster, partition, folder, command=[sys.executable, *command])
+    with cluster:
+        coordinator = Coordinator(cluster, plan)
+        coordinator.run()
+    return coordinator.events
 
 
 class RunningJob:
@@ -65,23 +77,22 @@ class RunningJob:
 
     def wait_for(self, kind: str, count: int, seconds: float = 60) -> None:
         """Until so many events of a kind have come."""
-        deadline = time.monotonic() + seconds
-        while sum(event["kind"] == kind for event in list(self.events)) < count:
+
+        def come() -> bool:
             assert self._thread.is_alive(), f"the job ended early: {self.error!r}"
-            assert time.monotonic() < deadline, f"only {len(self.events)} events: {self.events[-3:]}"
-            time.sleep(0.05)
+            return sum(event["kind"] == kind for event in list(self.events)) >= count
+
+        wait_until(come, f"{count} {kind} event(s)", seconds)
 
     def pid(self, machine: Machine, role: str, index: int = 0) -> int:
         """Process number, as counted on that machine, of a process that has told who it is; or of torchrun."""
         if role == "torchrun":
-            trainer = self._member(machine, "trainer", 0)
-            return trainer["parent"]
-        return self._member(machine, role, index)["pid"]
+            return self._member(machine, "trainer", 0).parent
+        return self._member(machine, role, index).pid
 
-    def _member(self, machine: Machine, role: str, index: int) -> dict:
-        folder = Path(self.plan.log_dir) / machine.name / ".processes"
-        found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-        return next(member for member in found if (member["role"], member["index"]) == (role, index))
+    def _member(self, machine: Machine, role: str, index: int) -> Member:
+        found = members(Path(self.plan.log_dir) / machine.name)
+        return next(member for member in found if (member.role, member.index) == (role, index))
 
     def signal(self, machine: Machine, role: str, number: signal.Signals, index: int = 0) -> None:
         """Send a signal to one process; the clock of the fault starts now."""
@@ -139,14 +150,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         replace_table(Path(path), "make test-faults", heading + rows)
 
 
+def remove_group(group: Path) -> None:
+    """Remove a control group; the kernel takes a moment to let go of its last process."""
+
+    def gone() -> bool:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        return not group.exists()
+
+    wait_until(gone, f"the end of {group}")
+
+
 def replace_table(path: Path, command: str, text: str) -> None:
     """Replace what stands between the two marks of a command in a page, which must be there."""
     begin, end = f"<!-- written by {command} -->\n", f"<!-- end of {command} -->\n"
     head, rest = path.read_text().split(begin)
     tail = rest.split(end)[1]
     path.write_text(f"{head}{begin}\n{text}\n{end}{tail}")
-
-
-def run_to_end(command: list[str], seconds: float = 200, **kwargs: Any) -> subprocess.CompletedProcess:
-    """A command of ours with its output."""
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, **kwargs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import subprocess
 import tempfile
 import time
 import uuid
@@ -25,6 +27,7 @@ from tutorial_lib.files import alone_in
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import Partition, partition_dataset
+from tutorial_lib.tools.cli import main
 from tutorial_lib.trainer.config import TrainConfig
 
 GONE_SECONDS = 5.0
@@ -85,15 +88,30 @@ def all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_run(emulation: None, data_root: Path, all_workers: Path) -> FinishedRun:
-    """A run on two machines, for tests that only look at one: several steps an epoch, and a date as the seed."""
+    """A run on two machines, for tests that only look at one: 25 steps an epoch, and a date as the seed.
+
+    Batches come from the pipeline, which keeps some lists of neighbours and asks the servers to draw from the others.
+    """
     settings = ["--wire", "1gbit", "--scale", "0.005", "--epochs", "3", "--seed", str(seed := 20251120)]
-    settings += ["--batch-size", "50", "--fanouts", "5,5"]
+    settings += ["--batch-size", "20", "--fanouts", "5,5", "--cache", "200kB"]
     options = ["--emulate", "2", *settings, "--root", str(data_root)]
-    with alone_in(all_workers / "finished"):
-        out, printed = all_workers / "finished" / "run", all_workers / "finished" / "printed.txt"
+    dataset = load_dataset("synthetic-products", scale=0.005, seed=seed, root=data_root)
+    return run_once(all_workers / "finished", options, dataset)
+
+
+@pytest.fixture(scope="session")
+def single_run(data_root: Path, small_dataset: Dataset, all_workers: Path) -> FinishedRun:
+    """A run in one process, for tests that look at one or continue a copy of it."""
+    options = ["--single-process", "--scale", "0.005", "--hidden-size", "32", "--batch-size", "20", "--fanouts", "5,5"]
+    return run_once(all_workers / "single", [*options, "--epochs", "3", "--root", str(data_root)], small_dataset)
+
+
+def run_once(folder: Path, options: list[str], dataset: Dataset) -> FinishedRun:
+    """Train with these options, or take what another worker of this session has trained."""
+    out, printed = folder / "run", folder / "printed.txt"
+    with alone_in(folder):
         if not printed.exists():
             printed.write_text(tutorial("train", *options, "--out", str(out)).stdout)
-    dataset = load_dataset("synthetic-products", scale=0.005, seed=seed, root=data_root)
     return FinishedRun(options, out, printed.read_text(), json.loads((out / "result.json").read_text()), dataset)
 
 
@@ -108,6 +126,25 @@ def learned_run(
         if not (out / "result.json").exists():
             run_distributed(partition_of(2), layout, config, out)
     return config, json.loads((out / "result.json").read_text())
+
+
+@pytest.fixture
+def run_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Callable[..., subprocess.CompletedProcess]]:
+    """A command in the test's own folder, and in this process: a new one would import torch each time."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def call(*arguments: str) -> subprocess.CompletedProcess:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(SystemExit) as end:
+            main(arguments)
+        output = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, int(end.value.code or 0), output.out, output.err)
+
+    yield call
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

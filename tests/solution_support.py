@@ -1,4 +1,5 @@
-"""The reader's functions as notebooks/solutions has them: the only place where a right answer is written down."""
+"""The reader's functions as notebooks/solutions has them, the only place where a right answer is written down; and
+functions that a lesson defines in its cells."""
 
 from __future__ import annotations
 
@@ -8,8 +9,21 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "solutions"
-KEPT = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def _code_of(folder: Path, lesson: str) -> list[ast.stmt]:
+    (path,) = folder.glob(f"{lesson}_*.ipynb")
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    sources = ["".join(line for line in cell["source"] if not line.startswith(("%", "!"))) for cell in cells]
+    return [node for source in sources for node in ast.parse(source).body]
+
+
+def _name(node: ast.stmt) -> str:
+    if isinstance(node, ast.Assign):
+        return node.targets[0].id if isinstance(node.targets[0], ast.Name) else ""
+    return getattr(node, "name", "")
 
 
 @functools.cache
@@ -19,13 +33,28 @@ def solutions(lesson: str) -> SimpleNamespace:
     Args:
         lesson: its number, as in ``"07"``.
     """
-    (path,) = FOLDER.glob(f"{lesson}_*.ipynb")
+    code = _code_of(NOTEBOOKS / "solutions", lesson)
+    kinds = (ast.FunctionDef, ast.ClassDef, *IMPORTS)
+    kept = [node for node in code if isinstance(node, kinds) or _name(node).isupper()]
     names: dict[str, object] = {}
-    for cell in json.loads(path.read_text())["cells"]:
-        source = "".join(line for line in cell["source"] if not line.startswith("%"))
-        if cell["cell_type"] != "code" or ("def " not in source and "import " not in source):
-            continue
-        kept = [node for node in ast.parse(source).body if isinstance(node, KEPT)]
-        kept = [node for node in kept if not isinstance(node, ast.Assign) or node.targets[0].id.isupper()]  # type: ignore[attr-defined]
-        exec(compile(ast.Module(kept, []), f"{path.name}", "exec"), names)
+    exec(compile(ast.Module(kept, []), f"solution {lesson}", "exec"), names)
     return SimpleNamespace(**names)
+
+
+def lesson_source(lesson: str, *names: str) -> str:
+    """The source of these functions, classes and constants of a lesson's cells, below the imports that they need."""
+    code = _code_of(NOTEBOOKS, lesson)
+    kept = [node for node in code if _name(node) in names]
+    missing = set(names) - {_name(node) for node in kept}
+    assert not missing, f"lesson {lesson} does not define {missing}"
+    used = {node.id for part in kept for node in ast.walk(part) if isinstance(node, ast.Name)}
+    imports = [node for node in code if isinstance(node, IMPORTS)]
+    needed = [node for node in imports if used & {(name.asname or name.name).split(".")[0] for name in node.names}]
+    return ast.unparse(ast.Module([*needed, *kept], []))
+
+
+def lesson_code(lesson: str, *names: str) -> SimpleNamespace:
+    """Those functions, classes and constants; nothing else of the lesson is run."""
+    found: dict[str, object] = {}
+    exec(compile(lesson_source(lesson, *names), f"lesson {lesson}", "exec"), found)
+    return SimpleNamespace(**found)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import wait_until
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import Machine, write_ip_config
@@ -101,10 +102,7 @@ class SshLab:
             self.cluster.popen(machine, [SSHD, "-D", "-e", "-f", "/dev/null", *words], stdout=log, stderr=log)
         )
         log.close()
-        deadline = time.monotonic() + 10
-        while PORT not in self.left_on(machine)[2]:
-            assert time.monotonic() < deadline, "the ssh server did not come up"
-            time.sleep(0.1)
+        wait_until(lambda: PORT in self.left_on(machine)[2], "the ssh server")
 
     def start(self, *argv: str, **kwargs: Any) -> subprocess.Popen:
         """A command on the login node."""

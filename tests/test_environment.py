@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tutorial_lib.tools.doctor import software
+from tutorial_lib.tools import doctor
 
 ROOT = Path(__file__).resolve().parents[1]
 if sys.version_info >= (3, 11):
@@ -71,7 +71,7 @@ def test_default_stack():
 def test_modern_stack():
     """The same DGL with a current torch and numpy; the doctor knows it by these."""
     pins = locked("3.11", "modern")
-    wanted = software.STACKS["2.13"]
+    wanted = doctor.STACKS["2.13"]
     assert {name: pins[name].startswith(prefix) for name, prefix in wanted.items()} == dict.fromkeys(wanted, True)
 
 

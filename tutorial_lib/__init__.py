@@ -2,7 +2,7 @@
 
 import os
 
-from tutorial_lib.compat import graphbolt_stub, ogb_version
+from tutorial_lib.compat import stack
 
 __version__ = "0.1.0"
 
@@ -10,5 +10,4 @@ __version__ = "0.1.0"
 os.environ.setdefault("DGLBACKEND", "pytorch")
 # `import dgl`: on a torch that DGL has no GraphBolt library for, too, and without threads that ask the web. See
 # docs/patches.md.
-graphbolt_stub.install()
-ogb_version.install()
+stack.install()

@@ -1,4 +1,4 @@
-"""Errors that carry a cause and a remedy and know their exit code, and waits that end in one.
+"""Errors that carry a cause and a remedy and know their exit code, waits that end in one, and how a process ended.
 
 A mistake of the user's never shows as a traceback: the command line prints
 ``error: <message>`` and, where there is one, ``what to do: <remedy>``.
@@ -7,6 +7,7 @@ Every wait has a limit, says after two seconds what it waits for, and can be int
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,8 +27,7 @@ class TutorialError(Exception):
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.remedy = remedy
+        self.message, self.remedy = message, remedy
 
 
 class InputError(TutorialError):
@@ -39,11 +39,25 @@ class InputError(TutorialError):
 class JobError(TutorialError):
     """A job that was started and failed (exit code 1)."""
 
-    exit_code = 1
-
 
 class WaitedTooLong(JobError):
     """Something did not come in time."""
+
+
+def signal_name(exit_code: int | None) -> str | None:
+    """``-9`` to ``SIGKILL``; None for a code that is no signal's."""
+    if exit_code is None or exit_code >= 0:
+        return None
+    known = {number.value: number.name for number in signal.Signals}
+    return known.get(-exit_code, f"signal {-exit_code}")
+
+
+def how_it_ended(exit_code: int) -> str:
+    """``1`` to "exit code 1", ``-9`` to "killed by signal 9 (SIGKILL)", with a likely reason where there is one."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    full = "; /dev/shm was full, or another job wrote to the same files in it" if exit_code == -signal.SIGBUS else ""
+    return f"killed by signal {-exit_code} ({signal_name(exit_code)}{full})"
 
 
 def to_stderr(text: str) -> None:
@@ -68,11 +82,9 @@ def attempts(
     Raises:
         WaitedTooLong: none of the attempts within the limit ended the loop.
     """
-    start = time.monotonic()
-    said = False
+    start, said = time.monotonic(), False
     while True:
-        waited = time.monotonic() - start
-        yield max(0.0, seconds - waited)
+        yield max(0.0, seconds - (time.monotonic() - start))
         waited = time.monotonic() - start
         if waited >= seconds:
             raise WaitedTooLong(f"waited {seconds:g} s for {what}", remedy)

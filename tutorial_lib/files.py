@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tutorial_lib.errors import attempts
 
@@ -22,29 +22,35 @@ from tutorial_lib.errors import attempts
 CACHE_SECONDS = 1800.0
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
+def sha256_of(path: Path, at_work: Callable[[], None] = lambda: None) -> str:
+    """SHA-256 of a file's content, in hexadecimal; ``at_work`` is called at least once for each MiB."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
+            at_work()
     return digest.hexdigest()
 
 
-def check_file(path: Path, size: int | None, digest: str | None) -> str | None:
+def check_file(
+    path: Path, size: int | None, digest: str | None, at_work: Callable[[], None] = lambda: None
+) -> str | None:
     """What is wrong with a file, as the rest of a sentence that begins with its path; None: nothing.
 
     Args:
         size: in bytes; None: any.
         digest: SHA-256 in hexadecimal; None: the content is not read.
+        at_work: as of ``sha256_of``.
     """
     try:
         if not path.is_file():
             return "is missing"
         if size is not None and (found := path.stat().st_size) != size:
             return f"has {found} bytes, expected {size}"
-        if digest is not None and sha256_of(path) != digest:
+        if digest is not None and sha256_of(path, at_work) != digest:
             return "has other content than when it was written (checksum)"
+    except (TimeoutError, ConnectionError):  # of ``at_work``
+        raise
     except OSError as error:  # a bad sector
         return f"cannot be read: {error.strerror}"
     return None
@@ -59,20 +65,49 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = 0o666, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file that takes the place of ``path`` when the block ends well: readers see the old content or the new.
+
+    It is locked while it is open, which tells it from those of killed processes (``remove_abandoned``). The umask is
+    taken off its mode. ``durable``: on the disk then. An OSError of the disk names ``path``: of a full one, Python does
+    not say which file.
+    """
+    try:
+        while True:
+            temporary = path.with_name(f".{path.name[:50]}.{os.getpid()}-{secrets.token_hex(4)}")
+            descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+            if lock_now(descriptor) is not False and os.fstat(descriptor).st_nlink:
+                break
+            os.close(descriptor)  # taken for an abandoned one before it was locked
+        try:
+            with open(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (TimeoutError, ConnectionError):  # of the block
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what ``replacing`` made in a folder for a process that was killed."""
+    for path in folder.glob(".*"):
+        if re.fullmatch(r"\..+\.\d+-[0-9a-f]{8}", path.name):
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                if lock_now(file.fileno()):
+                    path.unlink()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that a reader sees the old content or the new, never a part of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        with temporary.open("x") as file:
-            json.dump(value, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:  # of a full disk, Python does not say which file
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(json.dumps(value, indent=2).encode() + b"\n")
 
 
 def new_folder(parent: Path, prefix: str) -> Path:
@@ -118,6 +153,17 @@ def lock_holder(handle: int) -> str:
 
 
 @contextlib.contextmanager
+def open_folder(folder: Path) -> Iterator[int]:
+    """A descriptor of a folder, to lock it; made where there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def alone_in(folder: Path, seconds: float = CACHE_SECONDS) -> Iterator[bool]:
     """Lock a folder, which is made where there is none, against others that do the same; wait for them.
 
@@ -127,12 +173,11 @@ def alone_in(folder: Path, seconds: float = CACHE_SECONDS) -> Iterator[bool]:
     Raises:
         WaitedTooLong: the folder and the process that has it are named.
     """
-    handle = None
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        locked = None if handle is None else lock_now(handle)
+    with contextlib.ExitStack() as stack:
+        handle = locked = None
+        with contextlib.suppress(OSError):
+            handle = stack.enter_context(open_folder(folder))
+            locked = lock_now(handle)
         if handle is not None and locked is False:
             holder = lock_holder(handle)
             remedy = f"If {holder} does nothing any more, end it; or use another folder."
@@ -140,9 +185,6 @@ def alone_in(folder: Path, seconds: float = CACHE_SECONDS) -> Iterator[bool]:
                 if (locked := lock_now(handle)) is not False:
                     break
         yield bool(locked)
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 def wait_until_written(sizes: Callable[[], list[int]], seconds: float) -> None:
@@ -162,19 +204,17 @@ def output_to(path: Path) -> Iterator[None]:
     """Send standard output and error to a file, also what C++ code writes to the file descriptors."""
     sys.stdout.flush()
     sys.stderr.flush()
-    saved = [os.dup(1), os.dup(2)]
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(path.open("a"))
+        for number in (1, 2):
+            saved = os.dup(number)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, number)
+            os.dup2(log.fileno(), number)
         # Under Jupyter and pytest, Python's own streams do not end at descriptors 1 and 2.
-        with path.open("a") as text, contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-            yield
-    finally:
-        for number, copy in zip((1, 2), saved, strict=True):
-            os.dup2(copy, number)
-            os.close(copy)
-        os.close(log)
+        stack.enter_context(contextlib.redirect_stdout(log))
+        stack.enter_context(contextlib.redirect_stderr(log))
+        yield
 
 
 def graph_name_of(dataset_name: str) -> str:

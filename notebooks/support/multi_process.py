@@ -1,16 +1,18 @@
-"""What a rank needs that trains with others on one machine: its share, its seed, what it visited, its best model."""
+"""What a rank needs that trains with others on one machine, its share and its best model; and a folder for a lesson."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.batches.nodes import Batch, BatchLoader
+from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.data import Dataset
 from tutorial_lib.models.sage import GraphSAGE
 from tutorial_lib.tasks.node import NodeTask, TrainData
@@ -71,22 +73,6 @@ def distributed_accuracy(predictions: Tensor, labels: Tensor) -> float:
     return accuracy(*sum_over_ranks([correct, len(labels)]))
 
 
-class VisitLog:
-    """Hands on the batches of a loader and remembers their seed nodes."""
-
-    def __init__(self, loader: BatchLoader) -> None:
-        self.loader = loader
-        self.seeds: list[Tensor] = []
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self.loader:
-            self.seeds.append(batch.seeds)
-            yield batch
-
-
 def save_best(model: GraphSAGE, path: Path) -> None:
     """Write the weights (safetensors: loading runs no code). A reader sees the old file or the new one, never half."""
     from safetensors.torch import save_file
@@ -113,3 +99,17 @@ def load_best(path: str | Path, dataset: Dataset, config: TrainConfig) -> GraphS
 def hush_dgl() -> None:
     """No advice on CPU affinity from each loader of each rank in each epoch."""
     warnings.filterwarnings("ignore", message="Dataloader CPU affinity")
+
+
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder that goes with this process, however it ends: a small one waits for that, then removes the folder."""
+    folder = tempfile.TemporaryDirectory()
+    program = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
+    folder.watcher = subprocess.Popen(  # type: ignore[attr-defined]
+        [sys.executable, "-c", program, folder.name],
+        stdin=subprocess.PIPE,  # closed by the kernel when the last process that holds it has ended
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return folder

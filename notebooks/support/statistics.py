@@ -5,7 +5,6 @@ All functions expect a homogeneous ``DGLGraph`` that stores every undirected edg
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +34,8 @@ def graph_statistics(dataset: Dataset, sample: int = 2000, seed: int = 0) -> dic
     graph, label = dataset.graph, dataset.graph.ndata["label"]
     degree = graph.in_degrees().numpy()
     per_split = {mask: degree[graph.ndata[mask].numpy()] for mask in MASKS}
+    pieces = zip(*(ends.split(CHUNK) for ends in graph.edges(order="eid")), strict=True)
+    alike = sum(int((label[src] == label[dst]).sum()) for src, dst in pieces)
     return {
         "nodes": graph.num_nodes(),
         "edges": graph.num_edges(),
@@ -42,7 +43,7 @@ def graph_statistics(dataset: Dataset, sample: int = 2000, seed: int = 0) -> dic
         "median_degree": float(np.median(degree)),
         "max_degree": int(degree.max()),
         "clustering": average_clustering(graph, sample, seed),
-        "edge_homophily": _share_of_edges(graph, lambda src, dst: label[src] == label[dst]),
+        "edge_homophily": alike / max(1, graph.num_edges()),
         "classes": dataset.num_classes,
         "classes_with_nodes": int((torch.bincount(label, minlength=dataset.num_classes) > 0).sum()),
         "split_counts": dataset.split_counts(),
@@ -73,9 +74,3 @@ def _local_clustering(indptr: np.ndarray, indices: np.ndarray, node: int, is_nei
     joined = sum(int(is_neighbour[indices[indptr[v] : indptr[v + 1]]].sum()) for v in neighbours)
     is_neighbour[neighbours] = False
     return joined / (len(neighbours) * (len(neighbours) - 1))
-
-
-def _share_of_edges(graph: dgl.DGLGraph, test: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> float:
-    src, dst = graph.edges(order="eid")
-    hits = sum(int(test(s, d).sum()) for s, d in zip(src.split(CHUNK), dst.split(CHUNK), strict=True))
-    return hits / max(1, graph.num_edges())

@@ -15,7 +15,7 @@ import torch
 from row_support import Book, Rows
 
 from tutorial_lib.batches import background, service
-from tutorial_lib.batches.neighbours import Drawn, NeighbourLists, _Kept
+from tutorial_lib.batches.neighbours import Drawn, NeighbourLists, joined, most_used
 from tutorial_lib.batches.service import ranges
 from tutorial_lib.batches.table import RowTable
 from tutorial_lib.cluster.coordinator import Coordinator
@@ -87,11 +87,10 @@ def test_lists_are_kept_for_the_most_used_nodes_within_the_budget(monkeypatch):
     own = torch.tensor([5, 5, 4, 5, 1], dtype=torch.int32)
     indptr = torch.tensor([0, 2, 3, 4, 5])
     for budget, rounds, expected in [(0, 2, []), (12, 2, [5]), (19, 2, [5]), (20, 1, [5, 4]), (100, 2, [5, 4, 6])]:
-        kept = _Kept(None, 8, 0, 4, budget)
-        kept.take_the_most_used(own, rounds)
-        assert kept.ids().tolist() == expected
-        assert kept.bytes == 4 * sum(len(lists[node]) for node in expected)
-        merged_indptr, sources = kept.merged_with(indptr, own)
+        kept = most_used(None, torch.arange(8) < 4, own, rounds, budget)
+        assert [node for ids, _, _ in kept for node in ids.tolist()] == expected
+        assert sum(len(found) for _, _, found in kept) == sum(len(lists[node]) for node in expected)
+        merged_indptr, sources = joined(8, 0, indptr, own, kept)
         for node in range(8):
             found = sources[merged_indptr[node] : merged_indptr[node + 1]].tolist()
             here = own[indptr[node] : indptr[node + 1]].tolist() if node < 4 else []

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import wait_until
 from fault_support import CLEAN_EXIT_SECONDS
 
 from tutorial_lib.cluster.agents import Agents
@@ -77,8 +78,7 @@ def stopped_agent(tmp_path):
         plan = plan_in(tmp_path, cluster, *SLEEP)
         agents = Agents(cluster, plan, plan, said.append)
         agents.start()
-        while not (tmp_path / "logs" / "machine-0" / "server-0.log").exists():
-            time.sleep(0.05)
+        wait_until((tmp_path / "logs" / "machine-0" / "server-0.log").exists, "the server")
         agents.processes[0].send_signal(signal.SIGSTOP)
         yield agents, said
         agents.stop(0.1, lambda *_: None)
@@ -127,8 +127,7 @@ def test_a_run_folder_that_vanishes_is_named(tmp_path):
 
     def on_event(event: dict) -> None:
         if event.get("stage") == "servers":
-            while not (run / "logs" / "machine-0" / "server-0.log").exists():
-                time.sleep(0.05)
+            wait_until((run / "logs" / "machine-0" / "server-0.log").exists, "the server")
             subprocess.run(["rm", "-r", str(run)], check=True)
 
     with LocalCluster() as cluster:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -96,12 +95,18 @@ def tool(name: str) -> list[str]:
     return [found]
 
 
+def sleeping(cluster: EmulatedCluster, machine: Machine) -> subprocess.Popen:
+    """A program that runs on a machine, and does not end by itself."""
+    process = cluster.popen(machine, ["sh", "-c", "echo up; exec sleep 1000"], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+    return process
+
+
 def test_exit_code_and_signals_pass_through(emulation, nothing_left):
     with EmulatedCluster(1) as cluster:
         (machine,) = cluster.machines
         assert cluster.popen(machine, ["sh", "-c", "exit 7"]).wait(timeout=10) == 7
-        sleeper = cluster.popen(machine, ["sleep", "1000"])
-        time.sleep(0.3)
+        sleeper = sleeping(cluster, machine)
         sleeper.send_signal(signal.SIGTERM)
         assert sleeper.wait(timeout=10) == -signal.SIGTERM
         killed = cluster.popen(machine, ["sh", "-c", "kill -9 $$"])
@@ -112,8 +117,7 @@ def test_exit_code_and_signals_pass_through(emulation, nothing_left):
 
 def test_leaving_the_cluster_kills_what_runs_on_it(emulation, nothing_left):
     with EmulatedCluster(2) as cluster:
-        sleepers = [cluster.popen(machine, ["sleep", "1000"]) for machine in cluster.machines]
-        time.sleep(0.3)
+        sleepers = [sleeping(cluster, machine) for machine in cluster.machines]
     assert all(sleeper.wait(timeout=10) != 0 for sleeper in sleepers)
 
 

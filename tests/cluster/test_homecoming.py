@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -14,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import wait_until
 
 from tutorial_lib.cluster import homecoming, manifests
-from tutorial_lib.cluster.delivery import Delivery, checkpoint_files
+from tutorial_lib.cluster.delivery import LIST, Delivery, Start, checkpoint_files, read_starts
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.failure import JobFailed
-from tutorial_lib.cluster.homecoming import LIST, Homecoming, Start, read_starts
+from tutorial_lib.cluster.homecoming import Homecoming
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.errors import JobError
 
@@ -86,13 +86,13 @@ class Lab:
 
     def homecoming(self) -> Homecoming:
         """Of a job that writes its results below the disk."""
-        self.results = f"{self.disk}/copy/.tutorial_lib/run-{os.urandom(4).hex()}"
-        plan = JobPlan(self.cluster.machines, [], "", "", f"{self.results}/logs", str(self.disk), 0)
+        plan = JobPlan(self.cluster.machines, [], "", "", "", str(self.disk), 0)
+        start = Start.of(plan, f"{self.disk}/copy", "run", logs="logs")
+        self.results = start.folder
         source = self.run.parent / "source.txt"
         source.write_text("a file of the workspace")
         given = {"source.txt": source, f"{self.results[len(str(self.disk)) + 6 :]}/job.json": source}
-        delivery = Delivery(plan, f"{self.disk}/copy", [given, given], self.results)
-        return Homecoming(self.cluster, delivery, self.run, self.events.append)
+        return Homecoming(self.cluster, Delivery(plan, [given, given], start), self.run, self.events.append)
 
     def epochs_at_home(self) -> list[int]:
         """Of the checkpoints that are at home and whole."""
@@ -108,14 +108,10 @@ class Lab:
         return found
 
     def newest_at_home(self) -> int:
-        manifest = manifests.read(self.run / "checkpoint" / manifests.NEWEST)
-        return 0 if manifest is None else manifest.epochs
+        return max([manifest.epochs for manifest in manifests.kept(self.run)], default=0)
 
     def wait_for(self, epochs: list[int], seconds: float = 10) -> None:
-        deadline = time.monotonic() + seconds
-        while self.epochs_at_home() != epochs:
-            assert time.monotonic() < deadline, f"at home are {self.epochs_at_home()}, not {epochs}"
-            time.sleep(0.05)
+        wait_until(lambda: self.epochs_at_home() == epochs, f"epochs {epochs} at home", seconds)
 
     def left(self, k: int) -> list[str]:
         """Folders of starts on a machine."""
@@ -169,10 +165,7 @@ def test_home_is_valid_at_any_moment_while_checkpoints_are_faster_than_the_way(l
         for epochs in range(1, 8):
             lab.save_all(epochs, size=5_000_000)
             home.on_event(checkpoint(epochs))
-        deadline = time.monotonic() + 20
-        while lab.newest_at_home() != 7:
-            assert time.monotonic() < deadline, lab.newest_at_home()
-            time.sleep(0.05)
+        wait_until(lambda: lab.newest_at_home() == 7, "the last of seven checkpoints at home")
         end.set()
         watcher.join(timeout=10)
     home.check()
@@ -246,7 +239,7 @@ def test_a_frozen_machine_does_not_hold_up_the_end(lab, monkeypatch):
             lab.cluster.machines[1], ["bash", "-c", "while sleep 0.01; do pkill -STOP -f cluster[.]transfer; done"]
         )
         home.on_event(checkpoint(1))
-        time.sleep(0.5)
+        wait_until(lambda: lab.on(1, "pgrep -r T -f cluster[.]transfer || true"), "a copy that is stopped")
         start = time.monotonic()
     assert time.monotonic() - start < 6
     with pytest.raises(JobError, match="copying from machine-1: nothing moved for 2 s"):
@@ -266,9 +259,10 @@ def test_each_machine_gets_of_the_checkpoints_what_it_needs(tmp_path):
     both = ["checkpoint/epoch-0002/", "checkpoint/epoch-0003/"]
     first = [f"{name}{file}" for name in both for file in ("embeddings-machine-0.safetensors", "model.safetensors")]
     shared = ["checkpoint/manifest-previous.json", "checkpoint/manifest.json"]
-    assert sorted(checkpoint_files(tmp_path, "machine-0", first=True)) == [*first, *shared]
+    start = Start("", "", "", {}, [("machine-0", ""), ("machine-1", "")], [])
+    assert sorted(checkpoint_files(tmp_path, start, "machine-0")) == [*first, *shared]
     second = [f"{name}embeddings-machine-1.safetensors" for name in both]
-    assert sorted(checkpoint_files(tmp_path, "machine-1", first=False)) == second
+    assert sorted(checkpoint_files(tmp_path, start, "machine-1")) == second
 
 
 def test_a_start_that_was_continued_gives_its_logs_only(lab):

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from fault_support import CLEAN_EXIT_SECONDS, plan_of
 
-from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits, how_it_ended
+from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.shm import dgl_segments
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, how_it_ended
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import Partition
@@ -115,12 +115,6 @@ def test_a_shm_that_is_too_small_for_the_evaluation_is_found_first(partition_of,
     words = r"machine-0: /dev/shm: \d+ MB free; the servers would put about \d{6,} MB there"
     with pytest.raises(InputError, match=words):
         run_distributed(partition_of(1), Layout(emulate=None), wide, tmp_path / "run")
-
-
-def test_a_used_run_folder_is_refused(partition_of, tmp_path):
-    (tmp_path / "result.json").write_text("{}")
-    with pytest.raises(InputError, match="is not empty"):
-        run_distributed(partition_of(1), Layout(emulate=None), TrainConfig(), tmp_path)
 
 
 def test_parts_and_machines_must_agree(partition_of, tmp_path):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tutorial_lib.cluster.channel import MOST_WAITING, Outbox
-from tutorial_lib.cluster.children import Process, who_failed
+from tutorial_lib.cluster.agent import MOST_WAITING, Agent
+from tutorial_lib.cluster.channel import Channel
 from tutorial_lib.cluster.failure import exit_failure, failure
-from tutorial_lib.cluster.logs import THREADS_LEFT, EventFiles, tail
+from tutorial_lib.cluster.logs import THREADS_LEFT, EventFiles, tail, who_failed
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Machine
 
@@ -52,11 +52,10 @@ def test_only_an_exception_at_the_end_is_a_cause(plan, code, lines, words):
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from tutorial_lib.cluster.children import Process, who_failed
-from tutorial_lib.cluster.logs import tail
+from tutorial_lib.cluster.logs import tail, who_failed
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 lines = tail(Path(sys.argv[1]))
-who = who_failed(Process("torchrun", 0, None, Path(sys.argv[1]), code=3))
+who = who_failed(Path(sys.argv[1]).parent, 3)
 grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 print(grown, len(lines), max(map(len, lines), default=0), who[0])
 """
@@ -93,7 +92,7 @@ def test_a_failed_trainer_is_found_at_the_end_of_a_long_torchrun_log(tmp_path):
     log = tmp_path / "torchrun.log"
     (tmp_path / "trainer-1.log").touch()
     log.write_text("noise\n" * 100_000 + "failed (exitcode: -9) local_rank: 1 (pid: 7) of binary: python\n")
-    assert who_failed(Process("torchrun", 0, None, log, code=1))[:3] == ("trainer", 1, -9)
+    assert who_failed(tmp_path, 1) == ("trainer", 1, -9)
 
 
 def test_events_are_read_in_pieces_and_all_of_them_once(tmp_path):
@@ -116,43 +115,28 @@ def test_events_are_read_in_pieces_and_all_of_them_once(tmp_path):
     assert [event["kind"] for event in files.new()] == ["half"]
 
 
-def step(number: int) -> dict:
-    return {"type": "event", "event": {"kind": "step", "number": number, "text": "t" * 150}}
-
-
-def lines_of(descriptor: int, box: Outbox) -> list[dict]:
-    """All that an outbox still has to say, read from the other end of its pipe."""
-    os.set_blocking(descriptor, False)
-    data = bytearray()
-    while True:
-        box.flush()
-        try:
-            data += os.read(descriptor, 1 << 20)
-        except BlockingIOError:
-            return [json.loads(line) for line in data.splitlines()]
-
-
-def test_nobody_reads_the_outbox_is_linear_bounded_and_keeps_what_matters():
+def test_while_nobody_reads_events_stay_in_their_files(tmp_path):
+    """What waits is bounded; nothing is lost, and what matters comes in its order once somebody reads again."""
     reading, writing = os.pipe()
-    box = Outbox(writing)
+    machine = Machine("a", "127.0.0.1", interface="lo")
+    agent = Agent(JobPlan([machine], ["x"], "p", "i", str(tmp_path), ".", 1), 0, Channel(reading, writing))
+    text = "t" * 180
+    with (tmp_path / "a" / "events-0.jsonl").open("w") as file:
+        for number in range(60_000):  # some seconds of a busy job: 13 MB
+            file.write(json.dumps({"kind": "step", "number": number, "text": text}) + "\n")
     start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for number in range(100_000):  # ten seconds of a busy job: 20 MB
-        box.put(step(number))
-    box.put({"type": "event", "event": {"kind": "epoch", "epoch": 3}})
-    box.put({"type": "alive"})
-    box.put({"type": "failed", "role": "server"})
-    seconds = time.monotonic() - start
-    assert seconds < 5
+    for _ in range(200):
+        agent._forward_events()
+        agent.link.put({"type": "alive"})
+    assert MOST_WAITING < len(agent.link.waiting) < MOST_WAITING + (2 << 20)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 3 * MOST_WAITING / 1024
-    box_lines = lines_of(reading, box)
-    box.put({"type": "done"})
-    box_lines += lines_of(reading, box)
-    kinds = [line["event"]["kind"] if line["type"] == "event" else line["type"] for line in box_lines]
-    steps = kinds.count("step")
-    assert 10_000 < steps < 60_000
-    assert [line["event"]["number"] for line in box_lines[:steps]] == list(range(steps))
-    assert kinds[steps:] == ["epoch", "failed", "dropped", "done"]
-    assert box_lines[-2]["count"] == 100_000 - steps + 1
+    found: list[dict] = []
+    while len(found) < 60_200:
+        assert time.monotonic() - start < 20
+        agent._forward_events()
+        agent.link.push()
+        found += agent.link.take(0.1)  # from the other end of its own pipe
+    assert [line["event"]["number"] for line in found if line["type"] == "event"] == list(range(60_000))
     os.close(reading)
     os.close(writing)
 

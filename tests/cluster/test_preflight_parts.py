@@ -81,7 +81,7 @@ def test_headers_are_checked(tmp_path):
         (magic + b"\0" * 16 + b"more", "has 4 bytes too many"),
     ]:
         path.write_bytes(content)
-        with pytest.raises(preflight_parts.BadFile, match=words):
+        with pytest.raises(ValueError, match=words):
             preflight_parts.tensor_types(path)
 
 

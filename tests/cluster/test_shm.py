@@ -8,11 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from commands import wait_until
 
 from tutorial_lib.cluster.shm import (
     MARKER,
@@ -122,9 +122,7 @@ def test_a_job_in_another_pid_namespace_is_live(emulation, start_job):
     finally:
         inside.kill()
         inside.communicate()
-    deadline = time.monotonic() + 5
-    while leftovers().live and time.monotonic() < deadline:  # the kernel ends a namespace in its own time
-        time.sleep(0.05)
+    wait_until(lambda: not leftovers().live, "the kernel, which ends a namespace in its own time", 5)
     assert clean_leftovers() == list(OWN)
 
 

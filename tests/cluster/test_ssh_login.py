@@ -12,9 +12,10 @@ pytestmark = pytest.mark.cluster
 NAMES = """
 import json, sys
 from pathlib import Path
+from tutorial_lib.cluster.channel import Watch
 from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
-from tutorial_lib.cluster.copying import deliver, fetch
+from tutorial_lib.cluster.transfer import deliver, fetch
 from tutorial_lib.errors import TutorialError
 
 arguments = json.loads(sys.argv[1])
@@ -23,8 +24,9 @@ try:
         found = {"names": [m.name for m in cluster.machines], "folder": cluster.folder("~/copies")}
         if "source" in arguments:
             source, target, home = (Path(arguments[name]) for name in ("source", "target", "home"))
-            deliver(cluster, cluster.machines[1], {"file": source}, str(target), 20)
-            found["fetched"] = list(fetch(cluster, cluster.machines[1], str(target), home, 20).table)
+            deliver(cluster, cluster.machines[1], {"file": source}, str(target), 20, Watch())
+            fetched = fetch(cluster, cluster.machines[1], str(target), home, 20, watch=Watch())
+            found["fetched"] = list(fetched.table)
 except TutorialError as error:
     found = {"error": error.message}
 print(json.dumps(found))

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing.connection
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from commands import wait_until
+from fault_support import remove_group
 
-from tutorial_lib.cluster import health, network, sockets
+from tutorial_lib.cluster import health, network
+from tutorial_lib.cluster.agents import Progress
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
 from tutorial_lib.cluster.health import MachineHealth, disk_trouble
 from tutorial_lib.cluster.members import STARTED, Stack, collect, main_thread, members, stat_of
 from tutorial_lib.cluster.network import SilentPeers, ipv4_of
 from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.progress import Progress
+from tutorial_lib.cluster.shm import SHM, clean_leftovers, job_marker, sockets_of
 from tutorial_lib.cluster.spec import Machine
 
 DUMP = """Thread 0x00007f0000000001 (most recent call first):
@@ -184,9 +184,11 @@ def test_stacks_of_a_running_and_of_a_stopped_process(server):
 
 
 BYSTANDER = """
-import signal, time
+import signal, sys, time
 signal.signal(signal.SIGRTMAX - 1, lambda *_: print("signalled", flush=True))
 print("up", flush=True)
+sys.stdin.readline()
+print("alive", flush=True)
 time.sleep(100)
 """
 
@@ -195,13 +197,14 @@ time.sleep(100)
 def test_a_process_that_has_a_members_number_by_now_gets_no_signal(tmp_path, started):
     """Started at another time; or ours, but no longer the program that handles the signal (it would end it)."""
     code = BYSTANDER if started else BYSTANDER.replace("signal.signal(", "(lambda *_: None)(")
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout.readline() == b"up\n"
         note_member(tmp_path, process.pid, "trainer", started=started)
         assert collect(tmp_path) == []
-        time.sleep(0.2)
-        assert process.poll() is None
+        process.stdin.write(b"\n")  # a signal would have come before
+        process.stdin.flush()
+        assert process.stdout.readline() == b"alive\n"
     finally:
         process.kill()
         assert process.communicate()[0] == b""
@@ -211,8 +214,7 @@ def note_member(folder: Path, pid: int, role: str, index: int = 0, started: int 
     """What the hook would write for a process."""
     (folder / ".processes").mkdir(exist_ok=True)
     started = int(stat_of(pid)[STARTED]) if started is None else started
-    member = {"pid": pid, "parent": os.getpid(), "role": role, "index": index, "started": started}
-    (folder / ".processes" / f"{pid}.json").write_text(json.dumps(member))
+    (folder / ".processes" / f"{role}-{index}-{pid}-{os.getpid()}-{started}").touch()
 
 
 GROUPS = Path("/sys/fs/cgroup/memory")
@@ -224,7 +226,7 @@ def test_out_of_memory_is_told_of_the_own_group_only(tmp_path):
     """Two processes are killed at the same time: one by the kernel, for want of memory, the other by somebody."""
     groups = [GROUPS / f"tutorial-test-{os.getpid()}-{k}" for k in range(2)]
     children = [subprocess.Popen([sys.executable, "-c", HOARD], stdin=subprocess.PIPE) for _ in groups]
-    look = MachineHealth(tmp_path, [])
+    look = MachineHealth(tmp_path)
     try:
         for index, (group, child) in enumerate(zip(groups, children, strict=True)):
             group.mkdir()
@@ -244,12 +246,11 @@ def test_out_of_memory_is_told_of_the_own_group_only(tmp_path):
         for group, child in zip(groups, children, strict=True):
             child.kill()
             child.communicate()
-            time.sleep(0.1)
-            group.rmdir()
+            remove_group(group)
 
 
 def test_what_is_wrong_with_a_disk(tmp_path):
-    assert disk_trouble(tmp_path, thorough=True) is None
+    assert disk_trouble(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
     run = tmp_path / "run"
     words = f"run folder {run} has vanished (removed or unmounted while the job ran)"
@@ -271,7 +272,7 @@ def test_a_full_disk_is_named_with_its_device(tmp_path):
 
 DESCENDANTS = """
 import os, subprocess, sys
-from tutorial_lib.cluster.children import end_descendants
+from tutorial_lib.cluster.agent import end_descendants
 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 first = subprocess.Popen(["sleep", "100"], **quiet)
 os.setresgid(65534, 65534, 65534)
@@ -290,50 +291,31 @@ def test_a_child_of_another_user_does_not_save_the_others():
     assert code == str(-signal.SIGTERM)
 
 
-def test_a_folder_for_sockets_is_short_and_removed(tmp_path, monkeypatch):
-    long = tmp_path / ("long" * 20)
-    long.mkdir()
-    monkeypatch.setattr(sockets, "parents", lambda: [str(long), "/var/tmp"])
-    with sockets.sockets_folder() as path:
-        assert not Path(path).is_relative_to(long)
-        assert len(path) + len("/listener-12345678") <= 107
-        listener = multiprocessing.connection.Listener(f"{path}/listener-12345678")  # the kernel takes it
-        listener.close()
-    assert not Path(path).exists()
-    monkeypatch.setattr(sockets, "parents", lambda: [str(long)])
-    with sockets.sockets_folder() as path:
-        assert path is None
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """For sockets, whose paths are at most 107 bytes long; those of pytest's own folders may be longer."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        yield Path(folder)
-
-
-def test_folders_of_killed_agents_are_removed_and_no_others(short_folder, monkeypatch):
-    tmp_path = short_folder
-    monkeypatch.setattr(sockets, "parents", lambda: [str(tmp_path)])
-    for name in ("dgl-job-deadbeef", "dgl-job-of-the-user", ".dgl-job-freshone"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "dgl-job-yourself").symlink_to(tmp_path / "dgl-job-of-the-user")
-    with sockets.sockets_folder() as living:
-        sockets.remove_abandoned()
-        left = {path.name for path in tmp_path.iterdir()}
-    assert left == {Path(living).name, "dgl-job-of-the-user", ".dgl-job-freshone", "dgl-job-yourself"}
+def test_the_folder_for_sockets_is_short_and_goes_with_its_job():
+    """Also when the agent was killed: the next job finds its marker without a lock."""
+    before = set(os.listdir(SHM))
+    with job_marker(None, before) as marker:
+        folder = sockets_of(marker)
+        multiprocessing.connection.Listener(f"{folder}/listener-12345678").close()  # the kernel takes the name
+        (folder / "left").touch()
+        clean_leftovers()
+        assert (folder / "left").exists(), "taken for that of a dead job"
+        killed = marker.with_name(marker.name.replace(".json", "-killed.json"))
+        shutil.copy(marker, killed)
+        sockets_of(killed).mkdir()
+        (sockets_of(killed) / "listener").touch()
+        clean_leftovers()
+        assert not sockets_of(killed).exists()
+    assert set(os.listdir(SHM)) == before
 
 
 def test_signs_of_life(tmp_path):
-    look = MachineHealth(tmp_path, [])
+    look = MachineHealth(tmp_path)
     look.signs_of_life()
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         (tmp_path / "trainer-0.log").write_text("hello")
-        deadline = time.monotonic() + 30
-        while sum(psutil.Process(busy.pid).cpu_times()[:2]) < 0.3:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: sum(psutil.Process(busy.pid).cpu_times()[:2]) >= 0.3, "a third of a second of work")
         signs = look.signs_of_life()
         assert signs["cpu"] > 0.1
         assert signs["wrote"] == 5

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from commands import wait_until
 
 from tutorial_lib.cluster import channel
 from tutorial_lib.cluster.channel import Stopped, Watch
-from tutorial_lib.cluster.copying import deliver, fetch
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import Machine
-from tutorial_lib.cluster.transfer import files_in
+from tutorial_lib.cluster.transfer import Fetched, deliver, fetch, files_in
 from tutorial_lib.errors import JobError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -59,17 +59,19 @@ class Within(Watch):
         super().__init__()
         self.then, self.done = [then], done
 
-    def moved(self, done: int, total: int | None = None) -> None:
-        if total is not None and done > self.done and self.then:
+    def moved(self, done: int, _total: int) -> None:
+        if done > self.done and self.then:
             self.then.pop()()
 
 
-def send(source: Path, target: Path, cluster: Here | None = None, seconds: float = 20, **options) -> int:
-    return deliver(cluster or Here(), MACHINE, files_in(source), str(target), seconds, **options)
+def send(
+    source: Path, target: Path, cluster: Here | None = None, seconds: float = 20, watch: Watch | None = None
+) -> int:
+    return deliver(cluster or Here(), MACHINE, files_in(source), str(target), seconds, watch or Watch())
 
 
-def bring(source: Path, target: Path, cluster: Here | None = None, seconds: float = 20, **options):
-    return fetch(cluster or Here(), MACHINE, str(source), target, seconds, **options)
+def bring(source: Path, target: Path, cluster: Here | None = None, seconds: float = 20, **options) -> Fetched:
+    return fetch(cluster or Here(), MACHINE, str(source), target, seconds, **{"watch": Watch(), **options})
 
 
 def assert_same(source: Path, target: Path) -> None:
@@ -87,7 +89,7 @@ def hidden_in(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("copy", [send, bring])
 def test_only_what_differs_is_copied_also_where_the_size_is_the_same(copy, source, tmp_path):
     target = tmp_path / "target"
-    count = lambda: n if isinstance(n := copy(source, target), int) else n.count  # noqa: E731
+    count = lambda: n if isinstance(n := copy(source, target), int) else len(n.needed)  # noqa: E731
     assert count() == 2
     assert_same(source, target)
     assert count() == 0
@@ -171,11 +173,11 @@ def test_a_full_disk_there_is_named_with_machine_and_file(emulation, source, tmp
         command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(target)]
         assert cluster.popen(machine, command).wait(timeout=10) == 0
         with pytest.raises(JobError) as caught:
-            deliver(cluster, machine, files_in(source), str(target), 20)
+            deliver(cluster, machine, files_in(source), str(target), 20, Watch())
         left = cluster.popen(machine, ["ls", "-AR", str(target)], stdout=subprocess.PIPE, text=True).communicate()[0]
     assert caught.value.message.startswith("copying to machine-0: OSError: [Errno 28] No space left on device")
     assert f"{target}/deep/large" in caught.value.message
-    assert ".copying" not in left
+    assert ".large" not in left
     saw("the disk of a machine is full while files are copied to it", caught.value, "at once")
 
 
@@ -205,12 +207,11 @@ def test_what_a_killed_copy_left_is_removed_by_the_next_and_nothing_of_the_user_
     target, started = tmp_path / "target", []
 
     def kill() -> None:
-        while not hidden_in(target / "deep")[2:]:  # it has begun to write the large one
-            time.sleep(0.01)
+        wait_until(lambda: hidden_in(target / "deep")[2:], "the first bytes of the large one")
         started[0].kill()
 
     (target / "deep").mkdir(parents=True)
-    mine = [target / "deep" / ".copying-notes", target / "deep" / ".copying"]
+    mine = [target / "deep" / ".large.notes", target / "deep" / ".large.123-notes"]
     for path in mine:
         path.write_text("mine")
     with pytest.raises(JobError, match="killed by signal 9"):
@@ -246,6 +247,8 @@ def test_a_copy_that_takes_long_says_how_far_it_is_and_can_be_stopped(source, tm
     said: list[str] = []
     bring(source, tmp_path / "target", watch=Watch(said.append))
     assert "copying from machine-7: 5.0 of 5.0 MB so far" in said
+    send(source, tmp_path / "sent", watch=Watch(said.append))
+    assert "copying to machine-7: comparing checksums" in said
     start = time.monotonic()
     frozen = Here(lambda process: process.send_signal(signal.SIGSTOP))
     with pytest.raises(Stopped):
@@ -264,12 +267,13 @@ def test_a_folder_is_removed_after_the_fetch_only_if_a_start_of_ours_made_it(sou
     assert bring(ours, tmp_path / "home", remove=True).removed
     assert list((tmp_path / "copy").iterdir()) == []
     assert (tmp_path / "home" / "deep" / "large").stat().st_size == SIZE
-    again = bring(ours, tmp_path / "home", remove=True)
-    assert again.table is None
-    assert again.ancestor == str(tmp_path / "copy")
+    assert bring(ours, tmp_path / "home", remove=True) == ({}, [], True)
+    (tmp_path / "copy").rmdir()
+    with pytest.raises(JobError, match=f"copying from machine-7: there is no {tmp_path}/copy; is its disk mounted?"):
+        bring(ours, tmp_path / "home")
 
 
 def test_a_name_that_leads_out_of_the_folder_is_refused(source, tmp_path):
     with pytest.raises(JobError, match="'\\.\\./out' would lie outside of"):
-        deliver(Here(), MACHINE, {"../out": source / "small"}, str(tmp_path / "target"), 20)
+        deliver(Here(), MACHINE, {"../out": source / "small"}, str(tmp_path / "target"), 20, Watch())
     assert not (tmp_path / "out").exists()

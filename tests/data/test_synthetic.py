@@ -13,13 +13,18 @@ import pytest
 import torch
 
 from support.statistics import average_clustering, graph_statistics
-from tutorial_lib.compat.reproducible import fixed_fresh_memory
-from tutorial_lib.data import MASKS, cache, check_dataset, load_dataset, synthetic
-from tutorial_lib.data.synthetic import generate_synthetic_products, load_synthetic_products
+from tutorial_lib.compat.heap import fixed_fresh_memory
+from tutorial_lib.data import MASKS, Dataset, cache, check_dataset, load_dataset, synthetic
+from tutorial_lib.data.synthetic import PRODUCTS
 from tutorial_lib.errors import InputError
 
 REPO = Path(__file__).resolve().parents[2]
+load_synthetic_products = PRODUCTS.load
 TINY = 0.002
+
+
+def generate_synthetic_products(scale: float, seed: int = 0) -> Dataset:
+    return PRODUCTS.build(PRODUCTS.draw(scale, seed), scale, seed)
 
 
 @pytest.fixture(scope="module")
@@ -171,15 +176,13 @@ def _linear_accuracy(graph: dgl.DGLGraph, x: torch.Tensor) -> float:
 @pytest.mark.parametrize("scale", [0, 0.0019, 1.01, -1, float("nan")])
 def test_scale_out_of_range(scale, tmp_path):
     with pytest.raises(InputError, match="scale"):
-        generate_synthetic_products(scale)
-    with pytest.raises(InputError, match="scale"):
         load_synthetic_products(scale=scale, root=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_negative_seed():
+def test_negative_seed(tmp_path):
     with pytest.raises(InputError, match="seed"):
-        generate_synthetic_products(TINY, seed=-1)
+        load_synthetic_products(scale=TINY, seed=-1, root=tmp_path)
 
 
 def _no_generation(*_args: object) -> None:
@@ -289,9 +292,9 @@ def test_left_overs_of_a_killed_process_are_removed(tmp_path):
 
 def test_two_processes_at_once_with_different_thread_counts(tiny, tmp_path):
     code = (
-        "import sys, pathlib; from tutorial_lib.data.synthetic import *\n"
-        "load, generate = load_synthetic_products, generate_synthetic_products\n"
-        "print(load(scale=0.002, root=pathlib.Path(sys.argv[1])).fingerprint(), generate(0.002).fingerprint())"
+        "import sys, pathlib; from tutorial_lib.data.synthetic import PRODUCTS\n"
+        "generated = PRODUCTS.build(PRODUCTS.draw(0.002, 0), 0.002, 0)\n"
+        "print(PRODUCTS.load(scale=0.002, root=pathlib.Path(sys.argv[1])).fingerprint(), generated.fingerprint())"
     )
     path = os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")])
     children = [

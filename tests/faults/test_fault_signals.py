@@ -21,7 +21,7 @@ EMULATED, LOCAL = ["--emulate", "2"], ["--machines", "1"]
     ("machines", "sent", "code"),
     [
         (EMULATED, signal.SIGINT, 130),
-        (EMULATED, signal.SIGKILL, -9),
+        pytest.param(EMULATED, signal.SIGKILL, -9, marks=rare),  # test_resume does that, always
         (LOCAL, signal.SIGTERM, 143),
         pytest.param(EMULATED, signal.SIGTERM, 143, marks=rare),
         pytest.param(EMULATED, signal.SIGHUP, 129, marks=rare),

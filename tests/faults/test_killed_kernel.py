@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from commands import wait_until
 from jupyter_client.manager import start_new_kernel
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
@@ -23,17 +23,16 @@ def code_cells(name: str) -> list[str]:
 
 def ranks_that_have_met(kernel: psutil.Process, seconds: float = 100) -> list[psutil.Process]:
     """The kernel's processes, when two of them have connections that they did not inherit from it."""
-    deadline = time.monotonic() + seconds
-    while True:
+
+    def met() -> list[psutil.Process]:
         inherited, found = set(kernel.net_connections("tcp")), kernel.children(recursive=True)
         own = []
         for process in found:
             with contextlib.suppress(psutil.Error):
                 own.append({(c.laddr, c.raddr) for c in process.net_connections("tcp") if c.raddr})
-        if sum(bool(pairs - {(c.laddr, c.raddr) for c in inherited}) for pairs in own) >= 2:
-            return found
-        assert time.monotonic() < deadline, f"{len(found)} processes, which have not met"
-        time.sleep(0.1)
+        return found if sum(bool(pairs - {(c.laddr, c.raddr) for c in inherited}) for pairs in own) >= 2 else []
+
+    return wait_until(met, "two ranks that are connected", seconds)
 
 
 rare = pytest.mark.faults
@@ -43,9 +42,9 @@ rare = pytest.mark.faults
     ("name", "until"),
     [
         ("06_multi_gpu_node_classification.ipynb", "mp.spawn(ranks.train_and_write"),
-        ("08_graphbolt_multi_gpu.ipynb", "demo(ranks.rank_0_alone"),
-        pytest.param("05_data_parallel_by_hand.ipynb", "run(lesson.unequal_steps, 5.0, False)", marks=rare),
-        pytest.param("07_ddp_pitfalls.ipynb", "attempt(two_ranks, pitfalls.train_uneven", marks=rare),
+        pytest.param("08_graphbolt_multi_gpu.ipynb", "demo(rank_0_alone", marks=rare),
+        pytest.param("05_data_parallel_by_hand.ipynb", "run(unequal_steps, 5.0, False)", marks=rare),
+        pytest.param("07_ddp_pitfalls.ipynb", "attempt(two_ranks, train_uneven", marks=rare),
     ],
 )
 @pytest.mark.whole_run

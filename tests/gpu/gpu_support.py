@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tutorial_lib.models.plain_sage import CscBlock
-from tutorial_lib.models.sage import GraphSAGE
+from tutorial_lib.models.sage import CscBlock, GraphSAGE
 from tutorial_lib.trainer.placement import Placement
 
 TOLERANCE = 1e-5

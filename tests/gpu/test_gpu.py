@@ -6,6 +6,7 @@ what the other tests need.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -14,8 +15,9 @@ import sys
 import pytest
 import torch
 from gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_block, seconds_per_step, train_ranks
+from solution_support import lesson_source
 
-from tutorial_lib.models.plain_sage import PlainSAGEConv
+from tutorial_lib.models.sage import PlainSAGEConv
 from tutorial_lib.processes import spawn
 from tutorial_lib.trainer.placement import CPU, Placement, dgl_runs_on
 
@@ -109,10 +111,13 @@ def test_ddp_loses_as_cpu_ranks_do(ranks, backend):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_gradients_averaged_by_hand(ranks):
-    """Lesson 05."""
+def test_gradients_averaged_by_hand(ranks, tmp_path, monkeypatch):
+    """The functions of lesson 05, in a file: a spawned rank cannot import a cell."""
     need_gpus(ranks)
-    from support.lessons.data_parallel import by_hand
+    source = lesson_source("05", "RATE", "loss_of", "share", "average", "by_hand")
+    (tmp_path / "lesson_05_cells.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    by_hand = importlib.import_module("lesson_05_cells").by_hand
 
     x, y = torch.randn(8, 2), torch.randn(8)
     results = []

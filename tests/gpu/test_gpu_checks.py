@@ -43,6 +43,6 @@ def test_ranks_train_on_the_cpu():
 
 def test_blocks_are_blocks():
     block = random_block(50, 80, 60, seed=2, reached=10)
-    assert (block.num_dst, int(block.indptr[10]), int(block.indptr[-1])) == (50, 60, 60)
+    assert (len(block.indptr) - 1, int(block.indptr[10]), int(block.indptr[-1])) == (50, 60, 60)
     assert int(block.indices.max()) < 80
     assert seconds_per_step(CPU, steps=1) > 0

@@ -153,21 +153,21 @@ def good(partition_of) -> dict[str, str]:
         ({"--ip_config": "no-folder/ip.txt"}, "cannot write --ip_config"),
     ],
 )
-def test_mistakes_are_found_first(good, changes, words, tmp_path):
+def test_mistakes_are_found_first(good, changes, words, tmp_path, run_here):
     options = [word for pair in {**good, **changes}.items() for word in pair]
-    done = launch(*options, "python3 x.py", cwd=tmp_path)
+    done = run_here("launch", *options, "python3 x.py")
     assert done.returncode == 2, done.stderr
     assert words in done.stderr.splitlines()[0]
     assert os.listdir(tmp_path) == []
 
 
-def test_an_unclosed_quote_is_named(good, tmp_path):
-    done = launch(*[word for pair in good.items() for word in pair], "python3 'x.py", cwd=tmp_path)
+def test_an_unclosed_quote_is_named(good, run_here):
+    done = run_here("launch", *[word for pair in good.items() for word in pair], "python3 'x.py")
     assert done.returncode == 2
     assert "cannot read the command" in done.stderr
 
 
-def test_an_address_file_without_ports_will_do(good, tmp_path):
+def test_an_address_file_without_ports_will_do(emulation, nothing_left, good, tmp_path):
     """The ports are DGL's own; the command then runs, and fails for a reason of its own."""
     (tmp_path / "ip.txt").write_text("10.77.0.1\n\n10.77.0.2\n")
     done = launch(*[word for pair in good.items() for word in pair], "--out", "logs", "false", cwd=tmp_path)
@@ -176,9 +176,9 @@ def test_an_address_file_without_ports_will_do(good, tmp_path):
     assert "exit code 1" in done.stderr
 
 
-def test_an_address_file_of_another_cluster_is_kept(good, tmp_path):
+def test_an_address_file_of_another_cluster_is_kept(good, tmp_path, run_here):
     (tmp_path / "ip.txt").write_text("192.168.1.1 30050\n192.168.1.2 30050\n")
-    done = launch(*[word for pair in good.items() for word in pair], "python3 x.py", cwd=tmp_path)
+    done = run_here("launch", *[word for pair in good.items() for word in pair], "python3 x.py")
     assert done.returncode == 2
     assert "lists other machines than the emulated ones" in done.stderr
     assert (tmp_path / "ip.txt").read_text().startswith("192.168.1.1")

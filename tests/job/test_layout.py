@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-from fault_support import run_to_end
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import own_run_folder
 from tutorial_lib.job.layout import RealMachines
-
-TUTORIAL = [sys.executable, "-m", "tutorial_lib"]
 
 
 @pytest.mark.parametrize("place", ["copies", "./copies", "~other/copies", ""])
@@ -27,29 +23,28 @@ def test_an_absolute_place_and_one_in_the_home_are_taken(place):
 
 
 @pytest.mark.parametrize("command", ["train", "finale"])
-def test_the_commands_refuse_it_as_a_wrong_argument(command, tmp_path):
+def test_the_commands_refuse_it_as_a_wrong_argument(command, tmp_path, run_here):
     (tmp_path / "ip_config.txt").write_text("10.77.0.1\n")
-    words = [command, "--ip_config", str(tmp_path / "ip_config.txt"), "--copy_to", "copies"]
-    done = run_to_end([*TUTORIAL, *words, "--out", str(tmp_path / "run")])
+    done = run_here(command, "--ip_config", "ip_config.txt", "--copy_to", "copies", "--out", "run")
     assert done.returncode == 2
     assert done.stderr.startswith("error: --copy_to copies: give an absolute path")
     assert not (tmp_path / "run").exists()
 
 
-def test_fetch_says_what_is_no_run_and_what_is_complete(tmp_path):
-    done = run_to_end([*TUTORIAL, "fetch", str(tmp_path)])
+def test_fetch_says_what_is_no_run_and_what_is_complete(tmp_path, run_here):
+    done = run_here("fetch", str(tmp_path))
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {tmp_path} is not the folder of a run with --copy_to")
     (tmp_path / "delivery.json").write_text('{"starts": []}')
-    done = run_to_end([*TUTORIAL, "fetch", str(tmp_path)])
+    done = run_here("fetch", str(tmp_path))
     assert (done.returncode, "nothing is left to fetch" in done.stdout) == (0, True), done.stderr
     (tmp_path / "delivery.json").write_text("not JSON")
-    done = run_to_end([*TUTORIAL, "fetch", str(tmp_path)])
+    done = run_here("fetch", str(tmp_path))
     assert (done.returncode, "delivery.json cannot be read" in done.stderr) == (2, True), done.stderr
 
 
-def test_fetch_from_under_a_running_job_is_refused(tmp_path):
+def test_fetch_from_under_a_running_job_is_refused(tmp_path, run_here):
     (tmp_path / "delivery.json").write_text('{"starts": []}')
     with own_run_folder(tmp_path):
-        done = run_to_end([*TUTORIAL, "fetch", str(tmp_path)])
+        done = run_here("fetch", str(tmp_path))
     assert (done.returncode, f"another program is running in {tmp_path}" in done.stderr) == (2, True), done.stderr

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tutorial_lib.data.cache import ArrayCache
+from tutorial_lib.data.cache import cached, read_cache
 from tutorial_lib.errors import InputError, WaitedTooLong
 from tutorial_lib.files import alone_in, new_folder, write_json
-from tutorial_lib.job.folder import EventLog, Reporter, check_run_folder, default_run_folder, own_run_folder
+from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.folder import EventLog, check_run_folder, default_run_folder, own_run_folder
 from tutorial_lib.job.launch import LaunchRequest, launch
 
 HOLD = """
@@ -54,7 +55,7 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
     out = check_run_folder(tmp_path / "run")
     again = check_run_folder(tmp_path / "run")  # both have looked before either has written
     with EventLog(out, Reporter()) as log:
-        log.write({"kind": "stage"})
+        log.write({"kind": "stage", "stage": "checks"})
         written = (out / "events.jsonl").read_bytes()
         for resume in (False, True):
             with pytest.raises(InputError, match=f"another program is running in {out}: process {os.getpid()} "):
@@ -99,17 +100,15 @@ def test_a_wait_for_a_cache_has_a_limit(tmp_path, hold):
     with pytest.raises(WaitedTooLong, match=words), alone_in(tmp_path, seconds=0.3):
         pass
     assert time.monotonic() - start < 2
-    cache = ArrayCache(tmp_path / "made", ["x"], 1, print)
-    assert cache.read() == (None, "")
+    assert read_cache(tmp_path / "made") == (None, "")
 
 
 def test_left_over_folders_of_killed_processes_go_and_others_stay(tmp_path):
-    cache = ArrayCache(tmp_path / "made", ["x"], 1, print)
     killed = new_folder(tmp_path, ".made.tmp-")
     (killed / "x.npy").write_bytes(b"half")
     mine = tmp_path / ".made.tmp-of-mine"
     mine.mkdir()
-    cache.load(lambda: {"x": np.arange(3)})
+    cached(tmp_path / "made", lambda: {"x": np.arange(3)}, print)
     assert {path.name for path in tmp_path.iterdir()} == {"made", mine.name}
 
 
@@ -137,7 +136,7 @@ from pathlib import Path
 import numpy as np
 import torch, dgl
 from tutorial_lib.data.base import Dataset
-from tutorial_lib.data.cache import ArrayCache
+from tutorial_lib.data.cache import cached
 from tutorial_lib.files import write_json
 from support.graphbolt_data import graphbolt_folder
 from tutorial_lib.partition import partition_dataset
@@ -149,7 +148,7 @@ for k, name in enumerate(("train_mask", "val_mask", "test_mask")):
 dataset = Dataset("toy", graph, 3, {})
 partition_dataset(dataset, 2, out / "metis", method="metis")
 partition_dataset(dataset, 2, out / "random", method="random")
-ArrayCache(out / "cache" / "made", ["x"], 1, print).load(lambda: {"x": np.arange(3)})
+cached(out / "cache" / "made", lambda: {"x": np.arange(3)}, print)
 if len(sys.argv) > 2:
     graphbolt_folder(dataset, root=out)
 write_json(out / "x.json", {})

@@ -8,14 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from checkpoint_support import flip_bit
-from commands import events_of, kill_trainer, losses, start_and_kill, tutorial
+from commands import events_of, kill_trainer, losses, start_and_kill, tutorial, wait_until
 from runtime_support import MARK, marked_processes
 
 from tutorial_lib.errors import InputError
@@ -25,34 +23,25 @@ from tutorial_lib.trainer.config import TrainConfig
 
 pytestmark = pytest.mark.whole_run
 EPOCHS = 3
-COMMON = ["--scale", "0.005", "--hidden-size", "32", "--batch-size", "20", "--fanouts", "5,5"]
 
 
 @pytest.mark.cluster
-def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(
-    emulation, nothing_left, data_root, tmp_path
-):
-    # Batches come from the pipeline, which keeps some lists of neighbours and asks the servers to draw from the others.
-    common = [*COMMON, "--root", str(data_root), "--emulate", "2", "--epochs", str(EPOCHS)]
-    common += ["--loader", "pipeline", "--cache", "200kB"]
-    tutorial("train", *common, "--out", str(tmp_path / "whole"))
-    out = tmp_path / "killed"
+def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(finished_run, nothing_left, tmp_path):
+    """So two commands with the same options give the same numbers, too, here with a date as the seed."""
+    common, finished, out = finished_run.options, finished_run.out, tmp_path / "killed"
     printed = start_and_kill(common, out, 1, kill_trainer(1))
     assert "trainer 0 (rank 1) on machine-1: killed by signal 9" in printed
     assert (out / "checkpoint" / "epoch-0001").exists()
     start_and_kill([*common, "--resume"], out, 2, lambda run: run.send_signal(signal.SIGKILL))
-    deadline = time.monotonic() + 20
-    while marked_processes(os.environ[MARK]):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not marked_processes(os.environ[MARK]), "the end of its machines")
     tutorial("train", *common, "--resume", "--out", str(out))
 
-    assert losses(out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
-    results = [json.loads((folder / "result.json").read_text()) for folder in (tmp_path / "whole", out)]
+    assert losses(out) == pytest.approx(losses(finished), rel=1e-5)
+    results = [json.loads((folder / "result.json").read_text()) for folder in (finished, out)]
     for key in ("val_accuracy", "test_accuracy"):
         assert results[0][key] == pytest.approx(results[1][key], abs=2e-3)
     assert (results[0]["resumed_epochs"], results[1]["resumed_epochs"]) == (0, 2)
-    same = np.load(out / "predictions.npy") == np.load(tmp_path / "whole" / "predictions.npy")
+    same = np.load(out / "predictions.npy") == np.load(finished / "predictions.npy")
     assert same.mean() > 0.999
     events = events_of(out)
     assert [event["epochs"] for event in events if event["kind"] == "resumed"] == [1, 2]
@@ -64,36 +53,27 @@ def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(
     assert kept == {"manifest.json", "epoch-0003", *before, "model.safetensors", "config.json"}
 
 
-@pytest.fixture(scope="module")
-def whole(data_root, tmp_path_factory) -> tuple[Path, list[str]]:
-    """A finished run in one process, and its options without the number of epochs."""
-    out = tmp_path_factory.mktemp("runs") / "whole"
-    common = [*COMMON, "--root", str(data_root), "--single-process"]
-    tutorial("train", *common, "--epochs", str(EPOCHS), "--out", str(out))
-    return out, common
-
-
-def test_one_process_goes_on_after_it_was_killed(whole, tmp_path):
+def test_one_process_goes_on_after_it_was_killed(single_run, tmp_path):
     out = tmp_path / "killed"
-    arguments = [*whole[1], "--epochs", str(EPOCHS)]
+    arguments = single_run.options
     start_and_kill(arguments, out, 1, lambda run: run.send_signal(signal.SIGKILL))
     (out / "checkpoint" / "epoch-0009").mkdir()  # what a save leaves that is killed in the middle
     with (out / "events.jsonl").open("a") as file:
         file.write('{"kind": "ste')
     tutorial("train", *arguments, "--resume", "--out", str(out))
-    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
-    assert np.array_equal(np.load(out / "predictions.npy"), np.load(whole[0] / "predictions.npy"))
+    assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
+    assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
     assert not (out / "checkpoint" / "epoch-0009").exists()
     steps = {(e["epoch"], e["step"]) for e in events_of(out) if e["kind"] == "step"}
-    assert len(steps) == EPOCHS * events_of(whole[0])[0]["steps"]
+    assert len(steps) == EPOCHS * events_of(single_run.out)[0]["steps"]
 
 
-def test_more_epochs_than_before(whole, tmp_path):
+def test_more_epochs_than_before(single_run, tmp_path):
     """2 and then 3 epochs are the same as 3; a checkpoint only at the end of each start."""
     out = tmp_path / "run"
-    tutorial("train", *whole[1], "--epochs", "2", "--checkpoint-every", "10", "--out", str(out))
-    tutorial("train", *whole[1], "--epochs", str(EPOCHS), "--resume", "--out", str(out))
-    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
+    tutorial("train", *single_run.options, "--epochs", "2", "--checkpoint-every", "10", "--out", str(out))
+    tutorial("train", *single_run.options, "--resume", "--out", str(out))
+    assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -107,59 +87,64 @@ def test_more_epochs_than_before(whole, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_continued_is_refused_with_the_reason(whole, options, words):
-    before = {path: path.read_bytes() for path in whole[0].rglob("*") if path.is_file()}
-    done = tutorial("train", *whole[1], "--resume", "--out", str(whole[0]), *options, code=2)
+def test_what_cannot_be_continued_is_refused_with_the_reason(single_run, options, words, run_here):
+    before = {path: path.read_bytes() for path in single_run.out.rglob("*") if path.is_file()}
+    done = run_here("train", *single_run.options, "--resume", "--out", str(single_run.out), *options)
+    assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert words in errors[0]
     assert "Traceback" not in done.stderr
-    assert {path: path.read_bytes() for path in whole[0].rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in single_run.out.rglob("*") if path.is_file()} == before
 
 
-def test_resume_without_a_checkpoint(tmp_path):
-    assert "--resume needs --out" in tutorial("train", "--resume", code=2).stderr
-    done = tutorial("train", "--resume", "--out", str(tmp_path / "nothing"), code=2)
-    assert "there is no folder" in done.stderr
-    done = tutorial("train", "--resume", "--out", str(tmp_path), code=2)
-    assert f"no checkpoint in {tmp_path / 'checkpoint'}" in done.stderr
+def test_resume_without_a_checkpoint(tmp_path, run_here):
+    for out, words in (
+        ([], "--resume needs --out"),
+        (["--out", str(tmp_path / "nothing")], "there is no folder"),
+        (["--out", str(tmp_path)], f"no checkpoint in {tmp_path / 'checkpoint'}"),
+    ):
+        done = run_here("train", "--resume", *out)
+        assert done.returncode == 2
+        assert words in done.stderr
 
 
-def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(whole, tmp_path, saw):
+def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_path, saw, run_here):
     """The user's own files in checkpoint/ do not disturb it, and stay."""
     out = tmp_path / "run"
-    shutil.copytree(whole[0], out)
+    shutil.copytree(single_run.out, out)
     keep, notes = out / "checkpoint" / "epoch-0002-best-keep", out / "checkpoint" / ".ipynb_checkpoints"
     shutil.copytree(out / "checkpoint" / "epoch-0002", keep)
     notes.mkdir()
     path = out / "checkpoint" / f"epoch-000{EPOCHS}" / "optimizer.safetensors"
     flip_bit(path, 1000)
-    done = tutorial("train", *whole[1], "--epochs", str(EPOCHS), "--resume", "--out", str(out))
+    done = tutorial("train", *single_run.options, "--resume", "--out", str(out))
     sentence = f"damaged checkpoint: {path} has other content than when it was written (checksum)"
     assert f"{sentence}; the one before it is used" in done.stdout
     assert f"continuing after epoch {EPOCHS - 1} from the checkpoint" in done.stdout
-    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
-    assert np.array_equal(np.load(out / "predictions.npy"), np.load(whole[0] / "predictions.npy"))
+    assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
+    assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
     assert (keep / "model.safetensors").exists()
     assert notes.is_dir()
     saw("a flipped bit in the newest checkpoint", f"none: {sentence}; the one before it is used", None)
     flip_bit(path, 1000)
     flip_bit(out / "checkpoint" / f"epoch-000{EPOCHS - 1}" / "model.safetensors", 1000)
-    done = tutorial("train", *whole[1], "--epochs", "9", "--resume", "--out", str(out), code=2)
+    done = run_here("train", *single_run.options, "--epochs", "9", "--resume", "--out", str(out))
+    assert done.returncode == 2
     assert f"error: {sentence}; and the one before it: damaged checkpoint: " in done.stderr
 
 
-def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(whole, tmp_path):
+def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(single_run, tmp_path):
     """It was ended between the last checkpoint and the end: there is no epoch left, and still something to do."""
     out = tmp_path / "run"
-    shutil.copytree(whole[0], out)
+    shutil.copytree(single_run.out, out)
     for name in ("result.json", "predictions.npy"):
         (out / name).unlink()
-    tutorial("train", *whole[1], "--epochs", str(EPOCHS), "--resume", "--out", str(out))
-    assert losses(out) == pytest.approx(losses(whole[0]), rel=1e-6)
-    result, expected = (json.loads((folder / "result.json").read_text()) for folder in (out, whole[0]))
+    tutorial("train", *single_run.options, "--resume", "--out", str(out))
+    assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
+    result, expected = (json.loads((folder / "result.json").read_text()) for folder in (out, single_run.out))
     assert (result["resumed_epochs"], result["test_accuracy"]) == (EPOCHS, expected["test_accuracy"])
-    assert np.array_equal(np.load(out / "predictions.npy"), np.load(whole[0] / "predictions.npy"))
+    assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
 
 
 def test_another_cut_of_the_same_graph_is_refused(tmp_path):
@@ -185,8 +170,8 @@ def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(tmp_path):
     assert writing.exists()
 
 
-def test_a_loss_that_is_no_number_ends_the_run(whole, tmp_path, saw):
-    done = tutorial("train", *whole[1], "--learning-rate", "1e30", "--out", str(tmp_path / "run"), code=1)
+def test_a_loss_that_is_no_number_ends_the_run(single_run, tmp_path, saw):
+    done = tutorial("train", *single_run.options, "--learning-rate", "1e30", "--out", str(tmp_path / "run"), code=1)
     assert "error: loss is nan in epoch 1, step 2; try a smaller --learning-rate" in done.stderr
     assert "Traceback" not in done.stderr
     error = next(line for line in done.stderr.splitlines() if line.startswith("error: "))
@@ -214,9 +199,9 @@ print((folder / "run" / "result.json").read_text())
 
 
 @pytest.mark.faults
-def test_a_full_disk_names_the_file_and_the_run_goes_on_when_there_is_space(whole, emulation, tmp_path, saw):
+def test_a_full_disk_names_the_file_and_the_run_goes_on_when_there_is_space(single_run, emulation, tmp_path, saw):
     """One checkpoint takes about 115 kB: the first fits, the second, beside it, does not."""
-    arguments = [*whole[1], "--epochs", str(EPOCHS)]
+    arguments = single_run.options
     done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path), *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     first, second, *result = done.stdout.splitlines()
@@ -225,5 +210,5 @@ def test_a_full_disk_names_the_file_and_the_run_goes_on_when_there_is_space(whol
     assert "/checkpoint/epoch-0002/" in first
     assert second.startswith("0 ")
     found = json.loads("\n".join(result[result.index("{") :]))
-    assert [epoch["loss"] for epoch in found["epochs"]] == pytest.approx(losses(whole[0]), rel=1e-6)
+    assert [epoch["loss"] for epoch in found["epochs"]] == pytest.approx(losses(single_run.out), rel=1e-6)
     saw("disk full while a checkpoint is written; the one before survives", first.removeprefix("1 error: "), "at once")

@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import Empty
 
 import pytest
-from commands import events_of
+from commands import events_of, wait_until
 from jupyter_client.manager import KernelManager, start_new_kernel
 
 pytestmark = pytest.mark.cluster
@@ -112,8 +112,5 @@ def test_watch_interrupt_and_continue(kernel, tmp_path):
 def test_everything_ends_with_the_kernel(kernel, tmp_path):
     """Killed, without any chance to clean up; the fixture looks whether a process is left."""
     kernel.run("job = start(5000, 'run')")
-    deadline = time.monotonic() + 90
-    while steps_in(tmp_path / "run") < 10:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: steps_in(tmp_path / "run") >= 10, "ten steps", 90)
     kernel.manager.signal_kernel(9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ def rows() -> list[tuple[str, str, str]]:
     return [match.groups() for match in found if match]
 
 
+@cache
 def code_of(notebook: Path) -> str:
     cells = json.loads(notebook.read_text())["cells"]
     return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
@@ -82,6 +84,7 @@ def test_stubs_are_not_yet_right_and_solutions_are(number):
     assert solved == dict.fromkeys(verdicts, "correct")
 
 
+@cache
 def outputs_of(notebook: Path) -> str:
     cells = json.loads(notebook.read_text())["cells"]
     texts = [output.get("text", "") for cell in cells for output in cell.get("outputs", [])]

@@ -10,9 +10,7 @@ import torch
 from solution_support import solutions
 from torch import Tensor
 
-from support.exercises import lesson_01
-from support.exercises.rows import Rows
-from support.plots import standalone
+from support.exercises import Rows, lesson_01
 
 
 def said(check: Callable[[Any], None], function: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> str:
@@ -153,10 +151,3 @@ def test_nodes_to_read_wrong(
     assert text.startswith(f"Exercise 3: not yet. a tree of 17 nodes, seeds [0], {what}\n")
     assert f"got       {got}\n  expected  {expected}\n" in text
     assert "outermost hop first" in text
-
-
-def test_picture_of_shares_holds_every_point() -> None:
-    figure = standalone.neighbour_shares({"DGLGraph": [0.1, 0.2], "DistGraph": [0.2, 0.1]}, 0.15, 0.02)
-    (axes,) = figure.axes
-    assert axes.get_legend_handles_labels()[1] == ["4 standard deviations", "expected: 15.0%", "DGLGraph", "DistGraph"]
-    assert [len(points.get_offsets()) for points in axes.collections[-2:]] == [2, 2]

@@ -101,10 +101,10 @@ def only_the_top(model):
     ("answer", "words"),
     [
         (collect, "Exercise 3: correct"),
-        (lambda _m: None, "got       'NoneType'\n  expected  'tuple'"),
+        (lambda _m: None, "got       'NoneType'\n  expected  'tuple of 2'"),
         (lambda m: ([], list(m.parameters())), "number of embeddings of a model with one embedding\n  got       0"),
         (only_the_top, "one in a part of it\n  got       1\n  expected  2"),
-        (lambda m: (collect(m)[0],), "length of the answer for a model without embedding\n  got       1"),
+        (lambda m: (collect(m)[0],), "type of the answer for a model without embedding\n  got       'tuple of 1'"),
         (first_again, "the right embeddings of a model with an embedding of its own and one in a part of it"),
         (lambda m: (collect(m)[0], []), "dense parameters of a model without embedding"),
     ],

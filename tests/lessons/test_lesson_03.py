@@ -105,9 +105,6 @@ def test_pictures() -> None:
 
     figure = sampling.input_nodes([2, 5], {1: [30, 60], 2: [80, 99]}, 10, 100)
     assert "2 hops: 99% of nodes" in {text.get_text() for text in figure.axes[0].texts}
-    (ax,) = sampling.draws_per_neighbour({"a": [1, 2], "b": [2, 1]}, 1.5, 0.5).axes
-    assert list(ax.lines[0].get_ydata()) == [1.5, 1.5]
-    assert [points.get_offsets()[:, 1].tolist() for points in ax.collections[-2:]] == [[1, 2], [2, 1]]
     (ax,) = sampling.losses_compared({"a": [2.0, 1.0], "b": [3.0]}, 1, "title").axes
     assert ax.get_title() == "title"
     assert {line.get_label(): list(line.get_ydata()) for line in ax.lines[:2]} == {"a": [2.0, 1.0], "b": [3.0]}

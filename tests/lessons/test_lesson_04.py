@@ -9,7 +9,6 @@ from solution_support import solutions
 
 from support.exercises import lesson_04
 from support.plots import partitioning
-from tutorial_lib.partition import PartitionReport
 
 ANSWERS = solutions("04")
 owner = ANSWERS.owner
@@ -99,17 +98,14 @@ def test_pictures():
     figure = partitioning.coloured_parts(graph, groups, {"a": part_of, "b": torch.arange(12) // 4})
     titles = [ax.get_title() for ax in figure.axes]
     assert titles == ["a: 11 of 11 pairs of neighbours cut", "b: 2 of 11 pairs of neighbours cut"]
-    report = PartitionReport(2, "metis", [6, 6], [11, 11], [1, 1], [3, 3], 11, 0.5)
     node_map = torch.arange(12).flip(0)
     stored = dgl.in_subgraph(graph, [0, 3, 6, 9])
     stored.edata["inner_edge"] = torch.ones(stored.num_edges(), dtype=torch.uint8)
     stored.ndata["part_id"] = part_of
     ids = torch.arange(12)
     for drawn in (
-        partitioning.cut_and_halo([report]),
         partitioning.renumbering(node_map, [[0, 4], [4, 8], [8, 12]]),
         partitioning.one_part(graph, groups, stored, ids, 0),
-        partitioning.part_files({"graph.dgl": 2.0, "node_feat.dgl": 1.0}),
         partitioning.shares(ids, 6, {"even": ids.chunk(2)}),
     ):
         drawn.draw_without_rendering()

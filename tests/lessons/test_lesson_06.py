@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import dgl
 import pytest
 import torch
+from commands import wait_until
 from solution_support import solutions
 from torch import Tensor
 
@@ -135,15 +136,13 @@ def test_first_weights_depend_on_the_seed_alone(small_dataset: Dataset) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_folder_goes_with_a_killed_process() -> None:
     code = (
-        "import os, signal; from support.lessons.node_classification import temporary_folder\n"
+        "import os, signal; from support.multi_process import temporary_folder\n"
         "print(temporary_folder().name, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    folder, deadline = Path(done.stdout.strip()), time.monotonic() + 10
+    folder = Path(done.stdout.strip())
     assert folder.is_absolute()
-    while folder.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not folder.exists(), "the end of the folder", 10)
 
 
 def test_pictures() -> None:
@@ -157,6 +156,13 @@ def test_pictures() -> None:
     first, second = plots.timelines({"one": [spans, spans], "two": [spans]}).axes
     assert [round(bar.get_width(), 6) for bar in first.patches] == [1.0, 0.5, 0.1] * 2
     assert [round(bar.get_x(), 6) for bar in second.patches] == [0.0, 1.0, 1.5]
-    rank = {"pss": 100 << 20, "private": 40 << 20}
-    texts = {text.get_text() for text in plots.memory({"fork": [rank, rank]}).axes[0].texts}
-    assert texts == {"100, of which 40 its own"}
+
+
+def test_memory_is_in_bytes_and_consistent() -> None:
+    memory = ranks.pss_of()
+    assert memory["rss"] == memory["private"] + memory["shared"]
+    assert memory["private"] <= memory["pss"] <= memory["rss"]
+    # From the kernel itself: malloc may reuse what other tests have freed.
+    with mmap.mmap(-1, 80_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
+        block.write(bytes(80_000_000))
+        assert ranks.pss_of()["private"] - memory["private"] > 70_000_000

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from solution_support import solutions
+from solution_support import lesson_code, solutions
 
 from support.exercises import lesson_07
-from support.lessons import pitfalls
+from support.lessons import attempts
 from support.plots import pitfalls as plots
 from tutorial_lib.errors import InputError
 from tutorial_lib.processes import fork
@@ -30,6 +30,7 @@ def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], an
 
 
 ANSWERS = solutions("07")
+IN_CELLS = lesson_code("07", "die", "member", "plain_pair", "names_of", "keep_batches", "still_named")
 epoch_share = ANSWERS.epoch_share
 joined_gradients = ANSWERS.joined_gradients
 first_failure = ANSWERS.first_failure
@@ -167,24 +168,25 @@ def test_global_generator_is_given_back() -> None:
 def test_plain_leaves_out_what_differs() -> None:
     frame = '  File "/a/b/torch/autograd/__init__.py", line 266 in backward'
     stack = "Current thread 0x00007f9b (most recent call first):\n" + frame
-    assert pitfalls.plain(stack) == (
+    assert attempts.plain(stack) == (
         'Current thread (most recent call first):\n  File "autograd/__init__.py" in backward'
     )
-    assert pitfalls.plain("closed by peer [127.0.0.1]:4711") == "closed by peer [127.0.0.1]:PORT"
+    assert attempts.plain('  File "/var/x/ipykernel_4/28977.py", line 9 in f') == '  File "a cell" in f'
+    assert attempts.plain("closed by peer [127.0.0.1]:4711") == "closed by peer [127.0.0.1]:PORT"
     bind = "The server socket has failed to bind to {}:99 (errno: 98 - in use). "
-    assert pitfalls.plain("Failed. " + bind.format("[::]") + bind.format("0.0.0.0")) == (
+    assert attempts.plain("Failed. " + bind.format("[::]") + bind.format("0.0.0.0")) == (
         "Failed. The server socket has failed to bind to 0.0.0.0:PORT (errno: 98 - in use). "
     )
-    assert pitfalls.plain("<function f at 0x7fab12>") == "<function f>"
+    assert attempts.plain("<function f at 0x7fab12>") == "<function f>"
 
 
 def test_attempt_prints_result_error_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse() -> None:
         raise InputError("no", "do this")
 
-    pitfalls.attempt(max, 1, 2)
-    pitfalls.attempt(int, "x")
-    pitfalls.attempt(refuse)
+    attempts.attempt(max, 1, 2)
+    attempts.attempt(int, "x")
+    attempts.attempt(refuse)
     assert capsys.readouterr().out.splitlines() == [
         "returned 2",
         "ValueError: invalid literal for int() with base 10: 'x'",
@@ -194,7 +196,7 @@ def test_attempt_prints_result_error_and_remedy(capsys: pytest.CaptureFixture[st
 
 
 def test_stderr_of_children_is_collected() -> None:
-    with pitfalls.stderr_of_children() as lines:
+    with attempts.stderr_of_children() as lines:
         subprocess.run([sys.executable, "-c", "import sys; print('to', 'me', file=sys.stderr)"], check=True)
     assert lines == ["to me"]
 
@@ -213,9 +215,9 @@ def test_spawn_by_torch_says_only_exit_code_1() -> None:
 
 
 def test_scripts_end_or_are_stopped() -> None:
-    assert pitfalls.run_script("print('a')\nraise SystemExit(4)", 20) == (4, ["a"])
+    assert attempts.run_script("print('a')\nraise SystemExit(4)", 20) == (4, ["a"])
     slow = "import subprocess, time\nprint('b', flush=True)\nsubprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
-    assert pitfalls.run_script(slow, 1.0) == (None, ["b"])  # nothing_left looks for the sleeping program
+    assert attempts.run_script(slow, 1.0) == (None, ["b"])  # nothing_left looks for the sleeping program
 
 
 def test_cuda_marks_a_fork() -> None:
@@ -237,17 +239,17 @@ def test_cuda_marks_a_fork() -> None:
 
 @pytest.mark.parametrize("how", ["exits", "killed", "late"])
 def test_peer_of_a_dead_rank_hears_of_a_connection(how: str) -> None:
-    ((told, codes),) = fork(pitfalls.plain_pair, 1, (how,), threads=1, timeout=60)
+    ((told, codes),) = fork(IN_CELLS.plain_pair, 1, (how,), threads=1, timeout=60)
     assert codes == [0, {"exits": 3, "killed": -9, "late": 0}[how]]
     assert ("Timed out waiting 1000ms" if how == "late" else "Connection closed by peer [127.0.0.1]:PORT") in told
 
 
 def test_names_in_shared_memory_go() -> None:
-    (seen,) = fork(pitfalls.keep_batches, 1, ("file_system", 40), threads=1, timeout=60)
-    _files, names = seen[-1]
+    (seen,) = fork(IN_CELLS.keep_batches, 1, ("file_system", 40), threads=1, timeout=60)
+    _batches, _files, names = seen
     assert len(names) > 100
-    assert pitfalls.still_named(names) == []
-    (text,) = fork(pitfalls.keep_batches, 1, ("file_descriptor", 40), threads=1, timeout=60)
+    assert IN_CELLS.still_named(names) == []
+    (text,) = fork(IN_CELLS.keep_batches, 1, ("file_descriptor", 40), threads=1, timeout=60)
     assert "Too many open files" in text
 
 
@@ -255,12 +257,5 @@ def test_pictures() -> None:
     assert [ax.get_title() for ax in plots.what_a_fork_copies().axes][1] == "after the fork: the child"
     texts = [text.get_text() for text in plots.steps_of_ranks([1, 3]).axes[0].texts]
     assert texts == ["gradient", "gone", "gone", "gradient", "waits", "never"]
-    (ax,) = plots.threads_and_speed({1: [2.0, 2.0], 16: [1.0, 1.0]}, 1).axes
-    assert [text.get_text() for text in ax.texts] == ["4", "2"]
-    lines = [[line.get_ydata() for line in ax.lines] for ax in plots.open_files({"a": [(1, 0)], "b": [(1, 1)]}).axes]
-    assert lines == [[[1], [1]], [[0], [1]]]
-    mask = torch.eye(3) > 0
-    shown = [ax.collections[0].get_array() for ax in plots.dropout_masks({"a": [mask, mask], "b": [mask, ~mask]}).axes]
-    assert [int(array.sum()) for array in shown] == [3, 3, 3, 6]
     shown = {text.get_text() for text in plots.visits({"a": [[[0, 1], [1]]]}, 3).axes[0].texts}
     assert shown == {"0", "both", "–"}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from solution_support import solutions
+from solution_support import lesson_code, solutions
 
 from support.exercises import lesson_10
 from support.lessons import multi_machine, multi_machine_single
@@ -107,7 +107,8 @@ def test_logits_come_back_in_the_original_order(tmp_path: Path) -> None:
 
 
 def test_both_ways_of_join_agree() -> None:
-    long, short = fork(fix_openmp(jobs.train_uneven), 2, ([3, 1],), backend="gloo", threads=1, timeout=60)
+    train_uneven = lesson_code("10", "train_uneven").train_uneven
+    long, short = fork(fix_openmp(train_uneven), 2, ([3, 1],), backend="gloo", threads=1, timeout=60)
     assert long["Join([model])"] == long["model.join()"] == [-0.5, -1.5, -3.0]
     assert short["model.join()"] == [-0.5]
 
@@ -131,15 +132,9 @@ def test_pictures() -> None:
     ]
     figures = [
         plots.loss_curves({"a": [3.0, 2.0], "b": [3.0]}, 1),
-        plots.shares_and_steps([5, 4], [5, 2], 4),
-        plots.rank_accuracies([3, 1], [4, 4], "test"),
         plots.wires({"fast": phases, "slow": phases}),
     ]
     assert [list(line.get_ydata()) for line in figures[0].axes[0].lines[:2]] == [[3.0, 2.0], [3.0]]
-    texts = [text.get_text() for text in figures[1].axes[1].texts]
-    assert texts == ["4", "1", "4", "zeros"]
-    labels = [text.get_text() for text in figures[2].axes[0].get_legend().get_texts()]
-    assert labels == ["mean of the ranks: 50.00%", "global: 4 of 8, 50.00%"]
-    seconds, megabytes = ([text.get_text().strip() for text in ax.texts] for ax in figures[3].axes)
+    seconds, megabytes = ([text.get_text().strip() for text in ax.texts] for ax in figures[1].axes)
     assert seconds == [f"{0.1 * len(PHASES):.2f}"] * 2
     assert megabytes == ["1.0", "1.0"]

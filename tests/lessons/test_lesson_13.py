@@ -117,10 +117,3 @@ def test_pictures() -> None:
     ]
     curves = plots.rank_curves({"one": np.array([1.0, 3.0, 11.0])}, 101)
     assert list(curves.axes[0].lines[0].get_ydata()[:3]) == pytest.approx([1 / 3, 1 / 3, 2 / 3])
-    scores = {"honest": 0.4, "leak": 0.41, "flattered": 0.43}
-    losses, bars = plots.leak_figure({"dropped": [2.0, 1.0], "leak": [1.5, 0.5]}, scores).axes
-    assert [line.get_label() for line in losses.lines] == ["dropped", "leak"]
-    assert [bar.get_width() for bar in bars.patches] == list(scores.values())
-    (ax,) = plots.probe_bars({"raw": 0.5, "supervised": 0.7}, ["supervised"]).axes
-    assert [bool(bar.get_hatch()) for bar in ax.patches] == [False, True]
-    assert plots.worth_of_ranks(101).axes[0].lines[0].get_ydata()[9] == pytest.approx(0.1)

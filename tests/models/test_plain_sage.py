@@ -11,8 +11,7 @@ import torch
 from dgl.nn import SAGEConv
 
 from tutorial_lib.batches.nodes import BatchLoader
-from tutorial_lib.models.plain_sage import CscBlock, PlainSAGEConv, mean_of_neighbours, plain_blocks
-from tutorial_lib.models.sage import GraphSAGE
+from tutorial_lib.models.sage import CscBlock, GraphSAGE, PlainSAGEConv, mean_of_neighbours
 
 TOLERANCE = 1e-5
 
@@ -112,7 +111,7 @@ def test_checkpoints_go_both_ways(small_dataset):
     for batch in loader:
         x = graph.ndata["feat"][batch.input_nodes]
         expected = theirs(batch.blocks, x)
-        assert torch.allclose(ours(plain_blocks(batch.blocks), x), expected, atol=TOLERANCE)
+        assert torch.allclose(ours([CscBlock.of(block) for block in batch.blocks], x), expected, atol=TOLERANCE)
         assert torch.allclose(ours(batch.blocks, x), expected, atol=TOLERANCE)  # takes DGL's blocks as they are
         assert torch.equal(back(batch.blocks, x), expected)
 
@@ -120,7 +119,7 @@ def test_checkpoints_go_both_ways(small_dataset):
 def test_it_needs_no_dgl():
     code = (
         "import sys; sys.modules['dgl'] = None; import torch\n"
-        "from tutorial_lib.models.sage import GraphSAGE; from tutorial_lib.models.plain_sage import CscBlock\n"
+        "from tutorial_lib.models.sage import CscBlock, GraphSAGE\n"
         "block = CscBlock(torch.tensor([0, 1, 3]), torch.tensor([2, 0, 1]))\n"
         "print(GraphSAGE(4, 8, 3, 1, plain=True)([block], torch.ones(3, 4)).shape)"
     )

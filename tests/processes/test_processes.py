@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import signal
 import subprocess
@@ -28,9 +27,8 @@ from tutorial_lib.processes import (
     fix_openmp,
     fork,
     fork_safety,
+    forking,
     prepare_mp,
-    pss_of,
-    safety,
     spawn,
 )
 
@@ -119,7 +117,7 @@ def test_exception_keeps_its_type_and_traceback_and_ends_the_siblings(start: Cal
     begin = time.monotonic()
     with pytest.raises(ValueError, match=r"^rank 1 cannot go on$") as caught:
         start(rf.fail, 2, ("ValueError",), backend="gloo", timeout=LIMIT)
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 25  # a spawned rank needs 10 s to start on a busy machine
     text = str(caught.value.__cause__)
     assert "rank 1:" in text
     assert 'raise ValueError("rank 1 cannot go on")' in text
@@ -179,6 +177,11 @@ def test_time_limit_says_where_each_rank_is() -> None:
     assert "in barrier" in error.stacks[0]
     assert "in sleeps_on" in error.stacks[1]
     assert "pytest" not in str(error)
+
+
+def test_a_rank_that_has_not_come_far_when_time_is_up() -> None:
+    with pytest.raises(RanksTimedOut, match="it had not started Python code of ours yet"):
+        spawn(rf.identity, 1, timeout=0.01)
 
 
 @pytest.mark.parametrize("bad", [{"nprocs": 0}, {"nprocs": 1.5}, {"timeout": 0}, {"threads": 0}, {"fn": 3}])
@@ -351,7 +354,7 @@ def test_fix_openmp_passes_everything_on() -> None:
     assert fork(rf.fixed, 2, ("main thread",)) == [False, False]
     with pytest.raises(ValueError, match="rank 1 cannot go on") as caught:
         fork(rf.fixed, 1, ("ValueError",), timeout=LIMIT)
-    assert "openmp.py" not in str(caught.value.__cause__)
+    assert "forking.py" not in str(caught.value.__cause__)
     with pytest.raises(RankFailed, match=r"called sys.exit\(2\)"):
         fork(rf.fixed, 1, ("exit 2",), timeout=LIMIT)
     with pytest.raises(TypeError, match="cannot be pickled"):
@@ -370,7 +373,7 @@ def test_fix_openmp_under_spawn_as_decorator_and_as_call() -> None:
 
 def test_fork_safety_sees_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Known to torch, or only by an open file of the driver (played by another file)."""
-    monkeypatch.setattr(safety, "DRIVER_FILE", str(tmp_path / "nvidia-uvm"))
+    monkeypatch.setattr(forking, "DRIVER_FILE", str(tmp_path / "nvidia-uvm"))
     before = fork_safety()
     assert (before.cuda_initialized, before.cuda_driver_open) == (torch.cuda.is_initialized(), False)
     with (tmp_path / "nvidia-uvm").open("w"):
@@ -386,10 +389,10 @@ def test_fork_safety_sees_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there")
 def test_asking_whether_cuda_is_there_leaves_a_fork_safe() -> None:
     code = "import torch; torch.cuda.is_available(); from tutorial_lib.processes import fork_safety as f; print(f())"
-    assert "fork               safe" in run_python(code).stdout
+    assert "fork safe" in run_python(code).stdout
 
 
-# ---- memory, formats, devices
+# ---- formats, devices
 
 
 def test_prepare_mp_builds_all_formats() -> None:
@@ -401,19 +404,6 @@ def test_prepare_mp_builds_all_formats() -> None:
     assert sorted(graph.formats()["created"]) == ["coo", "csc", "csr"]
     with pytest.raises(TypeError, match="needs a DGLGraph, got int"):
         prepare_mp(3)
-
-
-def test_memory_is_in_bytes_and_consistent() -> None:
-    memory = pss_of()
-    assert memory["rss"] == memory["private"] + memory["shared"]
-    assert memory["private"] <= memory["pss"] <= memory["rss"]
-    # From the kernel itself: malloc may reuse what other tests have freed.
-    with mmap.mmap(-1, 80_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
-        block.write(bytes(80_000_000))
-        assert pss_of()["private"] - memory["private"] > 70_000_000
-    assert pss_of(os.getpid())["rss"] > 30_000_000
-    with pytest.raises(ProcessLookupError):
-        pss_of(2**22 + 1)
 
 
 def test_device_plan() -> None:

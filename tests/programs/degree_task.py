@@ -44,11 +44,11 @@ class DegreePrediction(NodeClassification):
     name = "degree"
     score = "share within a factor of two"
 
-    def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, DegreeTask]:
+    def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, NodeTask]:
         graph, features, degrees = share.graph, share.data["feat"], Degrees(share.graph)
         data = TrainData(graph, features, degrees, share.nodes("train_mask"), share.nodes("val_mask"), share.place)
-        node = node_task(data, config, pipeline_for(graph, features, degrees, config))
-        return share.place.model(config, features.shape[1], 1), DegreeTask(data, node.batches, node.val)
+        task = node_task(data, config, pipeline_for(graph, features, degrees, config), DegreeTask)
+        return share.place.model(config, features.shape[1], 1), task
 
     def evaluate(self, share: Share, model: nn.Module, task: NodeTask, config: TrainConfig) -> TrainResult:
         nodes = share.own()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,9 +20,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from shared_data import shared_data
+from solution_support import lesson_code
 
-from support.label_propagation import propagate_labels
-from support.lessons.learned_rows import LIMITS, held_by, kill_in_mid_epoch, propagation_scores, run_rows_script
+from support.lessons.breaking import failure_of
+from support.lessons.learned_rows_script import run_rows_script
+from support.lessons.lifelines import processes_of, wait_for_step
+from tutorial_lib.cluster.coordinator import Limits
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import summary_table
 from tutorial_lib.job.folder import Continuation
@@ -38,6 +43,9 @@ from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import train_task
 from tutorial_lib.trainer.state import stores_of
 
+LESSON = lesson_code("14", "propagate_labels", "held_by")
+propagate_labels, held_by = LESSON.propagate_labels, LESSON.held_by
+LIMITS = Limits(cause=60)  # how long to wait for the cause of a lost connection: on a busy computer more than 5 s
 CONFIG = TrainConfig(
     task="embedding",
     epochs=3,
@@ -173,7 +181,9 @@ def test_learned_rows_beat_label_propagation(dataset) -> None:
     config = replace(CONFIG, epochs=15, fanouts=(15, 10), batch_size=128, seed=1, **wide)
     result = train_single(dataset, config)
     test, label = graph.ndata["test_mask"], graph.ndata["label"]
-    baseline = max(score["test"] for score in propagation_scores(dataset, (0.5, 0.7, 0.9)).values())
+    known = label, graph.ndata["train_mask"], dataset.num_classes
+    baselines = [propagate_labels(graph, *known, rounds=20, alpha=alpha) == label for alpha in (0.5, 0.7, 0.9)]
+    baseline = max(float(right[test].float().mean()) for right in baselines)
     assert result.test_accuracy > baseline > 0.7
     assert result.predictions is not None
     assert float((result.predictions == label)[test].float().mean()) == pytest.approx(result.test_accuracy)
@@ -219,13 +229,14 @@ def test_stores_of_one_process(tmp_path: Path) -> None:
     assert list(stores_of({"node": rows}, [optimizer])) == STORES
     model = torch.nn.Linear(2, 2)
     adam = torch.optim.Adam(model.parameters())
-    kept = Checkpoints(tmp_path / "checkpoint", {}, embeddings={"node": rows}, sparse_optimizers=[optimizer])
+    kept = Checkpoints(tmp_path / "checkpoint", {})
+    more = {"embeddings": {"node": rows}, "sparse_optimizers": [optimizer]}
     before = rows.weight.clone()
-    kept.save(model, adam, [{"epoch": 0}], last=True)
+    kept.save(model, adam, [{"epoch": 0}], last=True, **more)
     rows.weight.zero_()
     optimizer._lr = 7.0
     kept.resume = True
-    kept.restore(model, adam)
+    kept.restore(model, adam, **more)
     assert torch.equal(rows.weight, before)
     assert optimizer._lr == 0.1
 
@@ -279,7 +290,9 @@ def test_a_killed_trainer_changes_no_row(
     """Killed in mid-epoch and resumed: rows, optimiser and predictions of a run that was left alone, bit for bit."""
     out = tmp_path / "broken"
     broken = start_training(parts, Layout(emulate=2), SEVERAL, out, limits=LIMITS)
-    said = kill_in_mid_epoch(broken, epoch=1, step=2)
+    wait_for_step(broken, epoch=1, step=2)
+    os.kill(next(process for process in processes_of(out) if process.rank == 1).pid, signal.SIGKILL)
+    said = failure_of(lambda: broken.watch(quiet=True)).message
     assert "trainer 0 (rank 1) on machine-1: killed by signal 9" in said
     again = start_training(parts, Layout(emulate=2), SEVERAL, out, resume=True, limits=LIMITS).watch(quiet=True)
     assert 1 <= again["resumed_epochs"] < SEVERAL.epochs

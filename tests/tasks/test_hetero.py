@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -12,14 +11,11 @@ import dgl
 import numpy as np
 import pytest
 import torch
-from commands import events_of, kill_trainer, losses, start_and_kill, tutorial
+from commands import check_predictions, events_of, kill_trainer, losses, start_and_kill, tutorial
+from fault_support import run_program
 from safetensors.torch import load_file
 
 from tutorial_lib.batches.nodes import BatchLoader
-from tutorial_lib.cluster.coordinator import Coordinator
-from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.models.rgcn import RGCN, RelationalLayer, types_by_depth
@@ -189,28 +185,10 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
     """Three seeds, as many papers per step. A run's standard deviation over seeds is about 0.006."""
     dataset = load_dataset("synthetic-academic", scale=0.007, root=data_root)
     partition = partition_dataset(dataset, 2, tmp_path / "parts")
-    cluster = EmulatedCluster(2)
-    write_ip_config(tmp_path / "ip_config.txt", cluster.machines)
     settings = json.dumps(replace(AGREEMENT, batch_size=AGREEMENT.batch_size // 2).to_dict())
-    script = [
-        str(Path(__file__).parents[1] / "programs" / "hetero_seeds.py"),
-        str(partition.folder),
-        str(tmp_path / "out"),
-        settings,
-    ]
-    plan = JobPlan(
-        machines=cluster.machines,
-        command=[sys.executable, *script, *map(str, SEEDS)],
-        part_config=str(partition.config),
-        ip_config=str(tmp_path / "ip_config.txt"),
-        log_dir=str(tmp_path / "logs"),
-        cwd=str(tmp_path),
-        master_port=29500,
-    )
-    with cluster:
-        coordinator = Coordinator(cluster, plan)
-        coordinator.run()
-    found = [event for event in coordinator.events if event["kind"] == "evaluation"]
+    script = [str(Path(__file__).parents[1] / "programs" / "hetero_seeds.py"), str(partition.folder)]
+    events = run_program(partition, tmp_path, *script, str(tmp_path / "out"), settings, *map(str, SEEDS))
+    found = [event for event in events if event["kind"] == "evaluation"]
     machines = [mean([event["val_accuracy"], event["test_accuracy"]]) for event in found]
     alone = []
     for seed in SEEDS:
@@ -219,17 +197,6 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
     print(f"two machines {machines}, one process {alone}")
     assert mean(alone) > 0.8  # it has learned: from the features alone it is about a half
     assert mean(machines) == pytest.approx(mean(alone), abs=WITHIN)
-
-
-def check_predictions(out: Path, dataset: Dataset) -> None:
-    """Scored in the data set's own order, the predictions give the reported accuracies exactly."""
-    result = json.loads((out / "result.json").read_text())
-    predictions, papers = np.load(out / "predictions.npy"), dataset.target_data
-    assert predictions.shape == papers["label"].shape
-    for name in ("val", "test"):
-        mask = papers[f"{name}_mask"]
-        right = predictions[mask.numpy()] == papers["label"][mask].numpy()
-        assert right.mean() == pytest.approx(result[f"{name}_accuracy"], abs=1e-12)
 
 
 def rows_in_original_order(out: Path, folder: Path, dataset: Dataset) -> dict[str, torch.Tensor]:
@@ -255,7 +222,7 @@ def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
     common = [*COMMON, "--root", str(data_root), "--emulate", "2", "--epochs", "2"]
     whole, out = tmp_path / "whole", tmp_path / "killed"
     tutorial("train", *common, "--out", str(whole))
-    check_predictions(whole, academic)
+    check_predictions(whole, json.loads((whole / "result.json").read_text()), academic)
     start_and_kill(common, out, 1, kill_trainer(1))
     tutorial("train", *common, "--resume", "--out", str(out))
     assert losses(out) == pytest.approx(losses(whole), rel=1e-5)

@@ -23,9 +23,18 @@ from tutorial_lib.batches.edges import SIDES, TEST, TRAIN, EdgeLoader, EdgeSplit
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import dataset_description, partition_dataset
-from tutorial_lib.tasks.link import TASK, LinkPrediction, edge_ranks, embed, plain_data
+from tutorial_lib.tasks.link import (
+    TASK,
+    LinkData,
+    LinkOptions,
+    LinkPrediction,
+    draw_negatives,
+    edge_ranks,
+    embed,
+    link_task,
+    plain_data,
+)
 from tutorial_lib.tasks.link_scores import SCALE, SHIFT, fit_probe, pair_loss, rank_sums, ranks_among, unit
-from tutorial_lib.tasks.link_task import LinkData, LinkOptions, draw_negatives, link_task
 from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig

@@ -10,13 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fault_support import run_program
 from rank_functions import share_that_is_right
 
 from tutorial_lib import tasks
-from tutorial_lib.cluster.coordinator import Coordinator
-from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
@@ -25,7 +22,7 @@ from tutorial_lib.partition import partition_dataset
 from tutorial_lib.processes import spawn
 from tutorial_lib.tasks import TASKS, check_task, link, task_named
 from tutorial_lib.tasks.evaluation import layerwise_inference
-from tutorial_lib.tasks.link_task import LinkOptions
+from tutorial_lib.tasks.link import LinkOptions
 from tutorial_lib.tools.cli import main
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -109,25 +106,12 @@ def test_a_new_task_is_one_file_and_one_name(with_degree, data_root, tmp_path):
 @pytest.mark.cluster
 def test_a_new_task_on_two_machines(emulation, nothing_left, small_dataset, tmp_path):
     partition = partition_dataset(small_dataset, 2, tmp_path / "parts")
-    cluster = EmulatedCluster(2)
-    write_ip_config(tmp_path / "ip_config.txt", cluster.machines)
     script = [str(PROGRAMS / "degree_trainer.py"), str(partition.folder), str(tmp_path / "run")]
     (tmp_path / "run").mkdir()
-    plan = JobPlan(
-        machines=cluster.machines,
-        command=[sys.executable, *script, json.dumps(SMALL.to_dict())],
-        part_config=str(partition.config),
-        ip_config=str(tmp_path / "ip_config.txt"),
-        log_dir=str(tmp_path / "logs"),
-        cwd=str(tmp_path),
-        master_port=29500,
-    )
-    with cluster:
-        coordinator = Coordinator(cluster, plan)
-        coordinator.run()
-    (evaluation,) = (event for event in coordinator.events if event["kind"] == "evaluation")
+    events = run_program(partition, tmp_path, *script, json.dumps(SMALL.to_dict()))
+    (evaluation,) = (event for event in events if event["kind"] == "evaluation")
     (tmp_path / "run" / "score.json").write_text(json.dumps(evaluation["test_score"]))
-    losses = [event["loss"] for event in coordinator.events if event["kind"] == "epoch"]
+    losses = [event["loss"] for event in events if event["kind"] == "epoch"]
     check_degrees(tmp_path / "run", small_dataset, losses)
 
 

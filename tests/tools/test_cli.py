@@ -4,51 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import typer.main
+from commands import tutorial
 
 from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.tools.cli import app, main
+from tutorial_lib.tools.cli import app
 from tutorial_lib.tools.cli.options import Given
 from tutorial_lib.trainer.config import TrainConfig
 
 
-def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "tutorial_lib", *arguments], capture_output=True, text=True, timeout=120, cwd=cwd
-    )
-
-
-@pytest.fixture
-def run_here(capsys, monkeypatch, tmp_path):
-    """As ``run``, in a folder of its own and without a new process, which would import torch each time."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-
-    def call(*arguments: str) -> SimpleNamespace:
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(SystemExit) as end:
-            main(arguments)
-        output = capsys.readouterr()
-        return SimpleNamespace(returncode=end.value.code, stdout=output.out, stderr=output.err)
-
-    yield call
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def test_a_mistake_in_a_process_of_its_own(tmp_path):
-    done = run("train", "--dataset", "cora", cwd=tmp_path)
-    assert done.returncode == 2
+def test_a_mistake_in_a_process_of_its_own():
+    done = tutorial("train", "--dataset", "cora", code=2)
     assert done.stderr.startswith("error: unknown data set 'cora'")
     assert "Traceback" not in done.stderr
 
@@ -87,7 +62,7 @@ def test_a_command_without_options_has_the_defaults_of_the_dataclasses():
     launched = given_to("launch", "--part_config", "p.json", "true")
     files = {"part_config": Path("p.json"), "ip_config": Path("ip_config.txt"), "out": None}
     expected = LaunchRequest(command=["true"], workspace=Path(), **files)
-    assert launched.make(LaunchRequest, command=["true"]) == expected
+    assert launched.make(LaunchRequest, command=["true"], real=None) == expected
 
 
 def test_each_option_arrives_in_its_field():
@@ -219,18 +194,18 @@ def test_time_limits_are_options(tmp_path, run_here, partition_of):
     assert Layout(serving_timeout=7).limits().serving == 7
 
 
-def test_data_as_json(data_root):
-    done = run("data", "synthetic-products", "--scale", "0.005", "--root", str(data_root), "--json")
+def test_data_as_json(data_root, run_here):
+    done = run_here("data", "synthetic-products", "--scale", "0.005", "--root", str(data_root), "--json")
     described = json.loads(done.stdout)
     assert described["nodes"] == round(2_449_029 * 0.005)
     assert described["classes"] == 47
     assert described["train_nodes"] + described["val_nodes"] + described["test_nodes"] == described["nodes"]
 
 
-def test_partition_as_json(data_root, tmp_path):
+def test_partition_as_json(data_root, tmp_path, run_here):
     arguments = ["--dataset", "synthetic-products", "--scale", "0.005", "--parts", "2", "--out", str(tmp_path / "p")]
-    first = json.loads(run("partition", *arguments, "--root", str(data_root), "--json").stdout)
-    second = json.loads(run("partition", *arguments, "--root", str(data_root), "--json").stdout)
+    first = json.loads(run_here("partition", *arguments, "--root", str(data_root), "--json").stdout)
+    second = json.loads(run_here("partition", *arguments, "--root", str(data_root), "--json").stdout)
     assert (first["reused"], second["reused"]) == (False, True)
     assert first["edge_cut"] == second["edge_cut"] > 0
 
@@ -241,14 +216,6 @@ def test_a_corrupt_file_ends_a_training_before_it_starts(tmp_path, run_here):
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert os.listdir(tmp_path) == ["bad.npz"]
-
-
-def test_doctor_finds_this_environment_in_order(emulation):
-    done = run("doctor", "--emulate", "2", "--json")
-    findings = {finding["check"]: finding for finding in json.loads(done.stdout)}
-    assert findings["emulated machines"]["status"] == "ok"
-    assert findings["stack"]["status"] == "ok"
-    assert all(finding["remedy"] for finding in findings.values() if finding["status"] == "fail")
 
 
 def test_doctor_works_without_torch():

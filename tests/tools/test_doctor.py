@@ -8,27 +8,24 @@ import re
 import resource
 import shutil
 import socket
-import subprocess
 import sys
-from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from commands import tutorial
 from preflight_support import failed, the_fail
 
 from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
-from tutorial_lib.cluster.preflight_checks import segment_findings
+from tutorial_lib.cluster.preflight_checks import open_files, port_findings, segment_findings, shared_memory
 from tutorial_lib.cluster.shm import SHM
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.layout import RealMachines
-from tutorial_lib.tools.doctor import Finding, examine, examine_emulated, examine_real, host, software
+from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.tools import doctor
+from tutorial_lib.tools.doctor import SMALL_JOB, Finding, examine, examine_machines
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-
-
-def only(findings) -> Finding:
-    (finding,) = findings
-    return finding
 
 
 @pytest.fixture
@@ -61,14 +58,14 @@ def test_this_environment_is_fit():
 @pytest.mark.parametrize(("version", "status"), [((3, 10, 1), "ok"), ((3, 12, 0), "ok"), ((3, 13, 0), "fail")])
 def test_python(monkeypatch, version, status):
     monkeypatch.setattr(sys, "version_info", version)
-    assert only(software.python()).status == status
+    assert doctor.python().status == status
 
 
 def test_wrong_and_missing_packages(installed, monkeypatch):
     installed("torch", "2.2.1")
     installed("numpy", "2.4.0")
-    monkeypatch.setitem(software.EXPECTED, "no-such-package", "1")
-    found = {finding.check: finding for finding in software.packages()}
+    monkeypatch.setitem(doctor.EXPECTED, "no-such-package", "1")
+    found = {finding.check: finding for finding in doctor.packages()}
     assert (found["numpy"].status, found["numpy"].detail) == ("fail", "2.4.0")
     assert "Expected 1.*" in found["numpy"].remedy
     assert (found["no-such-package"].status, found["no-such-package"].detail) == ("fail", "not installed")
@@ -76,7 +73,7 @@ def test_wrong_and_missing_packages(installed, monkeypatch):
 
 def test_a_torch_without_graphbolt(installed):
     installed("torch", "2.9.0+cpu")
-    finding = only(software.graphbolt())
+    finding = doctor.graphbolt()
     assert finding.status == "skip"
     assert "no library for torch 2.9.0 (there is one for 2.0.0, " in finding.detail
 
@@ -84,7 +81,9 @@ def test_a_torch_without_graphbolt(installed):
 def test_a_torchdata_without_datapipes(installed):
     installed("torch", "2.2.1")
     installed("torchdata", "0.11.0")
-    assert the_fail(software.datapipes()).detail == "torchdata has no datapipes"
+    finding = doctor.graphbolt()
+    assert (finding.status, finding.detail.split(":")[0]) == ("skip", "torchdata has no datapipes")
+    assert [f.check for f in failed(doctor.packages()) if f.check == "torchdata"] == ["torchdata"]
 
 
 @pytest.mark.parametrize(
@@ -106,43 +105,43 @@ def test_stacks(installed, versions, stack, bad):
     """A tested stack has no fail; of others, what is known not to work fails."""
     for name, version in versions.items():
         installed(name, version)
-    found = [*software.packages(), *software.stack(), *software.graphbolt(), *software.datapipes()]
+    found = [*doctor.packages(), doctor.graphbolt()]
     finding = next(f for f in found if f.check == "stack")
     assert finding.status == stack[0]
     assert finding.detail.startswith(stack[1])
-    assert [f.check for f in failed(f for f in found if f.check != "datapipes")] == bad
+    assert [f.check for f in failed(found)] == bad
 
 
 def test_packages_that_dgl_forgets_to_ask_for(monkeypatch):
-    monkeypatch.setitem(software.UNDECLARED, "no_such_module", "no-such-package")
-    assert the_fail(software.undeclared()).detail == "no-such-package not installed"
+    monkeypatch.setitem(doctor.UNDECLARED, "no_such_module", "no-such-package")
+    assert the_fail([doctor.undeclared()]).detail == "no-such-package not installed"
 
 
 def test_variables(monkeypatch):
     for name in [name for name in os.environ if name.startswith("DGL_")]:
         monkeypatch.delenv(name)
-    assert only(software.variables()).detail == "no DGL_* is set"
+    assert doctor.variables().detail == "no DGL_* is set"
     monkeypatch.setenv("DGL_NUM_CLIENT", "4")
-    assert only(software.variables()).detail == "DGL_NUM_CLIENT set in your shell; a job sets its own"
+    assert doctor.variables().detail == "DGL_NUM_CLIENT set in your shell; a job sets its own"
     monkeypatch.setenv("DGL_DIST_MODE", "distributed")
-    assert the_fail(software.variables()).remedy.endswith("unset DGL_DIST_MODE DGL_ROLE")
+    assert the_fail([doctor.variables()]).remedy.endswith("unset DGL_DIST_MODE DGL_ROLE")
     monkeypatch.setenv("DGLBACKEND", "mxnet")
-    assert the_fail(software.variables()).remedy == "unset DGLBACKEND"
+    assert the_fail([doctor.variables()]).remedy == "unset DGLBACKEND"
 
 
 def test_gpus(monkeypatch, installed):
-    monkeypatch.setattr(software, "gpu_devices", list)
-    assert only(software.gpus()).status == "skip"
-    monkeypatch.setattr(software, "gpu_devices", lambda: ["nvidia0", "nvidia1"])
-    finding = only(software.gpus())  # of this environment
+    monkeypatch.setattr(doctor, "gpu_devices", list)
+    assert doctor.gpus().status == "skip"
+    monkeypatch.setattr(doctor, "gpu_devices", lambda: ["nvidia0", "nvidia1"])
+    finding = doctor.gpus()  # of this environment
     assert finding.status == "skip"
     assert re.match(r"2 GPUs, torch for CUDA 1[23]\.\d, but PyPI's dgl is a CPU build", finding.detail)
     torch = installed("torch", "2.2.1")
     installed("dgl", "2.1.0+cu121")
     (torch / "version.py").write_text("cuda: Optional[str] = None\n")
-    assert "a build without CUDA" in the_fail(software.gpus()).detail
+    assert "a build without CUDA" in the_fail([doctor.gpus()]).detail
     (torch / "version.py").write_text("cuda: Optional[str] = '12.1'\n")
-    assert only(software.gpus()).status == "ok"
+    assert doctor.gpus().status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -155,11 +154,11 @@ def test_gpus(monkeypatch, installed):
     ],
 )
 def test_an_import_that_fails(code, detail):
-    assert the_fail(software.import_dgl(code, 0.5 if "sleep" in code else 30)).detail == detail
+    assert the_fail([doctor.import_dgl(code, 0.5 if "sleep" in code else 30)]).detail == detail
 
 
 def test_the_import_really_works():
-    assert only(software.import_dgl()).status == "ok"
+    assert doctor.import_dgl().status == "ok"
 
 
 # --- this computer
@@ -167,21 +166,14 @@ def test_the_import_really_works():
 
 def test_open_files(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (256, 2048))
-    assert the_fail(host.open_files()).detail == "limit 256"
-    monkeypatch.setattr(resource, "getrlimit", lambda _which: (resource.RLIM_INFINITY,) * 2)
-    assert only(host.open_files()).detail == "limit none"
+    assert the_fail([open_files(SMALL_JOB)]).detail == "limit 256, needed about 1024"
 
 
 def test_shared_memory(monkeypatch):
-    usage = namedtuple("Usage", "f_bavail f_frsize")
-    monkeypatch.setattr(os, "statvfs", lambda _path: usage(16384, 4096))
-    assert the_fail(host.shared_memory()).detail == "0.1 GB free"
-
-    def missing(_path):
-        raise FileNotFoundError(2, "No such file or directory")
-
-    monkeypatch.setattr(os, "statvfs", missing)
-    assert the_fail(host.shared_memory()).detail == "No such file or directory"
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=64 << 20))  # docker's
+    finding = the_fail([shared_memory(SMALL_JOB, 0)])
+    assert finding.detail == "67 MB free; a small job would put about 1074 MB there"
+    assert "docker: --shm-size=3g" in finding.remedy
 
 
 def test_foreign_segments(emulation):
@@ -199,10 +191,13 @@ def test_foreign_segments(emulation):
 
 def test_taken_ports(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(host, "MASTER_PORT", server.getsockname()[1])
-        finding = only(host.ports())
-    assert finding.status == "skip"
-    assert f"(the trainers' meeting point) is taken by process {os.getpid()}" in finding.detail
+        plan = replace(SMALL_JOB, master_port=server.getsockname()[1])
+        taken = f"(the trainers' meeting point) is taken by process {os.getpid()}"
+        assert taken in the_fail(port_findings(plan, 0)).detail
+        monkeypatch.setattr(doctor, "SMALL_JOB", plan)
+        (finding,) = [f for f in examine(quick=True) if f.check == "ports"]
+    assert (finding.status, taken in finding.detail) == ("skip", True)
+    assert "matters only where this computer is in an ip_config.txt" in finding.detail
 
 
 @pytest.mark.parametrize(
@@ -220,7 +215,7 @@ def test_host_name(monkeypatch, address, words):
         return address
 
     monkeypatch.setattr(socket, "gethostbyname", resolve)
-    finding = only(host.host_name())
+    finding = doctor.host_name()
     assert finding.status == "ok"
     assert words in finding.detail
 
@@ -228,29 +223,28 @@ def test_host_name(monkeypatch, address, words):
 def test_a_name_service_that_does_not_answer(monkeypatch):
     import time
 
-    monkeypatch.setattr(host, "RESOLVE_SECONDS", 0.1)
+    monkeypatch.setattr(doctor, "RESOLVE_SECONDS", 0.1)
     monkeypatch.setattr(socket, "gethostbyname", lambda _name: time.sleep(0.5) or "10.1.2.3")
-    assert only(host.host_name()).status == "skip"
+    assert doctor.host_name().status == "skip"
 
 
 def test_no_ssh_client(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    assert only(host.ssh_client()).status == "skip"
+    assert doctor.ssh_client().status == "skip"
 
 
 def test_a_check_that_breaks(monkeypatch):
-    import tutorial_lib.tools.doctor as doctor
-
-    def missing_module():
-        raise ModuleNotFoundError("No module named 'psutil'", name="psutil")
+    def hidden():
+        raise PermissionError("/proc is hidden")
 
     def broken():
         raise RuntimeError("oh")
 
-    monkeypatch.setattr(doctor, "SOFTWARE", [missing_module, broken])
+    monkeypatch.setattr(doctor, "SOFTWARE", [hidden, broken])
     first, second = examine(quick=True)[:2]
-    assert (first.status, first.detail) == ("fail", "psutil is not installed")
-    assert (second.status, second.detail) == ("skip", "could not be checked: RuntimeError: oh")
+    assert (first.check, first.status) == ("hidden", "skip")
+    assert (second.check, second.status) == ("broken", "fail")
+    assert "broke off: RuntimeError: oh (test_doctor.py:" in second.detail
 
 
 # --- machines
@@ -266,18 +260,12 @@ def test_emulated_machines_check_themselves(emulation, partition_of):
     assert {f.status for f in without if f.machine and f.check == "partition"} == {"skip"}
 
 
-def test_the_wrong_number_of_parts(emulation, partition_of):
-    finding = failed(examine(emulate=1, part_config=partition_of(2).config, quick=True))[0]
-    assert finding.machine == "machine-0"
-    assert "has 2 parts for 1 machines" in finding.detail
-
-
 def test_a_host_without_namespaces(monkeypatch):
     def refused(_cluster):
         raise EmulationUnavailable("this host does not allow emulated machines: create a user namespace", "sysctl")
 
     monkeypatch.setattr(EmulatedCluster, "__enter__", refused)
-    finding = only(examine_emulated(2))
+    (finding,) = examine_machines(Layout(2))
     assert (finding.check, finding.status, finding.remedy) == ("emulated machines", "fail", "sysctl")
 
 
@@ -305,10 +293,14 @@ def test_real_machines(ssh_that, partition_of, tmp_path):
     assert {f.status for f in findings if f.check in ("addresses", "ssh login", "versions")} == {"ok"}
 
 
+def over_ssh(folder: Path, **options) -> list[Finding]:
+    return examine_machines(Layout(None, real=RealMachines(folder / "ip_config.txt", **options)))
+
+
 def test_a_login_that_is_refused(ssh_that, tmp_path):
     ssh_that("echo 'me@127.0.0.1: Permission denied (publickey).' >&2; exit 255")
     (tmp_path / "ip_config.txt").write_text("127.0.0.1\n")
-    finding = the_fail(examine_real(RealMachines(tmp_path / "ip_config.txt", ssh_username="me")))
+    finding = the_fail(over_ssh(tmp_path, ssh_username="me"))
     assert finding.check == "ssh login"
     assert "Permission denied" in finding.detail
 
@@ -316,11 +308,10 @@ def test_a_login_that_is_refused(ssh_that, tmp_path):
 def test_public_addresses_are_not_contacted(ssh_that, tmp_path):
     ssh_that(f"touch {tmp_path}/contacted; exit 255")
     (tmp_path / "ip_config.txt").write_text("10.0.0.1\n8.8.8.8\n")
-    finding = the_fail(examine_real(RealMachines(tmp_path / "ip_config.txt")))
+    finding = the_fail(over_ssh(tmp_path))
     assert (finding.check, finding.machine) == ("addresses", "machine-1")
     assert not (tmp_path / "contacted").exists()
-    allowed = examine_real(RealMachines(tmp_path / "ip_config.txt", allow_public=True))
-    assert the_fail(allowed).check == "ssh login"
+    assert the_fail(over_ssh(tmp_path, allow_public=True)).check == "ssh login"
     assert (tmp_path / "contacted").exists()
 
 
@@ -337,27 +328,16 @@ def test_without_machines_a_partition_is_not_checked(partition_of):
 # --- the command
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "tutorial_lib", "doctor", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=cwd,
-    )
-
-
 def test_the_command_fails_when_a_check_does(emulation, partition_of):
-    done = run("--emulate", "1", "--part_config", str(partition_of(2).config), "--json")
+    done = tutorial("doctor", "--emulate", "1", "--part_config", str(partition_of(2).config), "--json", code=1)
     findings = [Finding.from_dict(values) for values in json.loads(done.stdout)]
-    assert done.returncode == 1
     assert "has 2 parts for 1 machines" in the_fail(f for f in findings if f.check == "partition").detail
     assert [f.status for f in findings if f.check == "import dgl"] == ["ok"]
 
 
-def test_the_command_with_a_bad_address_file(tmp_path):
+def test_the_command_with_a_bad_address_file(tmp_path, run_here):
     (tmp_path / "ip_config.txt").write_text("worker-1\n")
-    done = run("--ip_config", str(tmp_path / "ip_config.txt"))
+    done = run_here("doctor", "--ip_config", "ip_config.txt")
     assert done.returncode == 2
     assert "line 1: 'worker-1' is not an IPv4 address" in done.stderr
 

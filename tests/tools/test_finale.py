@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.data.ogb import PRODUCTS, SPECS
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.job.folder import Reporter, own_run_folder
+from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.folder import own_run_folder
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.cli import app
@@ -27,7 +28,7 @@ from tutorial_lib.tools.cli.options import parse_machine_counts
 from tutorial_lib.tools.finale import FinaleSettings, write_report
 from tutorial_lib.tools.finale.figures import memory_figure, scaling_figure
 from tutorial_lib.tools.finale.script import Finale, PeakMemory, startup_of
-from tutorial_lib.tools.finale.settings import FolderRefused, State
+from tutorial_lib.tools.finale.settings import State
 from tutorial_lib.trainer.config import TrainConfig
 
 QUICK = ["--fanouts", "5,5", "--hidden-size", "32", "--wire", "none"]
@@ -58,7 +59,7 @@ def test_a_folder_with_something_else_is_refused(tmp_path):
 
 def test_two_finales_in_one_folder(tmp_path):
     finale = Finale(FinaleSettings(scaling=()), tmp_path, Reporter())
-    with own_run_folder(tmp_path), pytest.raises(FolderRefused, match="another finale is running"):
+    with own_run_folder(tmp_path), pytest.raises(InputError, match="another finale is running"):
         finale.run()
     assert list(tmp_path.iterdir()) == []
 

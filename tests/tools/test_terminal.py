@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from commands import wait_for_event, wait_until
 
 TRAIN = ["train", "--single-process", "--scale", "0.005", "--hidden-size", "8", "--fanouts", "2,2"]
 
@@ -94,12 +94,11 @@ def test_a_login_that_ends(ignored, small_dataset, data_root, tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL),
     )
     try:
-        wait_for_epochs(tmp_path / "run", 1, run)
+        before = wait_for_event(tmp_path / "run", "epoch", run)
         run.send_signal(signal.SIGHUP)
         run.send_signal(signal.SIGHUP)
         if ignored:
-            before = epochs_of(tmp_path / "run")
-            wait_for_epochs(tmp_path / "run", before + 2, run)
+            wait_for_event(tmp_path / "run", "epoch", run, before + 2)
             run.send_signal(signal.SIGTERM)
         errors = run.communicate(timeout=30)[1]
     finally:
@@ -108,19 +107,6 @@ def test_a_login_that_ends(ignored, small_dataset, data_root, tmp_path):
     assert run.returncode == (143 if ignored else 129)
     assert errors.endswith(f"told to end ({name}); everything that was started has been stopped\n")
     assert "Traceback" not in errors
-
-
-def epochs_of(run: Path) -> int:
-    path = run / "events.jsonl"
-    return path.read_text().count('"kind": "epoch"') if path.exists() else 0
-
-
-def wait_for_epochs(out: Path, count: int, run: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 60
-    while epochs_of(out) < count:
-        assert run.poll() is None, run.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 SWALLOWS = """
@@ -153,9 +139,6 @@ def test_a_signal_in_the_middle_of_an_import_is_not_lost(sent, code, tmp_path):
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
     )
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "importing").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until((tmp_path / "importing").exists, "the import", command=program)
     program.send_signal(sent)
     assert program.wait(timeout=20) == code

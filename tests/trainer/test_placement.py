@@ -6,11 +6,13 @@ import os
 
 import pytest
 import torch
-from commands import events_of, train, tutorial
+from commands import events_of
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
-from tutorial_lib.models.plain_sage import PlainSAGEConv
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.job.train import run_single
+from tutorial_lib.models.sage import PlainSAGEConv
 from tutorial_lib.processes.devices import assign
 from tutorial_lib.trainer import placement
 from tutorial_lib.trainer.config import TrainConfig
@@ -88,9 +90,9 @@ def test_real_machines_are_asked_when_the_ranks_have_met(tmp_path, monkeypatch):
 
 @no_gpu
 @pytest.mark.parametrize("where", [["--emulate", "2"], ["--machines", "1"], ["--single-process"]])
-def test_cuda_without_a_gpu_is_refused_before_anything_starts(where, tmp_path):
-    out = tmp_path / "run"
-    done = tutorial("train", "--device", "cuda", *where, "--out", str(out), "--root", str(tmp_path / "data"), code=2)
+def test_cuda_without_a_gpu_is_refused_before_anything_starts(where, tmp_path, run_here):
+    done = run_here("train", "--device", "cuda", *where, "--out", "run", "--root", "data")
+    assert done.returncode == 2
     assert "--device cuda, but" in done.stderr
     assert "what to do: Take --device cpu" in done.stderr
     assert os.listdir(tmp_path) == []
@@ -99,9 +101,8 @@ def test_cuda_without_a_gpu_is_refused_before_anything_starts(where, tmp_path):
 @pytest.mark.whole_run
 @no_gpu
 def test_auto_without_a_gpu_is_the_cpu(data_root, tmp_path):
-    auto = train(
-        tmp_path / "run", data_root, *("--single-process", "--scale", "0.005", "--epochs", "1", "--device", "auto")
-    )
+    source = DataSource("synthetic-products", scale=0.002, root=data_root)
+    auto = run_single(source, TrainConfig(epochs=1, fanouts=(3,), hidden_size=8), tmp_path / "run", device="auto")
     assert (auto["device"], auto["backend"], auto["layers"], auto["device_reason"]) == ("cpu", "none", "dgl", "no GPU")
 
 

@@ -28,7 +28,7 @@ def test_two_machines_tell_every_step_of_every_rank(finished_run):
     steps = [event for event in events if event["kind"] == "step"]
     shares = {event["rank"]: event["train_nodes"] for event in events if event["kind"] == "split"}
     for rank, nodes in shares.items():
-        count = -(-nodes // CONFIG.batch_size)
+        count = -(-nodes // result["config"]["batch_size"])
         found = [(event["epoch"], event["step"]) for event in steps if event["rank"] == rank]
         assert found == [(epoch, step) for epoch in range(EPOCHS) for step in range(count)]
     for event in steps:
@@ -135,8 +135,9 @@ def test_the_terminal_shows_the_running_epoch_and_a_log_file_does_not(terminal):
         for step in range(4):
             for rank in (0, 1):
                 display.on_event(step_event(rank, step))
-        assert display.view.position() == "epoch 2/4  step 4/8  loss 2.5000"
-        assert display.view.shares().startswith("sampling 75%  pull 25%")
+        first, second = display.text().splitlines()
+        assert first == f"{12 * '█'}{12 * '·'}  epoch 2/4  step 4/8  loss 2.5000"
+        assert second.startswith("sampling 75%  pull 25%")
         display.live.refresh() if terminal else None
         display.on_event({"kind": "epoch", "epoch": 1, "loss": 2.5, "val_score": 0.5, "seconds": 1.0})
     shown = screen.getvalue()

@@ -10,22 +10,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
 Item = TypeVar("Item")
 
 WAIT_SECONDS = 600
-_thread: ThreadPoolExecutor | None = None
 
 
+@cache
 def background() -> ThreadPoolExecutor:
     """The thread, started at its first use."""
-    global _thread
-    if _thread is None:
-        _thread = ThreadPoolExecutor(1, "batches", initializer=_one_thread)
-    return _thread
+    return ThreadPoolExecutor(1, "batches", initializer=_one_thread)
 
 
 def _one_thread() -> None:
@@ -54,18 +52,15 @@ def ahead(make: Callable[[], Iterator[Item]], depth: int, what: str) -> Iterator
         WaitedTooLong: no item in time. Whatever the iterator raises is raised here, in its place in the order.
     """
     iterator = run(lambda: iter(make()), what)
-    end = object()
-    pending: deque[Future] = deque()
+    end: Any = object()
+    pending = deque([background().submit(next, iterator, end)])
     try:
-        while True:
-            if not pending:
-                pending.append(background().submit(next, iterator, end))
-            item = _result(pending.popleft(), what)
-            if item is end:
-                return
+        while (item := _result(pending.popleft(), what)) is not end:
             while len(pending) < depth:  # begun before this one is used
                 pending.append(background().submit(next, iterator, end))
-            yield item  # type: ignore[misc]
+            yield item
+            if not pending:
+                pending.append(background().submit(next, iterator, end))
     finally:
         for future in pending:
             future.cancel()

@@ -1,9 +1,7 @@
 """Mini-batches of edges with negative ones, from a DistGraph and from a plain DGLGraph alike.
 
 ``DistEdgeDataLoader`` of DGL 2.1.0 hands the edges to exclude to the sampler, and ``DistGraph.sample_neighbors`` drops
-them without a word (lesson 03). Its ``exclude="reverse_id"`` wants the id of every edge's twin, a table as long as all
-edges, in the numbering of the partition. And it looks up the ends of a batch twice. Here the ends are looked up once,
-and edges are recognised by their ends:
+them without a word (lesson 03). Here the ends of a batch are looked up once, and edges are recognised by their ends:
 
     ids -> find_edges -> pairs and negatives -> seeds -> hop by hop: sample_neighbors, drop, to_block
 
@@ -18,7 +16,7 @@ side of an edge is a hash of its undirected pair, in original node ids, and of a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -154,17 +152,18 @@ class EdgeBatch:
     blocks: list[Any] = field(repr=False)
 
 
+@dataclass
 class EdgeLoader:
     """Iterates over batches of edges.
 
-    Args:
+    Attributes:
         view: the graph and what is held out.
         edges: int64 ids of the edges to draw batches from, in the graph's own numbering.
         fanouts: as in ``nodes.BatchLoader``.
         batch_size: edges per batch; the last one may be smaller.
         negatives: for each edge (u, v) so many (u, x), with x uniform over all nodes; or int64 (K,) ids: the same x for
             every edge.
-        per_epoch: take so many of the edges in an epoch, chosen anew in each; None takes all.
+        per_epoch: take at most so many of the edges in an epoch, chosen anew in each; None takes all.
         training: draw the order, and drop the edges of a batch from its own blocks; else the edges come as they are.
         leak: do not drop them.
         threads: OpenMP threads that sample.
@@ -173,26 +172,19 @@ class EdgeLoader:
     draws in between.
     """
 
-    def __init__(
-        self,
-        view: TrainingGraph,
-        edges: Tensor,
-        fanouts: Sequence[int],
-        batch_size: int,
-        *,
-        negatives: int | Tensor = 1,
-        per_epoch: int | None = None,
-        training: bool = False,
-        leak: bool = False,
-        threads: int | None = 1,
-    ) -> None:
-        self.view, self.edges, self.fanouts, self.batch_size = view, edges, tuple(fanouts), batch_size
-        self.negatives, self.training, self.threads = negatives, training, threads
-        self.drops = training and not leak
-        self.per_epoch = len(edges) if per_epoch is None else min(per_epoch, len(edges))
+    view: TrainingGraph
+    edges: Tensor
+    fanouts: Sequence[int]
+    batch_size: int
+    _: KW_ONLY
+    negatives: int | Tensor = 1
+    per_epoch: int | None = None
+    training: bool = False
+    leak: bool = False
+    threads: int | None = 1
 
     def __len__(self) -> int:
-        return -(-self.per_epoch // self.batch_size)
+        return -(-len(self.edges[: self.per_epoch]) // self.batch_size)
 
     def __iter__(self) -> Iterator[EdgeBatch]:
         generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
@@ -210,14 +202,13 @@ class EdgeLoader:
 
         n = self.view.graph.num_nodes()
         src, dst = self.view.graph.find_edges(edges)
-        if isinstance(self.negatives, Tensor):
-            others = self.negatives.expand(len(edges), -1)
-            seeds = torch.cat([src, dst, self.negatives])
+        new = others = self.negatives
+        if isinstance(new, Tensor):
+            others = new.expand(len(edges), -1)
         else:
-            others = torch.randint(n, (len(edges), self.negatives), generator=generator)
-            seeds = torch.cat([src, dst, others.flatten()])
-        seeds = seeds.unique()
-        drop = pair_keys(src, dst, n).unique() if self.drops else None
+            new = others = torch.randint(n, (len(edges), new), generator=generator)
+        seeds = torch.cat([src, dst, new.flatten()]).unique()
+        drop = pair_keys(src, dst, n).unique() if self.training and not self.leak else None
         blocks = self.view.sample_blocks(seeds, self.fanouts, drop)
         src, dst, others = (torch.searchsorted(seeds, nodes.contiguous()) for nodes in (src, dst, others))
         return EdgeBatch(edges, src, dst, others, seeds, blocks[0].srcdata[dgl.NID], blocks)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+import dgl
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -60,41 +61,35 @@ class Pipeline:
 
     def describe(self) -> dict[str, int]:
         """For ``result.json``: what is kept, and how often it was of use."""
-        table, lists = self.table, self.lists
         return {
-            "lists_kept": lists.remote_nodes,
-            "lists_bytes": lists.remote_bytes,
-            "rows_kept": table.used,
-            "rows_bytes": table.used * table.row_bytes,
-            "rows_asked": table.asked,
-            "rows_found": table.hits,
+            "lists_kept": self.lists.remote_nodes,
+            "lists_bytes": self.lists.remote_bytes,
+            "rows_kept": self.table.used,
+            "rows_bytes": self.table.used * self.table.row_bytes,
+            "rows_asked": self.table.asked,
+            "rows_found": self.table.hits,
         }
 
 
+@dataclass
 class PipelineLoader:
     """Iterates over batches like ``BatchLoader``, with their inputs and labels.
 
-    Args:
+    Attributes:
         seeds: int64 ids of this trainer's nodes.
         fanouts: neighbours per hop, outermost first.
         shuffle: a new order, from torch's generator, each time the loader is iterated.
         means: make the first layer's means here; False: a block and the rows of its nodes, as for any other model.
     """
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        seeds: Tensor,
-        fanouts: Sequence[int],
-        batch_size: int,
-        *,
-        shuffle: bool = False,
-        means: bool = True,
-    ) -> None:
-        self.means = means
-        self.pipeline, self.seeds, self.batch_size, self.shuffle = pipeline, seeds, batch_size, shuffle
-        self.fanouts = list(fanouts)
-        self._labels: Tensor | None = None
+    pipeline: Pipeline
+    seeds: Tensor
+    fanouts: Sequence[int]
+    batch_size: int
+    _: KW_ONLY
+    shuffle: bool = False
+    means: bool = True
+    _labels: Tensor | None = None
 
     def __len__(self) -> int:
         return -(-len(self.seeds) // self.batch_size)
@@ -120,35 +115,25 @@ class PipelineLoader:
         for fanout in reversed(self.fanouts[1:] if self.means else self.fanouts):
             drawn = lists.draw(nodes, fanout)
             every, indices = lists.compact(drawn, nodes)
-            blocks.insert(0, _block(drawn.indptr, indices, len(every)))
+            parts = (drawn.indptr, indices, torch.empty(0, dtype=indices.dtype))  # no edge ids
+            block = dgl.create_block(("csc", parts), num_src_nodes=len(every), num_dst_nodes=len(nodes))
+            blocks.insert(0, block)
             nodes = every
         outermost = lists.draw(nodes, self.fanouts[0]) if self.means else None
         half_way = time.perf_counter()
-        inputs, places = _rows(table, nodes) if outermost is None else _first_layer(table, nodes, outermost)
+        inputs, places = _inputs(table, nodes, outermost)
         seconds = {"sampling": half_way - start, "pull": time.perf_counter() - half_way}
         return Batch(nodes, seeds, blocks, inputs, labels, seconds, places)
 
 
-def _block(indptr: Tensor, indices: Tensor, sources: int) -> Any:
-    """A block whose destination nodes are the first of its source nodes."""
-    import dgl
-
-    parts = (indptr, indices, torch.empty(0, dtype=indices.dtype))  # no edge ids
-    return dgl.create_block(("csc", parts), num_src_nodes=sources, num_dst_nodes=len(indptr) - 1)
-
-
-def _rows(table: RowTable, nodes: Tensor) -> tuple[Tensor, tuple[int, int]]:
-    """Rows of nodes, and the bytes that came from this machine and from others."""
-    slots = table.slots(nodes)
+def _inputs(table: RowTable, nodes: Tensor, drawn: Drawn | None) -> tuple[Tensor | FirstLayer, tuple[int, int]]:
+    """Rows of nodes, or inputs of the first layer; and the bytes that came from this machine and from others."""
+    slots = table.slots(nodes if drawn is None else torch.cat([nodes, drawn.sources]))
     here, pulled = table.count(slots)
-    return torch.index_select(table.rows, 0, slots), (here * table.row_bytes, pulled * table.row_bytes)
-
-
-def _first_layer(table: RowTable, nodes: Tensor, drawn: Drawn) -> tuple[FirstLayer, tuple[int, int]]:
-    """Inputs of the first layer, and the bytes that came from this machine and from others."""
-    slots = table.slots(torch.cat([nodes, drawn.sources]))
-    own, sources = slots[: len(nodes)], slots[len(nodes) :]
-    with torch.no_grad():
-        mean = F.embedding_bag(sources, table.rows, drawn.indptr, mode="mean", include_last_offset=True)
-    here, pulled = table.count(slots)
-    return FirstLayer(torch.index_select(table.rows, 0, own), mean), (here * table.row_bytes, pulled * table.row_bytes)
+    inputs: Any = torch.index_select(table.rows, 0, slots[: len(nodes)])
+    if drawn is not None:
+        with torch.no_grad():
+            sources = slots[len(nodes) :]
+            mean = F.embedding_bag(sources, table.rows, drawn.indptr, mode="mean", include_last_offset=True)
+        inputs = FirstLayer(inputs, mean)
+    return inputs, (here * table.row_bytes, pulled * table.row_bytes)

@@ -1,4 +1,4 @@
-"""Two requests that DGL's servers answer besides their own: lists of neighbours, and rows in half precision.
+"""What DGL's servers answer besides their own requests: lists of neighbours, and rows in half precision.
 
 Every server of a job must have imported this module before it serves (``session.serve_if_server`` does).
 """
@@ -15,14 +15,25 @@ from torch import Tensor
 
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
-LISTS, HALF_ROWS = 770002, 770003  # DGL's own services use other numbers
+SERVICE = 770002  # DGL's own services use other numbers
 LIMIT_SECONDS = 120.0
 
 
-def answers_to(asked: dict[int, int], what: str) -> list[Any]:
-    """The answers to what ``rpc.send_requests_to_machine`` has sent, in the order of the requests.
+def ask(book: Any, ids: Tensor, request: Callable[[Tensor], rpc.Request]) -> tuple[dict[int, int], list[Tensor]]:
+    """Ask the machine of each node about it, all machines at once.
 
-    As DGL's ``recv_responses``, but the wait says what it is for.
+    Returns:
+        What ``answers_to`` takes; for each of its answers, int64 positions in ``ids``.
+    """
+    part_of = book.nid2partid(ids)
+    parts = part_of.unique().tolist()
+    chosen = [(part_of == part).nonzero().flatten() for part in parts]
+    requests = [(part, request(ids[positions])) for part, positions in zip(parts, chosen, strict=True)]
+    return (rpc.send_requests_to_machine(requests) if requests else {}), chosen
+
+
+def answers_to(asked: dict[int, int], what: str) -> list[Any]:
+    """The answers, in the order of the requests. As DGL's ``recv_responses``, but the wait says what it is for.
 
     Raises:
         WaitedTooLong: a server does not answer within two minutes.
@@ -55,25 +66,20 @@ def in_edges_of_part(part: Any, inner: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """In-neighbours of remote nodes, each asked for at its own machine, all machines at once.
-
-    Args:
-        ids: int64 (K,), none of this machine's part.
+    """In-neighbours of remote nodes.
 
     Returns:
-        int64 (K,) number of neighbours of each; int64 ids of all of them, in the order of ``ids``.
-
-    Raises:
-        WaitedTooLong: a server does not answer within two minutes.
+        int64 (K,) number of neighbours of each of the K nodes; int64 ids of all of them, in the order of ``ids``.
     """
-    answers = _ask_all(book, ids, ListsRequest, "lists of neighbours")
+    asked, chosen = ask(book, ids, PartRequest)
+    answers = list(zip(chosen, answers_to(asked, "lists of neighbours"), strict=True))
     counts = torch.zeros(len(ids), dtype=torch.int64)
     for positions, answer in answers:
         counts[positions] = answer.counts.long()
     begin = torch.cumsum(counts, 0) - counts
     found = torch.empty(int(counts.sum()), dtype=torch.int64)
     for positions, answer in answers:
-        found[ranges(begin[positions], counts[positions])] = answer.sources.long()
+        found[ranges(begin[positions], counts[positions])] = answer.values.long()
     return counts, found
 
 
@@ -86,87 +92,48 @@ def ranges(begin: Tensor, count: Tensor) -> Tensor:
 def half_rows(tensor: Any, book: Any, ids: Tensor) -> Tensor:
     """Rows of a ``DistTensor`` of nodes that other machines hold, sent in float16, in the tensor's own type."""
     rows = torch.empty((len(ids), *tensor.shape[1:]), dtype=tensor.dtype)
-    for positions, answer in _ask_all(book, ids, lambda own: HalfRowsRequest(tensor._name, own), "rows"):
-        rows[positions] = answer.rows.to(tensor.dtype)
+    asked, chosen = ask(book, ids, lambda own: PartRequest(own, tensor._name))
+    for positions, answer in zip(chosen, answers_to(asked, "rows"), strict=True):
+        rows[positions] = answer.values.to(tensor.dtype)
     return rows
 
 
-def _ask_all(book: Any, ids: Tensor, request: Callable[[Tensor], rpc.Request], what: str) -> list[tuple[Tensor, Any]]:
-    """Ask the machine of each node about it: positions in ``ids`` and the answer, for each machine."""
-    part_of = book.nid2partid(ids)
-    parts = part_of.unique().tolist()
-    chosen = [(part_of == part).nonzero().flatten() for part in parts]
-    requests = [(part, request(ids[positions])) for part, positions in zip(parts, chosen, strict=True)]
-    answers = answers_to(rpc.send_requests_to_machine(requests), what) if requests else []
-    return list(zip(chosen, answers, strict=True))
+class PartRequest(rpc.Request):
+    """Asks a machine about nodes of its part: for rows of a tensor in float16; without one, for their in-neighbours."""
 
+    def __init__(self, ids: Tensor, tensor: str = "") -> None:
+        self.ids, self.tensor = ids, tensor
 
-class _Fields:
-    """State of a message: its attributes in the order of ``names``."""
-
-    names: tuple[str, ...] = ()
-
-    def __getstate__(self) -> tuple:
-        return tuple(getattr(self, name) for name in self.names)
+    def __getstate__(self) -> Any:
+        return self.ids, self.tensor
 
     def __setstate__(self, state: Any) -> None:
-        state = state if len(self.names) > 1 else (state,)  # DGL unpacks a state of one element
-        for name, value in zip(self.names, state, strict=True):
-            setattr(self, name, value)
+        self.ids, self.tensor = state
 
-
-class ListsRequest(_Fields, rpc.Request):
-    """Asks a machine for the in-neighbours of nodes of its part."""
-
-    names = ("ids",)
-
-    def __init__(self, ids: Tensor) -> None:
-        self.ids = ids
-
-    def process_request(self, server_state: Any) -> ListsResponse:
+    def process_request(self, server_state: Any) -> PartResponse:
         """Runs in the server."""
         book = server_state.partition_book
         local = book.nid2localnid(self.ids, book.partid)
-        inner = len(book.partid2nids(book.partid))
-        indptr, indices, ids = in_edges_of_part(server_state.graph, inner)
+        if self.tensor:
+            return PartResponse(server_state.kv_store.data_store[self.tensor][local].half())
+        indptr, indices, ids = in_edges_of_part(server_state.graph, len(book.partid2nids(book.partid)))
         begin, counts = indptr[local].long(), (indptr[local + 1] - indptr[local]).long()
         sources = ids[indices[ranges(begin, counts)].long()]
-        small = int(ids.max()) < 2**31 if len(ids) else True
-        return ListsResponse(counts.int(), sources.int() if small else sources)
+        small = not len(ids) or int(ids.max()) < 2**31
+        return PartResponse(sources.int() if small else sources, counts.int())
 
 
-class ListsResponse(_Fields, rpc.Response):
-    """Number of neighbours of each node, and all of them."""
+class PartResponse(rpc.Response):
+    """The rows; or all neighbours, and how many each node has."""
 
-    names = ("counts", "sources")
+    def __init__(self, values: Tensor, counts: Tensor | None = None) -> None:
+        self.values, self.counts = values, counts
 
-    def __init__(self, counts: Tensor, sources: Tensor) -> None:
-        self.counts, self.sources = counts, sources
+    def __getstate__(self) -> Any:
+        return self.values, self.counts
 
-
-class HalfRowsRequest(_Fields, rpc.Request):
-    """Asks a machine for rows of its part in float16."""
-
-    names = ("tensor", "ids")
-
-    def __init__(self, tensor: str, ids: Tensor) -> None:
-        self.tensor, self.ids = tensor, ids
-
-    def process_request(self, server_state: Any) -> HalfRowsResponse:
-        """Runs in the server."""
-        book = server_state.partition_book
-        local = book.nid2localnid(self.ids, book.partid)
-        return HalfRowsResponse(server_state.kv_store.data_store[self.tensor][local].half())
+    def __setstate__(self, state: Any) -> None:
+        self.values, self.counts = state
 
 
-class HalfRowsResponse(_Fields, rpc.Response):
-    """The rows."""
-
-    names = ("rows",)
-
-    def __init__(self, rows: Tensor) -> None:
-        self.rows = rows
-
-
-rpc.register_service(LISTS, ListsRequest, ListsResponse)
-rpc.register_service(HALF_ROWS, HalfRowsRequest, HalfRowsResponse)
+rpc.register_service(SERVICE, PartRequest, PartResponse)

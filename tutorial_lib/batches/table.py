@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tutorial_lib.batches.service import half_rows
+
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x1, 0x2, 0x10, 0x20, 0x4000
 PROT_READ, PROT_WRITE = 0x1, 0x2
 ABSENT = -1
@@ -37,7 +39,7 @@ class RowTable:
 
     Attributes:
         shape, dtype: those of the tensor.
-        asked, hits, pulled: remote rows that were asked for; that were there; that came over the wire.
+        used, asked, hits: remote rows that are kept; that were asked for; that were there.
     """
 
     def __init__(self, tensor: Any, book: Any, budget: int, *, half: bool = False) -> None:
@@ -45,23 +47,24 @@ class RowTable:
         self.shape, self.dtype = tensor.shape, tensor.dtype
         own = tensor.local_partition
         ids = book.partid2nids(book.partid)
-        self.begin, self.end = (int(ids[0]), int(ids[-1]) + 1) if len(ids) else (0, 0)
         self.row_bytes = own[:1].numel() * own.element_size() if len(own) else 0
         remote = self.shape[0] - len(own)
         self.capacity = min(remote, budget // self.row_bytes) if self.row_bytes else 0
         self.rows, self.first = _contiguous(own, self.capacity + remote)
         self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
-        self.slot_of[self.begin : self.end] = torch.arange(self.end - self.begin, dtype=torch.int32)
-        self.used = self.asked = self.hits = self.pulled = 0
+        self.slot_of[ids] = torch.arange(len(ids), dtype=torch.int32)
+        self.used = self.asked = self.hits = 0
         self._seen = torch.zeros(len(self.rows), dtype=torch.uint8)
-        self._passing: Tensor | None = None  # ids of the rows that are here for this batch only
+        self._passing = torch.empty(0, dtype=torch.int64)  # ids of the rows that are here for this batch only
+        self._pulled_now = 0
 
     def slots(self, ids: Tensor) -> Tensor:
         """int32 positions in ``rows`` of the nodes ``ids`` (any of them more than once); pulls those that are absent.
 
         They are valid until the next call, which may overwrite rows for which there was no room.
         """
-        self._forget_passing()
+        self.slot_of[self._passing] = ABSENT
+        self._passing, self._pulled_now = self._passing[:0], 0
         slots = torch.index_select(self.slot_of, 0, ids)
         absent = slots == ABSENT
         if bool(absent.any()):
@@ -84,37 +87,18 @@ class RowTable:
     def __getitem__(self, ids: Tensor) -> Tensor:
         return torch.index_select(self.rows, 0, self.slots(ids))
 
-    _pulled_now = 0
-
     def _pull(self, ids: Tensor) -> None:
         """Fetch rows; the first of them stay, as far as there is room."""
-        found = self._fetch(ids.long())
-        keep = min(len(ids), self.capacity - self.used)
-        begin = self.first + self.used
-        self.rows[begin : begin + keep] = found[:keep]
-        self.slot_of[ids[:keep].long()] = torch.arange(begin, begin + keep, dtype=torch.int32)
-        self.used += keep
-        if keep < len(ids):
-            self._passing = ids[keep:].long()
-            begin = self.first + self.capacity
-            end = begin + len(self._passing)
-            self.rows[begin:end] = found[keep:]
-            self.slot_of[self._passing] = torch.arange(begin, end, dtype=torch.int32)
-        self._pulled_now = len(ids)
-        self.pulled += len(ids)
-
-    def _fetch(self, ids: Tensor) -> Tensor:
-        if self.half:
-            from tutorial_lib.batches.service import half_rows
-
-            return half_rows(self.tensor, self.book, ids)
-        return self.tensor[ids]  # DGL asks all machines at once
-
-    def _forget_passing(self) -> None:
-        self._pulled_now = 0
-        if self._passing is not None:
-            self.slot_of[self._passing] = ABSENT
-            self._passing = None
+        ids = ids.long()
+        found = half_rows(self.tensor, self.book, ids) if self.half else self.tensor[ids]  # asks all machines at once
+        room = min(len(ids), self.capacity - self.used)
+        for begin, part in ((self.used, slice(room)), (self.capacity, slice(room, None))):
+            begin += self.first
+            end = begin + len(ids[part])
+            self.rows[begin:end] = found[part]
+            self.slot_of[ids[part]] = torch.arange(begin, end, dtype=torch.int32)
+        self.used += room
+        self._passing, self._pulled_now = ids[room:], len(ids)
 
 
 def _contiguous(own: Tensor, more: int) -> tuple[Tensor, int]:
@@ -160,15 +144,12 @@ def _mapped(own: Tensor, more: int, path: Path, offset: int) -> tuple[Tensor, in
 def _shared_file_of(tensor: Tensor) -> tuple[Path, int] | None:
     """The file in shared memory, and the place in it, where a tensor begins; None for any other memory."""
     address = tensor.data_ptr()
-    if not tensor.is_contiguous():
-        return None
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in Path("/proc/self/maps").read_text().splitlines() if tensor.is_contiguous() else ():
         span, _rights, offset, _device, inode, *name = line.split(maxsplit=5)
         begin, end = (int(part, 16) for part in span.split("-"))
-        if begin <= address < end:
-            place = int(offset, 16) + address - begin
-            path = Path(name[0]) if name else None
+        if begin <= address < end and name:
+            path, place = Path(name[0]), int(offset, 16) + address - begin
             # Another file may have that name by now.
-            usable = path is not None and path.is_file() and path.stat().st_ino == int(inode)
-            return (path, place) if usable and path and place % mmap.PAGESIZE == 0 else None
+            usable = path.is_file() and path.stat().st_ino == int(inode) and place % mmap.PAGESIZE == 0
+            return (path, place) if usable else None
     return None

@@ -10,8 +10,7 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 
-
-def main() -> None:
+if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
     os.environ["TUTORIAL_TRAINER_PID"] = str(os.getpid())  # the command keeps our process id; see hook/sitecustomize.py
     path = os.path.join(os.environ["TUTORIAL_LOG_DIR"], f"trainer-{os.environ['LOCAL_RANK']}.log")
@@ -22,9 +21,5 @@ def main() -> None:
     try:
         os.execvp(sys.argv[1], sys.argv[1:])
     except OSError as error:
-        print(f"cannot start {sys.argv[1]!r}: {error.strerror}", file=sys.stderr)
+        sys.stderr.write(f"cannot start {sys.argv[1]!r}: {error.strerror}\n")
         os._exit(127)
-
-
-if __name__ == "__main__":
-    main()

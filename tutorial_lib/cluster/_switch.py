@@ -16,10 +16,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyroute2 import IPRoute
@@ -32,67 +32,74 @@ NAMESPACES = ("mnt", "net", "uts", "ipc", "pid")
 BURST_BYTES = 256 * 1024  # token bucket; smaller ones cannot reach 1 Gbit/s at a 100 or 250 Hz kernel tick
 PLAN_SECONDS = 20.0
 QUEUE_SECONDS = 0.4  # how long a packet may wait for the wire before it is dropped
+PRIVATE = ns.MS_NOSUID | ns.MS_NODEV
+
+
+@contextlib.contextmanager
+def _step(what: str) -> Iterator[None]:
+    """What the kernel's answer to pyroute2 is about."""
+    try:
+        yield
+    except Exception as error:
+        raise OSError(getattr(error, "code", 0), f"{what}: {error}") from None
 
 
 def _link(ip: IPRoute, name: str) -> int:
     return ip.link_lookup(ifname=name)[0]
 
 
-def _shape(ip: IPRoute, index: int, bytes_per_second: int | None) -> None:
-    """Limit what leaves through a network interface (token bucket filter)."""
+def _up(ip: IPRoute, name: str, bytes_per_second: int | None = None, **options: Any) -> None:
+    """Set a network interface up, and limit what leaves through it."""
+    ip.link("set", index=_link(ip, name), state="up", **options)
+    _shape(ip, name, bytes_per_second)
+
+
+def _shape(ip: IPRoute, name: str, bytes_per_second: int | None) -> None:
+    """Limit what leaves through a network interface (token bucket filter); None: no limit any more."""
+    index = _link(ip, name)
     with contextlib.suppress(NetlinkError):  # there was none
         ip.tc("del", index=index, handle=0x10000, parent=TC_H_ROOT)
     if bytes_per_second:
-        try:
+        with _step("limit the rate of the wire (tbf)"):
             limit = int(bytes_per_second * QUEUE_SECONDS) + BURST_BYTES
             ip.tc("add", "tbf", index, 0x10000, rate=bytes_per_second, burst=BURST_BYTES, limit=limit)
-        except Exception as error:
-            raise OSError(getattr(error, "code", 95), f"limit the rate of the wire (tbf): {error}") from None
 
 
 def _configure_machine(plan: dict[str, Any], machine: dict[str, Any]) -> None:
     """Inside the machine: address, wire rate, host name, /dev/shm, /etc/hosts."""
     socket.sethostname(machine["name"])
     ns.private_mounts_with_proc()
-    options = f"mode=1777,size={plan['shm_bytes']}" if plan["shm_bytes"] else "mode=1777"
     with contextlib.suppress(OSError):  # so that /sys/class/net shows this machine's cards; a container may refuse
         groups = os.open("/sys/fs/cgroup", os.O_PATH)  # hidden by the mount, then shown again: they count OOM kills
-        ns.mount("sysfs", "/sys", "sysfs", ns.MS_NOSUID | ns.MS_NODEV, "", "mount /sys")
+        ns.mount("sysfs", "/sys", "sysfs", PRIVATE, "", "mount /sys")
         ns.mount(f"/proc/self/fd/{groups}", "/sys/fs/cgroup", "", ns.MS_BIND | ns.MS_REC, "", "show the control groups")
         os.close(groups)
-    ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, options, "mount a private /dev/shm")
+    size = f",size={plan['shm_bytes']}" if plan["shm_bytes"] else ""
+    ns.mount("tmpfs", "/dev/shm", "tmpfs", PRIVATE, f"mode=1777{size}", "mount a private /dev/shm")
     # Unlinked right away: the bind mount keeps the file, and /dev/shm is shown empty.
     with open("/dev/shm/hosts", "w") as hosts:
         hosts.write("127.0.0.1 localhost\n" + "".join(f"{m['address']} {m['name']}\n" for m in plan["machines"]))
     ns.mount("/dev/shm/hosts", "/etc/hosts", "", ns.MS_BIND, "", "mount /etc/hosts")
     os.unlink("/dev/shm/hosts")
     with IPRoute() as ip:
-        ip.link("set", index=_link(ip, "lo"), state="up")
-        eth0 = _link(ip, "eth0")
-        ip.addr("add", index=eth0, address=machine["address"], prefixlen=24)
-        ip.link("set", index=eth0, state="up")
-        _shape(ip, eth0, plan["bytes_per_second"])
-
-
-def _wait_for_ever() -> None:
-    """What pid 1 of a machine does: reap the orphans that are handed to it."""
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that sigwait and pause return
-    while True:
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        signal.sigtimedwait([signal.SIGCHLD], 1.0)
+        _up(ip, "lo")
+        ip.addr("add", index=_link(ip, "eth0"), address=machine["address"], prefixlen=24)
+        _up(ip, "eth0", plan["bytes_per_second"])
 
 
 def _machine_main(line: socket.socket, plan: dict[str, Any], index: int) -> None:
-    """Pid 1 of a machine."""
+    """Pid 1 of a machine: it sends the namespaces, and reaps the orphans that are handed to it."""
     _configure_machine(plan, plan["machines"][index])
     names = ["user", *NAMESPACES] if plan["user_namespace"] else NAMESPACES
     fds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
     socket.send_fds(line, [str(index).encode()], fds)
     for fd in fds:
         os.close(fd)
-    _wait_for_ever()
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            time.sleep(1.0)
 
 
 def _start_machine(line: socket.socket, plan: dict[str, Any], index: int) -> None:
@@ -102,8 +109,7 @@ def _start_machine(line: socket.socket, plan: dict[str, Any], index: int) -> Non
         ns.unshare(flags, "create mount, network, host name, ipc and pid namespaces")
         port = f"port{index}"
         ip.link("add", ifname=port, kind="veth", peer={"ifname": "eth0", "net_ns_pid": os.getpid()})
-        ip.link("set", index=_link(ip, port), master=_link(ip, "br0"), state="up")
-        _shape(ip, _link(ip, port), plan["bytes_per_second"])
+        _up(ip, port, plan["bytes_per_second"], master=_link(ip, "br0"))
     os.waitpid(_fork(line, lambda: _machine_main(line, plan, index)), 0)
 
 
@@ -134,15 +140,12 @@ def _switch_main(line: socket.socket, plan: dict[str, Any]) -> None:
     ns.private_mounts_with_proc()
     ns.unshare(ns.CLONE_NEWNET, "create a network namespace")
     with IPRoute() as ip:
-        ip.link("set", index=_link(ip, "lo"), state="up")
-        try:
+        _up(ip, "lo")
+        with _step("create a network bridge"):
             ip.link("add", ifname="br0", kind="bridge")
-        except Exception as error:
-            raise OSError(getattr(error, "code", 0), f"create a network bridge: {error}") from None
-        ip.link("set", index=_link(ip, "br0"), state="up")
-    machines = [
-        _fork(line, lambda index=index: _start_machine(line, plan, index)) for index in range(len(plan["machines"]))
-    ]
+        _up(ip, "br0")
+    numbers = range(len(plan["machines"]))
+    machines = [_fork(line, lambda index=index: _start_machine(line, plan, index)) for index in numbers]
     while order := line.recv(4096):  # ends when the coordinator closes its end or dies
         worker = _fork(line, lambda order=order: _obey(machines, **json.loads(order)))  # it may enter another network
         if os.waitpid(worker, 0)[1] == 0:
@@ -154,16 +157,16 @@ def _obey(machines: list[int], do: str, machine: int, bytes_per_second: int | No
 
     When it is cut, the machine's own card stays up: like a cut somewhere on the way, nobody is told.
     """
+    port = f"port{machine}"
     with IPRoute() as ip:
-        port = _link(ip, f"port{machine}")
         if do != "wire":
-            ip.link("set", index=port, master=_link(ip, "br0") if do == "mend" else 0)
+            ip.link("set", index=_link(ip, port), master=_link(ip, "br0") if do == "mend" else 0)
             return
         _shape(ip, port, bytes_per_second)
     with open(f"/proc/{machines[machine]}/ns/net") as network:
         ns.setns(network.fileno(), ns.CLONE_NEWNET, "enter the machine's network")
     with IPRoute() as ip:
-        _shape(ip, _link(ip, "eth0"), bytes_per_second)
+        _shape(ip, "eth0", bytes_per_second)
 
 
 def main() -> None:
@@ -172,8 +175,6 @@ def main() -> None:
     line.settimeout(PLAN_SECONDS)
     plan = json.loads(line.recv(1 << 20))
     line.settimeout(None)  # from now on it is the life line: it ends when the coordinator does
-    if plan["die_with_parent"]:
-        ns.die_with_parent()
     try:
         if plan["user_namespace"]:
             ns.new_user_namespace()

@@ -52,7 +52,7 @@ def listen_on_own_address() -> None:
     static.StaticTCPRendezvous = OnOneAddress
 
 
-def main() -> None:
+if __name__ == "__main__":
     # Neither our neighbours here nor the user's files (a `random.py`) are modules for torch to import.
     sys.path[:] = [path for path in sys.path if path not in (os.path.dirname(os.path.abspath(__file__)), os.getcwd())]
     import runpy
@@ -60,7 +60,3 @@ def main() -> None:
     listen_on_own_address()
     module, sys.argv = sys.argv[2], sys.argv[2:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    main()

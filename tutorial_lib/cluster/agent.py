@@ -9,95 +9,88 @@ that it started. It imports nothing heavy, so that it is there at once.
 Coordinator to agent: the plan first, then ``{"do": ...}`` with ``trainers``, ``stacks`` (tell where every process
 stands), ``stop``, and over ssh now and then ``ping``.
 Agent to coordinator: ``serving`` (all servers listen), ``event`` (a line some trainer wrote), ``alive`` (every two
-seconds), ``exited`` (a process ended), ``stacks``, ``trainers_done``, ``failed``, and last ``done`` with what the
-machine used.
+seconds), ``exited`` (a process ended; all events of before have been sent), ``stacks``, ``failed``, and last ``done``
+with what the machine used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import json
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
-from tutorial_lib.cluster.channel import POLL_SECONDS, outbox, send
-from tutorial_lib.cluster.children import Process, end_descendants, peak_rss, who_failed
+import psutil
+
+from tutorial_lib.cluster import network
+from tutorial_lib.cluster.channel import POLL_SECONDS, Channel
 from tutorial_lib.cluster.health import MachineHealth, disk_trouble
-from tutorial_lib.cluster.logs import EventFiles, tail
+from tutorial_lib.cluster.logs import WORKERS, EventFiles, log_name, tail, who_failed
 from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
 from tutorial_lib.cluster.members import collect, members
 from tutorial_lib.cluster.namespaces import die_with_parent
-from tutorial_lib.cluster.network import bytes_sent, interface_of, listening_ports
 from tutorial_lib.cluster.plan import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_argv, trainer_env
-from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments
-from tutorial_lib.cluster.sockets import TOO_LONG, sockets_folder
-from tutorial_lib.cluster.traffic import Traffic
+from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments, sockets_of
 
 PR_SET_CHILD_SUBREAPER = 36
-ALIVE_SECONDS = 2.0
-FLUSH_SECONDS = 3.0
-PLAN_SECONDS = 60.0
-SERVER_LEAD_SECONDS = 120.0  # how long before torchrun a server may end; a script may work on without DGL
+LOOK_SECONDS, ALIVE_SECONDS = 0.25, 2.0
+FLUSH_SECONDS, TERM_SECONDS, PLAN_SECONDS = 3.0, 3.0, 60.0
+MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read; then events stay in their files
 
 
 @dataclass
-class Agent:
-    """Runs one machine's share of a job; see the module docstring for its messages."""
+class Process:
+    """A child of the agent. ``code`` is None while it runs, negative for a signal; ``peak_rss`` is in bytes."""
 
-    plan: JobPlan
+    role: str
     index: int
-    processes: list[Process] = field(default_factory=list)
-    stopping: bool = False
-    announced_serving: bool = False
-    announced_trainers: bool = False
-    _inbox: bytes = b""
+    popen: subprocess.Popen  # never asked for its end, which `Agent._reap` waits for
+    code: int | None = None
+    peak_rss: int = 0
 
-    def __post_init__(self) -> None:
-        self.machine = self.plan.machines[self.index]
-        self.interface = self.machine.interface or interface_of(self.machine.address)
-        self.logs = self.plan.log_folder(self.index)
+
+class Agent:
+    """Runs the share of machine ``index`` in a job; ``link`` leads to the coordinator."""
+
+    def __init__(self, plan: JobPlan, index: int, link: Channel) -> None:
+        self.plan, self.index, self.link = plan, index, link
+        self.machine = plan.machines[index]
+        self.interface = self.machine.interface or network.interface_of(self.machine.address)
+        self.logs = plan.log_folder(index)
         self.logs.mkdir(parents=True, exist_ok=True)
-        self.sent_before = self.sent_last = bytes_sent(self.interface)
+        self.processes: list[Process] = []
+        self.stopping = self.serving = False
+        self.sent_before = self.sent_last = network.bytes_sent(self.interface)
         self.shm_before = set(os.listdir(SHM))
-        others = [m.address for m in self.plan.machines if m != self.machine]
-        self.events = EventFiles(self.logs)
-        self.health = MachineHealth(self.logs, others)
-        self.traffic = Traffic(others)
-        self.next_look = self.last_word = time.monotonic()
+        self.names = {machine.address: machine.name for machine in plan.machines}
+        others = [address for address in self.names if address != self.machine.address]
+        self.events, self.traffic = EventFiles(self.logs), network.Traffic(others)
+        self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(others)
+        self.next_look = self.next_word = self.last_heard = time.monotonic()
 
     def run(self) -> None:
         """Do the job; returns when everything this machine started is gone."""
         shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)  # of a job whose agent was killed
-        with sockets_folder() as sockets:
-            self.sockets = {} if sockets is None else {"TUTORIAL_SOCKETS": sockets}
-            if sockets is None and self.plan.samplers:
-                self._give_up(TOO_LONG)
+        with job_marker(graph_name_in(self.plan.part_config), self.shm_before) as marker:
+            self.sockets = {"TUTORIAL_SOCKETS": str(sockets_of(marker))}
             try:
-                self._work()
+                for k in range(self.plan.servers):
+                    self._start("server", k, self.plan.command, server_env(self.plan, self.index, k, self.interface))
+                while not self._finished():
+                    self.link.push()
+                    self._read_commands()
+                    self._reap()
+                    self._forward_events()
+                    self._announce()
+                    self._look_around()
             finally:
                 self._leave_nothing()
-
-    def _work(self) -> None:
-        for k in range(0 if self.stopping else self.plan.servers):
-            self._start("server", k, self.plan.command, server_env(self.plan, self.index, k, self.interface))
-        while not self._finished():
-            outbox.flush()
-            self._read_commands()
-            self._reap()
-            self._check_servers()
-            self._forward_events()
-            self._announce()
-            self.traffic.look()
-            self.health.look_at_memory()
-            self._look_around()
 
     def _leave_nothing(self) -> None:
         self.stopping = True
@@ -106,46 +99,43 @@ class Agent:
         for name in (TORCHRUN_FOLDER, PROCESSES_FOLDER):
             shutil.rmtree(self.logs / name, ignore_errors=True)
         self._forward_events(FLUSH_SECONDS)
-        names = {machine.address: machine.name for machine in self.plan.machines}
-        received = {names[address]: count for address, count in self.traffic.received().items()}
-        sent = bytes_sent(self.interface) - self.sent_before
-        send({"type": "done", "bytes_sent": sent, "received": received, "peak_rss": peak_rss(self.processes)})
-        outbox.flush(seconds=FLUSH_SECONDS)
+        peaks: dict[str, int] = {}  # of the largest process of each kind; torchrun's figure covers its trainers
+        for process in self.processes:
+            role = "trainer" if process.role == "torchrun" else process.role
+            peaks[role] = max(peaks.get(role, 0), process.peak_rss)
+        received = {self.names[address]: count for address, count in self.traffic.received().items()}
+        sent = network.bytes_sent(self.interface) - self.sent_before
+        self.link.put({"type": "done", "bytes_sent": sent, "received": received, "peak_rss": peaks})
+        self.link.push(FLUSH_SECONDS)
 
     def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str]) -> None:
-        log = self.logs / (f"{role}.log" if role == "torchrun" else f"{role}-{k}.log")
         try:
-            with log.open("ab") as file:
+            with (self.logs / log_name(role, k)).open("ab") as log:
                 popen = subprocess.Popen(
-                    list(argv),
+                    argv,
                     cwd=self.plan.cwd,
                     env={**env, **self.sockets},
                     stdin=subprocess.DEVNULL,
-                    stdout=file,
+                    stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                     preexec_fn=die_with_parent,  # the agent has one thread, so this is safe
                 )
+            self.processes.append(Process(role, k, popen))
         except OSError as error:
-            note = f"cannot start {argv[0]!r}: {error.strerror}"
-            self._fail(role, k, disk_trouble(self.logs, thorough=True) or note, log)
-        else:
-            self.processes.append(Process(role, k, popen, log))
+            self._give_up(f"cannot start {argv[0]!r}: {error.strerror}", role, k)
 
-    def _fail(self, role: str, k: int, note: str, log: Path) -> None:
+    def _give_up(self, note: str, role: str = "agent", k: int = 0) -> None:
         """Report something that no exit code tells, and end this machine's share of the job."""
-        self._report_failure(role, k, 0, log, note)
+        self._report_failure(role, k, 0, note)
         self.stopping = True
 
-    def _give_up(self, note: str) -> None:
-        self._fail("agent", 0, note, self.logs / "agent.log")
-
-    def _report_failure(self, role: str, k: int, code: int | None, log: Path, note: str = "") -> None:
-        if not note and (trouble := disk_trouble(self.logs, thorough=True)):  # whatever else was said is its effect
+    def _report_failure(self, role: str, k: int, code: int, note: str = "") -> None:
+        if trouble := disk_trouble(self.logs):  # whatever else was said is its effect
             role, k, note = "agent", 0, trouble
         oom = self.health.out_of_memory(role, k, code)
-        message = {"type": "failed", "role": role, "index": k, "code": code, "log": log.name, "tail": tail(log)}
-        send({**message, "note": note, "out_of_memory": oom})
+        message = {"type": "failed", "role": role, "index": k, "code": code, "note": note, "out_of_memory": oom}
+        self.link.put({**message, "tail": tail(self.logs / log_name(role, k))})
 
     def _finished(self) -> bool:
         """Told to stop, or trainers and servers have all ended well."""
@@ -155,127 +145,101 @@ class Agent:
         return next((p for p in self.processes if p.role == "torchrun"), None)
 
     def _read_commands(self) -> None:
-        if not select.select([0], [], [], POLL_SECONDS)[0]:
-            return
-        chunk = os.read(0, 65536)
-        if not chunk:  # the coordinator is gone
-            self.stopping = True
-        self._inbox += chunk
-        self.last_word = time.monotonic()
-        *lines, self._inbox = self._inbox.split(b"\n")
-        for line in lines:
-            self._obey(json.loads(line)["do"])
-
-    def _obey(self, command: str) -> None:
-        if command == "stop":
-            self.stopping = True
-        elif command == "trainers":
-            cpus = len(os.sched_getaffinity(0))
-            argv = torchrun_argv(self.plan, self.index)
-            self._start("torchrun", 0, argv, trainer_env(self.plan, self.index, self.interface, cpus))
-        elif command == "stacks":
-            send({"type": "stacks", "stacks": [asdict(stack) for stack in collect(self.logs)]})
+        try:
+            commands = [message["do"] for message in self.link.take(POLL_SECONDS)]
+        except EOFError:  # the coordinator is gone
+            commands = ["stop"]
+        for command in commands:
+            self.last_heard = time.monotonic()
+            if command == "stop":
+                self.stopping = True
+            elif command == "trainers":
+                env = trainer_env(self.plan, self.index, self.interface, len(os.sched_getaffinity(0)))
+                self._start("torchrun", 0, torchrun_argv(self.plan, self.index), env)
+            elif command == "stacks":
+                self.link.put({"type": "stacks", "stacks": [asdict(stack) for stack in collect(self.logs)]})
 
     def _look_around(self) -> None:
-        """Every two seconds: tell that we are here, and what no exit code tells."""
+        """Several times a second, what is soon gone; every two seconds, that we are here, and what no code tells."""
         now = time.monotonic()
-        if self.plan.silence is not None and now - self.last_word > self.plan.silence:
+        if self.plan.silence is not None and now - self.last_heard > self.plan.silence:
             self._give_up(f"heard nothing from the coordinator for {self.plan.silence:g} s")
-        if now < self.next_look:
+        if now >= self.next_look:
+            self.next_look = now + LOOK_SECONDS
+            self.traffic.look()
+            self.health.look_at_memory()
+        if now < self.next_word:
             return
-        self.next_look = now + ALIVE_SECONDS
-        sent = bytes_sent(self.interface)
-        send({"type": "alive", **self.health.signs_of_life(), "sent": sent - self.sent_last})
+        self.next_word = now + ALIVE_SECONDS
+        sent = network.bytes_sent(self.interface)
+        self.link.put({"type": "alive", **self.health.signs_of_life(), "sent": sent - self.sent_last})
         self.sent_last = sent
         if trouble := disk_trouble(self.logs):
             self._give_up(trouble)
         for member, code in self.health.dead_workers():
-            self._report_failure(member.role, member.index, code, self.logs / f"trainer-{member.index}.log")
-        for address, seconds in self.health.lost_peers().items():
-            name = next(m.name for m in self.plan.machines if m.address == address)
-            self._give_up(
-                f"no answer from {name} ({address}) for {seconds:.0f} s: it is down, or the network between them is"
-            )
+            self._report_failure(member.role, member.index, code)
+        for address, seconds in self.peers.look().items():
+            if seconds > network.SILENCE_SECONDS:
+                what = f"no answer from {self.names[address]} ({address}) for {seconds:.0f} s"
+                self._give_up(f"{what}: it is down, or the network between them is")
 
     def _reap(self) -> None:
         """Note who ended; wait4 tells the peak memory of a process and of the children it waited for."""
-        while True:
-            try:
+        with contextlib.suppress(ChildProcessError):
+            while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            code = os.waitstatus_to_exitcode(status)
-            self._report_orphan(pid, code)
-            for process in self.processes:
-                if process.popen.pid == pid:
-                    process.code = process.popen.returncode = code
-                    process.peak_rss = usage.ru_maxrss * 1024
-                    process.ended = time.monotonic()
-                    self._report_exit(process)
+                if pid == 0:
+                    return
+                code = os.waitstatus_to_exitcode(status)
+                for process in self.processes:
+                    if process.popen.pid == pid and process.code is None:
+                        process.code, process.peak_rss = code, usage.ru_maxrss * 1024
+                        self._report_exit(process.role, process.index, code)
+                # A killed sampler may take its trainer along before anybody has looked; then it comes to us.
+                if code < 0 and code != -signal.SIGTERM and not self.stopping:
+                    for member in members(self.logs):
+                        if member.pid == pid and member.role in WORKERS:
+                            self._report_failure(member.role, member.index, code)
 
-    def _report_orphan(self, pid: int, code: int) -> None:
-        """A killed sampler may take its trainer along before anybody has looked; then it comes to us."""
-        if code >= 0 or code == -signal.SIGTERM or self.stopping:
-            return
-        for member in members(self.logs):
-            if member.pid == pid and member.role in ("sampler", "worker"):
-                self._report_failure(member.role, member.index, code, self.logs / f"trainer-{member.index}.log")
-
-    def _report_exit(self, process: Process) -> None:
+    def _report_exit(self, role: str, k: int, code: int) -> None:
         self._forward_events(FLUSH_SECONDS)  # what a trainer said of its end is better than what we can see of it
-        send({"type": "exited", "role": process.role, "index": process.index, "code": process.code})
-        if process.code == 0 or self.stopping:
-            return
-        role, k, code, log = process.role, process.index, process.code, process.log
-        if role == "torchrun":
-            role, k, code, log = who_failed(process)
-        self._report_failure(role, k, code, log)
-
-    def _check_servers(self) -> None:
-        """Servers end well when the trainers have; one that ends well before them leaves them waiting for ever."""
-        torchrun = self._torchrun()
-        if torchrun and torchrun.code is not None:
-            return
-        for p in self.processes:
-            too_early = not torchrun or time.monotonic() - p.ended > SERVER_LEAD_SECONDS
-            if p.role == "server" and p.code == 0 and too_early and not self.stopping:
-                note = "ended before the trainers; did the command reach dgl.distributed.initialize?"
-                self._fail("server", p.index, note, p.log)
+        self.link.put({"type": "exited", "role": role, "index": k, "code": code})
+        if code != 0 and not self.stopping:
+            self._report_failure(*who_failed(self.logs, code) if role == "torchrun" else (role, k, code))
+        elif not self._torchrun() and not self.stopping:  # servers end well after the trainers have
+            self._give_up("ended before the trainers; did the command reach dgl.distributed.initialize?", role, k)
 
     def _announce(self) -> None:
-        if not self.announced_serving:
-            ports = {self.machine.port + k for k in range(self.plan.servers)}
-            if ports <= listening_ports():
-                self.announced_serving = True
-                send({"type": "serving"})
-        if not self.announced_trainers and (torchrun := self._torchrun()) and torchrun.code == 0:
-            self.announced_trainers = True
-            self._forward_events(FLUSH_SECONDS)
-            send({"type": "trainers_done"})
+        ports = {self.machine.port + k for k in range(self.plan.servers)}
+        if not self.serving and ports <= network.listening_ports():
+            self.serving = True
+            self.link.put({"type": "serving"})
 
     def _forward_events(self, seconds: float = 0.0) -> None:
         """A piece of what the trainers have written; with a time, as many pieces as there are."""
         deadline = time.monotonic() + seconds
         while True:
-            for event in self.events.new():
-                send({"type": "event", "event": event})
-            if not self.events.more or time.monotonic() >= deadline:
+            if full := len(self.link.waiting) > MOST_WAITING:
+                self.link.push(min(seconds, POLL_SECONDS))
+            else:
+                for event in self.events.new():
+                    self.link.put({"type": "event", "event": event})
+            if not (full or self.events.more) or time.monotonic() >= deadline:
                 return
 
 
-def _first_line() -> bytes:
-    """Of standard input, and not a byte more; empty when the coordinator has gone."""
-    first = b""
-    while not first.endswith(b"\n"):
-        if not select.select([0], [], [], PLAN_SECONDS)[0]:
-            sys.exit(f"waited {PLAN_SECONDS:g} s for the plan from the coordinator")
-        byte = os.read(0, 1)
-        if not byte:
-            return b""
-        first += byte
-    return first
+def end_descendants(reap: Callable[[], object]) -> None:
+    """Terminate, wait, kill: all descendants of this process, also orphans; ``reap`` collects those that ended."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + TERM_SECONDS
+        # Listed anew each time: a process may be forked after the others were told to end.
+        while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
+            for process in left:
+                with contextlib.suppress(psutil.Error):  # it has ended, or is another user's (setuid)
+                    process.send_signal(number)
+            time.sleep(POLL_SECONDS)
+            reap()
+    reap()
 
 
 def main() -> None:
@@ -283,12 +247,14 @@ def main() -> None:
     # Orphans (the samplers of a killed trainer) become our children, so that we can end them.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    first = _first_line()
-    if not first:
+    link = Channel(0, 1, PLAN_SECONDS)
+    try:
+        plan = JobPlan.from_json(link.receive())
+    except TimeoutError:
+        sys.exit(f"waited {PLAN_SECONDS:g} s for the plan from the coordinator")
+    except EOFError:  # it has gone
         return
-    agent = Agent(JobPlan.from_json(first.decode()), int(sys.argv[1]))
-    with job_marker(graph_name_in(agent.plan.part_config), agent.shm_before):
-        agent.run()
+    Agent(plan, int(sys.argv[1]), link).run()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -17,12 +18,6 @@ ALIVE_SECONDS = 1.0
 NOTICE_SECONDS, NOTICE_EVERY = 2.0, 10.0
 POLL_SECONDS = 0.05
 WRITE_BYTES = 1 << 16
-MOST_WAITING = 8 << 20
-# Events without which the coordinator could not tell how the job went. Of others some may be missing.
-KEPT = {
-    *("joined", "split", "placed", "epoch", "checkpoint", "resumed", "kept"),
-    *("evaluating", "evaluation", "failure", "left"),
-}
 
 
 class Stopped(Exception):
@@ -45,10 +40,9 @@ class Watch:
     _start: float = field(default_factory=time.monotonic)
     _said: float = 0.0
 
-    def moved(self, done: int, total: int | None = None) -> None:
-        """So many bytes of so many are copied; without ``total``: read, for their checksums."""
-        copied = "checksums of" if total is None else f"{done / 1e6:.1f} of"
-        self.look(f"{copied} {(done if total is None else total) / 1e6:.1f} MB so far")
+    def moved(self, done: int, total: int) -> None:
+        """So many bytes of so many are copied."""
+        self.look(f"{done / 1e6:.1f} of {total / 1e6:.1f} MB so far")
 
     def look(self, text: str) -> None:
         """Say now and then how far it is; raise Stopped when the caller wants no more of it."""
@@ -69,17 +63,53 @@ class Channel:
 
     Attributes:
         where: the file that is under way, as the end of a message.
+        waiting: what ``put`` was given and nobody has taken yet.
 
-    Every method raises TimeoutError after ``seconds``, EOFError or BrokenPipeError when the other side has ended, and
-    Stopped when the watch says so.
+    ``put``, ``push`` and ``take`` never wait for the other side: a cut cable, or a process that does not read, holds
+    nobody up. The other methods raise TimeoutError after ``seconds``, EOFError or BrokenPipeError when the other side
+    has ended, and Stopped when the watch says so.
     """
 
-    def __init__(self, read: int, write: int, seconds: float, watch: Watch | None = None) -> None:
+    def __init__(self, read: int, write: int, seconds: float = 0.0, watch: Watch | None = None) -> None:
         self._read, self._write, self.seconds, self.watch = read, write, seconds, watch or Watch()
-        self._buffer = bytearray()
+        self._buffer, self.waiting = bytearray(), bytearray()
         self._sent = time.monotonic()
         self.where = ""
         os.set_blocking(write, False)
+
+    def put(self, message: Any) -> None:
+        """Queue one message, and write what can be written now."""
+        self.waiting += json.dumps(message).encode() + b"\n"
+        self.push()
+
+    def push(self, seconds: float = 0.0) -> None:
+        """Write what waits, for at most so many seconds; a broken connection is noticed by who reads from it."""
+        deadline = time.monotonic() + seconds
+        while self.waiting:
+            try:
+                with memoryview(self.waiting) as view:  # without a copy of it
+                    written = os.write(self._write, view[:WRITE_BYTES])
+                del self.waiting[:written]
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(POLL_SECONDS)
+            except OSError:
+                self.waiting.clear()
+
+    def take(self, seconds: float = 0.0) -> list[dict[str, Any]]:
+        """The messages that are there, or come within so many seconds; what else a shell prints is passed over.
+
+        Raises:
+            EOFError: the other side has ended.
+        """
+        if b"\n" not in self._buffer and _ready(self._read, select.POLLIN, seconds):
+            self._fill()
+        found = []
+        while b"\n" in self._buffer:
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(self._line()))
+        return [message for message in found if isinstance(message, dict)]
 
     def mark_start(self) -> None:
         """What comes before this line is not ours."""
@@ -97,10 +127,11 @@ class Channel:
         """One message."""
         self.write(json.dumps(message).encode() + b"\n")
 
-    def alive(self) -> None:
-        """A sign of work on something that moves no bytes; at most one a second, and never while bytes are expected."""
+    def at_work(self) -> None:
+        """A sign of work that moves no bytes, checksums; at most one a second, and never while bytes are expected."""
         if time.monotonic() - self._sent > ALIVE_SECONDS:
             self.send(None)
+        self.watch.look("comparing checksums")
 
     def receive(self) -> Any:
         """The next message; signs of work are skipped."""
@@ -112,93 +143,42 @@ class Channel:
         """At least one byte, at most ``size``."""
         if not self._buffer:
             self._fill()
-        return self._take(size)
+        return self._cut(size)
 
     def write(self, data: bytes) -> None:
         """All of it."""
         rest = memoryview(data)
         while rest:
-            self._wait(self._write, select.POLLOUT)
+            self._await(self._write, select.POLLOUT)
             rest = rest[os.write(self._write, rest[:CHUNK]) :]
             self._sent = time.monotonic()
 
     def _line(self) -> bytes:
         while (end := self._buffer.find(b"\n")) < 0:
             self._fill()
-        return self._take(end + 1)[:-1]
+        return self._cut(end + 1)[:-1]
 
-    def _take(self, size: int) -> bytes:
+    def _cut(self, size: int) -> bytes:
         chunk = bytes(self._buffer[:size])
         del self._buffer[:size]
         return chunk
 
     def _fill(self) -> None:
-        self._wait(self._read, select.POLLIN)
+        self._await(self._read, select.POLLIN)
         chunk = os.read(self._read, CHUNK)
         if not chunk:
             raise EOFError("the connection ended")
         self._buffer += chunk
 
-    def _wait(self, descriptor: int, event: int) -> None:
-        start, poll = time.monotonic(), select.poll()
-        poll.register(descriptor, event)
-        while not poll.poll(1000 * POLL_SECONDS):
+    def _await(self, descriptor: int, event: int) -> None:
+        start = time.monotonic()
+        while not _ready(descriptor, event, POLL_SECONDS):
             self.watch.look(f"waiting for the machine (at most {self.seconds:g} s without a byte)")
             if time.monotonic() - start > self.seconds:
                 raise TimeoutError(f"nothing moved for {self.seconds:g} s")
 
 
-class Outbox:
-    """Lines to another process, without ever waiting for it: a cut cable, or one that does not read, holds nobody up.
-
-    While more than 8 MB wait, signs of life and the events of single steps are dropped and counted; the count is
-    told as soon as there is room again (``dropped``).
-
-    Args:
-        descriptor: the open file to write to.
-    """
-
-    def __init__(self, descriptor: int = 1) -> None:
-        self._descriptor = descriptor
-        self.waiting = bytearray()
-        self._dropped = 0
-
-    def put(self, message: dict[str, Any]) -> None:
-        """Queue one message and write what can be written now; a broken connection is noticed by who reads from it."""
-        os.set_blocking(self._descriptor, False)
-        full = len(self.waiting) > MOST_WAITING
-        if full and _may_be_dropped(message):
-            self._dropped += 1
-        else:
-            if self._dropped and not full:
-                self._queue({"type": "dropped", "count": self._dropped})
-                self._dropped = 0
-            self._queue(message)
-        self.flush()
-
-    def _queue(self, message: dict[str, Any]) -> None:
-        self.waiting += json.dumps(message).encode() + b"\n"
-
-    def flush(self, seconds: float = 0.0) -> None:
-        """Write what waits, for at most so many seconds."""
-        deadline = time.monotonic() + seconds
-        while self.waiting:
-            try:
-                written = os.write(self._descriptor, self.waiting[:WRITE_BYTES])
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    return
-                time.sleep(POLL_SECONDS)
-            except OSError:
-                self.waiting.clear()
-            else:
-                del self.waiting[:written]  # at the front of a bytearray this copies nothing
-
-
-def _may_be_dropped(message: dict[str, Any]) -> bool:
-    kind = message.get("type")
-    return kind == "alive" or (kind == "event" and message["event"]["kind"] not in KEPT)
-
-
-outbox = Outbox()
-send = outbox.put
+def _ready(descriptor: int, event: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    return bool(poll.poll(1000 * seconds))

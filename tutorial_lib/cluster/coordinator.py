@@ -9,25 +9,27 @@ Each arrow is a wait with a limit. The first failure anywhere ends the wait and 
 from __future__ import annotations
 
 import contextlib
+import math
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.cluster.agents import Agents
-from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, how_it_ended, stall_failure
+from tutorial_lib.cluster.agents import Agents, Progress
+from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, stall_failure
 from tutorial_lib.cluster.findings import OK
 from tutorial_lib.cluster.members import Stack, report
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import require
-from tutorial_lib.cluster.progress import Progress
 from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
-from tutorial_lib.errors import JobError
+from tutorial_lib.errors import JobError, how_it_ended
 
-__all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse", "how_it_ended"]
+__all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse"]
 
 Event = dict[str, Any]
+PING_SECONDS, STACKS_SECONDS = 5.0, 8.0
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,6 @@ class Limits:
     silence: float = 30.0
 
 
-CANCEL = -1  # in the place of an agent's number: a message of our own
-PING_SECONDS = 5.0
-STACKS_SECONDS = 8.0
-
-
 @dataclass
 class MachineUse:
     """What a machine used.
@@ -65,7 +62,7 @@ class MachineUse:
     Attributes:
         bytes_sent: through its network card.
         peak_rss: bytes of the largest process of each kind.
-        received: bytes that came over TCP connections, by the machine that sent them, see ``traffic``.
+        received: bytes that came over TCP connections, by the machine that sent them, see ``network.Traffic``.
     """
 
     bytes_sent: int = 0
@@ -97,11 +94,11 @@ class Coordinator:
         self.cluster, self.plan, self.on_event, self.limits = cluster, plan, on_event, limits or Limits()
         self._remote, self._preflight, self._allow_public = remote or plan, preflight, allow_public
         self.agents = Agents(cluster, plan, self._remote, self._warn)
-        self._said: dict[str, set[int]] = {}
         self.use = {machine.name: MachineUse() for machine in plan.machines}
         self.events: list[Event] = []
-        self._last_ping = 0.0
+        self._said: dict[str, set[int]] = {}
         self._stacks: dict[int, list[Stack]] = {}
+        self._last_ping = 0.0
         self._cancelled: BaseException | None = None
 
     def run(self) -> dict[str, MachineUse]:
@@ -123,7 +120,7 @@ class Coordinator:
             self._wait_for("serving", self.limits.serving, "the DGL servers to load their parts and listen")
             self._event("stage", stage="trainers")
             self.agents.tell_all("trainers")
-            self._wait_for("trainers_done", self.limits.job, "the trainers to finish")
+            self._wait_for("trained", self.limits.job, "the trainers to finish")
             self._event("stage", stage="leaving")
             if not self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False):
                 self._warn(f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped")
@@ -139,15 +136,13 @@ class Coordinator:
     def cancel(self, error: BaseException) -> None:
         """From another thread: have ``run`` stop everything and raise this error, after an event ``stopped``."""
         self._cancelled = error
-        self.agents.inbox.put((CANCEL, None))  # or it would notice after the message that it waits for
 
     def _first_cause(self, first: JobFailed) -> JobFailed:
         """A lost connection is what others see of a death; wait a little for the one who died to be reported."""
         deadline = time.monotonic() + self.limits.cause
-        while first.is_consequence and time.monotonic() < deadline:
+        while first.is_consequence and (left := deadline - time.monotonic()) > 0:
             try:
-                if (received := self.agents.receive(0.1)) is not None:
-                    self._take(*received)
+                self._take_until(lambda: False, left)
             except JobFailed as other:
                 first = first if other.is_consequence else other
         return first
@@ -159,45 +154,51 @@ class Coordinator:
         with contextlib.suppress(JobError):  # of a reporter that ends the job by raising: it will do so again
             self._event("warning", text=text)
 
-    def _check_cancelled(self) -> None:
-        if self._cancelled is not None:
-            error, self._cancelled = self._cancelled, None
-            self._event("stopped")
-            raise error
-
     def _missing(self, kind: str) -> set[int]:
         """Machines that have not sent a message of this kind yet."""
         return set(range(len(self.plan.machines))) - self._said.get(kind, set())
 
     def _wait_for(self, kind: str, seconds: float | None, what: str, *, fatal: bool = True) -> bool:
         """Take messages until every machine has sent ``kind``; some may have done so during an earlier wait."""
-        self._check_cancelled()
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while missing := self._missing(kind):
-            left = 1.0 if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                if not fatal:
-                    return False
-                names = ", ".join(self.plan.machines[k].name for k in sorted(missing))
-                raise failure(self.plan, min(missing), "agent", 0, f"waited {seconds:g} s for {what} on {names}")
-            self._look_for_a_stall()
-            # A wait without a limit would not notice Ctrl-C on some platforms.
-            if (received := self.agents.receive(min(left, 1.0))) is None:
-                continue
-            self._take(*received)
-            index = received[0]
-            if index in self._missing(kind) and index not in self.agents.open:
-                raise failure(self.plan, index, "agent", 0, f"the agent ended; waited for {what}")
-        return True
+
+        def all_have() -> bool:
+            missing = self._missing(kind)
+            if ended := missing - self.agents.open:
+                raise failure(self.plan, min(ended), "agent", 0, f"the agent ended; waited for {what}")
+            if missing:
+                self._look_for_a_stall()
+            return not missing
+
+        if self._take_until(all_have, math.inf if seconds is None else seconds):
+            return True
+        if not fatal:
+            return False
+        missing = sorted(self._missing(kind))
+        names = ", ".join(self.plan.machines[k].name for k in missing)
+        raise failure(self.plan, missing[0], "agent", 0, f"waited {seconds:g} s for {what} on {names}")
+
+    def _take_until(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Take messages until ``done``; whether it was so within the time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._cancelled is not None:
+                error, self._cancelled = self._cancelled, None
+                self._event("stopped")
+                raise error
+            if done():
+                return True
+            if (left := deadline - time.monotonic()) <= 0:
+                return False
+            if (received := self.agents.receive(min(left, 0.2))) is not None:
+                self._take(*received)
 
     def _look_for_a_stall(self) -> None:
         now = time.monotonic()
         self._progress.tick()
-        self.agents.push()
         if self.plan.silence is not None and now - self._last_ping > PING_SECONDS:
             self._last_ping = now
             self.agents.tell_all("ping")
-        if not self.agents.inbox.empty():  # what has come and is not read yet may say otherwise
+        if self.agents.has_more():  # what has come and is not read yet may say otherwise
             return
         silent = self._progress.silent_agent(self.limits.silence)
         if silent is not None and silent in self.agents.open:
@@ -210,10 +211,8 @@ class Coordinator:
         """Ask all machines where their processes stand, and write it down."""
         self._stacks.clear()
         self.agents.tell_all("stacks")
-        deadline = time.monotonic() + STACKS_SECONDS
-        while set(self._stacks) < self.agents.open and time.monotonic() < deadline:
-            if (received := self.agents.receive(0.2)) is not None:
-                self._take(*received)  # a failure that is told only now is the cause of the stall
+        # A failure that is told only now is the cause of the stall.
+        self._take_until(lambda: self.agents.open <= set(self._stacks), STACKS_SECONDS)
         found = [(index, stack) for index in sorted(self._stacks) for stack in self._stacks[index]]
         path = Path(self.plan.log_dir) / "stacks.txt"
         with contextlib.suppress(OSError):  # a full disk must not hide what the first line says
@@ -225,47 +224,42 @@ class Coordinator:
             self._take(index, message)
 
     def _take(self, index: int, message: dict[str, Any] | None) -> None:
-        if index == CANCEL:
-            self._check_cancelled()
-            return
+        machine = self.plan.machines[index].name
         if message is None:
             if index in self.agents.open:
                 self.agents.open.discard(index)
                 raise failure(self.plan, index, "agent", 0, self._how_the_agent_ended(index))
             return
         self._progress.note(index, message)
-        self._said.setdefault(message["type"], set()).add(index)
-        if message["type"] == "event":
-            self._take_event(index, message["event"])
-        elif message["type"] == "exited":
-            message = {key: value for key, value in message.items() if key != "type"}
-            self._record({"kind": "exited", "time": time.time(), **message}, index)
-        elif message["type"] == "failed":
+        kind = message.pop("type")
+        self._said.setdefault(kind, set()).add(index)
+        if kind == "event":
+            self._take_event(index, {"machine": machine, **message["event"]})
+        elif kind == "exited":
+            if (message["role"], message["code"]) == ("torchrun", 0):
+                self._said.setdefault("trained", set()).add(index)
+            self._take_event(index, {"machine": machine, "kind": "exited", "time": time.time(), **message})
+        elif kind == "failed":
             raise exit_failure(self.plan, index, message)
-        elif message["type"] == "dropped":
-            name = self.plan.machines[index].name
-            self._warn(f"{name}: {message['count']} step events were dropped, nobody read them")
-        elif message["type"] == "stacks":
+        elif kind == "stacks":
             self._stacks[index] = [Stack(**fields) for fields in message["stacks"]]
-        elif message["type"] == "done":
+        elif kind == "done":
             self.agents.open.discard(index)
-            use = MachineUse(message["bytes_sent"], message["peak_rss"], message["received"])
-            self.use[self.plan.machines[index].name] = use
+            self.use[machine] = MachineUse(**message)
 
     def _how_the_agent_ended(self, index: int) -> str:
-        code = self.agents.exit_code(index)
+        try:
+            code = self.agents.processes[index].wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            return "the agent ended unexpectedly"
         if code == SSH_FAILED and self.plan.silence is not None:
             return "it was killed, or the ssh connection to it is lost (then it ends what it started by itself)"
-        return "the agent ended unexpectedly" + ("" if code is None else f" ({how_it_ended(code)})")
-
-    def _record(self, event: Event, index: int) -> None:
-        event = {"machine": self.plan.machines[index].name, **event}
-        self.events.append(event)
-        self.on_event(event)
+        return f"the agent ended unexpectedly ({how_it_ended(code)})"
 
     def _take_event(self, index: int, event: Event) -> None:
-        self._record(event, index)
+        self.events.append(event)
+        self.on_event(event)
         if event["kind"] == "failure":
             role, k = event.get("role", "trainer"), event["local_rank"]
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
-            raise failure(self.plan, index, role, k, cause, tail=event["traceback"], log=f"trainer-{k}.log")
+            raise failure(self.plan, index, role, k, cause, event["traceback"])

@@ -1,12 +1,16 @@
-"""A job whose machines share no folder with this one: which files each of them gets. The way back: ``homecoming``."""
+"""A job whose machines share no folder with this one: which files each of them gets, and where its results will be.
+
+What is still out there stands in ``delivery.json`` in the run folder, one ``Start`` for each start of the run. The way
+back: ``homecoming``.
+"""
 
 from __future__ import annotations
 
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tutorial_lib.cluster import manifests
@@ -15,6 +19,71 @@ from tutorial_lib.cluster.transfer import RESULTS, files_in
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
 
+LIST = "delivery.json"
+GIVEN = ("job.json", "ip_config.txt")  # in the folder there; this computer has its own
+
+
+@dataclass
+class Start:
+    """One start of a job: where its results are, and on which machines they still are.
+
+    Attributes:
+        folder: on the machines, for the results of this start alone: logs of another are not taken for its own.
+        copy_to: the folder above it that the user named.
+        logs: below ``folder``, where each machine has a folder of its name; may be empty.
+        ssh: arguments of ``SshCluster``.
+        machines: name and address of each, the first one first.
+        left: names of the machines from which not everything has come yet.
+        superseded: a later start continued the run; of this one only the logs are of use.
+    """
+
+    folder: str
+    copy_to: str
+    logs: str
+    ssh: dict[str, Any]
+    machines: list[tuple[str, str]]
+    left: list[str]
+    superseded: bool = False
+
+    @classmethod
+    def of(cls, plan: JobPlan, copy_to: str, name: str, logs: str = "") -> Start:
+        """A new one of the job that is called ``name``."""
+        machines = [(machine.name, machine.address) for machine in plan.machines]
+        folder = f"{copy_to}/{RESULTS}/{name}-{uuid.uuid4().hex[:8]}"
+        return cls(folder, copy_to, logs, {}, machines, [machine.name for machine in plan.machines])
+
+    def owner(self, name: str) -> str:
+        """The machine that a file below ``folder`` is to come from."""
+        path = PurePosixPath(name)
+        for machine, _address in self.machines:
+            in_logs = path.is_relative_to(PurePosixPath(self.logs, machine))
+            if in_logs or path.name == f"embeddings-{machine}.safetensors":
+                return machine
+        return self.machines[0][0]
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether a file is to come home: of a start that was continued nothing that the later one has written anew."""
+        return name not in GIVEN and (not self.superseded or PurePosixPath(name).is_relative_to(self.logs))
+
+
+def read_starts(run: Path) -> list[Start]:
+    """Those of a run folder that have something left; none for a run whose machines shared it.
+
+    Raises:
+        InputError: the list cannot be read.
+    """
+    try:
+        return [Start(**fields) for fields in json.loads((run / LIST).read_text())["starts"]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{run / LIST} cannot be read: {error}") from None
+
+
+def write_starts(run: Path, starts: list[Start]) -> None:
+    """Those that have something left."""
+    write_json(run / LIST, {"starts": [asdict(start) for start in starts if start.left]})
+
 
 @dataclass(frozen=True)
 class Delivery:
@@ -22,15 +91,12 @@ class Delivery:
 
     Attributes:
         plan: the job as the machines see it, with their paths.
-        folder: on the machines.
-        files: for each machine, name below ``folder`` -> local path.
-        results: folder on the machines that holds logs and results.
+        files: for each machine, name below ``start.copy_to`` -> local path.
     """
 
     plan: JobPlan
-    folder: str
     files: list[dict[str, Path]]
-    results: str
+    start: Start
 
     @classmethod
     def of_workspace(cls, workspace: Path, plan: JobPlan, folder: str, name: str) -> Delivery:
@@ -39,26 +105,24 @@ class Delivery:
         Raises:
             InputError: a path of the job lies outside of the workspace, so that it would not be there.
         """
-        workspace = workspace.resolve()
-        for option, path in [("--part_config", plan.part_config), ("--ip_config", plan.ip_config)]:
-            if not Path(path).is_relative_to(workspace):
+        workspace, there = workspace.resolve(), {}
+        for option in ("part_config", "ip_config"):
+            path = Path(getattr(plan, option))
+            if not path.is_relative_to(workspace):
                 raise InputError(
-                    f"{option} {path} is not inside the --workspace {workspace}, which is what --copy_to copies",
+                    f"--{option} {path} is not inside the --workspace {workspace}, which is what --copy_to copies",
                     "Move it there, choose a larger --workspace, or leave out --copy_to with a shared folder.",
                 )
+            there[option] = f"{folder}/{path.relative_to(workspace)}"
         everything = files_in(workspace, skip=lambda path: path.is_relative_to(plan.log_dir))
-        results = _results(folder, name)
-        there = {
-            name: f"{folder}/{Path(path).relative_to(workspace)}"
-            for name, path in [("part_config", plan.part_config), ("ip_config", plan.ip_config)]
-        }
-        remote = replace(plan, cwd=folder, log_dir=results, **there)
-        return cls(remote, folder, _own_files(everything, plan), results)
+        start = Start.of(plan, folder, name)
+        return cls(replace(plan, cwd=folder, log_dir=start.folder, **there), _own_files(everything, plan), start)
 
     @classmethod
     def of_run(cls, partition: Path, plan: JobPlan, folder: str, out: Path) -> Delivery:
         """A training run of ours: the partition, the run's settings, and the checkpoints that it may continue from."""
-        results, parts = _results(folder, out.name), f"{folder}/partitions/{partition.name}"
+        start = Start.of(plan, folder, out.name, logs=str(Path(plan.log_dir).relative_to(out)))
+        results, parts = start.folder, f"{folder}/partitions/{partition.name}"
         own = results.removeprefix(f"{folder}/")
         job = json.loads((out / "job.json").read_text()) | {"partition": parts, "out": results}
         write_json(out / "job-remote.json", job)
@@ -70,38 +134,25 @@ class Delivery:
             command=[*plan.command[:-1], f"{results}/job.json"],
             part_config=f"{parts}/{Path(plan.part_config).name}",
             ip_config=f"{results}/ip_config.txt",
-            log_dir=f"{results}/{Path(plan.log_dir).relative_to(out)}",
+            log_dir=f"{results}/{start.logs}",
         )
         files = _own_files(everything, plan)
-        for k, machine in enumerate(plan.machines):
-            saved = checkpoint_files(out, machine.name, first=k == 0)
-            files[k] |= {f"{own}/{file}": path for file, path in saved.items()}
-        return cls(remote, folder, files, results)
+        for machine, its in zip(plan.machines, files, strict=True):
+            its |= {f"{own}/{name}": path for name, path in checkpoint_files(out, start, machine.name).items()}
+        return cls(remote, files, start)
 
 
-def checkpoint_files(run: Path, machine: str, *, first: bool) -> dict[str, Path]:
-    """What a machine needs of the checkpoints in a run folder: its own rows; the first one also what all share."""
-    files = {}
-    for manifest in manifests.kept(run):
-        if first:
-            files[f"{manifests.FOLDER}/{manifest.path.name}"] = manifest.path
-        for name in manifest.files:
-            owner = manifest.owners.get(name)
-            path = manifest.path.parent / manifest.folder / name
-            if (owner == machine or (first and owner is None)) and path.is_file():
-                files[f"{manifests.FOLDER}/{manifest.folder}/{name}"] = path
-    return files
-
-
-def _results(folder: str, name: str) -> str:
-    """A folder on the machines that no other start has: events and logs of an earlier one are not taken for its own."""
-    return f"{folder}/{RESULTS}/{name}-{uuid.uuid4().hex[:8]}"
+def checkpoint_files(run: Path, start: Start, machine: str) -> dict[str, Path]:
+    """What a machine needs of the checkpoints in a run folder: what would come home from there."""
+    kept = manifests.kept(run)
+    names = [name for manifest in kept for name in (f"{manifests.FOLDER}/{manifest.path.name}", *manifest.files)]
+    return {name: run / name for name in names if start.owner(name) == machine and (run / name).is_file()}
 
 
 def _own_files(everything: Mapping[str, Path], plan: JobPlan) -> list[dict[str, Path]]:
     """For each machine all files but those that belong to the part of another alone, as the description names them."""
     config = Path(plan.part_config)
-    description: Mapping[str, Any] = json.loads(config.read_text())
+    description = json.loads(config.read_text())
     parts: list[set[Path]] = []
     for k in range(len(plan.machines)):
         named = [config.parent / str(name) for name in description.get(f"part-{k}", {}).values()]

@@ -15,7 +15,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -83,71 +82,70 @@ class EmulatedCluster:
         ]
         self._fds: dict[str, list[int]] = {}
         self._line: socket.socket | None = None
-        self._switch: subprocess.Popen | None = None
+        self._leaving = contextlib.ExitStack()
 
     def __enter__(self) -> EmulatedCluster:
         if sys.platform != "linux":
             raise EmulationUnavailable("emulated machines need Linux", "Use --machines 1, or WSL2, or a Linux host.")
-        try:
-            self._start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def _start(self) -> None:
         # Root needs no user namespace, and keeps its rights on other people's files without one.
         # A container's root may lack the right to unshare, but still be allowed a user namespace.
         errors = []
         for user_namespace in [False, True] if os.geteuid() == 0 else [True]:
             try:
-                return self._start_switch(user_namespace)
-            except OSError as error:
+                self._start_switch(user_namespace)
+                return self
+            except BaseException as error:
                 self.__exit__()
+                if not isinstance(error, OSError):
+                    raise
                 errors.append(error)
         message = f"this host does not allow emulated machines: {errors[0].strerror}"
         raise EmulationUnavailable(message, _remedy(errors[0])) from None
 
     def _start_switch(self, user_namespace: bool) -> None:
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a message is read as a whole
-        self._switch = subprocess.Popen(
-            run_module(sys.executable, "tutorial_lib.cluster._switch"),
-            stdin=theirs,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in the terminal is for the coordinator to handle
-            env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        )
-        theirs.close()
+        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a message is read as a whole
+        with theirs:
+            switch = subprocess.Popen(
+                run_module(sys.executable, "tutorial_lib.cluster._switch"),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in the terminal is for the coordinator to handle
+                env={**os.environ, "PYTHONPATH": PYTHONPATH},
+            )
         plan = {
             "machines": [{"name": m.name, "address": m.address} for m in self.machines],
             "bytes_per_second": self.bytes_per_second,
             "shm_bytes": self.shm_bytes,
             "user_namespace": user_namespace,
-            # The kernel ties this to the thread that forked: only the main thread lives long enough.
-            "die_with_parent": threading.current_thread() is threading.main_thread(),
         }
-        self._line.sendall(json.dumps(plan).encode())
+        self._leaving.callback(wait_or_kill, switch, 10)  # its child is pid 1 of the emulation and dies with it
+        self._leaving.callback(line.close)
+        self._line = line
+        line.sendall(json.dumps(plan).encode())
         while len(self._fds) < len(self.machines):
             message, fds = self._receive("the emulated machines to be set up")
-            if not message:
-                raise OSError(errno.ECHILD, "the process that sets up the machines ended at once")
             if not fds:
                 report = json.loads(message)
                 raise OSError(report["errno"], report["step"])
             self._fds[self.machines[int(message)].name] = fds
+            for fd in fds:
+                self._leaving.callback(os.close, fd)
 
     def _receive(self, what: str) -> tuple[bytes, list[int]]:
         """The next message of the process behind the machines, and the open files that came with it."""
         assert self._line is not None
+        message, fds = b"", []
         try:
             for left in attempts(what, START_SECONDS, pause=0):
                 self._line.settimeout(max(0.01, min(left, 1.0)))
                 with contextlib.suppress(TimeoutError):
                     message, fds, _, _ = socket.recv_fds(self._line, 65536, 8)
-                    return message, list(fds)
+                    break
         except WaitedTooLong as error:
             raise OSError(errno.ETIMEDOUT, error.message) from None
-        raise AssertionError
+        if not message:
+            raise OSError(errno.ECHILD, "the process that makes the emulated machines has ended")
+        return message, list(fds)
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on an emulated machine; the arguments are those of ``subprocess.Popen``."""
@@ -187,9 +185,10 @@ class EmulatedCluster:
         """Of each machine, the open files of its namespaces, in the order to enter them."""
         return [self._fds[machine.name] for machine in self.machines]
 
-    def alive(self) -> bool:
-        """Whether the machines are there; the kernel may have killed them for want of memory."""
-        return self._switch is not None and self._switch.poll() is None
+    def life_line(self) -> socket.socket:
+        """Becomes readable when the machines have gone without an order, killed by the kernel or by somebody."""
+        assert self._line is not None
+        return self._line
 
     def cut(self, machine: Machine) -> None:
         """Cut the machine's cable: packets vanish without a word, as with a broken switch on the way."""
@@ -208,38 +207,30 @@ class EmulatedCluster:
             raise RuntimeError("the emulated machines are switched off")
         order = {"do": verb, "machine": self.machines.index(machine), "bytes_per_second": parse_wire(rate)}
         self._line.sendall(json.dumps(order).encode())
-        message = self._receive("the process that holds the cables")[0]
+        message, _fds = self._receive("the process that holds the cables")
         if message != b"k":
-            report = json.loads(message or b"{}")
-            raise OSError(report.get("errno", errno.ECHILD), report.get("step", "the machines have been switched off"))
+            report = json.loads(message)
+            raise OSError(report["errno"], report["step"])
 
     def __exit__(self, *_exc: object) -> None:
         """Switch the machines off: everything that runs on them is killed by the kernel."""
-        for fds in self._fds.values():
-            for fd in fds:
-                os.close(fd)
-        self._fds = {}
-        if self._line is not None:
-            self._line.close()
-            self._line = None
-        if self._switch is not None:
-            wait_or_kill(self._switch, 10)  # its child is pid 1 of the emulation and dies with it
-            self._switch = None
+        self._leaving.close()
+        self._fds, self._line = {}, None
 
 
 def _remedy(error: OSError) -> str:
     """What to change on this host, from what the kernel refused."""
     hints = []
-    for path, needed in [("kernel/unprivileged_userns_clone", 1), ("kernel/apparmor_restrict_unprivileged_userns", 0)]:
+    for name, good in [
+        ("kernel.unprivileged_userns_clone", 1),
+        ("kernel.apparmor_restrict_unprivileged_userns", 0),
+        ("user.max_user_namespaces", 15000),
+    ]:
         with contextlib.suppress(OSError, ValueError):
-            if (value := int(Path("/proc/sys", path).read_text())) != needed:
-                command = f"sudo sysctl {path.replace('/', '.')}={needed}"
-                hints.append(f"/proc/sys/{path} is {value}; an administrator can allow it with: {command}")
-    with contextlib.suppress(OSError, ValueError):
-        if int(Path("/proc/sys/user/max_user_namespaces").read_text()) == 0:
-            hints.append("user.max_user_namespaces is 0; allow some with: sudo sysctl user.max_user_namespaces=15000")
+            value = int(Path("/proc/sys", name.replace(".", "/")).read_text())
+            if value != good if good < 2 else value == 0:
+                hints.append(f"{name} is {value}; an administrator can allow it with: sudo sysctl {name}={good}")
     if not hints and error.errno in (errno.EPERM, errno.EACCES):
         hints.append("In a container, start it with --privileged (or a seccomp profile that allows unshare and mount).")
-    return "\n".join(
-        [*hints, "Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2."]
-    )
+    hints.append("Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2.")
+    return "\n".join(hints)

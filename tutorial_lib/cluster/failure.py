@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib.cluster.logs import ONE_A_MACHINE, WORKERS, log_name, uncaught
 from tutorial_lib.cluster.logs import tail as tail_of
-from tutorial_lib.cluster.logs import uncaught
 from tutorial_lib.cluster.members import Stack
 from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.errors import JobError
-from tutorial_lib.processes.failures import PEER_GONE, signal_name
+from tutorial_lib.errors import JobError, how_it_ended
+from tutorial_lib.processes.failures import PEER_GONE
 
 # What a process says when another one is gone: a peer, the coordinator, or (EOFError: a pipe's other end) its sampler.
 # Not every message with these words: a user's ValueError("request refused") is a cause.
@@ -49,27 +48,26 @@ class JobFailed(JobError):
         return bool(_CONSEQUENCE.search(self.message))
 
 
-def failure(
-    plan: JobPlan, index: int, role: str, k: int, cause: str, *, tail: list[str] | None = None, log: str | None = None
+def failure(plan: JobPlan, index: int, role: str, k: int, cause: str, tail: list[str] | None = None) -> JobFailed:
+    """The failure of process ``k`` of a role on machine ``index`` of the plan; ``tail`` by default from its log."""
+    return _failed(plan, index, role, k, f"{_who(plan, index, role, k)}: {cause}", tail)
+
+
+def _failed(
+    plan: JobPlan, index: int, role: str, k: int, text: str, tail: list[str] | None, log: Path | None = None
 ) -> JobFailed:
-    """The failure of process ``k`` of a role on machine ``index`` of the plan."""
-    path = plan.log_folder(index) / (log or ("agent.log" if role == "agent" else f"{role}-{k}.log"))
+    name, log = plan.machines[index].name, log or plan.log_folder(index) / log_name(role, k)
+    rank = index * plan.trainers + k if role == "trainer" else None
     return JobFailed(
-        f"{_who(plan, index, role, k)}: {cause}",
-        machine=plan.machines[index].name,
-        role=role,
-        index=k,
-        rank=index * plan.trainers + k if role == "trainer" else None,
-        log=path,
-        tail=tail_of(path) if tail is None else tail,
+        text, machine=name, role=role, index=k, rank=rank, log=log, tail=tail_of(log) if tail is None else tail
     )
 
 
 def _who(plan: JobPlan, index: int, role: str, k: int) -> str:
     name, rank = plan.machines[index].name, index * plan.trainers + k
-    if role in ("agent", "torchrun"):  # one a machine
+    if role in ONE_A_MACHINE:
         return f"{role} on {name}"
-    if role in ("sampler", "worker"):
+    if role in WORKERS:
         return f"{role} of trainer {k} (rank {rank}) on {name}"
     return f"{role} {k}{f' (rank {rank})' if role == 'trainer' else ''} on {name}"
 
@@ -80,10 +78,9 @@ def exit_failure(plan: JobPlan, index: int, message: dict[str, Any]) -> JobFaile
     if message.get("out_of_memory"):
         how += "; the kernel ended a process for want of memory at that time"
     role, tail = message["role"], message["tail"]
-    # The last line of a Python traceback says more than the exit code. (A sampler has no log of its own.)
-    exception = uncaught(tail, message["code"]) if role not in ("sampler", "worker") else None
-    cause = f"{exception} ({how})" if exception else how
-    return failure(plan, index, role, message["index"], cause, tail=tail, log=message["log"])
+    # The last line of a Python traceback says more than the exit code.
+    exception = uncaught(tail, message["code"]) if role not in WORKERS else None
+    return failure(plan, index, role, message["index"], f"{exception} ({how})" if exception else how, tail)
 
 
 def stall_failure(plan: JobPlan, seconds: float, stacks: Sequence[tuple[int, Stack]], path: Path) -> JobFailed:
@@ -93,24 +90,11 @@ def stall_failure(plan: JobPlan, seconds: float, stacks: Sequence[tuple[int, Sta
         stacks: (number of the machine, stack) of every process that answered.
         path: where all stacks have been written.
     """
-    stopped = [(index, stack) for index, stack in stacks if stack.stopped][:1]
-    shown = stopped or [(index, stack) for index, stack in stacks if stack.role == "trainer"] or stacks
-    where = "; ".join(f"{_who(plan, i, s.role, s.index)} is {s.where()}" for i, s in shown) or "no process answered"
-    index, stack = shown[0] if shown else (0, Stack("agent", 0, 0, "?", ""))
-    return JobFailed(
-        f"the job has not moved for {seconds:g} s: {where}",
-        machine=plan.machines[index].name,
-        role=stack.role,
-        index=stack.index,
-        rank=index * plan.trainers + stack.index if stack.role == "trainer" else None,
-        log=path,
-        tail=[f"{_who(plan, i, s.role, s.index)}: {s.where()}" for i, s in stacks],
-    )
-
-
-def how_it_ended(code: int) -> str:
-    """``1`` to "exit code 1", ``-9`` to "killed by signal 9 (SIGKILL)", with a likely reason where there is one."""
-    if code >= 0:
-        return f"exit code {code}"
-    reason = "; /dev/shm was full, or another job wrote to the same files in it" if code == -signal.SIGBUS else ""
-    return f"killed by signal {-code} ({signal_name(code)}{reason})"
+    names = [_who(plan, index, stack.role, stack.index) for index, stack in stacks]
+    found = [(index, stack, f"{name} is {stack.where()}") for name, (index, stack) in zip(names, stacks, strict=True)]
+    shown = [entry for entry in found if entry[1].stopped][:1]
+    shown = shown or [entry for entry in found if entry[1].role == "trainer"] or found
+    where = "; ".join(text for *_, text in shown) or "no process answered"
+    index, role, k = (shown[0][0], shown[0][1].role, shown[0][1].index) if shown else (0, "agent", 0)
+    text = f"the job has not moved for {seconds:g} s: {where}"
+    return _failed(plan, index, role, k, text, [text for *_, text in found], path)

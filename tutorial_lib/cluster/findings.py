@@ -1,10 +1,14 @@
-"""One checked thing and its verdict: what the doctor and the preflight of a job report."""
+"""One checked thing and its verdict: what the doctor and the preflight of a job report; and how a check is made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 OK, FAIL, SKIP = "ok", "fail", "skip"
 
@@ -46,6 +50,9 @@ class Finding:
         return cls(**{f.name: str(values[f.name]) for f in fields(cls) if f.name in values})
 
 
+Check = Callable[..., Finding | Iterable[Finding]]
+
+
 class Findings(list[Finding]):
     """A list of findings that shows as its lines, in a terminal and as the last line of a notebook cell."""
 
@@ -61,6 +68,23 @@ class Findings(list[Finding]):
 def verdict(good: bool, check: str, detail: str, remedy: str, machine: str = "") -> Finding:
     """``ok`` without, or ``fail`` with the remedy."""
     return Finding(check, OK if good else FAIL, detail, "" if good else remedy, machine)
+
+
+def made(checks: Iterable[Check], *arguments: Any) -> Findings:
+    """What the checks find, each called with these arguments; one that breaks off is a finding, too."""
+    findings = Findings()
+    for check in checks:
+        try:
+            found = check(*arguments)
+            findings += [found] if isinstance(found, Finding) else found
+        except (psutil.Error, PermissionError) as error:  # what we are not let see may be in order
+            findings.append(Finding(check.__name__, SKIP, f"could not be made: {type(error).__name__}: {error}"))
+        except Exception as error:  # anything else would be found again in the middle of a job
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"({Path(frame.filename).name}:{frame.lineno}, {frame.name})"
+            detail = f"broke off: {type(error).__name__}: {error} {place}"
+            findings.append(Finding(check.__name__, FAIL, detail, "Look at what that line reads on this machine."))
+    return findings
 
 
 def report(findings: Iterable[Finding]) -> bool:

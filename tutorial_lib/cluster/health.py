@@ -1,4 +1,4 @@
-"""What an agent notices about its machine while the job runs: life, dead samplers, lost peers, memory, disk."""
+"""What an agent notices about its machine while the job runs: life, dead samplers, memory, disk."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import collections
 import contextlib
 import errno
 import functools
+import math
 import os
 import re
 import signal
@@ -15,102 +16,70 @@ from typing import Any
 
 import psutil
 
-from tutorial_lib.cluster.members import FOLDER, Member, members
-from tutorial_lib.cluster.network import SilentPeers
+from tutorial_lib.cluster.logs import WORKERS
+from tutorial_lib.cluster.members import Member, members
 
-SILENCE_SECONDS = 25.0  # a cable pulled for 5 s is survived by TCP; the report must come within a minute
-MEMORY_SECONDS = 0.25
 MEMORY_LOOKS = 40  # a kill that was counted before the last ten seconds of a process was not its own
 FLAGS, ENDING = 6, 4  # place in ``stat_of``, and PF_EXITING
-LITTLE_BYTES = 1 << 20
 ZOMBIE_SECONDS = 1.0  # a parent that ends its samplers on purpose collects them within this time
 
 
 class MachineHealth:
-    """Looks at one machine's processes every now and then.
+    """Looks at the processes of one machine, whose log folder is ``folder``, every now and then."""
 
-    Args:
-        folder: the machine's log folder.
-        addresses: of the other machines.
-    """
-
-    def __init__(self, folder: Path, addresses: list[str]) -> None:
-        self.folder, self.peers = folder, SilentPeers(addresses)
-        self._cpu: dict[int, float] = {}
-        self._log_bytes = 0
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._before = 0.0, 0
         self._dead_since: dict[int, float] = {}
-        self._reported: set[int] = set()
         self._kills: dict[Member, collections.deque[tuple[Path, int]]] = {}
-        self._next_memory = 0.0
-        self._changed, self._members = -1.0, list[Member]()
 
     def signs_of_life(self) -> dict[str, Any]:
         """Since the last call: ``cpu``, seconds of computing by the job's processes, and ``wrote``, bytes of logs."""
-        before, self._cpu = self._cpu, {}
+        cpu, size = 0.0, 0
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                self._cpu[process.pid] = times.user + times.system
-        size = 0
-        for path in self.folder.glob("*.log"):
+                cpu += sum(process.cpu_times()[:2])  # in user space, and in the kernel
+        for path in set(self.folder.glob("*.log")) - {self.folder / "agent.log"}:
             with contextlib.suppress(OSError):  # somebody has just removed it
-                size += path.stat().st_size if path.name != "agent.log" else 0
-        wrote, self._log_bytes = size - self._log_bytes, size
-        return {"cpu": sum(max(0.0, now - before.get(pid, 0.0)) for pid, now in self._cpu.items()), "wrote": wrote}
-
-    def lost_peers(self) -> dict[str, float]:
-        """Address -> seconds without an answer, for machines that have been silent for too long."""
-        return {a: s for a, s in self.peers.look().items() if s > SILENCE_SECONDS}
+                size += path.stat().st_size
+        before, self._before = self._before, (cpu, size)
+        # With a process that has ended, its seconds are gone.
+        return {"cpu": max(0.0, cpu - before[0]), "wrote": size - before[1]}
 
     def dead_workers(self) -> list[tuple[Member, int]]:
         """Samplers that ended badly while their trainer lives on (and would wait for them for ever): (who, code)."""
-        dead = []
-        now = time.monotonic()
+        dead, now = [], time.monotonic()
         for member in members(self.folder):
-            if member.role not in ("sampler", "worker") or member.pid in self._reported:
-                continue
-            fields = member.stat()
-            if not fields or fields[0] != "Z" or int(fields[1]) != member.parent:
-                continue
-            code = os.waitstatus_to_exitcode(int(fields[-1]))  # exit_code is the last field
-            since = self._dead_since.setdefault(member.pid, now)
-            if code not in (0, -signal.SIGTERM) and now - since > ZOMBIE_SECONDS:
-                self._reported.add(member.pid)
-                dead.append((member, code))
+            fields = member.stat() if member.role in WORKERS else None
+            if fields and fields[0] == "Z" and int(fields[1]) == member.parent:
+                code = os.waitstatus_to_exitcode(int(fields[-1]))  # exit_code is the last field
+                since = self._dead_since.setdefault(member.pid, now)
+                if code not in (0, -signal.SIGTERM) and now - since > ZOMBIE_SECONDS:
+                    self._dead_since[member.pid] = math.inf  # told once
+                    dead.append((member, code))
         return dead
 
     def look_at_memory(self) -> None:
-        """Note for each process its control group and that group's count of kills; once it is dead nobody can tell."""
-        now = time.monotonic()
-        if now < self._next_memory:
-            return
-        self._next_memory = now + MEMORY_SECONDS
-        for member in self._known():
+        """Note for each process its control group and that group's count of kills; once it is dead nobody can tell.
+
+        Call it four times a second.
+        """
+        for member in members(self.folder):
             counter, fields = _kill_counter_of(member.pid), member.stat()
             # Of a process that is ending, version 1 says that it is in the topmost group.
             if counter is not None and fields and not int(fields[FLAGS]) & ENDING:
-                seen = self._kills.setdefault(member, collections.deque(maxlen=MEMORY_LOOKS))
-                seen.append((counter, _kills(counter)))
-
-    def _known(self) -> list[Member]:
-        """All processes that have told who they are; read anew when there may be others."""
-        changed = 0.0
-        with contextlib.suppress(OSError):
-            changed = (self.folder / FOLDER).stat().st_mtime
-        if changed != self._changed or time.time() - changed < 1.0:  # a file system's clock is coarse
-            self._changed, self._members = changed, members(self.folder)
-        return self._members
+                looks = self._kills.setdefault(member, collections.deque(maxlen=MEMORY_LOOKS))
+                looks.append((counter, _kills(counter)))
 
     def out_of_memory(self, role: str, index: int, code: int | None) -> bool:
         """Whether the kernel has ended a process of its control group for want of memory when this one was killed."""
         if code not in (-signal.SIGKILL, 128 + signal.SIGKILL):  # the latter from a shell
             return False
-        for member, seen in self._kills.items():
+        for member, looks in self._kills.items():
             fields = member.stat()
             if (member.role, member.index) == (role, index) and (not fields or fields[0] in ("Z", "X")):
-                counter = seen[-1][0]
-                before = next(count for path, count in seen if path == counter)
-                if _kills(counter) > before:
+                counter = looks[-1][0]
+                if _kills(counter) > next(count for path, count in looks if path == counter):
                     return True
         return False
 
@@ -134,65 +103,46 @@ def _kill_counter_of(pid: int) -> Path | None:
     None where the kernel or the container hides it. The counter of the whole computer would also count what happens to
     other people's processes. In version 2 a group may leave memory to the one above it; then that one's file.
     """
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cgroup") as file:
-        return _counter_in(file.read())
-    return None
-
-
-@functools.lru_cache
-def _counter_in(text: str) -> Path | None:
-    if (groups := _memory_groups()) is None:
-        return None
-    controller, root, mount = groups
-    for line in text.splitlines():
-        _number, names, group = line.split(":", 2)
-        with contextlib.suppress(OSError, ValueError):  # ValueError: a group that this container does not show
+    controller, root, mount = _memory_groups() or ("none", "", Path())
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a group that this container does not show
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _number, names, group = line.split(":", 2)
             if controller in names.split(","):
-                folder = mount / Path(group).relative_to(root)
-                for place in [folder, *folder.parents][: len(folder.parts) - len(mount.parts) + 1]:
+                place = mount / Path(group).relative_to(root)
+                while place.is_relative_to(mount):
                     for name in ("memory.oom_control", "memory.events.local", "memory.events"):
                         if (place / name).exists():
                             return place / name
+                    place = place.parent
     return None
 
 
 def _kills(counter: Path) -> int:
     """The count now; 0 when the group is gone."""
-    with contextlib.suppress(OSError), counter.open() as file:
-        match = re.search(r"^oom_kill (\d+)", file.read(), flags=re.MULTILINE)
+    with contextlib.suppress(OSError):
+        match = re.search(r"^oom_kill (\d+)", counter.read_text(), flags=re.MULTILINE)
         return int(match[1]) if match else 0
     return 0
 
 
-def disk_trouble(folder: Path, *, thorough: bool = False) -> str | None:
-    """What is wrong with the place that a machine's logs and events are written to, or None.
+def disk_trouble(folder: Path) -> str | None:
+    """What is wrong with the place that a machine's logs and events are written to (its log folder), or None.
 
-    Args:
-        folder: the machine's log folder.
-        thorough: try to write even if the file system says that there is room (quotas).
+    It tries to write: a file system may say that there is room where a quota does not let us have it.
     """
     try:
-        if not folder.exists():
-            missing = next(path for path in reversed([folder, *folder.parents]) if not path.exists())
-            return f"run folder {missing} has vanished (removed or unmounted while the job ran)"
-        free = os.statvfs(folder)
-        if thorough or free.f_frsize * free.f_bavail < LITTLE_BYTES:
-            probe = folder / ".probe"
-            try:
-                probe.write_bytes(bytes(free.f_frsize))
-            finally:
-                probe.unlink(missing_ok=True)
+        if missing := [path for path in [folder, *folder.parents] if not path.exists()]:
+            return f"run folder {missing[-1]} has vanished (removed or unmounted while the job ran)"
+        probe = folder / ".probe"
+        try:
+            probe.write_bytes(bytes(os.statvfs(folder).f_frsize))
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             why = "no space left on" if error.errno == errno.ENOSPC else "the disk quota is used up on"
-            device, mounted = _mount_of(folder)
-            return f"{why} {folder} ({device}, mounted on {mounted})"
+            parts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
+            mount = max(parts, key=lambda part: len(part.mountpoint), default=None)
+            return f"{why} {folder}" + (f" ({mount.device}, mounted on {mount.mountpoint})" if mount else "")
         return f"cannot write to run folder {folder}: {error.strerror}"
     return None
-
-
-def _mount_of(path: Path) -> tuple[str, str]:
-    """Device and folder of the file system that a path is on."""
-    parts = [part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
-    part = max(parts, key=lambda part: len(part.mountpoint), default=None)
-    return (part.device, part.mountpoint) if part else ("unknown device", "?")

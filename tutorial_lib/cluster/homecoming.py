@@ -1,94 +1,36 @@
 """What a job writes on machines that share no folder with this one comes home: while it runs, and at its end.
 
-What is still out there stands in ``delivery.json`` in the run folder, one entry for each start of the run. From each
-machine comes only what it owns: its logs and its rows of embeddings, which carry its name; everything else is the first
-machine's. Its folder there is removed when all of that is here and verified; ``python -m tutorial_lib fetch RUN``
-finishes what was broken off.
+From each machine comes only what it owns: its logs and its rows of embeddings, which carry its name; everything else is
+the first machine's. Its folder there is removed when all of that is here and verified. What is still out there stands
+in the run folder, see ``delivery``; ``python -m tutorial_lib fetch RUN`` finishes what was broken off.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from types import TracebackType
-from typing import Any
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 from tutorial_lib.cluster import manifests
 from tutorial_lib.cluster.channel import Stopped, Watch
-from tutorial_lib.cluster.copying import Fetched, deliver, fetch, on_all
-from tutorial_lib.cluster.delivery import Delivery
+from tutorial_lib.cluster.delivery import Delivery, Start, read_starts, write_starts
 from tutorial_lib.cluster.spec import Cluster, Machine
 from tutorial_lib.cluster.ssh import SshCluster
-from tutorial_lib.errors import InputError, JobError, TutorialError
-from tutorial_lib.files import write_json
+from tutorial_lib.cluster.transfer import Fetched, deliver, fetch
+from tutorial_lib.errors import JobError, TutorialError
 
-LIST = "delivery.json"
 COPY_SECONDS = 60.0  # without a byte, or any other sign of work on the other side
-GIVEN = ("job.json", "ip_config.txt")  # in the folder there; this computer has its own
 ENDING_SECONDS = 10.0
+AT_ONCE = 8
 
+T = TypeVar("T")
 Say = Callable[[str], None]
-
-
-@dataclass
-class Start:
-    """One start of a job: where its results are, and on which machines they still are.
-
-    Attributes:
-        folder: on the machines, for the results of this start alone.
-        copy_to: the folder above it that the user named.
-        logs: below ``folder``, where each machine has a folder of its name; may be empty.
-        ssh: arguments of ``SshCluster``.
-        machines: name and address of each, the first one first.
-        left: names of the machines from which not everything has come yet.
-        superseded: a later start continued the run; of this one only the logs are of use.
-    """
-
-    folder: str
-    copy_to: str
-    logs: str
-    ssh: dict[str, Any]
-    machines: list[tuple[str, str]]
-    left: list[str] = field(default_factory=list)
-    superseded: bool = False
-
-    def owner(self, name: str) -> str:
-        """The machine that a file below ``folder`` is to come from."""
-        path = PurePosixPath(name)
-        for machine, _address in self.machines:
-            in_logs = path.is_relative_to(PurePosixPath(self.logs, machine))
-            if in_logs or path.name == f"embeddings-{machine}.safetensors":
-                return machine
-        return self.machines[0][0]
-
-    def is_wanted(self, name: str) -> bool:
-        """Whether a file is to come home: of a start that was continued nothing that the later one has written anew."""
-        return name not in GIVEN and (not self.superseded or PurePosixPath(name).is_relative_to(self.logs))
-
-
-def read_starts(run: Path) -> list[Start]:
-    """Those of a run folder that have something left; none for a run whose machines shared it.
-
-    Raises:
-        InputError: the list cannot be read.
-    """
-    try:
-        return [Start(**fields) for fields in json.loads((run / LIST).read_text())["starts"]]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{run / LIST} cannot be read: {error}") from None
-
-
-def write_starts(run: Path, starts: list[Start]) -> None:
-    """Those that have something left."""
-    write_json(run / LIST, {"starts": [asdict(start) for start in starts if start.left]})
 
 
 def command(run: Path) -> str:
@@ -133,21 +75,18 @@ class Homecoming:
     def __enter__(self) -> Homecoming:
         if self.delivery is None:
             return self
-        delivery, cluster = self.delivery, self.cluster
-        ssh = {name: getattr(cluster, name) for name in ("port", "username", "python") if hasattr(cluster, name)}
-        machines = [(machine.name, machine.address) for machine in cluster.machines]
-        logs = str(PurePosixPath(delivery.plan.log_dir).relative_to(delivery.results))
-        left = [machine.name for machine in cluster.machines]
-        self.start = Start(delivery.results, delivery.folder, "" if logs == "." else logs, ssh, machines, left)
+        cluster, self.start = self.cluster, self.delivery.start
+        if isinstance(cluster, SshCluster):
+            self.start.ssh = {"port": cluster.port, "username": cluster.username, "python": cluster.python}
         self.starts = [replace(start, superseded=True) for start in read_starts(self.run)] + [self.start]
         self.run.mkdir(parents=True, exist_ok=True)
         write_starts(self.run, self.starts)
-        files = {machine.name: files for machine, files in zip(cluster.machines, delivery.files, strict=True)}
+        files = dict(zip(self.start.left, self.delivery.files, strict=True))
 
         def one(machine: Machine, watch: Watch) -> int:
-            return deliver(cluster, machine, files[machine.name], delivery.folder, COPY_SECONDS, watch)
+            return deliver(cluster, machine, files[machine.name], self.start.copy_to, COPY_SECONDS, watch)
 
-        for name, count in on_all(cluster.machines, one, self._say).items():
+        for name, count in on_all(cluster.machines, one, Watch(self._say)).items():
             if isinstance(count, TutorialError):
                 with contextlib.suppress(TutorialError):  # nothing has run, there is nothing to lose
                     bring(cluster, self.start, self.run, self._say)
@@ -157,21 +96,20 @@ class Homecoming:
         self._thread.start()
         return self
 
-    def __exit__(self, _type: type | None, error: BaseException | None, _traceback: TracebackType | None) -> None:
+    def __exit__(self, _type: type | None, error: BaseException | None, _traceback: object) -> None:
         if self.delivery is None:
             return
         self._end.set()
         self._wake.set()
         self._thread.join(timeout=ENDING_SECONDS)
-        done = False
         try:
             self.problems = bring(self.cluster, self.start, self.run, self._say)
-            done = True
+        except BaseException:  # a second Ctrl-C
+            self._say(f"results are still on the machines; {command(self.run)} brings them home", "warning")
+            raise
         finally:
             with contextlib.suppress(OSError):  # a full disk here: the cause of the job's end is more important
                 write_starts(self.run, self.starts)
-            if not done:  # a second Ctrl-C
-                self._say(f"results are still on the machines; {command(self.run)} brings them home", "warning")
         if self.problems:
             self.problems.append(f"{command(self.run)} brings them home when the machines can be reached again")
         if isinstance(error, TutorialError):
@@ -211,70 +149,76 @@ class Homecoming:
             return (number is not None and number <= self._newest) or manifests.place(name) != name
 
         holders: set[str] = set()
-        known: dict[str, str] = {}
         while self._holders != holders:
             holders = set(self._holders)
-            machines = [machine for machine in self.cluster.machines if machine.name in holders]
-            found = _fetch_own(self.cluster, machines, self.start, self.run, wanted, stopped=self._end.is_set)
-            for fetched in found.values():
+            watch = Watch(stopped=self._end.is_set)
+            for fetched in _fetch_own(self.cluster, holders, self.start, self.run, wanted, watch).values():
                 if isinstance(fetched, TutorialError):
                     raise fetched
-                known |= fetched.checksums
-            for manifest in manifests.arrived(self.run):
-                self._holders |= set(manifest.owners.values())
-        manifests.take_over(self.run, known)
+            for manifest in manifests.kept(self.run, manifests.ARRIVED):
+                self._holders |= {self.start.owner(name) for name in manifest.files}
+        manifests.take_over(self.run)
+
+
+def on_all(
+    machines: Sequence[Machine], work: Callable[[Machine, Watch], T], watch: Watch
+) -> dict[str, T | TutorialError]:
+    """Copy to or from several machines at once, each in a thread; by name, what came of it or the error."""
+    end = threading.Event()
+
+    def one(machine: Machine) -> T | TutorialError:
+        try:
+            return work(machine, Watch(watch.say, lambda: end.is_set() or watch.stopped()))
+        except TutorialError as error:
+            return error
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            return dict(zip([machine.name for machine in machines], pool.map(one, machines), strict=True))
+        finally:  # Ctrl-C: the copies end within a moment
+            end.set()
 
 
 def _fetch_own(
     cluster: Cluster,
-    machines: Sequence[Machine],
+    names: Container[str],
     start: Start,
     run: Path,
     wanted: Callable[[str], bool],
+    watch: Watch,
     *,
     remove: bool = False,
-    say: Say = lambda _text: None,
-    stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, Fetched | TutorialError]:
-    """The wanted files from the machines that own them, by machine; see ``copying.fetch`` and ``on_all``."""
+    """The wanted files from those machines that own them, by machine; see ``on_all`` and ``transfer.fetch``."""
 
     def one(machine: Machine, watch: Watch) -> Fetched:
-        options = {"place": manifests.place, "remove": remove, "watch": watch}
         own = lambda name: wanted(name) and start.owner(name) == machine.name  # noqa: E731
-        fetched = fetch(cluster, machine, start.folder, run, COPY_SECONDS, wanted=own, **options)
-        if fetched.table is None and not PurePosixPath(fetched.ancestor).is_relative_to(start.copy_to):
-            raise JobError(f"copying from {machine.name}: there is no {start.copy_to}; is its disk mounted?")
-        return fetched
+        options = {"place": manifests.place, "remove": remove, "watch": watch}
+        return fetch(cluster, machine, start.folder, run, COPY_SECONDS, wanted=own, **options)
 
-    return on_all(machines, one, say, stopped)
+    return on_all([machine for machine in cluster.machines if machine.name in names], one, watch)
 
 
-def bring(cluster: Cluster, start: Start, run: Path, say: Say, *, tell: bool = False) -> list[str]:
+def bring(cluster: Cluster, start: Start, run: Path, say: Say) -> list[str]:
     """Bring home what a start has left on its machines; returns what could not be brought, a sentence for each machine.
 
     ``start.left`` loses the machines that have nothing left.
-
-    Args:
-        tell: say also what came well.
     """
-    problems, known, addresses = [], {}, dict(start.machines)
-    machines = [machine for machine in cluster.machines if machine.name in start.left]
-    for name, fetched in _fetch_own(cluster, machines, start, run, start.is_wanted, remove=True, say=say).items():
+    problems, addresses = [], dict(start.machines)
+    found = _fetch_own(cluster, start.left, start, run, start.is_wanted, Watch(say), remove=True)
+    for name, fetched in found.items():
         if isinstance(fetched, TutorialError):
             where = f"{name} ({addresses[name]}) still has its results in {start.folder}"
             problems.append(f"{fetched.message}; {where}")
             continue
         start.left.remove(name)
-        known |= fetched.checksums
-        text = f"{fetched.count} files, {fetched.size / 1e6:.1f} MB brought home, checksums verified"
-        if fetched.table is None:
-            text = "nothing was left there"
-        elif not fetched.removed:
-            text += f"; {start.folder} is still there and could not be removed"
-        if tell or not (fetched.removed or fetched.table is None):
-            say(f"{name}: {text}")
+        size = sum(fetched.table[file][0] for file in fetched.needed)
+        if fetched.table:
+            say(f"{name}: {len(fetched.needed)} files, {size / 1e6:.1f} MB brought home, checksums verified")
+        if not fetched.removed:
+            say(f"{name}: {start.folder} is still there and could not be removed")
     try:
-        if not start.superseded and not manifests.take_over(run, known, last=True) and not problems:
+        if not start.superseded and not manifests.take_over(run, last=True) and not problems:
             say("the newest checkpoint did not come whole; the one before it is kept")
     except OSError as error:
         problems.append(f"the checkpoint that came could not be made the valid one: {error}")
@@ -287,8 +231,9 @@ def fetch_left(run: Path, say: Say) -> list[str]:
     for start in starts:
         # Not entered: a machine that cannot be reached is found when it is needed.
         cluster = SshCluster([Machine(*machine) for machine in start.machines], **start.ssh)
-        with contextlib.ExitStack() as stack:
-            stack.push(cluster.__exit__)
-            stack.callback(write_starts, run, starts)
-            problems += bring(cluster, start, run, say, tell=True)
+        try:
+            problems += bring(cluster, start, run, say)
+        finally:
+            write_starts(run, starts)
+            cluster.__exit__()
     return problems

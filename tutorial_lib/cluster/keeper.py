@@ -59,6 +59,7 @@ class Keeper:
                 self.ssh_config = stack.enter_context(ssh_servers(self.cluster, self.name))
             listener.listen()
             self.selector.register(listener, selectors.EVENT_READ)
+            self.selector.register(self.cluster.life_line(), selectors.EVENT_READ)
             if self._session is not None:
                 with contextlib.suppress(OSError):  # it has ended already: then nothing tells of the logout
                     session = os.pidfd_open(self._session)
@@ -72,10 +73,8 @@ class Keeper:
                         self._welcome(listener)
                     elif key.fd in self.clients:
                         self._hear(self.clients[key.fd])
-                    else:  # the login has ended
+                    else:  # the login has ended, or the machines have
                         self.stopping = True
-                if not self.cluster.alive():
-                    return
 
     def _welcome(self, listener: socket.socket) -> None:
         connection = listener.accept()[0]

@@ -21,13 +21,12 @@ LOCK = "\0tutorial_lib.shm"  # abstract socket name: no file, and the kernel fre
 def free_ports(count: int, address: str = "127.0.0.1") -> int:
     """First of ``count`` ports in a row on which nobody listens at this moment."""
     for _ in range(100):
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            first = probe.getsockname()[1]
-        with contextlib.suppress(OSError, OverflowError):  # one is in use, or would be 65536
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind((address, port))
+        with contextlib.suppress(OSError, OverflowError), contextlib.ExitStack() as probes:
+            first = 0
+            for k in range(count):  # one may be in use, or be 65536
+                probe = probes.enter_context(socket.socket())
+                probe.bind((address, first and first + k))
+                first = first or probe.getsockname()[1]
             return first
     raise InputError(f"found no {count} free ports in a row on {address}")
 
@@ -47,25 +46,24 @@ class LocalCluster:
         self.servers = servers
         self.machines = [Machine(name="machine-0", address="127.0.0.1", interface="lo")]
         self.master_port = 0  # ports are chosen on entering, when they are about to be used
-        self._lock: socket.socket | None = None
+        self._leaving = contextlib.ExitStack()
 
     def __enter__(self) -> LocalCluster:
-        self._lock = socket.socket(socket.AF_UNIX)
-        try:
-            self._lock.bind(LOCK)
-        except OSError as error:
-            self._lock.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-            remedy = "Wait for it to end, or use --emulate N: each emulated machine has its own /dev/shm."
-            message = "another job with --machines 1 is running on this host; both would share /dev/shm"
-            raise InputError(message, remedy) from None
-        clean_leftovers()
-        problem = next(leftover_problems(leftovers()), None)
-        if problem is not None:
-            self.__exit__()
-            raise InputError(problem.detail, problem.remedy)
-        first = free_ports(self.servers + 1)
+        with contextlib.ExitStack() as stack:
+            lock = stack.enter_context(socket.socket(socket.AF_UNIX))
+            try:
+                lock.bind(LOCK)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                remedy = "Wait for it to end, or use --emulate N: each emulated machine has its own /dev/shm."
+                message = "another job with --machines 1 is running on this host; both would share /dev/shm"
+                raise InputError(message, remedy) from None
+            clean_leftovers()
+            for problem in leftover_problems(leftovers()):
+                raise InputError(problem.detail, problem.remedy)
+            first = free_ports(self.servers + 1)
+            self._leaving = stack.pop_all()
         self.machines = [replace(self.machines[0], port=first)]
         self.master_port = first + self.servers
         return self
@@ -76,6 +74,4 @@ class LocalCluster:
         return subprocess.Popen([str(arg) for arg in argv], start_new_session=True, **kwargs)
 
     def __exit__(self, *_exc: object) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._leaving.close()

@@ -16,26 +16,35 @@ TAIL_LINES = 20
 LINE_CHARACTERS = 1000
 CHUNK_BYTES = 1 << 19  # of events read at once, and the longest event there can be
 THREADS_LEFT = "terminate called without an active exception"
+ONE_A_MACHINE = ("agent", "torchrun")
+WORKERS = ("sampler", "worker")  # of a trainer, by whose number they go
 _EXCEPTION = re.compile(r"([\w.]+\.)?\w*(Error|Exception|Interrupt)(:|$)")
 
 
-def end_of(path: Path) -> str:
-    """The last 64 KB of a file; nothing where it cannot be read."""
+def log_name(role: str, k: int) -> str:
+    """Of process ``k`` of a role on its machine; what a trainer starts has no log of its own."""
+    return f"{role}.log" if role in ONE_A_MACHINE else f"{'trainer' if role in WORKERS else role}-{k}.log"
+
+
+def _end_of(path: Path) -> str:
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         return file.read(TAIL_BYTES).decode(errors="replace")
     return ""
 
 
-def shortened(line: str) -> str:
-    """A line, or its first 1,000 characters with a mark."""
-    cut = len(line) - LINE_CHARACTERS
-    return line if cut <= 0 else f"{line[:LINE_CHARACTERS]} ... (cut here)"
+def tail(path: Path) -> list[str]:
+    """The last lines of a log, of its last 64 KB at most, long ones cut; nothing where it cannot be read."""
+    lines = _end_of(path).splitlines()[-TAIL_LINES:]
+    return [line[:LINE_CHARACTERS] + " ... (cut here)" * (len(line) > LINE_CHARACTERS) for line in lines]
 
 
-def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """The last lines of a log, long ones cut."""
-    return [shortened(line) for line in end_of(path).splitlines()[-lines:]]
+def who_failed(logs: Path, code: int) -> tuple[str, int, int]:
+    """Role, index and exit code of the trainer that torchrun named as its first failure, else ``code`` of torchrun."""
+    match = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", _end_of(logs / log_name("torchrun", 0)))
+    if match and (logs / log_name("trainer", int(match[2]))).exists():
+        return "trainer", int(match[2]), int(match[1])
+    return "torchrun", 0, code
 
 
 def uncaught(lines: list[str], code: int | None) -> str | None:
@@ -53,10 +62,7 @@ def uncaught(lines: list[str], code: int | None) -> str | None:
 
 
 class EventFiles:
-    """The files to which this machine's trainers append JSON lines, and how far each has been read.
-
-    Args:
-        folder: the machine's log folder.
+    """The files to which a machine's trainers append JSON lines, in its log folder, and how far each has been read.
 
     Attributes:
         more: the last call has not read everything.
@@ -64,9 +70,7 @@ class EventFiles:
 
     def __init__(self, folder: Path) -> None:
         self.more = False
-        self._folder = folder
-        self._offsets: dict[Path, int] = {}
-        self._overlong: set[Path] = set()
+        self._folder, self._offsets = folder, dict[Path, int]()
 
     def new(self) -> Iterator[dict[str, Any]]:
         """Events since the last call, at most half a megabyte of each file; what is not an event is passed over."""
@@ -76,22 +80,13 @@ class EventFiles:
             with contextlib.suppress(OSError), path.open("rb") as stream:
                 stream.seek(offset)
                 data = stream.read(CHUNK_BYTES)
-                self.more = self.more or len(data) == CHUNK_BYTES
-                end = data.rfind(b"\n") + 1  # a line may be half written
-                lines = data[:end].splitlines()
-                if path in self._overlong and end:  # the rest of a line that was too long
-                    self._overlong.discard(path)
-                    del lines[0]
-                if not end and len(data) == CHUNK_BYTES:
-                    self._overlong.add(path)
-                    end = len(data)
+                full = len(data) == CHUNK_BYTES
+                self.more = self.more or full
+                # A line may be half written. One that fills a whole piece is too long: it is skipped, as is its rest.
+                end = data.rfind(b"\n") + 1 or (len(data) if full else 0)
                 self._offsets[path] = offset + end
-                yield from filter(None, map(_event, lines))
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    with contextlib.suppress(ValueError):
-        event = json.loads(line)
-        if isinstance(event, dict) and isinstance(event.get("kind"), str):
-            return event
-    return None
+                for line in data[:end].splitlines():
+                    with contextlib.suppress(ValueError):
+                        event = json.loads(line)
+                        if isinstance(event, dict) and isinstance(event.get("kind"), str):
+                            yield event

@@ -1,15 +1,13 @@
 """The processes of a job on a machine: who they are, and where each stands (its Python stacks, and that in one line).
 
-`hook/sitecustomize.py` has each process write down who it is in ``.processes/PID.json``, and its stacks in
-``.processes/PID.stacks`` when signal 63 arrives. The signal is answered in C, so also by a process that waits in a
-collective or for a DGL server.
+`hook/sitecustomize.py` has each process make a file ``.processes/ROLE-INDEX-PID-PARENT-STARTED``, and write its stacks
+there when signal 63 arrives. The signal is answered in C, so also by a process that waits in a collective or for a DGL
+server.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
 import os
 import re
 import signal
@@ -35,16 +33,25 @@ class Member:
     ``started`` is when, as the kernel counts (field 22 of /proc/PID/stat): with the number it names one process only.
     """
 
-    pid: int
-    parent: int
     role: str
     index: int
+    pid: int
+    parent: int
     started: int
+    dump: Path  # of its stacks
 
     def stat(self) -> list[str] | None:
         """As ``stat_of``; None also when another process has the number by now."""
         fields = stat_of(self.pid)
         return fields if fields and int(fields[STARTED]) == self.started else None
+
+    def handles(self, number: int) -> bool:
+        """Whether this very process has a handler for a signal, which would end it otherwise."""
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{self.pid}/status").read_text()
+            handled = re.search(r"^SigCgt:\s*(\w+)", status, flags=re.MULTILINE)
+            return bool(handled and int(handled[1], 16) >> (number - 1) & 1 and self.stat())
+        return False
 
 
 @dataclass(frozen=True)
@@ -84,39 +91,19 @@ def main_thread(text: str) -> list[tuple[str, int, str]]:
 
 
 def members(folder: Path) -> list[Member]:
-    """The processes of a machine that have told who they are, also those that have ended."""
+    """The processes of a machine, by its log folder, that have told who they are, also those that have ended."""
     found = []
-    for path in sorted((folder / FOLDER).glob("*.json")):
-        with contextlib.suppress(OSError, ValueError):
-            found.append(Member(**json.loads(path.read_text())))
+    for path in sorted((folder / FOLDER).glob("*-*-*-*-*")):
+        role, *numbers = path.name.split("-")
+        found.append(Member(role, *map(int, numbers), dump=path))
     return found
 
 
 def stat_of(pid: int) -> list[str] | None:
     """Fields of /proc/PID/stat from the state (field 3) on; None when there is no such process."""
-    try:
+    with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return None
-
-
-def _ask(member: Member, *numbers: int) -> bool:
-    """Send signals to a process that is surely ours, and that handles the first of them; whether that was so."""
-    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-        send = functools.partial(os.kill, member.pid)
-        # From here on the number cannot pass to another process unnoticed; on an old kernel it could, between the look
-        # below and the signal.
-        with contextlib.suppress(AttributeError, OSError):
-            handle = os.pidfd_open(member.pid)
-            stack.callback(os.close, handle)
-            send = functools.partial(signal.pidfd_send_signal, handle)
-        status = Path(f"/proc/{member.pid}/status").read_text()
-        handled = re.search(r"^SigCgt:\s*(\w+)", status, flags=re.MULTILINE)
-        if handled and member.stat() is not None and int(handled[1], 16) >> (numbers[0] - 1) & 1:
-            for number in numbers:
-                send(number)
-            return True
-    return False
+    return None
 
 
 def collect(folder: Path) -> list[Stack]:
@@ -124,17 +111,17 @@ def collect(folder: Path) -> list[Stack]:
 
     A stopped process answers once it goes on, so it is continued; the job is about to be ended anyway.
     """
-    asked: dict[Member, str] = {}
+    asked: list[tuple[Member, str]] = []
     for member in members(folder):
         fields = member.stat()
-        if fields is None or fields[0] in ("Z", "X"):
-            continue
-        further = [signal.SIGCONT] if fields[0] in ("T", "t") else []
-        if _ask(member, DUMP_SIGNAL, *further):
-            asked[member] = fields[0]
-    dumps = {member: folder / FOLDER / f"{member.pid}.stacks" for member in asked}
-    wait_until_written(lambda: [path.stat().st_size if path.exists() else 0 for path in dumps.values()], DUMP_SECONDS)
-    return [Stack(m.role, m.index, m.pid, asked[m], _text(path)) for m, path in dumps.items()]
+        with contextlib.suppress(OSError):
+            if fields and fields[0] not in ("Z", "X") and member.handles(DUMP_SIGNAL):
+                os.kill(member.pid, DUMP_SIGNAL)
+                if fields[0] in ("T", "t"):
+                    os.kill(member.pid, signal.SIGCONT)
+                asked.append((member, fields[0]))
+    wait_until_written(lambda: [m.dump.stat().st_size if m.dump.exists() else 0 for m, _ in asked], DUMP_SECONDS)
+    return [Stack(m.role, m.index, m.pid, state, _text(m.dump)) for m, state in asked]
 
 
 def _text(dump: Path) -> str:

@@ -1,23 +1,30 @@
-"""What the kernel knows about this machine's network: interfaces, ports, bytes, and peers that do not answer."""
+"""What the kernel knows about this machine's network: interfaces, ports, silent peers, and bytes by peer.
+
+The counters of a network interface give one sum for all peers. Those of the connections (``ss -ti`` shows them; they
+come over netlink, no root needed) tell the peers apart, and count what programs received, without headers and repeats.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import socket
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from socket import AF_INET
 
 import psutil
 
 ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"
 RETRIES = 3  # of one segment; fewer may be a short disturbance
+SILENCE_SECONDS = 25.0  # a cable pulled for 5 s is survived by TCP; the report must come within a minute
+INET_DIAG_INFO = 2  # number of the extension with a connection's counters
 
 
 def interface_of(address: str) -> str:
     """Name of the network interface of this machine that has an IPv4 address."""
-    known = {e.address: name for name, found in psutil.net_if_addrs().items() for e in found if e.family == AF_INET}
+    found = psutil.net_if_addrs().items()
+    known = {entry.address: name for name, all_ in found for entry in all_ if entry.family == socket.AF_INET}
     if address in known:
         return known[address]
     has = ", ".join(sorted(known))
@@ -26,17 +33,14 @@ def interface_of(address: str) -> str:
 
 def bytes_sent(interface: str) -> int:
     """Bytes that left through a network interface since it came up; on loopback nothing leaves the machine."""
-    if interface == "lo":
-        return 0
-    return psutil.net_io_counters(pernic=True)[interface].bytes_sent
+    return 0 if interface == "lo" else psutil.net_io_counters(pernic=True)[interface].bytes_sent
 
 
 def _connections() -> Iterator[list[str]]:
     """Lines of the kernel's tables of TCP sockets, split at blanks."""
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(name) as file:
-            for line in file.readlines()[1:]:
-                yield line.split()
+            yield from (line.split() for line in file.readlines()[1:])
 
 
 def listening_ports() -> set[int]:
@@ -49,19 +53,15 @@ def ipv4_of(text: str) -> str:
     return str(ipaddress.IPv4Address(bytes.fromhex(text[-8:])[::-1]))
 
 
-@dataclass
 class SilentPeers:
-    """Finds peers that have stopped answering, from the retransmission counters of the kernel.
+    """Finds peers, of these IPv4 addresses, that have stopped answering, from the kernel's retransmission counters.
 
     A connection whose other end is gone without a word (a cut cable, a machine without power) looks healthy to a
     program that only waits. But sooner or later one side sends something, and the kernel repeats it in vain.
-
-    Args:
-        addresses: IPv4 addresses of the other machines.
     """
 
-    addresses: Sequence[str]
-    _since: dict[tuple[str, str], float] = field(default_factory=dict)
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses, self._since = addresses, dict[tuple[str, str], float]()
 
     def look(self) -> dict[str, float]:
         """Address -> seconds for which the kernel has been repeating itself to it; call it every few seconds."""
@@ -69,8 +69,70 @@ class SilentPeers:
         silent: dict[str, float] = {}
         for _, own, other, state, _, _, retries, *_ in _connections():
             address, times = ipv4_of(other.rsplit(":", 1)[0]), int(retries, 16)
-            if state in (ESTABLISHED, SYN_SENT) and times and address in self.addresses:
+            if state in (ESTABLISHED, SYN_SENT) and times and address in self._addresses:
                 self._since[own, other] = since = before.get((own, other), now)
                 if times >= RETRIES:
                     silent[address] = max(silent.get(address, 0.0), now - since)
         return silent
+
+
+def received_by_peer() -> dict[str, int]:
+    """IPv4 address of the other end -> bytes received over the connections that are open now, since they were opened.
+
+    Connections of this machine with itself are included, under its own addresses.
+
+    Raises:
+        OSError: this kernel has no list of connections with counters.
+    """
+    return _sums(_received())
+
+
+class Traffic:
+    """Adds up over the time of a job what came from machines of these IPv4 addresses, also over closed connections.
+
+    What a connection received between the last look and its end is missed.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses, self._seen = set(addresses), dict[tuple[str, int], int]()
+        self.look()
+        self._before = dict(self._seen)  # what other programs' connections had before is not the job's
+
+    def look(self) -> None:
+        """Take the counters; call it several times a second."""
+        try:
+            found = _received() if self._addresses else {}
+            self._seen |= {key: count for key, count in found.items() if key[0] in self._addresses}
+        except OSError:  # the sums over network interfaces remain
+            self._addresses.clear()
+
+    def received(self) -> dict[str, int]:
+        """Address -> bytes received from it since this object was made; empty where the kernel does not tell."""
+        seen = {key: count - self._before.get(key, 0) for key, count in self._seen.items()}
+        return {**dict.fromkeys(sorted(self._addresses), 0), **_sums(seen)} if self._addresses else {}
+
+
+def _sums(connections: dict[tuple[str, int], int]) -> dict[str, int]:
+    sums: Counter[str] = Counter()
+    for (peer, _cookie), count in connections.items():
+        sums[peer] += count
+    return dict(sums)
+
+
+def _received() -> dict[tuple[str, int], int]:
+    """(peer, the kernel's number of the socket) -> bytes received so far."""
+    from pyroute2 import DiagSocket
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    found: dict[tuple[str, int], int] = {}
+    try:
+        with DiagSocket() as kernel:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                for message in kernel.get_sock_stats(family=family, extensions=1 << (INET_DIAG_INFO - 1)):
+                    info = message.get_attr("INET_DIAG_INFO")
+                    if info and info["tcpi_bytes_received"]:
+                        peer = message["idiag_dst"].removeprefix("::ffff:")
+                        found[peer, message["idiag_cookie"]] = info["tcpi_bytes_received"]
+    except (OSError, NetlinkError) as error:
+        raise OSError(f"the kernel does not list its TCP connections: {error}") from None
+    return found

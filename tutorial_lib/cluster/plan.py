@@ -77,15 +77,15 @@ class JobPlan:
         return self.world_size * (1 + self.samplers)
 
     def to_json(self) -> str:
-        """One line, as sent to an agent."""
+        """One line, as sent to a machine."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> JobPlan:
         """Inverse of ``to_json``."""
         fields = json.loads(text)
-        fields["machines"] = [Machine(**{**m, "cpus": tuple(m["cpus"])}) for m in fields["machines"]]
-        return cls(**fields)
+        machines = [Machine(**{**machine, "cpus": tuple(machine["cpus"])}) for machine in fields["machines"]]
+        return cls(**{**fields, "machines": machines})
 
     def log_folder(self, index: int) -> Path:
         """Where machine ``index`` writes its logs."""
@@ -156,14 +156,12 @@ def environment_text(plan: JobPlan) -> str:
     machine, trainer_threads = plan.machines[0], plan.omp_threads or f"CPUs / {plan.trainers}"
     threads = f"({plan.server_threads} in a server, {trainer_threads} in a trainer)"
     added = added_environment(plan, 0, machine.interface or f"(that of {machine.address})", threads)
-    return "\n".join(
-        [
-            f"added to the environment of each process on {machine.name} (docs/patches.md says what the hook does):",
-            *(f"  {name}={value}" for name, value in added.items()),
-            "  of a server: DGL_ROLE=server, DGL_SERVER_ID, TUTORIAL_INDEX; of a trainer: DGL_ROLE=client, "
-            "TUTORIAL_TRAINER_PID, and what torchrun sets; of both: TUTORIAL_SOCKETS",
-        ]
+    heading = f"added to the environment of each process on {machine.name} (docs/patches.md says what the hook does):"
+    by_role = (
+        "  of a server: DGL_ROLE=server, DGL_SERVER_ID, TUTORIAL_INDEX; of a trainer: DGL_ROLE=client, "
+        "TUTORIAL_TRAINER_PID, and what torchrun sets; of both: TUTORIAL_SOCKETS"
     )
+    return "\n".join([heading, *(f"  {name}={value}" for name, value in added.items()), by_role])
 
 
 def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[str, str]:

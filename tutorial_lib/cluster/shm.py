@@ -6,17 +6,18 @@ name of graph or job: two jobs on one /dev/shm overwrite each other's. Other nam
 
 So an agent leaves a **marker** beside them, ``tutorial_lib-job-PID-*.json``, and keeps it locked (``flock``) while
 it lives. The kernel drops the lock when the agent ends, however it ends. Thus a marker without a lock means a dead
-job, also when its process number is in use again, or counts in the process list of another container.
+job, also when its process number is in use again, or counts in the process list of another container. Beside it lies
+a folder for the sockets over which the samplers hand on open files: its name is short, and it goes with the marker.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
 import re
+import shutil
 import stat
 import tempfile
 import time
@@ -25,11 +26,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from tutorial_lib.cluster.sockets import remove_abandoned
-
 SHM = Path("/dev/shm")
 MARKER = "tutorial_lib-job-"
 _LARGEST_MARKER = 1 << 20  # bytes; it lists the names that were in /dev/shm before the job
+_NO_MARKER = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 _FEATURE = r".+-kvdata-"
 _OF_GRAPH = (
     r"{0}_node_(?:inner_node|_ID|meta|node_map)|{0}_edge_(?:inner_edge|_ID|_TYPE|edge_map)"
@@ -46,13 +46,9 @@ def dgl_segments() -> list[str]:
 def graph_name_in(part_config: str | Path) -> str | None:
     """``graph_name`` of a partition description; None where there is no such file or it does not say."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return _name_in(json.loads(Path(part_config).read_text()))
+        name = json.loads(Path(part_config).read_text())["graph_name"]
+        return name if isinstance(name, str) and name else None
     return None
-
-
-def _name_in(content: dict) -> str | None:
-    name = content["graph_name"]
-    return name if isinstance(name, str) and name else None
 
 
 def _belongs(name: str, graph_name: str | None) -> bool:
@@ -83,6 +79,11 @@ def _unlink_own(names: Iterable[str]) -> list[str]:
     return sorted(removed)
 
 
+def sockets_of(marker: Path) -> Path:
+    """The folder beside a marker; a socket's path may have 107 bytes."""
+    return marker.with_name(f"dgl-job-{marker.stem.removeprefix(MARKER)}")
+
+
 @contextlib.contextmanager
 def job_marker(graph_name: str | None, before: set[str]) -> Iterator[Path]:
     """While the block runs, /dev/shm says that this process has a job there; the marker is removed after it.
@@ -105,8 +106,10 @@ def job_marker(graph_name: str | None, before: set[str]) -> Iterator[Path]:
             file.flush()
             os.fchmod(number, 0o644)  # other users may look, too
             os.rename(temporary, path)
+            sockets_of(path).mkdir(mode=0o700)
             yield path
         finally:
+            shutil.rmtree(sockets_of(path), ignore_errors=True)
             for name in (temporary, path):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name)
@@ -152,16 +155,21 @@ def leftovers() -> Leftovers:
     """
     names = set(os.listdir(SHM))
     live, ended = [], []
-    for name in sorted(names):
-        if name.startswith(MARKER) and (read := _read_marker(name)) is not None:
-            pid, graph_name, before, owner, running = read
-            job = MarkedJob(name, pid, tuple(sorted(n for n in names - before if _belongs(n, graph_name))))
-            if running:
+    for marker in sorted(name for name in names if name.startswith(MARKER)):
+        with contextlib.suppress(*_NO_MARKER), _opened_marker(marker) as file:
+            content = json.loads(file.read(_LARGEST_MARKER))
+            others = set(map(str, content["before"]))
+            files = tuple(sorted(name for name in names - others if _belongs(name, content["graph_name"])))
+            job = MarkedJob(marker, int(content["pid"]), files)
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
                 live.append(job)
-            elif owner == os.geteuid():
-                ended.append(job)
+            else:
+                if os.fstat(file.fileno()).st_uid == os.geteuid():
+                    ended.append(job)
     taken = {name for job in live for name in job.files}
-    suspects = ({name for name in names if _SEGMENT.fullmatch(name)} | {n for job in ended for n in job.files}) - taken
+    suspects = {*dgl_segments(), *(name for job in ended for name in job.files)} - taken
     users = processes_using(suspects)
     dead = []
     for job in ended:
@@ -173,32 +181,13 @@ def leftovers() -> Leftovers:
 
 @contextlib.contextmanager
 def _opened_marker(name: str) -> Iterator[IO[bytes]]:
-    """A marker, opened for reading. Any user may make a file of that name: a FIFO, a link, or one without an end.
-
-    Raises:
-        OSError: it just went, or is no regular file of a marker's size.
-    """
+    """A marker, opened for reading. Any user may make a file of that name: a FIFO, a link, or one without an end."""
     number = os.open(SHM / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(number, "rb") as file:
         about = os.fstat(number)
         if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST_MARKER:
-            raise OSError(errno.EINVAL, "not a marker of ours", str(SHM / name))
+            raise OSError("not a marker of ours")
         yield file
-
-
-def _read_marker(name: str) -> tuple[int, str | None, set[str], int, bool] | None:
-    """Process, graph, names from before and user of a job, and whether it lives; None for a marker that is none."""
-    wrong = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
-    with contextlib.suppress(*wrong), _opened_marker(name) as file:
-        content = json.loads(file.read(_LARGEST_MARKER))
-        pid, before, graph_name = int(content["pid"]), set(map(str, content["before"])), _name_in(content)
-        owner = os.fstat(file.fileno()).st_uid  # what the kernel says, not what the file says
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return pid, graph_name, before, owner, True
-        return pid, graph_name, before, owner, False
-    return None
 
 
 def processes_using(names: Iterable[str]) -> dict[str, int]:
@@ -230,7 +219,6 @@ def clean_leftovers() -> list[str]:
 
     A marker goes with the last file; while a process uses one, both are kept for the next time.
     """
-    remove_abandoned()
     removed: list[str] = []
     for job in leftovers().dead:
         with contextlib.suppress(OSError), _opened_marker(job.marker) as file:
@@ -239,6 +227,7 @@ def clean_leftovers() -> list[str]:
             if os.fstat(file.fileno()).st_nlink:
                 removed += _unlink_own(job.files)
                 if not job.in_use:
+                    shutil.rmtree(sockets_of(SHM / job.marker), ignore_errors=True)
                     _unlink_own([job.marker])
     return sorted(removed)
 

@@ -44,6 +44,7 @@ class Cluster(Protocol):
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on a machine; the arguments are those of ``subprocess.Popen``."""
+        ...
 
     def __enter__(self) -> Cluster: ...
 
@@ -74,10 +75,9 @@ def read_ip_config(path: Path) -> list[Machine]:
     """
     try:
         lines = path.read_text().splitlines()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"cannot read {path}: it is not a text file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise InputError(f"cannot read {path}: {why}") from None
     machines: list[Machine] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -94,7 +94,7 @@ def read_ip_config(path: Path) -> list[Machine]:
             raise InputError(f"{where}: port {more[0]!r} is not a number from 1024 to 65535")
         if any(m.address == address for m in machines):
             raise InputError(f"{where}: {address} is listed twice; each machine serves exactly one part")
-        machines.append(Machine(f"machine-{len(machines)}", address, *map(int, more)))
+        machines.append(Machine(f"machine-{len(machines)}", address, int(more[0]) if more else DEFAULT_PORT))
     if not machines:
         raise InputError(f"{path}: no machine in it")
     return machines

@@ -72,7 +72,12 @@ class SshCluster:
     def __enter__(self) -> SshCluster:
         if shutil.which("ssh") is None:
             raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
-        names, self._homes = zip(*self._names_and_homes(), strict=True)
+        command, pipes = f'echo {MARK}; hostname; echo "$HOME"', dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        try:
+            asked = [(machine, self.popen(machine, ["sh", "-c", command], **pipes)) for machine in self.machines]
+            names, self._homes = zip(*[self._answer(machine, process) for machine, process in asked], strict=True)
+        finally:
+            self.__exit__()
         if len(set(names)) < len(names):  # logs are named after the machine; two may have the same host name
             names = [f"{name}-{k}" for k, name in enumerate(names)]
         self.machines = [replace(m, name=name) for m, name in zip(self.machines, names, strict=True)]
@@ -93,20 +98,9 @@ class SshCluster:
                 raise InputError(message, "Give an absolute path, the same on all machines.")
         return home + path[1:]
 
-    def _names_and_homes(self) -> list[tuple[str, str]]:
-        """Host name and home of the login on every machine."""
-        command = f'echo; echo {MARK}; hostname; echo "$HOME"'
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        asked = [subprocess.Popen(self._command(m, command), start_new_session=True, **pipes) for m in self.machines]
-        try:
-            return [self._answer(m, process) for m, process in zip(self.machines, asked, strict=True)]
-        finally:
-            for process in asked:
-                process.kill()
-                with contextlib.suppress(subprocess.TimeoutExpired):  # a helper of the client may hold its pipes open
-                    process.communicate(timeout=KILLED_SECONDS)
-
     def _answer(self, machine: Machine, process: subprocess.Popen) -> tuple[str, str]:
+        """Host name, and home of the login."""
+        output, errors = b"", b""
         try:
             for left in attempts(f"an answer by ssh from {machine.address}", ANSWER_SECONDS, pause=0):
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -125,9 +119,8 @@ class SshCluster:
 
     def remedy(self, machine: Machine, said: str) -> str:
         """What to do, from what ssh said."""
-        target = f"{self.username}@{machine.address}" if self.username else machine.address
-        if self.port:
-            target = f"-p {self.port} {target}"
+        login = f"{self.username}@{machine.address}" if self.username else machine.address
+        target = f"-p {self.port} {login}" if self.port else login
         if "Host key verification failed" in said or "known_hosts" in said:
             return f"Compare the machine's key and accept it once, by hand: ssh {target}"
         if "Permission denied" in said:
@@ -136,18 +129,11 @@ class SshCluster:
                 f"(once), then ssh-copy-id {target}. A key with a passphrase needs a running ssh-agent."
             )
         if "refused" in said:
-            port = self.port or 22
-            return f"No ssh server listens on port {port} there: install openssh-server, or give its --ssh_port."
+            port = f"port {self.port or 22}"
+            return f"No ssh server listens on {port} there: install openssh-server, or give its --ssh_port."
         if "timed out" in said or "No route" in said:
             return f"Is {machine.address} right, switched on, and not behind a firewall?"
         return f"Try it by hand: ssh {target} hostname"
-
-    def _command(self, machine: Machine, remote: str) -> list[str]:
-        options = [f"-o{name}={value}" for name, value in OPTIONS.items()]
-        port = ["-p", str(self.port)] if self.port else []
-        # As the value of -l, and after --, nothing that a file or an option says can become an option of ssh.
-        user = ["-l", self.username] if self.username else []
-        return ["ssh", *options, *port, *user, "-T", "--", machine.address, remote]
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on a machine; the arguments are those of ``subprocess.Popen``, of ``env`` only additions.
@@ -158,12 +144,17 @@ class SshCluster:
         words = [self.python if str(word) == sys.executable else str(word) for word in argv]
         cwd, env = kwargs.pop("cwd", None), kwargs.pop("env", None) or {}
         changes = [f"{name}={value}" for name, value in env.items() if os.environ.get(name) != value]
-        remote = f"exec {shlex.join(['env', *changes, *words] if changes else words)}"
         # What a login shell has printed (~/.bashrc), perhaps without an end of line, is then a line of its own.
+        remote = shlex.join(["exec", *(["env", *changes] if changes else []), *words])
         remote = f"echo; cd {shlex.quote(str(cwd or '/'))} && {remote}"
+        # As the value of -l, and after --, nothing that a file or an option says can become an option of ssh.
+        options = ["-p", str(self.port)] if self.port else []
+        options += ["-l", self.username] if self.username else []
+        command = ["ssh", *(f"-o{name}={value}" for name, value in OPTIONS.items()), *options]
         kwargs.setdefault("stdin", subprocess.DEVNULL)  # the client would read the user's terminal
         # Ctrl-C in the terminal is for the coordinator to handle; it must not take the connections away.
-        process = subprocess.Popen(self._command(machine, remote), start_new_session=True, **kwargs)
+        kwargs["start_new_session"] = True
+        process = subprocess.Popen([*command, "-T", "--", machine.address, remote], **kwargs)
         self._started.append(process)
         return process
 

@@ -179,24 +179,30 @@ class StandingCluster(EmulatedCluster):
         self.name, self._job = name, job
         self._keeper: Line | None = None
 
-    def _start(self) -> None:
+    def __enter__(self) -> StandingCluster:
         self._keeper = Line(self.name)
-        if self._job:
-            self._keeper.ask("use", who=f"process {os.getpid()} ({_own_command()})")
-        for machine, fds in zip(self.machines, self._keeper.namespaces(), strict=True):
-            self._fds[machine.name] = fds
+        self._leaving.callback(self._keeper.close)
+        try:
+            if self._job:
+                self._keeper.ask("use", who=f"process {os.getpid()} ({_own_command()})")
+            for machine, fds in zip(self.machines, self._keeper.namespaces(), strict=True):
+                self._fds[machine.name] = fds
+                for fd in fds:
+                    self._leaving.callback(os.close, fd)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
 
-    def _order(self, verb: str, machine: Machine, **values: Any) -> None:
+    def _order(self, verb: str, machine: Machine, rate: str | None = None) -> None:
         if self._keeper is None:
             raise RuntimeError("the machines have been left")
-        self._keeper.ask(verb, machine=machine.name, **values)
+        self._keeper.ask(verb, machine=machine.name, rate=rate)
 
     def __exit__(self, *_exc: object) -> None:
         """Leave the machines, which stay; they are free for the next job."""
         super().__exit__()
-        if self._keeper is not None:
-            self._keeper.close()
-            self._keeper = None
+        self._keeper = None
 
 
 def _own_command() -> str:

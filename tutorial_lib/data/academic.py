@@ -19,8 +19,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tutorial_lib.data.base import Dataset, masks_of
-from tutorial_lib.data.cache import Arrays, Generated, Progress
+from tutorial_lib.data.base import Dataset, node_data, random_split
+from tutorial_lib.data.cache import Arrays, Generated
 
 NAME = "synthetic-academic"
 VERSION = 1  # part of the cache's name: raise it with every change of what is generated
@@ -35,7 +35,6 @@ RELATIONS = {
     ("paper", "has-topic", "field"): "topic-of",
     ("author", "has-topic", "field"): "topic-of",
 }
-ARRAYS = ("feat", "label", "split", *(f"{a}-{name}-{b}" for a, name, b in RELATIONS))
 
 # These were turned until features alone gave about half of the papers their class, and the graph most of them.
 TOPIC_SPREAD = 0.5  # standard deviation of the logarithm of a topic's size
@@ -43,10 +42,9 @@ ACTIVITY_SPREAD = 1.0  # the same of how much an author writes, of how often a f
 SAME_TOPIC = {"writes": 0.45, "cites": 0.4, "has-topic": 0.15}  # other edges go anywhere
 STRAY = 0.08  # papers whose authors, fields and citations are those of another topic
 FEATURE_SIGNAL = 0.22  # standard deviation of a topic's centre, per feature; that of the noise is 1
-TRAIN, VALID = 0.6, 0.2
 
 
-def _draw(scale: float, seed: int, _progress: Progress) -> Arrays:
+def _draw(scale: float, seed: int) -> Arrays:
     rng = np.random.Generator(np.random.PCG64(seed))
     sizes = {"paper": round(PAPERS * scale), "author": round(AUTHORS * scale), "field": round(FIELDS * scale)}
     share = np.exp(TOPIC_SPREAD * rng.standard_normal(NUM_CLASSES))
@@ -56,7 +54,7 @@ def _draw(scale: float, seed: int, _progress: Progress) -> Arrays:
     stray = np.flatnonzero(rng.random(sizes["paper"]) < STRAY)
     topics["paper"][stray] = rng.integers(0, NUM_CLASSES, len(stray))
     pools = {name: _Pool(rng, topic) for name, topic in topics.items()}
-    arrays: Arrays = {"label": label.astype(np.uint8), "split": _split(rng, sizes["paper"])}
+    arrays: Arrays = {"label": label.astype(np.uint8), "split": random_split(rng.permutation(sizes["paper"]))}
     wanted = dict(zip(RELATIONS, (WRITES, CITES, HAS_TOPIC, AUTHOR_TOPICS), strict=True))
     for (start, name, end), full in wanted.items():
         # An edge is drawn from the side that there are many of: a paper picks its authors and fields.
@@ -103,15 +101,6 @@ def _pick(
     return node[keep], other[keep]
 
 
-def _split(rng: np.random.Generator, papers: int) -> np.ndarray:
-    """0 train, 1 valid, 2 test: uint8 (papers,)."""
-    split = np.full(papers, 2, np.uint8)
-    order = rng.permutation(papers)
-    split[order[: round(papers * (TRAIN + VALID))]] = 1
-    split[order[: round(papers * TRAIN)]] = 0
-    return split
-
-
 def _to_dataset(arrays: Arrays, scale: float, seed: int) -> Dataset:
     """Edge e of a relation and edge e of its reverse are the two directions of one. Only papers have node data."""
     import dgl
@@ -123,13 +112,9 @@ def _to_dataset(arrays: Arrays, scale: float, seed: int) -> Dataset:
         edges[end, back, start] = (second, first)
     counts = {"paper": len(arrays["label"]), "author": round(AUTHORS * scale), "field": round(FIELDS * scale)}
     graph = dgl.heterograph(edges, num_nodes_dict=counts)
-    papers = graph.nodes["paper"].data
-    papers["feat"] = torch.from_numpy(arrays["feat"])
-    papers["label"] = torch.from_numpy(arrays["label"].astype(np.int64))
-    papers.update(masks_of(arrays["split"]))
+    graph.nodes["paper"].data.update(node_data(arrays["feat"], arrays["label"], arrays["split"]))
     info = {"scale": scale, "seed": seed, "version": VERSION, "sizes_of": "ogbn-mag", "real_data": False}
     return Dataset(NAME, graph, NUM_CLASSES, info)
 
 
-ACADEMIC = Generated(NAME, VERSION, ARRAYS, f"ogbn-mag ({PAPERS:,} papers)", _draw, _to_dataset)
-generate_synthetic_academic = ACADEMIC.generate
+ACADEMIC = Generated(NAME, VERSION, f"ogbn-mag ({PAPERS:,} papers)", _draw, _to_dataset)

@@ -5,7 +5,7 @@ arXiv:1811.05868): a graph of N nodes as CSR arrays ``adj_data``, ``adj_indices`
 features as ``attr_*`` in the same form or as one dense ``attr_matrix``, or none; ``labels``, integers of shape (N,).
 
     load_amazon -> the file: ROOT/<name>.npz, or where DGL or the user put it, or a download that was allowed
-    load_npz    -> _read (keys, no pickles) -> _adjacency, _features, _labels (shapes, ranges) -> Dataset
+    load_npz    -> _read (keys, no pickles) -> _csr (shapes, ranges) -> Dataset
 
 ``dgl.data.AmazonCoBuyComputerDataset`` reads the same file, but it unpickles it, renumbers the nodes without keeping
 their old numbers, and downloads again without a word when its cache is damaged. So its file is used, not its code.
@@ -16,23 +16,21 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
 from scipy import sparse
 
-from tutorial_lib.data.base import Dataset, masks_of
+from tutorial_lib.data.base import Dataset, check_features, check_labels, node_data, random_split
 from tutorial_lib.data.download import WAIT_SECONDS, fetch
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import alone_in
 
 ADJACENCY = ("adj_data", "adj_indices", "adj_indptr", "adj_shape")
 SPARSE = ("attr_data", "attr_indices", "attr_indptr", "attr_shape")
-SPLIT = (0.6, 0.2, 0.2)  # train, validation, test
 
 
 @dataclass(frozen=True)
@@ -88,9 +86,7 @@ def load_amazon(name: str, *, root: Path, seed: int = 0, download: bool = False)
     Raises:
         InputError: not there (with the steps to get it), damaged, or not the published data.
     """
-    spec = SPECS.get(name)
-    if spec is None:
-        raise InputError(f"unknown Amazon data set {name!r}", f"Known: {', '.join(SPECS)}.")
+    spec = SPECS[name]
     root = Path(root).expanduser()
     path = _find(spec, root) or _download(spec, name, root, download)
     dataset = _load(path, name, seed, member=f"{spec.stem}.npz" if path.suffix == ".zip" else "")
@@ -130,19 +126,28 @@ def _load(path: Path, name: str, seed: int, member: str = "") -> Dataset:
     import dgl
 
     arrays = _read(path, member)
-    adjacency = _adjacency(path, arrays)
-    n = adjacency.shape[0]
-    label = _labels(path, arrays["labels"], n)
-    feat = _features(path, arrays, n)
+    if not 0 <= seed < 2**32:
+        raise InputError(f"seed is {seed}, expected 0 to {2**32 - 1}")
+    ones = np.ones(arrays["adj_data"].shape, dtype=bool)  # one True per stored pair of nodes; the weights are not used
+    adjacency = _csr(path, {**arrays, "adj_data": ones}, "adj")
+    n, columns = adjacency.shape
+    if n != columns:
+        raise InputError(f"{path}: adj_shape is [{n}, {columns}], expected a square matrix")
+    adjacency.sum_duplicates()
     both_ways = adjacency.maximum(adjacency.T).tocoo()
     keep = both_ways.row != both_ways.col
     ends = (torch.from_numpy(end[keep].astype(np.int64)) for end in (both_ways.row, both_ways.col))
     graph = dgl.graph(tuple(ends), num_nodes=n)
-    graph.ndata["label"] = torch.from_numpy(label)
+    label = arrays["labels"]
+    label = label.astype(np.int64) if label.dtype.kind in "iu" else label
+    check_labels(str(path), torch.from_numpy(label), n)
+    feat = _features(path, arrays)
     if feat is not None:
-        graph.ndata["feat"] = torch.from_numpy(standardise(feat))
-    graph.ndata.update(masks_of(random_split(n, seed)))
-    info = {"file": str(path), "seed": seed, "split": list(SPLIT), "standardised": feat is not None}
+        check_features(str(path), torch.from_numpy(feat), n)
+        feat = standardise(feat)
+    # RandomState: the only numpy generator whose stream is promised never to change.
+    graph.ndata.update(node_data(feat, label, random_split(np.random.RandomState(seed).permutation(n))))
+    info = {"file": str(path), "seed": seed, "split": [0.6, 0.2, 0.2], "standardised": feat is not None}
     return Dataset(name, graph, int(label.max()) + 1, info)
 
 
@@ -160,56 +165,33 @@ def standardise(feat: np.ndarray) -> np.ndarray:
     return feat
 
 
-def random_split(n: int, seed: int) -> np.ndarray:
-    """0 (train), 1 (validation) or 2 (test) for each of n nodes, in the proportions of ``SPLIT``: uint8 (n,)."""
-    if not 0 <= seed < 2**32:
-        raise InputError(f"seed is {seed}, expected 0 to {2**32 - 1}")
-    # RandomState: the only numpy generator whose stream is promised never to change.
-    order = np.random.RandomState(seed).permutation(n)
-    split = np.full(n, 2, np.uint8)
-    split[order[: round((SPLIT[0] + SPLIT[1]) * n)]] = 1
-    split[order[: round(SPLIT[0] * n)]] = 0
-    return split
-
-
 def _read(path: Path, member: str) -> dict[str, np.ndarray]:
     """The arrays that the layout knows, from ``path`` or from its member; anything unreadable is an InputError."""
     if not path.is_file():
         raise InputError(f"{path}: no such file" if not path.exists() else f"{path}: is not a file")
     try:
-        if member:
-            with zipfile.ZipFile(path) as zipped:
-                return _arrays(path, io.BytesIO(zipped.read(member)))
-        with open(path, "rb") as stream:
-            return _arrays(path, stream)
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        RuntimeError,
-        MemoryError,
-        zlib.error,
-        zipfile.BadZipFile,
-    ) as error:
+        with path.open("rb") as file:
+            stream = io.BytesIO(zipfile.ZipFile(file).read(member)) if member else file
+            start = stream.read(2)
+            stream.seek(0)
+            if start != b"PK":  # numpy takes other bytes for a pickle, and its message says so
+                what = "is not an .npz file (a zip of numpy arrays)" if start else "is empty"
+                raise InputError(f"{path}: {what}")
+            with np.load(stream, allow_pickle=False) as arrays:
+                names = set(arrays.files)
+                wanted = [*ADJACENCY, "labels", *(SPARSE if names & set(SPARSE) else names & {"attr_matrix"})]
+                if missing := [key for key in wanted if key not in names]:
+                    there = f"It has: {', '.join(arrays.files) or 'nothing'}."
+                    raise InputError(f"{path}: has no {', '.join(missing)}", there)
+                return {key: _array(path, arrays, key) for key in wanted}
+    except InputError:
+        raise
+    except Exception as error:  # numpy, zipfile and zlib each have their own for a bad file
         text = f"{path}: cut off or damaged: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         raise InputError(text, "Copy the file again.") from error
 
 
-def _arrays(path: Path, stream: BinaryIO) -> dict[str, np.ndarray]:
-    start = stream.read(4)
-    stream.seek(0)
-    if start[:2] != b"PK":  # numpy takes other bytes for a pickle, and its message says so
-        raise InputError(f"{path}: is not an .npz file (a zip of numpy arrays)" if start else f"{path}: is empty")
-    with np.load(stream, allow_pickle=False) as arrays:
-        features = [SPARSE] if set(SPARSE) & set(arrays.files) else [("attr_matrix",)] * ("attr_matrix" in arrays)
-        wanted = [*ADJACENCY, "labels", *(key for group in features for key in group)]
-        if missing := [key for key in wanted if key not in arrays]:
-            raise InputError(f"{path}: has no {', '.join(missing)}", f"It has: {', '.join(arrays.files) or 'nothing'}.")
-        return {key: _array(path, arrays, key) for key in wanted}
-
-
-def _array(path: Path, arrays: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+def _array(path: Path, arrays: Mapping[str, np.ndarray], key: str) -> np.ndarray:
     try:
         array = arrays[key]
     except ValueError as error:
@@ -222,64 +204,29 @@ def _array(path: Path, arrays: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
     return array
 
 
-def _csr(path: Path, arrays: dict[str, np.ndarray], prefix: str) -> sparse.csr_matrix:
-    """The CSR matrix of ``<prefix>_*``; scipy alone would accept several of these faults, or crash on them."""
+def _csr(path: Path, arrays: Mapping[str, np.ndarray], prefix: str) -> sparse.csr_matrix:
+    """The CSR matrix of ``<prefix>_*``, checked by scipy where it does not do so of itself."""
     data, indices, indptr, shape = (arrays[f"{prefix}_{part}"] for part in ("data", "indices", "indptr", "shape"))
-    for part, array in (("indices", indices), ("indptr", indptr), ("shape", shape)):
-        if array.dtype.kind not in "iu" or array.ndim != 1:
-            raise InputError(f"{path}: {prefix}_{part} is {array.dtype} {array.shape}, expected a list of integers")
-    if len(shape) != 2 or shape.min() < 1:
-        raise InputError(f"{path}: {prefix}_shape is {shape.tolist()}, expected two positive numbers")
-    rows, columns = map(int, shape)
-    if len(indptr) != rows + 1:
-        raise InputError(f"{path}: {prefix}_indptr has {len(indptr)} entries, expected {rows + 1} (rows + 1)")
-    indptr = indptr.astype(np.int64)
-    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
-        raise InputError(f"{path}: {prefix}_indptr does not rise from 0 to the {len(indices)} entries of its indices")
-    if data.shape != indices.shape:
-        raise InputError(f"{path}: {prefix}_data has shape {data.shape}, {prefix}_indices {indices.shape}")
-    if len(indices) and (indices.min() < 0 or indices.max() >= columns):
-        text = f"{path}: {prefix}_indices run from {indices.min()} to {indices.max()}, expected 0 to {columns - 1}"
-        raise InputError(text)
-    return sparse.csr_matrix((data, indices.astype(np.int64), indptr), shape=(rows, columns))
-
-
-def _adjacency(path: Path, arrays: dict[str, np.ndarray]) -> sparse.csr_matrix:
-    """One True per stored pair of nodes; the weights in ``adj_data`` are not used."""
-    arrays = {**arrays, "adj_data": np.ones(arrays["adj_data"].shape, dtype=bool)}
-    matrix = _csr(path, arrays, "adj")
-    if matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"{path}: adj_shape is {list(matrix.shape)}, expected a square matrix")
-    matrix.sum_duplicates()
+    try:
+        if any(array.dtype.kind not in "iu" for array in (indices, indptr, shape)):
+            raise ValueError(f"indices are {indices.dtype}, indptr {indptr.dtype}, shape {shape.dtype}, not integers")
+        if shape.shape != (2,) or shape.min() < 1:
+            raise ValueError(f"shape is {shape.tolist()}, expected two positive numbers")
+        matrix = sparse.csr_matrix((data, indices.astype(np.int64), indptr.astype(np.int64)), shape=shape.tolist())
+        matrix.check_format(full_check=True)
+        if len(indices) != indptr[-1]:
+            raise ValueError(f"indptr leads to {indptr[-1]} of {len(indices)} entries")
+    except ValueError as error:
+        raise InputError(f"{path}: {prefix}_* are not the arrays of a CSR matrix: {error}") from error
     return matrix
 
 
-def _labels(path: Path, labels: np.ndarray, n: int) -> np.ndarray:
-    if labels.shape != (n,):
-        raise InputError(f"{path}: labels have shape {labels.shape}, expected ({n},): one for each node")
-    if labels.dtype.kind not in "iu":
-        raise InputError(f"{path}: labels are {labels.dtype}, expected integers")
-    labels = labels.astype(np.int64)
-    if labels.min() < 0:
-        raise InputError(f"{path}: {int((labels < 0).sum())} labels are negative, the smallest {labels.min()}")
-    return labels
-
-
-def _features(path: Path, arrays: dict[str, np.ndarray], n: int) -> np.ndarray | None:
-    """float32 (N, F), or None for a file without features."""
-    if "attr_data" in arrays:
-        matrix = _csr(path, arrays, "attr").astype(np.float32)
-        try:
-            feat = matrix.toarray()
-        except (MemoryError, ValueError) as error:
-            raise InputError(f"{path}: features of attr_shape {list(matrix.shape)} do not fit in memory") from error
-    elif "attr_matrix" in arrays:
-        feat = arrays["attr_matrix"].astype(np.float32)
-    else:
-        return None
-    if feat.ndim != 2 or len(feat) != n or feat.shape[1] == 0:
-        raise InputError(f"{path}: features have shape {feat.shape}, expected ({n}, number of features)")
-    if not np.isfinite(feat).all():
-        rows = np.flatnonzero(~np.isfinite(feat).all(axis=1))
-        raise InputError(f"{path}: features are NaN or infinite in {len(rows)} of {n} rows, first in row {rows[0]}")
-    return feat
+def _features(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """float32, or None for a file without features."""
+    if "attr_data" not in arrays:
+        return arrays["attr_matrix"].astype(np.float32) if "attr_matrix" in arrays else None
+    matrix = _csr(path, arrays, "attr").astype(np.float32)
+    try:
+        return matrix.toarray()
+    except (MemoryError, ValueError) as error:
+        raise InputError(f"{path}: features of attr_shape {list(matrix.shape)} do not fit in memory") from error

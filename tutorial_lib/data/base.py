@@ -76,7 +76,7 @@ class Dataset:
         digest = hashlib.sha256()
         for key, tensor in self._content():
             digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(memoryview(tensor.contiguous().numpy()).cast("B"))
+            digest.update(tensor.contiguous().numpy().data.cast("B"))
         digest.update(str(self.num_classes).encode())
         return digest.hexdigest()
 
@@ -94,11 +94,27 @@ class Dataset:
             yield from ((f"edge {key}{of}", tensor) for key, tensor in sorted(graph.edges[relation].data.items()))
 
 
-def masks_of(split: np.ndarray) -> dict[str, torch.Tensor]:
-    """The three masks, bool (N,), from 0 (train), 1 (valid) or 2 (test) for each node; other numbers are in none."""
+def node_data(feat: np.ndarray | None, label: np.ndarray, split: np.ndarray) -> dict[str, torch.Tensor]:
+    """What the nodes that are classified have: ``feat`` unless None, ``label`` and the three masks.
+
+    Args:
+        feat: float32 (N, F).
+        label: integers (N,).
+        split: 0 (train), 1 (valid) or 2 (test) for each node; other numbers are in none.
+    """
     import torch
 
-    return {name: torch.from_numpy(np.equal(split, number)) for number, name in enumerate(MASKS)}
+    data = {} if feat is None else {"feat": torch.from_numpy(feat)}
+    masks = {name: torch.from_numpy(np.equal(split, number)) for number, name in enumerate(MASKS)}
+    return data | {"label": torch.from_numpy(label.astype(np.int64))} | masks
+
+
+def random_split(order: np.ndarray) -> np.ndarray:
+    """0 (train: 60 %), 1 (valid: 20 %) or 2 (test) for each node, from all of them in random order: uint8 (N,)."""
+    split = np.full(len(order), 2, np.uint8)
+    split[order[: round(0.8 * len(order))]] = 1
+    split[order[: round(0.6 * len(order))]] = 0
+    return split
 
 
 def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
@@ -107,32 +123,42 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
     Checked here, before a process starts: dtypes, shapes, label range, NaN or infinite features,
     empty or overlapping splits. DGL's servers would take several of these and die, or train on them.
     """
+    import torch
+
     graph, name = dataset.graph, dataset.name
     if graph.num_nodes() == 0 or graph.num_edges() == 0:
         raise InputError(f"{name}: the graph has {graph.num_nodes()} nodes and {graph.num_edges()} edges")
-    if dataset.is_heterogeneous:
-        _check_types(name, graph, dataset.target)
-    n, data = graph.num_nodes(dataset.target), dataset.target_data
-    if need_features:
-        _check_features(name, data.get("feat"), n)
-    _check_labels(name, data.get("label"), n, dataset.num_classes)
-    _check_masks(name, [data.get(key) for key in MASKS], n)
-    return dataset
-
-
-def _check_types(name: str, graph: dgl.DGLGraph, target: str) -> None:
-    """No type is empty, features of every type are sound."""
     for kind in graph.ntypes:
+        data = graph.nodes[kind].data
         if graph.num_nodes(kind) == 0:
             raise InputError(f"{name}: there is no node of type {kind!r}")
-        if kind != target and "feat" in graph.nodes[kind].data:
-            _check_features(f"{name}, nodes of type {kind}", graph.nodes[kind].data["feat"], graph.num_nodes(kind))
+        if kind != dataset.target and "feat" in data:
+            check_features(f"{name}, nodes of type {kind}", data["feat"], graph.num_nodes(kind))
     for relation in graph.canonical_etypes:
         if graph.num_edges(relation) == 0:
             raise InputError(f"{name}: there is no edge of type {relation}")
+    n, data = graph.num_nodes(dataset.target), dataset.target_data
+    if need_features:
+        check_features(name, data.get("feat"), n)
+    check_labels(name, data.get("label"), n, dataset.num_classes)
+    covered = np.zeros(n, np.int8)
+    for key in MASKS:
+        mask = data.get(key)
+        if mask is None:
+            raise InputError(f"{name}: has no {key}")
+        if mask.dtype != torch.bool or mask.shape != (n,):
+            found = f"{mask.dtype} of shape {tuple(mask.shape)}"
+            raise InputError(f"{name}: {key} is {found}, expected torch.bool of shape ({n},)")
+        if not mask.any():
+            raise InputError(f"{name}: {key} selects no node")
+        covered += mask.numpy()
+    if (covered > 1).any():
+        raise InputError(f"{name}: {int((covered > 1).sum())} nodes are in more than one split")
+    return dataset
 
 
-def _check_features(name: str, feat: torch.Tensor | None, n: int) -> None:
+def check_features(name: str, feat: torch.Tensor | None, n: int) -> None:
+    """Raise an InputError unless these are features of n nodes: float32 (n, F), all of them finite."""
     import torch
 
     if feat is None:
@@ -155,7 +181,8 @@ def _check_features(name: str, feat: torch.Tensor | None, n: int) -> None:
         )
 
 
-def _check_labels(name: str, label: torch.Tensor | None, n: int, num_classes: int) -> None:
+def check_labels(name: str, label: torch.Tensor | None, n: int, num_classes: int | None = None) -> None:
+    """Raise an InputError unless these are labels of n nodes; without ``num_classes``, of any number of classes."""
     import torch
 
     if label is None:
@@ -165,23 +192,6 @@ def _check_labels(name: str, label: torch.Tensor | None, n: int, num_classes: in
             f"{name}: label is {label.dtype} of shape {tuple(label.shape)}, expected torch.int64 of shape ({n},)"
         )
     low, high = int(label.min()), int(label.max())
-    if low < 0 or high >= num_classes:
-        raise InputError(f"{name}: labels run from {low} to {high}, expected 0 to {num_classes - 1}")
-
-
-def _check_masks(name: str, masks: list[torch.Tensor | None], n: int) -> None:
-    import torch
-
-    covered = torch.zeros(n, dtype=torch.int8)
-    for key, mask in zip(MASKS, masks, strict=True):
-        if mask is None:
-            raise InputError(f"{name}: has no {key}")
-        if mask.dtype != torch.bool or mask.shape != (n,):
-            raise InputError(
-                f"{name}: {key} is {mask.dtype} of shape {tuple(mask.shape)}, expected torch.bool of shape ({n},)"
-            )
-        if not mask.any():
-            raise InputError(f"{name}: {key} selects no node")
-        covered += mask
-    if (covered > 1).any():
-        raise InputError(f"{name}: {int((covered > 1).sum())} nodes are in more than one split")
+    if low < 0 or (num_classes is not None and high >= num_classes):
+        expected = "0 and up" if num_classes is None else f"0 to {num_classes - 1}"
+        raise InputError(f"{name}: labels run from {low} to {high}, expected {expected}")

@@ -1,41 +1,37 @@
-"""ogbn-products and ogbn-arxiv, read by the ``ogb`` package, without its loader's questions and downloads.
+"""ogbn-products and ogbn-arxiv from the Open Graph Benchmark's files, without its loader's questions and downloads.
 
 ``DglNodePropPredDataset`` of ogb 1.3.6 asks with ``input()`` when a folder has no RELEASE file (on "y" it deletes the
 folder) and before a download above 1 GB; it goes online when ``raw/edge.csv.gz`` is missing, and deletes the zip
-afterwards. For a batch job that is a hang or a loss. Here only ogb's reader is called, for files that are there:
+afterwards. For a batch job that is a hang or a loss. Here its files are read as it would read them, and its cache is
+written as it would write it, so both can use one folder:
 
     load_ogb -> _find_folder -> fetch (only with download=True) -> _unpack (the user's zip stays)
-             -> _check_folder (files there, gzip streams whole, cache writable)
-             -> _read (raw files -> ogb's cache -> graph and labels; split) -> _to_dataset (counts, labels, masks)
+             -> _read_graph (ogb's cache; or the raw files, and then the cache) -> counts, labels, split
 
 Sources: ogb/nodeproppred/{dataset_dgl.py,master.csv} of ogb 1.3.6; counts from https://ogb.stanford.edu/docs/nodeprop.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import os
 import secrets
 import shutil
-import sys
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
-from tutorial_lib.data.base import MASKS, Dataset
+from tutorial_lib.data.base import Dataset, node_data
 from tutorial_lib.data.download import WAIT_SECONDS, fetch
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, to_stderr
 from tutorial_lib.files import alone_in, new_folder, remove_new_folders
 
 if TYPE_CHECKING:
     import dgl
-
-    Loaded = tuple[dgl.DGLGraph, torch.Tensor, dict[str, torch.Tensor]]  # graph, labels (N, 1), ids of each split
 
 PARTS = ("train", "valid", "test")
 FEATURES = "raw/node-feat.csv.gz"
@@ -96,14 +92,49 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     Raises:
         InputError: missing, incomplete, damaged or unexpected data, with the steps to get it.
     """
-    spec = SPECS.get(name)
-    if spec is None:
-        raise InputError(f"unknown OGB data set {name!r}", f"Known: {', '.join(SPECS)}.")
+    import dgl
+
+    spec = SPECS[name]
     folder = _find_folder(spec, Path(root).expanduser(), download)
+
+    def expect(what: str, got: object, expected: object) -> None:
+        if got != expected:
+            text = f"{name}: {folder} has {what} {got}, published: {expected}"
+            raise InputError(text, f"Move it away and start anew.\n{_steps(spec, folder.parent)}")
+
+    missing = _missing(spec, folder)
+    if missing == [FEATURES]:
+        if features:
+            raise InputError(f"{name}: has no node features: {folder / FEATURES} is missing", GRAPH_ONLY)
+    elif missing:
+        text = f"{name}: {folder} is incomplete: {', '.join(missing)} missing"
+        raise InputError(text, f"Add them, or move the folder away and start anew.\n{_steps(spec, folder.parent)}")
+    split = np.full(spec.nodes, len(PARTS))
+    for number, part in enumerate(PARTS):
+        path = folder / f"split/{spec.split}/{part}.csv.gz"
+        ids = _numbers(spec, path, np.int64, ids=True)[:, 0]
+        if (split[ids] < number).any():
+            raise InputError(f"{name}: {path} has nodes of another part of the split", "Copy this file again.")
+        split[ids] = number
     with alone_in(folder):  # one process makes the cache
-        _check_folder(spec, folder, features)
-        loaded = _read(spec, folder)
-    return _to_dataset(spec, folder, loaded, features)
+        graph, labels = _read_graph(spec, folder)
+    expect("nodes:", graph.num_nodes(), spec.nodes)
+    expect("edge rows:", graph.num_edges() // (1 + spec.inverse_edges), spec.edge_rows)
+    expect("labels:", (str(labels.dtype), labels.numel()), ("torch.int64", spec.nodes))
+    feat = graph.ndata.get("feat")
+    if features and feat is None:
+        remedy = f"Move it away: it is made again, with features if {FEATURES} is there. {GRAPH_ONLY}"
+        raise InputError(f"{name}: has no node features: {folder / CACHE} was made without them", remedy)
+    ends = graph.edges(order="eid")
+    if min(int(end.min()) for end in ends) < 0 or max(int(end.max()) for end in ends) >= spec.nodes:
+        raise InputError(f"{name}: {folder} has edges to nodes outside 0 to {spec.nodes - 1}", "Copy it again.")
+    rows = dgl.graph(ends, num_nodes=spec.nodes)
+    graph = rows if spec.inverse_edges else dgl.to_bidirected(rows)
+    expect("directed edges:", graph.num_edges(), spec.directed_edges)
+    graph.ndata.update(node_data(feat.float().numpy() if features else None, labels.reshape(-1).numpy(), split))
+    info = {"source": spec.url, "licence": spec.licence, "folder": str(folder), "edge_rows": spec.edge_rows}
+    info |= {"split": spec.split, "reverse_edges_from": "ogb" if spec.inverse_edges else "tutorial_lib"}
+    return Dataset(name, graph, spec.num_classes, info)
 
 
 def is_present(name: str, root: Path) -> bool:
@@ -149,9 +180,10 @@ def _unpack(spec: OgbSpec, archive: Path, folder: Path) -> None:
                 raise InputError(f"{spec.name}: {archive} holds the unsafe path {unsafe[0]!r}: not unpacked", remedy)
             temporary = new_folder(archive.parent, f".{spec.folder}-")
             zipped.extractall(temporary)
-        if missing := _missing(spec, temporary / archive.stem, features=False):
+        made = temporary / archive.stem
+        if missing := [name for name in _missing(spec, made) if name != FEATURES]:
             raise InputError(f"{spec.name}: {archive} does not contain {', '.join(missing)}", remedy)
-        os.rename(temporary / archive.stem, folder)
+        os.rename(made, folder)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise InputError(f"{spec.name}: {archive} is not a zip, or is cut off or damaged: {error}", remedy) from error
     except (OSError, RuntimeError, NotImplementedError) as error:  # no permission, disk full, password, odd compression
@@ -162,118 +194,62 @@ def _unpack(spec: OgbSpec, archive: Path, folder: Path) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _files(spec: OgbSpec, folder: Path) -> list[str]:
-    """The gzip files below ``folder`` that are needed: with a cache the split alone."""
-    raw = ["edge", "num-node-list", "num-edge-list", "node-label", *spec.extra_node_files]
-    split = [f"split/{spec.split}/{part}.csv.gz" for part in PARTS]
-    return split if (folder / CACHE).exists() else [*(f"raw/{stem}.csv.gz" for stem in raw), *split]
-
-
-def _missing(spec: OgbSpec, folder: Path, features: bool) -> list[str]:
-    needed = [*_files(spec, folder), *[FEATURES] * (features and not (folder / CACHE).exists())]
+def _missing(spec: OgbSpec, folder: Path) -> list[str]:
+    """The files below ``folder`` that are needed and are not there; with a cache the split is enough."""
+    needed = [f"split/{spec.split}/{part}.csv.gz" for part in PARTS]
+    if not (folder / CACHE).exists():
+        needed = [*(f"raw/{stem}.csv.gz" for stem in ("edge", "node-label", *spec.extra_node_files)), FEATURES, *needed]
     return [name for name in needed if not (folder / name).is_file()]
 
 
-def _check_folder(spec: OgbSpec, folder: Path, features: bool) -> None:
-    """Raise unless ``folder`` has all that is needed, and no file that is cut off."""
-    missing, cached = _missing(spec, folder, features), (folder / CACHE).exists()
-    if missing == [FEATURES]:
-        raise InputError(f"{spec.name}: has no node features: {folder / FEATURES} is missing", GRAPH_ONLY)
-    if missing:
-        message = f"{spec.name}: {folder} is incomplete: {', '.join(missing)} missing"
-        raise InputError(message, f"Add them, or move the folder away and start anew.\n{_steps(spec, folder.parent)}")
-    for name in [*_files(spec, folder), *[FEATURES] * (not cached and (folder / FEATURES).exists())]:
-        _check_gzip(spec, folder / name)
-    target = (folder / CACHE).parent if (folder / CACHE).parent.is_dir() else folder
-    if not cached and not os.access(target, os.W_OK | os.X_OK):
-        text = f"{spec.name}: {target} is read-only and has no processed cache, which must be written there"
-        raise InputError(text, f"Copy {folder.name} into a folder that you can write to and pass that as root.")
-
-
-def _check_gzip(spec: OgbSpec, path: Path) -> None:
-    """Read ``path`` to its end: that takes seconds; ogb fails on a cut file after minutes and does not name it."""
-    try:
-        with gzip.open(path) as stream:
-            if not stream.read(1 << 20):
-                raise EOFError("it is empty")
-            while stream.read(1 << 20):
-                pass
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(
-            f"{spec.name}: {path} is unreadable, damaged or cut off: {error}", "Copy this file again."
-        ) from error
-
-
-def _read(spec: OgbSpec, folder: Path) -> Loaded:
-    """Graph and labels from the cache, which is made first where there is none, and the split."""
+def _numbers(spec: OgbSpec, path: Path, dtype: type, *, ids: bool = False) -> np.ndarray:
+    """What a file holds: (rows, columns). ``ids``: they must be those of nodes. An error names the file."""
     import pandas as pd
-    from dgl.data.utils import load_graphs
 
-    cache = folder / CACHE
-    stage = cache if cache.exists() else folder / "raw"
     try:
-        if stage != cache:
-            _make_cache(spec, folder / "raw", cache)
-        (graph, *_), about = load_graphs(str(cache))
-        stage = folder / "split" / spec.split
-        ids = [pd.read_csv(stage / f"{part}.csv.gz", header=None).to_numpy()[:, 0] for part in PARTS]
-        return graph, about["labels"], dict(zip(PARTS, map(torch.from_numpy, ids), strict=True))
-    except Exception as error:  # pandas, numpy, zlib and DGL each have their own for a bad file
+        found = pd.read_csv(path, header=None, dtype=dtype).to_numpy()
+    except Exception as error:  # pandas, gzip and zlib each have their own for a bad file
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        remedy = "Move that file away: it is made again from raw/." if stage == cache else "Copy that folder again."
-        raise InputError(f"{spec.name}: could not read {stage}: {reason}", remedy) from error
+        text = f"{spec.name}: {path} is unreadable, damaged or cut off: {reason}"
+        raise InputError(text, "Copy this file again.") from error
+    if ids and (found.min() < 0 or found.max() >= spec.nodes):
+        raise InputError(f"{spec.name}: {path} has ids outside 0 to {spec.nodes - 1}", "Copy this file again.")
+    return found
 
 
-def _make_cache(spec: OgbSpec, raw: Path, cache: Path) -> None:
-    """What ogb's own loader would write there, whole or not at all."""
-    import pandas as pd
+def _read_graph(spec: OgbSpec, folder: Path) -> tuple[dgl.DGLGraph, torch.Tensor]:
+    """Graph, with features where there are some, and labels (N, 1): from the cache, or from raw/ and then cached."""
+    import dgl
     from dgl.data import utils
-    from ogb.io.read_graph_dgl import read_graph_dgl
 
-    with contextlib.redirect_stdout(sys.stderr):
-        graphs = read_graph_dgl(str(raw), spec.inverse_edges, list(spec.extra_node_files), [])
-    labels = torch.from_numpy(pd.read_csv(raw / "node-label.csv.gz", header=None).to_numpy())
-    cache.parent.mkdir(exist_ok=True)
+    cache, raw = folder / CACHE, folder / "raw"
+    if cache.exists():
+        try:
+            (graph, *_), about = utils.load_graphs(str(cache))
+            return graph, about["labels"]
+        except Exception as error:  # DGL and zlib each have their own for a bad file
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            text = f"{spec.name}: could not read {cache}: {reason}"
+            raise InputError(text, "Move that file away: it is made again from raw/.") from error
+    ends = _numbers(spec, raw / "edge.csv.gz", np.int64, ids=True).T
+    if spec.inverse_edges:  # each row is followed by its reverse
+        ends = np.stack([ends, ends[::-1]], axis=-1).reshape(2, -1)
+    graph = dgl.graph(tuple(torch.from_numpy(np.ascontiguousarray(end)) for end in ends), num_nodes=spec.nodes)
+    fields = {"feat": (FEATURES, np.float32)} if (folder / FEATURES).is_file() else {}
+    fields |= {stem.removeprefix("node_"): (f"raw/{stem}.csv.gz", np.int64) for stem in spec.extra_node_files}
+    labels = torch.from_numpy(_numbers(spec, raw / "node-label.csv.gz", np.int64))
+    for field, (name, dtype) in fields.items():
+        values = _numbers(spec, folder / name, dtype)
+        if len(values) != spec.nodes:
+            raise InputError(f"{spec.name}: {folder / name} has {len(values)} rows, published: {spec.nodes}")
+        graph.ndata[field] = torch.from_numpy(values)
     temporary = cache.with_name(f".{cache.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        utils.save_graphs(str(temporary), graphs, {"labels": labels if labels.isnan().any() else labels.long()})
+        cache.parent.mkdir(exist_ok=True)
+        utils.save_graphs(str(temporary), [graph], {"labels": labels})
         temporary.replace(cache)
+    except (OSError, dgl.DGLError) as error:  # a full disk, a read-only folder: slower next time, but no reason to stop
+        to_stderr(f"{spec.name}: not cached in {cache}: {error}")
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _expect(spec: OgbSpec, folder: Path, what: str, got: object, expected: object) -> None:
-    if got != expected:
-        message = f"{spec.name}: {folder} has {what} {got}, published: {expected}"
-        raise InputError(message, f"Move it away and start anew.\n{_steps(spec, folder.parent)}")
-
-
-def _to_dataset(spec: OgbSpec, folder: Path, loaded: Loaded, features: bool) -> Dataset:
-    """Compare with what is published, and keep exactly the edges and node data of a ``Dataset``."""
-    import dgl
-
-    graph, labels, split = loaded
-    n, feat = spec.nodes, graph.ndata.get("feat")
-    _expect(spec, folder, "nodes:", graph.num_nodes(), n)
-    _expect(spec, folder, "edge rows:", graph.num_edges() // (1 + spec.inverse_edges), spec.edge_rows)
-    _expect(spec, folder, "labels:", (str(labels.dtype), labels.numel()), ("torch.int64", n))
-    if features and feat is None:
-        remedy = f"Move it away: it is made again, with features if {FEATURES} is there. {GRAPH_ONLY}"
-        raise InputError(f"{spec.name}: has no node features: {folder / CACHE} was made without them", remedy)
-    ends = graph.edges(order="eid")
-    if min(int(end.min()) for end in ends) < 0 or max(int(end.max()) for end in ends) >= n:
-        raise InputError(f"{spec.name}: {folder} has edges to nodes outside 0 to {n - 1}", "Copy it again.")
-    rows = dgl.graph(ends, num_nodes=n)
-    graph = rows if spec.inverse_edges else dgl.to_bidirected(rows)
-    _expect(spec, folder, "directed edges:", graph.num_edges(), spec.directed_edges)
-    graph.ndata["label"] = labels.reshape(n)
-    if features:
-        graph.ndata["feat"] = feat.float()
-    for mask, part in zip(MASKS, PARTS, strict=True):
-        ids = split[part]
-        if ids.dtype != torch.int64 or int(ids.min()) < 0 or int(ids.max()) >= n:
-            raise InputError(f"{spec.name}: {folder}/split/{spec.split}/{part}.csv.gz has ids outside 0 to {n - 1}")
-        graph.ndata[mask] = torch.zeros(n, dtype=torch.bool).index_fill_(0, ids, True)
-    info = {"source": spec.url, "licence": spec.licence, "folder": str(folder), "edge_rows": spec.edge_rows}
-    info |= {"split": spec.split, "reverse_edges_from": "ogb" if spec.inverse_edges else "tutorial_lib"}
-    return Dataset(spec.name, graph, spec.num_classes, info)
+    return graph, labels

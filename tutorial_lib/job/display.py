@@ -1,4 +1,4 @@
-"""What a person sees in the terminal while a job runs, and the table at its end."""
+"""What is known of a running job from its events, what a person sees of that in the terminal, the table at its end."""
 
 from __future__ import annotations
 
@@ -13,28 +13,116 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal as human_bytes
 from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
+from rich.text import Text
 
-from tutorial_lib.cluster.coordinator import JobFailed
+from tutorial_lib.cluster.coordinator import Event, JobFailed
 from tutorial_lib.errors import TutorialError
-from tutorial_lib.job.folder import Reporter
-from tutorial_lib.job.watching import STAGES, JobView
+from tutorial_lib.trainer.events import PHASES
+
+BAR_WIDTH = 24
+STAGES = {
+    "checks": "checking the machines",
+    "servers": "DGL servers are loading their parts",
+    "trainers": "trainers are starting and connecting",
+    "leaving": "servers are leaving",
+}
+
+
+class Reporter:
+    """Where a run tells how far it is. This one knows it, and shows nothing; ``RunDisplay`` and ``handle.Job`` do.
+
+    Attributes:
+        epochs: that will be trained; 0 if unknown.
+        waiting: what the job is doing while no steps are done.
+        epoch: the running one, counted from 0; None before the first step and between epochs.
+        steps: of the epoch, of the rank that has the most.
+        losses, done: by rank, of its last step in this epoch.
+        seconds: by phase, of all steps and ranks so far.
+    """
+
+    def __init__(self, epochs: int = 0) -> None:
+        self.epochs, self.steps = epochs, 0
+        self.waiting = "starting"
+        self.epoch: int | None = None
+        self.losses: dict[int, float] = {}
+        self.done: dict[int, int] = {}
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self._spinner = Spinner("dots")
+
+    def expect(self, epochs: int) -> None:
+        """The run that begins has so many epochs."""
+        self.epochs = epochs
+
+    def say(self, text: str, waiting: str = "") -> None:
+        """A line for a person; ``waiting``: what comes next."""
+        self.wait_for(waiting or text)
+
+    def wait_for(self, text: str) -> None:
+        """No steps for a while; ``text`` says why."""
+        self.waiting, self.epoch = text, None
+
+    def on_event(self, event: Event) -> None:
+        """Take an event of a job: what each kind has is in ``trainer.events`` and ``cluster.coordinator``."""
+        kind = event["kind"]
+        if kind == "stage":
+            quiet = event["stage"] in ("checks", "leaving")
+            (self.wait_for if quiet else self.say)(STAGES[event["stage"]])
+        elif kind in ("copied", "warning"):
+            self.say(event["text"])
+        elif kind == "joined":
+            self.say(f"rank {event['rank']} joined on {event['machine']}", "training")
+        elif kind == "resumed":
+            if "damaged" in event:
+                self.say(f"{event['damaged']}; the one before it is used")
+            self.say(f"continuing after epoch {event['epochs']} from the checkpoint")
+        elif kind == "step":
+            if event["epoch"] != self.epoch:
+                self.epoch, self.steps, self.losses, self.done = event["epoch"], 0, {}, {}
+            self.steps = max(self.steps, event["steps"])
+            self.losses[event["rank"]], self.done[event["rank"]] = event["loss"], event["step"] + 1
+            for phase in PHASES:
+                self.seconds[phase] += event[phase]
+        elif kind == "epoch":
+            done, last = event["epoch"] + 1, self.epochs
+            scores = f"loss {event['loss']:.4f}  valid {event['val_score']:.4f}  {event['seconds']:.2f} s"
+            self.say(f"epoch {done:{len(str(last))}d}/{last}  {scores}", f"epoch {min(done + 1, last)} of {last}")
+        elif kind == "evaluating":
+            self.say("evaluating every node over all its neighbours", "evaluating")
+        elif kind == "progress":
+            layer = f", layer {event['layer'] + 1} of {event['layers']}" if "layer" in event else ""
+            self.wait_for(f"{event['what']}{layer}: rank {event['rank']}, batch {event['batches']} of {event['of']}")
+
+    def text(self) -> str:
+        """What is being waited for; or a bar with epoch, step (of the slowest rank that has begun the epoch) and loss
+        (mean of the ranks' last), and in a second line the share of each phase in the seconds of all steps so far.
+        """
+        if (epoch := self.epoch) is None:  # another thread may set it at any moment
+            return self.waiting
+        step, loss = min(self.done.values(), default=0), sum(self.losses.values()) / max(1, len(self.losses))
+        bar = ("█" * (BAR_WIDTH * step // max(1, self.steps))).ljust(BAR_WIDTH, "·")
+        number = f"epoch {epoch + 1}{f'/{self.epochs}' if self.epochs else ''}"
+        total = sum(self.seconds.values()) or 1.0
+        shares = "  ".join(f"{name} {seconds / total:.0%}" for name, seconds in self.seconds.items())
+        return f"{bar}  {number}  step {step}/{self.steps}  loss {loss:.4f}\n{shares}"
+
+    def __rich__(self) -> Spinner:
+        """The same for a terminal."""
+        self._spinner.update(text=Text(self.text()))
+        return self._spinner
 
 
 class RunDisplay(Reporter):
-    """Prints one line per thing worth knowing; only on a terminal, a line below shows the running epoch as it goes."""
+    """Prints one line per thing worth knowing; only on a terminal, lines below show the running epoch as it goes."""
 
     def __init__(self, epochs: int = 0, console: Console | None = None) -> None:
+        super().__init__(epochs)
         self.console = console or own_console()
-        self.epochs = epochs
         self.start = time.monotonic()
-        self.view = JobView(epochs)
-        self.live = Live(self.view, console=self.console, refresh_per_second=8, transient=True)
-
-    def expect(self, epochs: int) -> None:
-        """The next job has so many epochs."""
-        self.epochs = self.view.epochs = epochs
+        self.live = Live(self, console=self.console, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> RunDisplay:
         if self.console.is_terminal:
@@ -44,49 +132,15 @@ class RunDisplay(Reporter):
     def __exit__(self, *_exc: object) -> None:
         self.live.stop()
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, waiting: str = "") -> None:
         """One line, with the seconds since the start."""
         self.console.print(f"{time.monotonic() - self.start:7.1f} s  {text}", soft_wrap=True)
-        self.view.wait_for(text)
+        super().say(text, waiting)
 
     def summary(self, result: dict[str, Any], out: Path) -> None:
         """The table at the end; paths stand below it, on lines of their own, so that they are never folded."""
         self.console.print(summary_table(result))
         self.console.print(f"run folder: {out}\nnotebooks:  make lab", soft_wrap=True)
-
-    def on_event(self, event: dict[str, Any]) -> None:
-        """Take an event of a job, see ``cluster.launch`` and ``events``."""
-        kind, wait_for = event["kind"], self.view.wait_for
-        self.view.on_event(event)
-        if kind == "stage" and event["stage"] not in ("checks", "leaving"):
-            self.say(STAGES[event["stage"]])
-        elif kind in ("copied", "warning"):
-            self.say(event["text"])
-        elif kind == "joined":
-            self.say(f"rank {event['rank']} joined on {event['machine']}")
-            wait_for("training")
-        elif kind == "epoch":
-            done = event["epoch"] + 1
-            number = f"{done:{len(str(self.epochs))}d}/{self.epochs}"
-            score = f"valid {event['val_score']:.4f}"
-            self.say(f"epoch {number}  loss {event['loss']:.4f}  {score}  {event['seconds']:.2f} s")
-            wait_for(f"epoch {min(done + 1, self.epochs)} of {self.epochs}")
-        elif kind == "resumed":
-            if "damaged" in event:
-                self.say(f"{event['damaged']}; the one before it is used")
-            self.say(f"continuing after epoch {event['epochs']} from the checkpoint")
-        elif kind == "evaluating":
-            self.say("evaluating every node over all its neighbours")
-            wait_for("evaluating")
-
-
-def human_bytes(count: float) -> str:
-    """``1234567`` to ``1.2 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
 
 
 def own_console() -> Console:
@@ -96,34 +150,25 @@ def own_console() -> Console:
     return Console(file=terminal, force_terminal=terminal is not None, markup=False, emoji=False, highlight=False)
 
 
-class _LastingFile(io.RawIOBase):
+class _LastingFile(io.FileIO):
     """A file descriptor that never fails: a week of training does not end because nobody reads its output any more.
 
     Attributes:
         lost: why something was not written, other than that its reader or its terminal is gone; else empty.
     """
 
-    def __init__(self, number: int) -> None:
-        self._number, self.lost = number, ""
-
-    def fileno(self) -> int:
-        return self._number
-
-    def isatty(self) -> bool:
-        return os.isatty(self._number)
-
-    def writable(self) -> bool:
-        return True
+    lost = ""
 
     def write(self, data: Any) -> int:
         try:
-            return os.write(self._number, data)
-        except BlockingIOError:  # another program has made this pipe or terminal so; its reader gets a moment
-            select.select([], [self._number], [], 1.0)
-            return 0 if select.select([], [self._number], [], 0)[1] else len(data)
+            if (written := super().write(data)) is not None:
+                return written
+            # Another program has made this pipe or terminal one that does not wait; its reader gets a moment.
+            select.select([], [self], [], 1.0)
+            return super().write(data) or len(data)
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
-                self.lost = error.strerror
+                self.lost = error.strerror or str(error)
             return len(data)
 
 
@@ -135,7 +180,7 @@ def lasting_stream(like: Any, number: int) -> io.TextIOWrapper:
     """
     by_line = like is None or like.line_buffering or like.write_through
     encoding = getattr(like, "encoding", None) or "utf-8"
-    file = io.BufferedWriter(_LastingFile(number))
+    file = io.BufferedWriter(_LastingFile(number, "w", closefd=False))
     return io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=by_line)
 
 
@@ -143,7 +188,8 @@ def lost_output() -> str:
     """Why something that was printed is not where it belongs, for example on a full disk; empty: nothing is lost."""
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.flush()
-        return sys.stdout.buffer.raw.lost
+        buffer: Any = sys.stdout.buffer
+        return buffer.raw.lost
     return ""
 
 
@@ -152,15 +198,12 @@ def summary_table(result: dict[str, Any]) -> Table:
     table = Table(show_header=False, title=f"{result['dataset']}: global result", title_justify="left")
     table.add_column(style="bold")
     table.add_column()
-    epochs = result["epochs"]
-    machines = f"{result['machines']} x {result['trainers_per_machine']} trainer(s), {result['world_size']} ranks"
-    table.add_row("machines", machines)
+    epochs, score = result["epochs"], result["score"]
+    ranks = f"{result['trainers_per_machine']} trainer(s), {result['world_size']} ranks"
+    table.add_row("machines", f"{result['machines']} x {ranks}")
     table.add_row("epochs", f"{len(epochs)}, {sum(e['seconds'] for e in epochs) / max(1, len(epochs)):.2f} s each")
-    if epochs:
-        table.add_row("loss", f"{epochs[-1]['loss']:.4f}")
-    table.add_row(f"valid {result['score']}", f"{result['val_score']:.4f}")
-    table.add_row(f"test {result['score']}", f"{result['test_score']:.4f}")
-    for name, value in result.get("scores", {}).items():
+    exact = {f"valid {score}": result["val_score"], f"test {score}": result["test_score"], **result.get("scores", {})}
+    for name, value in (({"loss": epochs[-1]["loss"]} if epochs else {}) | exact).items():
         table.add_row(name, f"{value:.4f}")
     table.add_row("seconds", f"{result['seconds']:.1f}")
     if result["bytes_sent"]:

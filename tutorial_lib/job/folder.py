@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.cluster.coordinator import Event
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import graph_name_of, lock_holder, lock_now
+from tutorial_lib.files import graph_name_of, lock_holder, lock_now, open_folder
+from tutorial_lib.job.display import Reporter
 from tutorial_lib.trainer import generations
 
 if TYPE_CHECKING:
@@ -26,57 +27,39 @@ if TYPE_CHECKING:
 NOT_EMPTY = "Choose another folder, or remove this one yourself."
 
 
-class Reporter:
-    """Where a run tells how far it is. This one says nothing; ``display.RunDisplay`` and ``handle.Job`` are others."""
-
-    def expect(self, epochs: int) -> None:
-        """The run that begins has so many epochs."""
-
-    def say(self, text: str) -> None:
-        """A line for a person."""
-
-    def on_event(self, event: Event) -> None:
-        """An event of the job: what each kind has is in ``events`` and ``cluster.coordinator``."""
-
-
 def default_run_folder(dataset_name: str) -> Path:
     """``runs/TIME-NAME-XXXX`` in the working directory; the last digits tell apart two of the same second."""
     return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{graph_name_of(dataset_name)}-{secrets.token_hex(2)}"
 
 
-def check_run_folder(out: Path) -> Path:
-    """The absolute path of a run folder to be; one that holds anything is refused: no earlier result gets lost."""
-    out = out.absolute()
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out} is a file, not a folder")
-    if out.exists() and any(out.iterdir()):
-        raise InputError(f"--out {out} is not empty", NOT_EMPTY)
-    check_right_to_write(out)
-    return out
+def check_run_folder(out: Path, *, resume: bool = False) -> Path:
+    """The absolute path of a run folder to be; one that holds anything is refused: no earlier result gets lost.
 
-
-def check_resume_folder(out: Path) -> Path:
-    """The absolute path of a run folder to continue in; one without a checkpoint is refused."""
+    Args:
+        resume: to continue in it; one without a checkpoint is refused.
+    """
     out = out.absolute()
-    if not out.is_dir():
+    if resume and not out.is_dir():
         raise InputError(f"--resume: there is no folder {out}")
-    if not generations.exists(out / "checkpoint"):
+    if resume and not generations.exists(out / "checkpoint"):
         raise InputError(
             f"--resume: no checkpoint in {out / 'checkpoint'}",
             "A run has one when its first epoch is finished. Start it again without --resume, in another folder. "
             "With --copy_to, one may still be on the machines: python -m tutorial_lib fetch RUN brings it home.",
         )
     check_right_to_write(out)
+    if not resume and out.exists() and any(out.iterdir()):
+        raise InputError(f"--out {out} is not empty", NOT_EMPTY)
     return out
 
 
 def check_right_to_write(out: Path) -> None:
     """Raise an InputError where a folder cannot be made or written."""
-    parent = next(folder for folder in [out, *out.parents] if folder.exists())
-    if not parent.is_dir():
-        raise InputError(f"--out {out}: {parent} is a file, not a folder")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out}: no right to write in {parent}")
+    found = next(folder for folder in [out, *out.parents] if folder.exists())
+    if not found.is_dir():
+        raise InputError(f"--out {out}{f': {found}' if found != out else ''} is a file, not a folder")
+    if not os.access(found, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: no right to write in {found}")
 
 
 def log_folder(out: Path) -> Path:
@@ -92,17 +75,14 @@ def own_run_folder(out: Path, who: str = "program", refusal: type[InputError] = 
     Raises:
         InputError: the folder cannot be made, or another program (``who``) is running in it; as a ``refusal``.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise refusal(f"cannot write the run folder {out}: {error.strerror}") from None
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            handle = stack.enter_context(open_folder(out))
+        except OSError as error:
+            raise refusal(f"cannot write the run folder {out}: {error.strerror}") from None
         if lock_now(handle) is False:
             raise refusal(f"another {who} is running in {out}: {lock_holder(handle)}", "Wait for its end, or stop it.")
         yield
-    finally:
-        os.close(handle)
 
 
 def events_in(content: bytes) -> list[Event]:
@@ -129,17 +109,18 @@ class EventLog:
             stack.enter_context(own_run_folder(out))
             try:
                 # A new file, never a truncated one. Unbuffered: what a full disk refuses must not be tried again later.
-                self.file = (out / "events.jsonl").open("r+b" if resume else "xb", buffering=0)
+                file = (out / "events.jsonl").open("r+b" if resume else "xb", buffering=0)
             except FileExistsError:
                 raise InputError(f"--out {out} is not empty", NOT_EMPTY) from None
             except OSError as error:
                 raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
-            self._folder = stack.pop_all()
-        content = self.file.read() if resume else b""
-        self.file.truncate(content.rfind(b"\n") + 1)
-        self.file.seek(0, os.SEEK_END)
-        self.earlier = events_in(content[: content.rfind(b"\n") + 1])
-        self.reporter = reporter
+            self.file, self.reporter = stack.enter_context(file), reporter
+            content = file.read() if resume else b""
+            whole = content.rfind(b"\n") + 1
+            file.truncate(whole)
+            file.seek(whole)
+            self.earlier = events_in(content[:whole])
+            self._open = stack.pop_all()
 
     def __enter__(self) -> EventLog:
         return self
@@ -155,8 +136,7 @@ class EventLog:
         self.reporter.on_event(event)
 
     def __exit__(self, *_exc: object) -> None:
-        self.file.close()
-        self._folder.close()
+        self._open.close()
 
 
 @dataclass(frozen=True)
@@ -173,7 +153,7 @@ class Continuation:
 
     def folder(self, out: Path) -> Path:
         """The absolute path of the run folder, checked as far as possible without the run's settings."""
-        return check_resume_folder(out) if self.resume else check_run_folder(out)
+        return check_run_folder(out, resume=self.resume)
 
     def open(self, out: Path, config: TrainConfig, settings: dict[str, Any]) -> list[dict[str, Any]]:
         """Check the run folder and its checkpoint before anything is started.

@@ -12,7 +12,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,11 @@ from rich.live import Live
 
 from tutorial_lib.cluster.coordinator import Coordinator, Event, JobFailed, Limits
 from tutorial_lib.errors import attempts
-from tutorial_lib.job.display import own_console
-from tutorial_lib.job.folder import Continuation, Reporter
+from tutorial_lib.job.display import Reporter, own_console
+from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed
-from tutorial_lib.job.watching import JobView
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -73,26 +73,31 @@ class Job(Reporter):
     Attributes:
         out: its run folder.
         events: all events so far, as in ``events.jsonl``; see ``events``.
-        lines: what the command line would have printed so far.
+        lines: what the command line would have printed so far, less the times.
     """
 
     def __init__(self, out: Path, title: str, train: Callable[[Job], dict[str, Any]]) -> None:
-        self.out = out
+        super().__init__()
+        self.out, self._title = out, title
         self.events: list[Event] = []
         self.lines: list[str] = []
-        self._title, self._view = title, JobView()
         self._stopping = threading.Event()
         self._coordinator: Coordinator | None = None
-        self._result: dict[str, Any] | None = None
-        self._error: BaseException | None = None
+        self._end: Future[dict[str, Any]] = Future()
+
+        def run() -> None:
+            try:
+                self._end.set_result(train(self))
+            except BaseException as error:  # raised again by watch, in the caller's thread
+                self._end.set_exception(error)
+
         # A daemon: the end of the process is not held up by it, and ends the machines.
-        self._thread = threading.Thread(target=self._run, args=[train], name="training job", daemon=True)
-        self._thread.start()
+        threading.Thread(target=run, name="training job", daemon=True).start()
 
     @property
     def running(self) -> bool:
         """Whether it has not ended yet."""
-        return self._thread.is_alive()
+        return not self._end.done()
 
     def watch(self, *, quiet: bool = False) -> dict[str, Any]:
         """Wait for the end and return the content of ``result.json``.
@@ -105,17 +110,14 @@ class Job(Reporter):
             KeyboardInterrupt: the kernel was interrupted; the job has been stopped.
         """
         try:
-            with nullcontext(_nothing) if quiet else _screen(self._title, self._view) as update:
-                while self._thread.is_alive():
-                    self._thread.join(UPDATE_SECONDS)
+            with _screen(self._title, self, quiet=quiet) as update:
+                while self.running:
+                    wait([self._end], UPDATE_SECONDS)
                     update()
         except KeyboardInterrupt:
             self.stop()
             raise
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
+        return self._end.result()
 
     def stop(self) -> None:
         """End the job and everything that it started; returns when that is done. Does nothing after its end.
@@ -128,35 +130,25 @@ class Job(Reporter):
             self._coordinator.cancel(self._stopped())
         remedy = "Restart the kernel: everything that the job has started ends with it."
         for left in attempts(f"the job in {self.out} to end", STOP_SECONDS, pause=0, remedy=remedy):
-            self._thread.join(min(left, UPDATE_SECONDS))
+            wait([self._end], min(left, UPDATE_SECONDS))
             if not self.running:
                 return
-
-    def _run(self, train: Callable[[Job], dict[str, Any]]) -> None:
-        try:
-            self._result = train(self)
-        except BaseException as error:  # raised again by watch, in the caller's thread
-            self._error = error
 
     def started(self, coordinator: Coordinator) -> None:
         """Part of being the run's reporter: from now on the job can be stopped in the middle of a wait."""
         self._coordinator = coordinator
         self._check_stop()
 
-    def expect(self, epochs: int) -> None:
-        """Part of being the run's reporter, as the next two."""
-        self._view.epochs = epochs
-
-    def say(self, text: str) -> None:
+    def say(self, text: str, waiting: str = "") -> None:
         """Part of being the run's reporter."""
         self.lines.append(text)
-        self._view.wait_for(text)
+        super().say(text, waiting)
         self._check_stop()
 
     def on_event(self, event: Event) -> None:
         """Part of being the run's reporter."""
         self.events.append(event)
-        self._view.on_event(event)
+        super().on_event(event)
         self._check_stop()
 
     def _check_stop(self) -> None:
@@ -168,19 +160,15 @@ class Job(Reporter):
         return JobStopped("the job was stopped", machine="", role="", index=0, rank=None, log=log, tail=[])
 
 
-def _nothing() -> None:
-    """The update of a screen that needs none."""
-
-
 @contextmanager
-def _screen(title: str, view: JobView) -> Iterator[Callable[[], None]]:
+def _screen(title: str, view: Reporter, *, quiet: bool) -> Iterator[Callable[[], None]]:
     """What this process can show on: an output of a cell, lines of a terminal, or nothing.
 
     The output of a cell is replaced in place. First and last it is the title alone: nbval, which ignores replacements,
     and a saved notebook see the same. The lines of a terminal are redrawn and disappear at the end.
     """
     ipython = sys.modules.get("IPython")
-    if ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
+    if not quiet and ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
         handle = ipython.display.display({"text/plain": title}, raw=True, display_id=True)
         shown = title
 
@@ -194,8 +182,8 @@ def _screen(title: str, view: JobView) -> Iterator[Callable[[], None]]:
             yield lambda: show(f"{title}\n{view.text()}")
         finally:
             show(title)
-    elif sys.stdout.isatty():
+    elif not quiet and sys.stdout.isatty():
         with Live(view, console=own_console(), refresh_per_second=2, transient=True):
-            yield _nothing
+            yield lambda: None
     else:
-        yield _nothing
+        yield lambda: None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from tutorial_lib.cluster.coordinator import Event, Limits, MachineUse
 from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.local import LocalCluster
-from tutorial_lib.cluster.plan import JobPlan, check_parts
+from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.preflight_parts import read_part
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import own_run_folder
@@ -73,36 +74,12 @@ def words_of(command: Sequence[str]) -> tuple[list[str], bool]:
     return (["/bin/sh", "-c", text], True) if _SHELL_SYNTAX.search(text) else (words, False)
 
 
-def _check(request: LaunchRequest) -> None:
-    """Find what is wrong before anything is started."""
-    if not request.workspace.is_dir():
-        raise InputError(f"--workspace {request.workspace} is not a folder")
-    unknown = set(request.graph_format.split(",")) - FORMATS
-    if unknown:
-        raise InputError(f"--graph_format: unknown {sorted(unknown)[0]!r}", "Known: coo, csr, csc, joined by commas.")
-    if request.wire is not None and request.emulate is None:
-        raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
-
-
-def _parts_in(part_config: Path) -> int:
-    try:
-        return json.loads(part_config.read_text())["num_parts"]
-    except OSError as error:
-        raise InputError(f"--part_config {part_config}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"--part_config {part_config} is not a partition description of DGL") from None
-
-
 def _provide_ip_config(path: Path, machines: Sequence[Machine], *, emulated: bool) -> None:
     """Write the address file, or see that the one that is there lists these machines: the emulated ones with their
     ports, or this one, whose ports are chosen anew for each job. A list of other machines is not overwritten.
     """
-
-    def listed(machines: Sequence[Machine]) -> list[tuple[str, int]]:
-        return [(m.address, m.port if emulated else 0) for m in machines]
-
-    same = path.exists() and listed(read_ip_config(path)) == listed(machines)
-    if path.exists() and not same:
+    there = read_ip_config(path) if path.exists() else machines
+    if [(m.address, emulated and m.port) for m in there] != [(m.address, emulated and m.port) for m in machines]:
         content = "".join(f"{m.address} {m.port}\n" for m in machines)
         remedy = f"Name a file that does not exist yet (it is written), or give it this content:\n{content}"
         if not emulated:
@@ -110,7 +87,7 @@ def _provide_ip_config(path: Path, machines: Sequence[Machine], *, emulated: boo
         whose = "the emulated ones" if emulated else machines[0].address
         raise InputError(f"{path} lists other machines than {whose}", remedy)
     try:
-        if not (same and emulated):
+        if not (emulated and path.exists()):
             write_ip_config(path, machines)
     except OSError as error:
         raise InputError(f"cannot write --ip_config {path}: {error.strerror}") from None
@@ -152,12 +129,17 @@ def launch(
         InputError: found before anything was started. JobFailed: with the first cause. JobError: it ended well, and
             not all that it wrote could be brought home.
     """
-    _check(request)
+    if not request.workspace.is_dir():
+        raise InputError(f"--workspace {request.workspace} is not a folder")
+    if unknown := sorted(set(request.graph_format.split(",")) - FORMATS):
+        raise InputError(f"--graph_format: unknown {unknown[0]!r}", "Known: coo, csr, csc, joined by commas.")
+    if request.wire is not None and request.emulate is None:
+        raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     command, shell = words_of(request.command)
     environment = environment_of(request.extra_envs)
     part_config, ip_config = ((request.workspace / path).resolve() for path in (request.part_config, request.ip_config))
     cluster = request.cluster()
-    check_parts(_parts_in(part_config), len(cluster.machines), part_config)
+    read_part(part_config, 0, len(cluster.machines))
     if request.emulate is not None:
         _provide_ip_config(ip_config, cluster.machines, emulated=True)
     with own_run_folder(request.out), cluster:
@@ -177,10 +159,7 @@ def launch(
             env=environment,
         )
         on_plan(plan)
-
-        def deliver(folder: str) -> Delivery:
-            return Delivery.of_workspace(request.workspace, plan, folder, name=request.out.name)
-
+        deliver = partial(Delivery.of_workspace, request.workspace, plan, name=request.out.name)
         coordinator, home = run_on_machines(cluster, plan, request, request.out.absolute(), on_event, deliver)
         home.check()
         return coordinator.use

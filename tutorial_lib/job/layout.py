@@ -112,7 +112,7 @@ class Layout:
         return SshCluster(machines, port=real.ssh_port, username=real.ssh_username, python=real.python)
 
     def limits(self) -> Limits:
-        """Time limits of the stages."""
+        """Of the stages of a job."""
         return Limits(serving=self.serving_timeout, stall=self.stall_timeout or None)
 
     def plan(self, cluster: Cluster, **fields: Any) -> JobPlan:
@@ -145,8 +145,7 @@ def run_on_machines(
     Args:
         cluster: entered.
         deliver: what to copy, from the folder on the machines; asked only if there is a ``copy_to``.
-        limits: of the stages; None: those of ``layout``.
-        on_start: called with the coordinator before it starts anything.
+        limits, on_start: as of ``train.run_distributed``.
 
     Returns:
         The coordinator (what the machines used, the events), and what came home: its ``check`` raises if not all did.
@@ -155,12 +154,12 @@ def run_on_machines(
         InputError: found before anything was started. JobFailed: with the first cause.
     """
     real, delivery = layout.real, None
-    if real is not None and real.copy_to is not None:
-        assert isinstance(cluster, SshCluster)
+    if isinstance(cluster, SshCluster) and real is not None and real.copy_to is not None:
         delivery = deliver(cluster.folder(real.copy_to))
-    options = {"limits": limits or layout.limits(), "allow_public": real is not None and real.allow_public}
     with Homecoming(cluster, delivery, out, on_event) as home:
-        coordinator = Coordinator(cluster, plan, home.on_event, remote=home.remote, **options)
+        public = real is not None and real.allow_public
+        limits = limits or layout.limits()
+        coordinator = Coordinator(cluster, plan, home.on_event, limits, home.remote, allow_public=public)
         on_start(coordinator)
         coordinator.run()
     return coordinator, home

@@ -22,16 +22,15 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tutorial_lib
 from tutorial_lib.cluster.coordinator import Coordinator, Event
 from tutorial_lib.cluster.failure import failure
+from tutorial_lib.partition import Partition
+from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of
-
-if TYPE_CHECKING:
-    from tutorial_lib.partition import Partition
-    from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.loop import EpochResult, TrainResult
 
 
 def distributed_result(
@@ -53,22 +52,22 @@ def distributed_result(
     Raises:
         JobFailed: the trainers ended well and never reported an accuracy.
     """
-    from tutorial_lib.trainer.loop import EpochResult, TrainResult
-
     plan, events, use = coordinator.plan, coordinator.events, coordinator.use
-    evaluation = [event for event in events if event["kind"] == "evaluation"]
-    placed = next((event for event in events if event["kind"] == "placed"), {})
-    if not evaluation:
+
+    def of_kind(kind: str) -> list[Event]:
+        return [event for event in events if event["kind"] == kind]
+
+    if not (evaluation := of_kind("evaluation")):
         raise failure(plan, 0, "trainer", 0, "ended without reporting an accuracy", tail=[])
-    kept = [{"rank": event["rank"], **event["pipeline"]} for event in events if event["kind"] == "kept"]
-    resumed = resumed[: next((event["epochs"] for event in events if event["kind"] == "resumed"), len(resumed))]
-    score = evaluation[-1]["score"]
-    epochs = [*resumed, *(event for event in events if event["kind"] == "epoch")]
+    placed = next(iter(of_kind("placed")), {})
+    resumed = resumed[: next((event["epochs"] for event in of_kind("resumed")), len(resumed))]
+    epochs = [EpochResult.from_dict(epoch, evaluation[-1]["score"]) for epoch in [*resumed, *of_kind("epoch")]]
+    kept = [{"rank": event["rank"], **event["pipeline"]} for event in of_kind("kept")]
     return result_of(
         partition.manifest["dataset"],
         config,
         processes=(len(plan.machines), plan.trainers, plan.servers, plan.samplers),
-        epochs=[EpochResult.from_dict(epoch, score).to_dict() for epoch in epochs],
+        epochs=[epoch.to_dict() for epoch in epochs],
         **{key: evaluation[-1][key] for key in TrainResult.SUMMARY},
         seconds=seconds,
         bytes_sent={name: used.bytes_sent for name, used in use.items()},
@@ -83,10 +82,7 @@ def distributed_result(
 
 
 def result_of(
-    dataset: dict[str, Any],
-    config: TrainConfig,
-    processes: tuple[int, int, int, int],
-    **more: Any,
+    dataset: dict[str, Any], config: TrainConfig, processes: tuple[int, int, int, int], **more: Any
 ) -> dict[str, Any]:
     """The content of ``result.json``, for every kind of run.
 

@@ -7,12 +7,13 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.coordinator import Coordinator, Event, Limits
-from tutorial_lib.cluster.delivery import Delivery
-from tutorial_lib.cluster.homecoming import fetch_left, read_starts
+from tutorial_lib.cluster.delivery import Delivery, read_starts
+from tutorial_lib.cluster.homecoming import fetch_left
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
@@ -20,7 +21,8 @@ from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
-from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, Reporter, log_folder, own_run_folder, settings_of
+from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, own_run_folder, settings_of
 from tutorial_lib.job.layout import Layout, run_on_machines
 from tutorial_lib.job.result import distributed_result, result_of
 from tutorial_lib.job.source import DataSource
@@ -30,7 +32,6 @@ from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of
-from tutorial_lib.trainer.loop import EpochResult
 from tutorial_lib.trainer.placement import settle
 
 
@@ -64,15 +65,18 @@ def run_distributed(
         partition = source
         task_named(config.task).check(partition.manifest["dataset"])
         check_parts(partition.report.parts, len(cluster.machines), partition.folder)
-    else:
-        partition = _partition(source, config, len(cluster.machines), reporter)
+    else:  # the graph is forgotten: servers load their own parts, and it must not be in memory twice
+        partition = source.partition(_load(source, config, reporter), len(cluster.machines), reporter.say)
+        cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
+        reporter.say(f"{len(cluster.machines)} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
+    manifest = partition.manifest
     settings = settings_of(
         config,
-        partition.manifest["dataset"]["name"],
-        partition.manifest["fingerprint"],
+        manifest["dataset"]["name"],
+        manifest["fingerprint"],
         machines=len(cluster.machines),
         trainers=layout.trainers,
-        partition=partition.manifest["files"]["node_map.npy"]["sha256"][:16],
+        partition=manifest["files"]["node_map.npy"]["sha256"][:16],
     )
     if keep.resume and read_starts(out):  # that one was killed: the newest checkpoint may be on its machines
         with own_run_folder(out):
@@ -83,12 +87,10 @@ def run_distributed(
     with cluster, EventLog(out, reporter, resume=keep.resume) as log:
         job = {"description": settings, "checkpoint_every": keep.every, "resume": keep.resume, "device": layout.device}
         plan = _plan(partition, cluster, layout, config, out, job)
-
-        def deliver(folder: str) -> Delivery:
-            return Delivery.of_run(partition.folder, plan, folder, out)
-
-        options = {"limits": limits, "on_start": on_start}
-        coordinator, home = run_on_machines(cluster, plan, layout, out, log.write, deliver, **options)
+        deliver = partial(Delivery.of_run, partition.folder, plan, out=out)
+        coordinator, home = run_on_machines(
+            cluster, plan, layout, out, log.write, deliver, limits=limits, on_start=on_start
+        )
     result = distributed_result(partition, config, coordinator, time.time() - start, log.earlier, resumed)
     write_json(out / "result.json", result)
     home.check()
@@ -105,22 +107,6 @@ def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Datase
     return dataset
 
 
-def _partition(source: DataSource, config: TrainConfig, parts: int, reporter: Reporter) -> Partition:
-    """Load and cut; the graph is forgotten: servers load their own parts, and it must not be in memory twice."""
-    partition = source.partition(_load(source, config, reporter), parts, reporter.say)
-    report = partition.report
-    reporter.say(f"{parts} part(s), {report.edge_cut_share:.1%} of the edges cut, train nodes {report.train_nodes}")
-    return partition
-
-
-def _shm_of_trainers(partition: Partition, config: TrainConfig) -> int:
-    """Bytes that trainers add to /dev/shm: rows of each layer's evaluation, and learned rows with their optimiser."""
-    widths = [*[config.hidden_size] * (len(config.fanouts) - 1), partition.manifest["dataset"]["num_classes"]]
-    if config.task == "embedding":
-        widths.append(3 * config.embedding_size + 1)
-    return 4 * sum(partition.report.nodes) * sum(widths)
-
-
 def _plan(
     partition: Partition, cluster: Cluster, layout: Layout, config: TrainConfig, out: Path, more: dict[str, Any]
 ) -> JobPlan:
@@ -128,6 +114,9 @@ def _plan(
     ip_config, job = out / "ip_config.txt", out / "job.json"
     write_ip_config(ip_config, cluster.machines)
     write_json(job, {"train": config.to_dict(), "partition": str(partition.folder), "out": str(out), **more})
+    # Values that trainers add to /dev/shm for each node: each layer's evaluation, learned rows with their optimiser.
+    values = config.hidden_size * (len(config.fanouts) - 1) + partition.manifest["dataset"]["num_classes"]
+    values += 3 * config.embedding_size + 1 if config.task == "embedding" else 0
     return layout.plan(
         cluster,
         command=[sys.executable, "-m", "tutorial_lib.trainer", str(job)],
@@ -137,7 +126,7 @@ def _plan(
         cwd=str(Path(__file__).resolve().parents[2] if layout.real is None else out),
         env={"TUTORIAL_SEED": str(config.seed), **large_pages()},
         # In a container the host's /dev/shm has 64 MB; that of an emulated machine is its own.
-        shm_of_trainers=_shm_of_trainers(partition, config) if isinstance(cluster, LocalCluster) else 0,
+        shm_of_trainers=4 * sum(partition.report.nodes) * values if isinstance(cluster, LocalCluster) else 0,
     )
 
 
@@ -177,12 +166,8 @@ def run_single(
 
         write_json(out / "job.json", {"train": config.to_dict(), "out": str(out), "description": settings})
         saver = Checkpoints(out / "checkpoint", settings, keep.every, keep.resume, emit)
-
-        def report(epoch: EpochResult) -> None:
-            emit("epoch", score=epoch.score, **epoch.to_dict())
-
         try:
-            trained = train_single(dataset, config, report, emit=emit, saver=saver, place=place)
+            trained = train_single(dataset, config, emit=emit, saver=saver, place=place)
         except FloatingPointError as error:
             raise JobError(str(error)) from None
         export_weights(trained.model, config.to_dict(), out / "checkpoint")

@@ -7,6 +7,8 @@ A layer computes, for a node v of type t,
 All weights of a layer take part in every step, also where a batch has no edge of a relation: then the mean is zero,
 and so is the gradient. DDP would wait for a weight that takes no part.
 """
+# dgl.function makes its functions when it is imported.
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
@@ -88,10 +90,8 @@ class RGCN(nn.Module):
         target: the type of nodes to classify.
         feature_sizes: width of the features of each type that has some; they are projected to ``in_size``.
         in_size: width of the rows that are learned for all other types.
-        hidden_size, out_size: width of the hidden layers; number of classes.
-        num_layers: the same as the number of sampled hops.
-        dropout: share of hidden values set to 0 while training.
-        bases: see ``RelationalLayer``.
+        out_size: number of classes.
+        num_layers, dropout, bases: as in ``sage.GraphSAGE`` and in ``RelationalLayer``.
     """
 
     def __init__(

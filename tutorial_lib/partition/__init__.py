@@ -14,7 +14,7 @@ How it comes about::
     build.partition_dataset
       memory.choose_method              how much memory each method would need; auto: metis if it fits, or multilevel
       dgl.distributed.partition_graph   metis, and random, where DGL's way fits: cut and write in one call
-      build.assign                      elsewhere: the part of each node, by
+      methods.assign                    elsewhere: the part of each node, by
         multilevel                        clustering -> a small graph -> grow parts -> refine on the way back
         streaming                         one node after the other, where its neighbours are
       split.write_parts                 and the files, one part at a time
@@ -24,9 +24,10 @@ How it comes about::
 """
 
 from tutorial_lib.files import graph_name_of
-from tutorial_lib.partition.build import FORMAT_VERSION, assign, dataset_description, partition_dataset
+from tutorial_lib.partition.build import FORMAT_VERSION, dataset_description, partition_dataset
 from tutorial_lib.partition.folder import Partition, load_partition_folder
 from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method, estimate_peak, parse_memory
+from tutorial_lib.partition.methods import assign
 from tutorial_lib.partition.report import PartitionReport, TypedReport, count_partition
 from tutorial_lib.partition.split import write_parts
 

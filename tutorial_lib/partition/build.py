@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from tutorial_lib.compat.reproducible import fixed_fresh_memory
+from tutorial_lib.compat.heap import fixed_fresh_memory
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of, new_folder, output_to, write_json
-from tutorial_lib.partition.adjacency import undirected
-from tutorial_lib.partition.balance import masses
 from tutorial_lib.partition.folder import Partition, checksums_of, load_partition_folder
 from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method
-from tutorial_lib.partition.multilevel import multilevel
+from tutorial_lib.partition.methods import Say, assign, cannot_cut, check_no_empty_part
 from tutorial_lib.partition.report import count_partition
 from tutorial_lib.partition.split import NODE_TYPE, write_parts
-from tutorial_lib.partition.streaming import streaming
-from tutorial_lib.partition.types import balance_of, joined, part_of_original, type_counts
-
-if TYPE_CHECKING:
-    import dgl
+from tutorial_lib.partition.types import balance_of, part_of_original, type_counts
 
 FORMAT_VERSION = 1
-Say = Callable[[str], None]
-OURS = {"multilevel": multilevel, "streaming": streaming}
 
 
 def dataset_description(dataset: Dataset) -> dict[str, Any]:
@@ -110,38 +101,46 @@ def _settled(wanted: dict[str, Any], method: str) -> dict[str, Any]:
 def _reuse(out: Path, wanted: dict[str, Any], progress: Say) -> Partition:
     """The partition in ``out`` if it is the wanted one; ``auto`` takes what any of its methods has made."""
     found = load_partition_folder(out)
-    method = wanted["method"]
-    if method == AUTO and found.manifest.get("method") in PREFERENCE:
-        method = found.manifest["method"]
+    made = found.manifest.get("method")
+    method = made if wanted["method"] == AUTO and made in PREFERENCE else wanted["method"]
+    problem = ""
     if any(found.manifest.get(key) != value for key, value in _settled(wanted, method).items()):
-        raise InputError(
-            f"{out} holds a partition of other data or with other options", "Remove it, or choose another --out."
-        )
-    if graphbolt_problem() is None and not found.has_graphbolt:
-        raise InputError(
-            f"{out} was made without GraphBolt's files, which are needed here", "Remove it, or choose another --out."
-        )
+        problem = "holds a partition of other data or with other options"
+    elif graphbolt_problem() is None and not found.has_graphbolt:
+        problem = "was made without GraphBolt's files, which are needed here"
+    if problem:
+        raise InputError(f"{out} {problem}", "Remove it, or choose another --out.")
     progress(f"reusing {out}")
     return Partition(out, found.manifest, reused=True)
 
 
 def _write_partition(dataset: Dataset, wanted: dict[str, Any], choice: Choice, out: Path, progress: Say) -> Partition:
+    graph, parts, method = dataset.graph, wanted["parts"], wanted["method"]
     out.parent.mkdir(parents=True, exist_ok=True)
     # Written beside and renamed: a folder with the final name is always complete.
     temporary = new_folder(out.parent, f".{out.name}-")
     try:
-        name, parts, method = graph_name_of(dataset.name), wanted["parts"], wanted["method"]
-        progress(f"cutting {dataset.graph.num_edges():,} edges into {parts} part(s) ({method})")
+        name = graph_name_of(dataset.name)
+        progress(f"cutting {graph.num_edges():,} edges into {parts} part(s) ({method})")
         if choice.by_dgl:
             part_of = _by_dgl(dataset, name, wanted, temporary)
         else:
-            part_of = _by_us(dataset, name, wanted, temporary, progress)
+
+            def say(text: str) -> None:
+                progress(text)
+                with (temporary / "partition.log").open("a") as log:
+                    print(text, file=log)
+
+            train_mask = graph.ndata["train_mask"].numpy() if wanted["balance_train"] else None
+            assigned = assign(graph, parts, method, train_mask=train_mask, seed=wanted["seed"], progress=say)
+            write_parts(graph, assigned, parts, name, method, temporary, say)
+            part_of = {NODE_TYPE: torch.from_numpy(assigned)}
         progress("counting the cut and writing checksums")
         report = count_partition(part_of, dataset, parts, method)
         manifest = {
             **wanted,
             "graph_name": name,
-            **({"types": type_counts(dataset.graph)} if dataset.is_heterogeneous else {}),
+            **({"types": type_counts(graph)} if dataset.is_heterogeneous else {}),
             "dataset": dataset_description(dataset),
             "report": asdict(report),
             "files": checksums_of(temporary),
@@ -158,115 +157,40 @@ def _write_partition(dataset: Dataset, wanted: dict[str, Any], choice: Choice, o
     return Partition(out, manifest)
 
 
-def _by_us(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path, progress: Say) -> torch.Tensor:
-    """Cut and write with this package, a part at a time; the part of each node, int64 (N,)."""
-
-    def say(text: str) -> None:
-        progress(text)
-        with (folder / "partition.log").open("a") as log:
-            print(text, file=log)
-
-    graph, parts, method = dataset.graph, wanted["parts"], wanted["method"]
-    train_mask = graph.ndata["train_mask"].numpy() if wanted["balance_train"] else None
-    part_of = assign(graph, parts, method, train_mask=train_mask, seed=wanted["seed"], progress=say)
-    write_parts(graph, part_of, parts, name, method, folder, say)
-    return torch.from_numpy(part_of)
-
-
-def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -> Any:
+def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -> dict[str, torch.Tensor]:
     """Cut and write with ``partition_graph``, in both of its formats where there are both.
 
     Returns:
-        The part of each node, int64 (N,); by type, if there are several.
+        By type of nodes, the part of each node: int64 (N,).
     """
     import dgl
 
-    if wanted["method"] == "random":
+    graph, parts, method = dataset.graph, wanted["parts"], wanted["method"]
+    if method == "random":
         dgl.seed(wanted["seed"])
-    hetero = dataset.is_heterogeneous
     balance = None
-    if wanted["balance_train"] and wanted["method"] == "metis":
-        balance = balance_of(dataset) if hetero else dataset.graph.ndata["train_mask"]
+    if wanted["balance_train"] and method == "metis":
+        balance = balance_of(dataset) if dataset.is_heterogeneous else graph.ndata["train_mask"]
     with output_to(folder / "partition.log"), fixed_fresh_memory():
         try:
-            node_map, edge_map = dgl.distributed.partition_graph(
-                dataset.graph,
+            maps = dgl.distributed.partition_graph(
+                graph,
                 name,
-                wanted["parts"],
+                parts,
                 str(folder),
-                part_method=wanted["method"],
+                part_method=method,
                 balance_ntypes=balance,
                 return_mapping=True,
                 use_graphbolt=graphbolt_problem() is None,
             )
         except (dgl.DGLError, IndexError, KeyError, RuntimeError) as error:  # the last three: a part is empty
-            reason = str(error).strip() or type(error).__name__
-            raise InputError(
-                f"{wanted['method']} could not cut {dataset.graph.num_nodes()} nodes into {wanted['parts']} parts: "
-                f"{reason.splitlines()[-1]}",
-                remedy_for(wanted["method"]),
-            ) from error
-    graph = dataset.graph
-    np.save(folder / "node_map.npy", joined(node_map, graph.ntypes) if hetero else node_map.numpy())
-    np.save(folder / "edge_map.npy", joined(edge_map, graph.canonical_etypes) if hetero else edge_map.numpy())
-    part_of = part_of_original(folder / f"{name}.json", node_map if hetero else {NODE_TYPE: node_map})
-    if hetero:
-        return part_of
-    check_no_empty_part(part_of[NODE_TYPE].numpy(), wanted["parts"], wanted["method"])
-    return part_of[NODE_TYPE]
-
-
-def assign(
-    graph: dgl.DGLGraph,
-    parts: int,
-    method: str,
-    *,
-    train_mask: np.ndarray | None = None,
-    seed: int = 0,
-    progress: Say = lambda _text: None,
-) -> np.ndarray:
-    """The part of each node, where DGL does not decide it: int64 (N,), 0 to parts - 1; equal arguments, equal parts.
-
-    Args:
-        method: ``multilevel``, ``streaming`` or ``random``.
-        train_mask: bool (N,): give each part the same number of these nodes too. ``random`` needs no help with that.
-
-    Raises:
-        InputError: unknown method, or a part would stay empty.
-    """
-    n = graph.num_nodes()
-    if parts == 1:
-        return np.zeros(n, np.int64)
-    if method == "random":
-        part_of = _random(n, parts, seed)
-    elif method in OURS:
-        progress("collecting the neighbours of each node")
-        adjacency = undirected(graph)
-        part_of = OURS[method](adjacency, masses(n, train_mask), parts, seed, progress)
-    else:
-        raise InputError(f"unknown partition method {method!r}", f"Known: {', '.join(OURS)}, random.")
-    check_no_empty_part(part_of, parts, method)
-    return part_of.astype(np.int64, copy=False)
-
-
-def check_no_empty_part(part_of: np.ndarray, parts: int, method: str) -> None:
-    """Raise an InputError if a part has no node: DGL's servers cannot serve it."""
-    empty = np.flatnonzero(np.bincount(part_of, minlength=parts) == 0)
-    if len(empty):
-        raise InputError(
-            f"{method} could not cut {len(part_of)} nodes into {parts} parts: part {empty[0]} has no node",
-            remedy_for(method),
-        )
-
-
-def remedy_for(method: str) -> str:
-    """What to do when a method cannot fill the parts."""
-    return "Try fewer parts." if method == "random" else "Try fewer parts, or --method random."
-
-
-def _random(n: int, parts: int, seed: int) -> np.ndarray:
-    """The draw of ``partition_graph``, so that the seed means the same whoever writes the parts."""
-    import dgl
-
-    dgl.seed(seed)
-    return dgl.random.choice(parts, n).numpy()
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            raise cannot_cut(graph.num_nodes(), parts, method, reason) from error
+    if not dataset.is_heterogeneous:
+        maps = [{kind: new} for kind, new in zip((NODE_TYPE, graph.canonical_etypes[0]), maps, strict=True)]
+    for of, new, kinds in zip(("node", "edge"), maps, (graph.ntypes, graph.canonical_etypes), strict=True):
+        np.save(folder / f"{of}_map.npy", np.concatenate([new[kind].numpy() for kind in kinds]))
+    part_of = part_of_original(folder / f"{name}.json", maps[0])
+    if not dataset.is_heterogeneous:
+        check_no_empty_part(part_of[NODE_TYPE].numpy(), parts, method)
+    return part_of

@@ -13,11 +13,12 @@ Size-constrained Clustering").
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
 
-from tutorial_lib.partition.adjacency import BLOCK, Adjacency, offsets
+from tutorial_lib.partition.adjacency import BLOCK, blocks, drop_loops, offsets
 
 BLOCKS_PER_ROUND = 32  # a node sees the moves of all blocks before its own: the more blocks, the fewer oscillations
 FEW = 0.01  # a round that moves a smaller share of the nodes is the last one
@@ -25,7 +26,7 @@ MINE, DICE = 0.5, 0.4  # less than one link: they only decide between equals, fi
 
 
 def cluster(
-    adjacency: Adjacency,
+    graph: sp.csr_array,
     size: np.ndarray,
     limit: float,
     rounds: int,
@@ -39,45 +40,40 @@ def cluster(
         limit: no cluster gets larger; a single node may be.
         rounds: at most so many passes over the graph.
     """
-    label = np.arange(adjacency.num_nodes, dtype=np.int32)
-    total = size.astype(np.float64)
+    n = len(size)
+    label, total = np.arange(n, dtype=np.int32), size.astype(np.float64)
     for number in range(1, rounds + 1):
-        progress(f"clustering {adjacency.num_nodes:,} nodes, round {number} of at most {rounds}")
+        progress(f"clustering {n:,} nodes, round {number} of at most {rounds}")
         moved = 0
-        for nodes in adjacency.blocks(rng.permutation(adjacency.num_nodes), BLOCKS_PER_ROUND):
-            wish = _favourite(adjacency, nodes, label, size, total, limit, rng)
-            moved += _move(nodes, wish, label, size, total, limit)
-        if moved < FEW * adjacency.num_nodes:
+        for nodes in blocks(graph, rng.permutation(n), BLOCKS_PER_ROUND):
+            votes = graph[nodes] @ _membership(label, n)
+            count = np.diff(votes.indptr)
+            row = np.repeat(np.arange(len(nodes)), count)
+            mine = votes.indices == label[nodes][row]
+            allowed = mine | (total[votes.indices] + size[nodes][row] <= limit)
+            score = np.where(allowed, votes.data + MINE * mine + DICE * rng.random(len(row)), -1.0)
+            some = count > 0
+            best = np.maximum.reduceat(score, votes.indptr[:-1][some]) if some.any() else score
+            chosen = allowed & (score == np.repeat(best, count[some]))
+            wish = label[nodes]
+            wish[row[chosen]] = votes.indices[chosen]
+            moved += _grant(nodes, wish, label, size, total, limit)
+        if moved < FEW * n:
             break
-    _pack_lonely(adjacency, label, size, limit)
+    # Nodes without a link are packed together: nobody would take them, and the graph would never get small.
+    lonely = np.flatnonzero(np.diff(graph.indptr) == 0)
+    _, first, basket = np.unique(np.cumsum(size[lonely]) // (limit / 4), return_index=True, return_inverse=True)
+    label[lonely] = lonely[first][basket]
     return np.unique(label, return_inverse=True)[1].astype(np.int32)
 
 
-def _favourite(
-    adjacency: Adjacency,
-    nodes: np.ndarray,
-    label: np.ndarray,
-    size: np.ndarray,
-    total: np.ndarray,
-    limit: float,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """The label with the most links among those that still have room, for each node of a block."""
-    votes = _sum_by_label(*adjacency.rows(nodes), label, len(label))
-    count = np.diff(votes.indptr)
-    row = np.repeat(np.arange(len(nodes)), count)
-    mine = votes.indices == label[nodes][row]
-    allowed = mine | (total[votes.indices] + size[nodes][row] <= limit)
-    score = np.where(allowed, votes.data + MINE * mine + DICE * rng.random(len(row)), -1.0)
-    some = count > 0
-    best = np.maximum.reduceat(score, votes.indptr[:-1][some]) if some.any() else score
-    chosen = allowed & (score == np.repeat(best, count[some]))
-    wish = label[nodes]
-    wish[row[chosen]] = votes.indices[chosen]
-    return wish
+def _membership(label: np.ndarray, count: int) -> sp.csr_array:
+    """(N, count): row v has a one in the column of node v's label."""
+    n = len(label)
+    return sp.csr_array((np.ones(n, np.int32), label, np.arange(n + 1, dtype=np.int32)), shape=(n, count))
 
 
-def _move(
+def _grant(
     nodes: np.ndarray, wish: np.ndarray, label: np.ndarray, size: np.ndarray, total: np.ndarray, limit: float
 ) -> int:
     """Grant the wishes of a block, label by label until it is full; the number of nodes that moved."""
@@ -95,49 +91,23 @@ def _move(
     return len(movers)
 
 
-def _pack_lonely(adjacency: Adjacency, label: np.ndarray, size: np.ndarray, limit: float) -> None:
-    """Put nodes without a link together: nobody would take them, and the graph would never get small."""
-    lonely = np.flatnonzero(np.diff(adjacency.indptr) == 0)
-    basket = np.cumsum(size[lonely]) // (limit / 4)
-    _, first, number = np.unique(basket, return_index=True, return_inverse=True)
-    label[lonely] = lonely[first][number]
-
-
-def contract(adjacency: Adjacency, label: np.ndarray) -> Adjacency:
+def contract(graph: sp.csr_array, label: np.ndarray) -> sp.csr_array:
     """The graph of the clusters: one node per label, links between two clusters added up, none inside.
 
-    Works through the clusters in blocks. The entries of a cluster's members, one after the other, are the entries of
-    the cluster; only the ends have to be renamed and the duplicates added up.
+    It is PᵀAP for the membership P, a block of clusters at a time. The rows of a cluster's members, one after the
+    other, are the row of the cluster; so only the ends have to be renamed and the duplicates added up.
     """
     count = int(label.max()) + 1
     order = np.argsort(label, kind="stable")
-    first_member = offsets(np.bincount(label, minlength=count))
-    entries = offsets(np.diff(adjacency.indptr)[order])[first_member]
+    first = offsets(np.bincount(label, minlength=count))
+    entries = offsets(np.diff(graph.indptr)[order])[first]
     cuts = np.searchsorted(entries, np.arange(0, entries[-1], 2 * BLOCK)[1:])
-    degrees, neighbours, weights = [], [], []
-    for begin, end in _stretches(np.unique(np.concatenate([[0], cuts, [count]]))):
-        members = first_member[begin : end + 1]
-        indptr, neighbour, weight = adjacency.rows(order[members[0] : members[-1]])
-        merged = _sum_by_label(indptr[members - members[0]], neighbour, weight, label, count)
-        row = np.repeat(np.arange(end - begin), np.diff(merged.indptr))
-        outside = merged.indices != row + begin
-        degrees.append(np.bincount(row[outside], minlength=end - begin))
-        neighbours.append(merged.indices[outside])
-        weights.append(merged.data[outside])
-    return Adjacency(offsets(np.concatenate(degrees)), np.concatenate(neighbours), np.concatenate(weights))
-
-
-def _stretches(cuts: np.ndarray) -> list[tuple[int, int]]:
-    return list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
-
-
-def _sum_by_label(
-    indptr: np.ndarray, neighbour: np.ndarray, weight: np.ndarray | None, label: np.ndarray, width: int
-) -> sp.csr_array:
-    """Rename the ends of links to their labels and add up equal ones: (rows x nodes) times (nodes x labels)."""
-    n = len(label)
-    if weight is None:
-        weight = np.ones(len(neighbour), np.int32)
-    rows = sp.csr_array((weight, neighbour, indptr.astype(np.int32)), shape=(len(indptr) - 1, n))
-    one_hot = sp.csr_array((np.ones(n, np.int32), label, np.arange(n + 1, dtype=np.int32)), shape=(n, width))
-    return rows @ one_hot
+    cuts = np.unique(np.concatenate([[0], cuts, [count]])).tolist()
+    done = []
+    for begin, end in pairwise(cuts):
+        rows = graph[order[first[begin] : first[end]]]
+        ends = rows.indptr[first[begin : end + 1] - first[begin]]
+        shape = (end - begin, len(label))
+        done.append(sp.csr_array((rows.data, rows.indices, ends), shape=shape) @ _membership(label, count))
+        drop_loops(done[-1], begin)
+    return sp.vstack(done, format="csr")

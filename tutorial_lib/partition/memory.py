@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 PREFERENCE = ("metis", "multilevel")
-METHODS = (*PREFERENCE, "streaming", "random")
-BY_DGL = ("metis", "random")  # ours cut graphs with one type of nodes only
+# Each method, and who writes its parts, in the order in which they are tried: True for DGL, which also takes graphs
+# with several types; False for this package.
+WRITERS = {"metis": (True,), "multilevel": (False,), "streaming": (False,), "random": (True, False)}
+METHODS = tuple(WRITERS)
 SHARE_OF_FREE = 0.8  # of the memory that is free, when the user names no limit
 
 LIBRARIES = 0.6e9  # bytes: Python, torch, DGL
@@ -91,17 +93,13 @@ def estimate_peak(graph: dgl.DGLGraph, parts: int, method: str, *, by_dgl: bool)
         by_dgl: ``partition_graph`` does the work; False: this package does.
     """
     edges, n = graph.num_edges(), graph.num_nodes()
-    frames = [graph.nodes[name].data for name in graph.ntypes]
-    frames += [graph.edges[relation].data for relation in graph.canonical_etypes]
-    tensors = [value for frame in frames for _, value in frame.items()]
-    data = sum(value.element_size() * value.numel() for value in tensors)
+    frames = [*(graph.nodes[name] for name in graph.ntypes), *(graph.edges[name] for name in graph.canonical_etypes)]
+    data = sum(value.element_size() * value.numel() for frame in frames for _, value in frame.data.items())
     if by_dgl:
         return int(LIBRARIES + DGL_SPLIT * edges + 2 * data)
     cut = CUT.get(method, 1) * (1 - 1 / parts)
     part = (edges * (1 + cut) * PART + data) / parts
-    cutting = 0
-    if method in CUT:
-        cutting = edges * (CLUSTERS if is_symmetric(graph) else CLUSTERS_ONE_WAY)
+    cutting = edges * (CLUSTERS if is_symmetric(graph) else CLUSTERS_ONE_WAY) if method in CUT else 0
     return int(LIBRARIES + INPUT * edges + data + (NODE + parts) * n + max(cutting, RENUMBER * edges, part))
 
 
@@ -119,37 +117,30 @@ def choose_method(graph: dgl.DGLGraph, parts: int, method: str = AUTO, max_memor
         raise InputError(f"unknown partition method {method!r}", f"Known: {AUTO}, {', '.join(METHODS)}.")
     limit = parse_memory(max_memory) or memory_for_us()
     asked = PREFERENCE if method == AUTO else (method,)
-    if not graph.is_homogeneous:
-        asked = BY_DGL[:1] if method == AUTO else asked
-        if asked[0] not in BY_DGL:
-            text = f"method {asked[0]} cuts graphs with one type of nodes only, this one has several"
-            raise InputError(text, "Choose --method metis or random, which DGL does, or leave it at auto.")
-    too_large = []
-    for name in asked:
-        for by_dgl in _writers(name, one_type=graph.is_homogeneous):
-            peak = estimate_peak(graph, parts, name, by_dgl=by_dgl)
-            if peak <= limit:
-                instead = f"; {', '.join(too_large)} would be needed" if too_large else ""
-                reason = f"method {name}: about {_gb(peak)} of {_gb(limit)} memory{instead}"
-                return Choice(name, by_dgl, reason)
-        too_large.append(f"{name} about {_gb(peak)}")
+    ways = [(name, by_dgl) for name in asked for by_dgl in WRITERS[name] if by_dgl or graph.is_homogeneous]
+    if not ways:
+        text = f"method {method} cuts graphs with one type of nodes only, this one has several"
+        raise InputError(text, "Choose --method metis or random, which DGL does, or leave it at auto.")
+    too_large: dict[str, str] = {}
+    for name, by_dgl in ways:
+        peak = estimate_peak(graph, parts, name, by_dgl=by_dgl)
+        if peak <= limit:
+            instead = ", ".join(text for other, text in too_large.items() if other != name)
+            instead = f"; {instead} would be needed" if instead else ""
+            return Choice(name, by_dgl, f"method {name}: about {_gb(peak)} of {_gb(limit)} memory{instead}")
+        too_large[name] = f"{name} about {_gb(peak)}"
+    remedy = "Raise --max-memory, use more parts, or a computer with more memory."
+    if method != AUTO and graph.is_homogeneous:  # with several types, both methods need the same
+        fitting = (
+            name for name, (*_, last) in WRITERS.items() if estimate_peak(graph, parts, name, by_dgl=last) <= limit
+        )
+        if other := next(fitting, None):
+            remedy = f"Choose --method {other}, or raise --max-memory."
     raise InputError(
-        f"partitioning into {parts} part(s) does not fit in {_gb(limit)} of memory: {', '.join(too_large)} needed",
-        _remedy(graph, parts, limit, method),
+        f"partitioning into {parts} part(s) does not fit in {_gb(limit)} of memory: "
+        f"{', '.join(too_large.values())} needed",
+        remedy,
     )
-
-
-def _writers(method: str, *, one_type: bool) -> tuple[bool, ...]:
-    """Whether DGL can do it, whether this package can; in the order in which they are tried."""
-    return {"metis": (True,), "random": (True, False) if one_type else (True,)}.get(method, (False,))
-
-
-def _remedy(graph: dgl.DGLGraph, parts: int, limit: int, method: str) -> str:
-    others = METHODS if graph.is_homogeneous else ()  # with several types, both methods need the same
-    more = [name for name in others if estimate_peak(graph, parts, name, by_dgl=name == "metis") <= limit]
-    if more and method != AUTO:
-        return f"Choose --method {more[0]}, or raise --max-memory."
-    return "Raise --max-memory, use more parts, or a computer with more memory."
 
 
 def _gb(count: float) -> str:

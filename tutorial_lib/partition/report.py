@@ -59,36 +59,33 @@ def count_partition(
     graph = dataset.graph
     owner_of = {graph.ntypes[0]: part_of} if isinstance(part_of, torch.Tensor) else part_of
     halo = {name: torch.zeros((parts, graph.num_nodes(name)), dtype=torch.bool) for name in graph.ntypes}
-    edges_of = {key_of(relation): torch.zeros(parts, dtype=torch.int64) for relation in graph.canonical_etypes}
-    cut_of = dict.fromkeys(edges_of, 0)
+    edges_of, cut_of = {}, {}
     for relation in graph.canonical_etypes:
+        key = key_of(relation)
+        edges_of[key], cut_of[key] = torch.zeros(parts, dtype=torch.int64), 0
         src, dst = graph.edges(order="eid", etype=relation)
         for start, end in zip(src.split(PIECE), dst.split(PIECE), strict=True):
             owner = owner_of[relation[2]][end]
             cut = owner_of[relation[0]][start] != owner
             halo[relation[0]][owner[cut], start[cut]] = True
-            edges_of[key_of(relation)] += torch.bincount(owner, minlength=parts)
-            cut_of[key_of(relation)] += int(cut.sum())
+            edges_of[key] += torch.bincount(owner, minlength=parts)
+            cut_of[key] += int(cut.sum())
     nodes_of = {name: torch.bincount(owner_of[name], minlength=parts) for name in graph.ntypes}
     train = owner_of[dataset.target][dataset.target_data["train_mask"]]
     sums = {
         "parts": parts,
         "method": method,
-        "nodes": sum(nodes_of.values()).tolist(),
-        "edges": sum(edges_of.values()).tolist(),
+        "nodes": torch.stack([*nodes_of.values()]).sum(dim=0).tolist(),
+        "edges": torch.stack([*edges_of.values()]).sum(dim=0).tolist(),
         "train_nodes": torch.bincount(train, minlength=parts).tolist(),
-        "halo_nodes": sum(kind.sum(dim=1) for kind in halo.values()).tolist(),
+        "halo_nodes": torch.stack([kind.sum(dim=1) for kind in halo.values()]).sum(dim=0).tolist(),
         "edge_cut": sum(cut_of.values()),
         "edge_cut_share": sum(cut_of.values()) / graph.num_edges(),
     }
     if not dataset.is_heterogeneous:
         return PartitionReport(**sums)
-    return TypedReport(
-        **sums,
-        nodes_of={name: count.tolist() for name, count in nodes_of.items()},
-        edges_of={name: count.tolist() for name, count in edges_of.items()},
-        edge_cut_of=cut_of,
-    )
+    nodes_of, edges_of = ({name: count.tolist() for name, count in of.items()} for of in (nodes_of, edges_of))
+    return TypedReport(**sums, nodes_of=nodes_of, edges_of=edges_of, edge_cut_of=cut_of)
 
 
 def key_of(relation: tuple[str, str, str]) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -43,11 +43,6 @@ def type_counts(graph: dgl.DGLGraph) -> dict[str, dict[str, int]]:
         "nodes": {name: graph.num_nodes(name) for name in graph.ntypes},
         "edges": {key_of(relation): graph.num_edges(relation) for relation in graph.canonical_etypes},
     }
-
-
-def joined(maps: Mapping[Any, torch.Tensor], order: list[Any]) -> np.ndarray:
-    """The maps of all types, one after the other."""
-    return np.concatenate([maps[name].numpy() for name in order])
 
 
 def taken_apart(joined_map: np.ndarray, counts: Mapping[str, int]) -> dict[str, np.ndarray]:

@@ -1,29 +1,22 @@
 """One machine, many processes: start ranks, bring home what they return, print or raise, and leave nothing behind.
 
-Needs torch and the standard library only, on Linux.
+    ranks      spawn, fork: torch starts the ranks; wait, stop, collect           (in the parent)
+    child      its output, life line and process group, then the user's function  (in a rank)
+    failures   how a failed rank is told
+    forking    may this process fork now, and what to do before: fork_safety, fix_openmp, prepare_mp
+    devices    which device and how many threads for each rank
 
-spawn / fork            start the ranks, collect, stop                    (runner.py, in the parent)
-  └─ torch's start_processes, a fresh interpreter or a copy of this process
-       └─ rank_main     output, life line, process group, fn(rank, ...)   (child.py, in the rank)
-  └─ Payload            what must be pickled, and how it travels          (passing.py)
-  └─ wait, failure_of   what the ranks report; the first failure; stop    (collecting.py, in the parent)
-fix_openmp, prepare_mp  what to do before a fork                           (openmp.py)
-fork_safety             may this process fork now, and why                 (safety.py)
-device_plan             which device and how many threads for each rank    (devices.py)
-pss_of                  what a process really adds to the used memory      (memory.py)
+Needs torch and the standard library only, on Linux.
 """
 
 from tutorial_lib.processes.devices import DevicePlan, device_plan
 from tutorial_lib.processes.failures import RankFailed, RanksTimedOut
-from tutorial_lib.processes.memory import pss_of
-from tutorial_lib.processes.openmp import fix_openmp, prepare_mp
-from tutorial_lib.processes.runner import fork, spawn
-from tutorial_lib.processes.safety import ForkSafety, OpenMPRuntime, fork_safety
+from tutorial_lib.processes.forking import ForkSafety, fix_openmp, fork_safety, prepare_mp
+from tutorial_lib.processes.ranks import fork, spawn
 
 __all__ = [
     "DevicePlan",
     "ForkSafety",
-    "OpenMPRuntime",
     "RankFailed",
     "RanksTimedOut",
     "device_plan",
@@ -31,6 +24,5 @@ __all__ = [
     "fork",
     "fork_safety",
     "prepare_mp",
-    "pss_of",
     "spawn",
 ]

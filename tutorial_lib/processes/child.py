@@ -1,8 +1,7 @@
 """What runs inside a rank: its output, its life line, its process group, then the user's function.
 
-The rank writes its report (VALUE, ERROR or EXIT, then a pickle) to a file and tells its parent over a pipe that it is
-there. After VALUE it waits for an answer: all ranks have returned. Only then it ends, so that a rank which is through
-never looks like one that died.
+A rank writes what its function returned or raised to its report, and waits until all have returned before it ends, so
+that one which is through never looks to its peers like one that died.
 """
 
 from __future__ import annotations
@@ -11,31 +10,76 @@ import contextlib
 import ctypes
 import faulthandler
 import fcntl
+import io
+import multiprocessing
 import os
 import pickle
+import re
 import signal
 import sys
+import time
 import traceback
+import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import util
-from multiprocessing.connection import Connection
+from multiprocessing import connection, util
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
-from tutorial_lib.processes.passing import Payload, SharedFile
+from tutorial_lib.errors import InputError
+from tutorial_lib.processes.failures import PEER_GONE
 
-VALUE, ERROR, EXIT = b"V", b"E", b"X"
+SETTLE = 0.3  # seconds that a rank whose peer has gone lets the cause be told first
 F_SETSIG, PR_SET_PDEATHSIG = 10, 1  # of Linux; Python does not name them
 
 
-@dataclass(frozen=True)
-class Ends:
-    """A rank's ends of its pipes, and the files that it writes."""
+class Call:
+    """A function and its arguments. A forked rank has them as they are, a spawned one gets pickles.
 
-    channel: Connection
-    lifeline: Connection
-    output: SharedFile
-    stacks: SharedFile
-    report: SharedFile
+    Pickled one by one, to name what cannot be; and unpickled only where the rank's output already goes home.
+    """
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.parts: list[Any] = [fn, *args]
+        self.pickles: list[bytes] = []
+        self.picklers: list[Any] = []  # they hold what they have pickled: it must exist until the rank has it
+
+    def load(self) -> list[Any]:
+        """The function, then its arguments."""
+        return [pickle.loads(one) for one in self.pickles] or self.parts
+
+    def __getstate__(self) -> dict[str, Any]:
+        name, pickles = getattr(self.parts[0], "__qualname__", repr(self.parts[0])), []
+        for number, value in enumerate(self.parts):
+            stream = io.BytesIO()
+            self.picklers.append(_Pickler(stream))
+            try:
+                self.picklers[-1].dump(value)
+            except InputError:
+                raise
+            except Exception as error:
+                what = f"argument {number - 1} of {name}, a {type(value).__qualname__},"
+                remedy = "Pass what is needed to make it (a path, a number) and make it in the rank; or use fork."
+                if number == 0:
+                    what, remedy = f"the function {name}", "Define it with def at the top level of a module."
+                raise InputError(f"{what} cannot be pickled ({type(error).__name__}: {error})", remedy) from error
+            pickles.append(stream.getvalue())
+        return {"pickles": pickles}
+
+
+class _Pickler(ForkingPickler):
+    def reducer_override(self, obj: Any) -> Any:
+        """Refuse what lives in a ``__main__`` that a fresh interpreter cannot run again: of Jupyter, or of ``-c``."""
+        if isinstance(obj, (type, types.FunctionType)) and obj.__module__ == "__main__":
+            main = sys.modules["__main__"]
+            if getattr(main, "__spec__", None) is None and not os.path.exists(getattr(main, "__file__", None) or ""):
+                raise InputError(
+                    f"{obj.__qualname__} is defined in a notebook cell (module __main__): "
+                    "a spawned process is a fresh interpreter and cannot import it",
+                    "Put it in a module, for example with %%writefile ranks.py, and import it from there; or use fork.",
+                )
+        return NotImplemented
 
 
 @dataclass(frozen=True)
@@ -43,74 +87,82 @@ class Plan:
     """What the ranks must know.
 
     Attributes:
+        port: where the parent keeps the store through which they meet.
         threads: OpenMP threads of each rank.
         backend: of the process group to make, or None.
         seconds: time limit of a collective.
-        ends: of rank 0, 1, ...
+        files: for each rank, those of its output, its stacks and its report; they have no names but these.
+        inherited: number of a socket that only the parent may hold, in a forked rank.
     """
 
+    call: Call
     world_size: int
     port: int
     threads: int
     backend: str | None
     seconds: float
-    payload: Payload
-    ends: list[Ends]
-
-    def environment(self, rank: int) -> dict[str, str]:
-        """What torchrun would set, so that ``init_process_group("gloo")`` needs no address.
-
-        TORCHELASTIC_USE_AGENT_STORE: every rank is a client of the parent's store; no rank has to bind a port.
-        """
-        return {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self.port),
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(self.world_size),
-            "LOCAL_WORLD_SIZE": str(self.world_size),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "OMP_NUM_THREADS": str(self.threads),
-            # Gloo would bind the address of the host name, which on a laptop may not even be reachable.
-            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-            "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo"),
-        }
+    files: list[list[str]]
+    inherited: int | None
 
 
 def rank_main(rank: int, plan: Plan) -> None:
     """Start of a rank, called by torch: forget the parent's signals and streams; call the function and report."""
-    ends = plan.ends[rank]
+    output, stacks, report = plan.files[rank]
     os.setsid()
-    end_with_parent(ends.lifeline.fileno())
+    end_with_parent()
+    if plan.inherited is not None:
+        os.close(plan.inherited)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    own_output(ends.output.number)
-    os.environ.update(plan.environment(rank))
-    faulthandler.register(signal.SIGUSR1, file=ends.stacks.number, all_threads=True)
-    kind, body = call(rank, plan)
-    flush_c()
-    with open(ends.report.number, "wb", closefd=False) as file:
-        file.write(kind + body)
-    with contextlib.suppress(OSError):  # if the parent has gone there is nobody to tell; the life line ends us
-        ends.channel.send_bytes(b"done")
-    if kind != VALUE:
-        flush_c()
-        os._exit(1)  # a normal exit would first wait for peers that wait for this rank
-    with contextlib.suppress(OSError, EOFError):
-        ends.channel.recv_bytes()
-    # multiprocessing ends DataLoader workers and calls this last. The kernel closes the connections, and no peer needs
-    # them. Not ``destroy_process_group``: with torch 2.2.1 it hung in 2 of about 50 runs of DDP over four ranks.
-    util.Finalize(None, end_at_once, exitpriority=-1000)
-
-
-def end_at_once() -> None:
-    """End with exit code 0, without the destructors of a normal exit."""
+    own_output(output)
+    os.environ.update(environment(rank, plan))
+    faulthandler.register(signal.SIGUSR1, file=os.open(stacks, os.O_WRONLY), all_threads=True)
+    returned, told = call(rank, plan)
+    with open(report, "wb") as file:
+        file.write(told)
+    if returned:
+        wait_until_all_have_returned(plan)
+        end: Any = util
+        end._exit_function()  # what multiprocessing does at a normal exit: ends DataLoader workers, calls finalizers
+    # At once: a normal exit would wait for peers that wait for this rank; and with torch 2.2.1 destroy_process_group
+    # hung in 2 of about 50 runs of DDP over four ranks. The kernel closes the connections.
     sys.stdout.flush()
     sys.stderr.flush()
     flush_c()
-    os._exit(0)
+    os._exit(0 if returned else 1)
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this rank's process group when the parent's end of a pipe closes.
+
+    PR_SET_PDEATHSIG, which torch has set, is taken back: it fires when the *thread* that started us ends, and ends us
+    before the kernel closes the pipe and kills our children too. A thread of ours that waits would not do: C code
+    that holds the interpreter lock could stop it. (Ranks forked later hold the other end too; they end first.)
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+    fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(parent.sentinel, F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    if connection.wait([parent.sentinel], 0):  # the parent had died before the kernel was asked
+        os._exit(1)
+
+
+def own_output(path: str) -> None:
+    """Send file descriptors 1 and 2 into a file; standard input is empty.
+
+    Fresh text streams pass on each line at once: in order with what C code writes, also before ``os._exit``.
+    """
+    for name, flags, numbers in ((path, os.O_WRONLY | os.O_APPEND, (1, 2)), (os.devnull, os.O_RDONLY, (0,))):
+        opened = os.open(name, flags)
+        for number in numbers:
+            os.dup2(opened, number)
+        os.close(opened)
+    sys.stdin = open(os.dup(0), encoding="utf-8")  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
 
 
 def flush_c() -> None:
@@ -118,49 +170,37 @@ def flush_c() -> None:
     ctypes.CDLL(None).fflush(None)
 
 
-def end_with_parent(lifeline: int) -> None:
-    """Let the kernel kill this rank's process group when the other end of a pipe closes.
-
-    PR_SET_PDEATHSIG, which torch has set, is taken back: it fires when the *thread* that started us ends, and ends us
-    before the kernel closes the pipe and kills our children too. A thread of ours that waits would not do: C code
-    that holds the interpreter lock could stop it.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
-    with contextlib.suppress(BlockingIOError):
-        if os.read(lifeline, 1) == b"":  # the parent had died before the kernel was asked
-            os._exit(1)
-
-
-def own_output(output: int) -> None:
-    """Send file descriptors 1 and 2 into a file; standard input is empty.
-
-    Fresh text streams pass on each line at once: in order with what C code writes, also before ``os._exit``.
-    """
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, number in ((output, 1), (output, 2), (null, 0)):
-        os.dup2(source, number)
-    os.close(null)
-    sys.stdin = open(os.dup(0), encoding="utf-8")  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+def environment(rank: int, plan: Plan) -> dict[str, str]:
+    """What torchrun would set, so that ``init_process_group("gloo")`` needs no address."""
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(plan.port),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_WORLD_SIZE": str(plan.world_size),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # every rank is a client of the parent's store; none binds a port
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "OMP_NUM_THREADS": str(plan.threads),
+        # Gloo would bind the address of the host name, which on a laptop may not even be reachable.
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo"),
+    }
 
 
-def call(rank: int, plan: Plan) -> tuple[bytes, bytes]:
-    """Kind and pickle of what the function returned or raised."""
+def call(rank: int, plan: Plan) -> tuple[bool, bytes]:
+    """Whether the function returned; pickle of ("value", value), ("exit", code) or ("error", ...), see ``describe``."""
     try:
-        fn, args = plan.payload.load()
+        fn, *args = plan.call.load()
         join_process_group(rank, plan)
         try:
             value = fn(rank, plan.world_size, *args)
         except SystemExit as end:
             if end.code not in (0, None):
-                return EXIT, pickle.dumps(end.code if isinstance(end.code, int) else str(end.code))
+                return False, pickle.dumps(("exit", end.code if isinstance(end.code, int) else str(end.code)))
             value = None
         try:
-            return VALUE, pickle.dumps(value)
+            return True, pickle.dumps(("value", value))
         except Exception as error:
             name = f"{type(value).__module__}.{type(value).__qualname__}"
             raise TypeError(
@@ -168,7 +208,7 @@ def call(rank: int, plan: Plan) -> tuple[bytes, bytes]:
                 f"({type(error).__name__}: {error})"
             ) from error
     except BaseException as error:
-        return ERROR, describe(error)
+        return False, pickle.dumps(("error", *describe(error)))
 
 
 def join_process_group(rank: int, plan: Plan) -> None:
@@ -178,28 +218,34 @@ def join_process_group(rank: int, plan: Plan) -> None:
 
     torch.set_num_threads(plan.threads)  # OMP_NUM_THREADS is read when a runtime is loaded, and torch is here already
     backend = plan.backend
-    if backend is None:
-        return
     if backend == "nccl":
         torch.cuda.set_device(rank)
         backend = "cpu:gloo,cuda:nccl"  # NCCL alone takes no CPU tensor: counts are summed on the CPU
-    dist.init_process_group(backend, timeout=timedelta(seconds=plan.seconds))
+    if backend is not None:
+        dist.init_process_group(backend, timeout=timedelta(seconds=plan.seconds))
 
 
-def describe(error: BaseException) -> bytes:
-    """(name, traceback text, pickle of the exception or None). Only what can also be unpickled is sent as a pickle."""
+def describe(error: BaseException) -> tuple[str, str, bytes | None]:
+    """Name, traceback, and a pickle of the exception where it can also be unpickled; the effect of a cause waits."""
     frames = error.__traceback__  # without our own at its start
     while frames is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) == os.path.dirname(__file__):
         frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
     pickled = None
-    if isinstance(error, Exception):
-        with contextlib.suppress(Exception):
-            plain = pickle.dumps(error)
-            if type(pickle.loads(plain)) is type(error):
-                pickled = plain
-    try:
-        message = str(error)
-    except Exception:
-        message = "(its text cannot be made)"
-    return pickle.dumps((f"{type(error).__name__}: {message}" if message else type(error).__name__, text, pickled))
+    with contextlib.suppress(Exception):
+        plain = pickle.dumps(error)
+        if isinstance(error, Exception) and type(pickle.loads(plain)) is type(error):
+            pickled = plain
+    if re.search(PEER_GONE, str(error)):
+        time.sleep(SETTLE)
+    return f"{type(error).__name__}: {error}".removesuffix(": "), text, pickled
+
+
+def wait_until_all_have_returned(plan: Plan) -> None:
+    """The last one tells it to all."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", plan.port, is_master=False, timeout=timedelta(seconds=plan.seconds))
+    if store.add("returned", 1) == plan.world_size:
+        store.set("all have returned", "")
+    store.wait(["all have returned"])

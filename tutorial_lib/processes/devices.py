@@ -111,24 +111,20 @@ def device_plan(ranks: int, device: str = "auto", *, gpus: int | None = None, cp
     if not isinstance(ranks, int) or ranks < 1:
         raise InputError(f"ranks must be a whole number of at least 1, it is {ranks!r}")
     cpus = len(os.sched_getaffinity(0)) if cpus is None else cpus
-    threads = max(1, cpus // ranks)
     have = 0 if device == "cpu" else torch.cuda.device_count() if gpus is None else gpus
-    counted = f"{have} GPU{'' if have == 1 else 's'}"
     if device == "cuda" and have < ranks:
-        raise InputError(f"{ranks} ranks asked for, but this machine has {counted}", _remedy(have))
+        fewer = f"Start {_many(have, 'rank')}, or t" if have else "T"
+        raise InputError(
+            f"{ranks} ranks asked for, but this machine has {_many(have, 'GPU')}",
+            f'{fewer}ake device="cpu". NCCL refuses two ranks on one GPU ("Duplicate GPU detected"); they would also '
+            "share its memory and gain no speed.",
+        )
     given = assign(device, [("here", have)] * ranks, nccl=gpus is not None or dist.is_nccl_available())
+    threads = max(1, cpus // ranks)
     if given[0].gpu is None:
         share = f", {ranks} ranks share {cpus} CPUs" if ranks > 1 else ""
         return DevicePlan((torch.device("cpu"),) * ranks, threads, "gloo", given[0].reason + share)
     if given[0].backend != "nccl":
         raise InputError("this torch has no NCCL, through which ranks on GPUs talk", 'Take device="cpu".')
-    devices = tuple(torch.device("cuda", one.gpu) for one in given)
-    return DevicePlan(devices, threads, "nccl", f"{counted}, one for each rank")
-
-
-def _remedy(gpus: int) -> str:
-    fewer = f"Start {gpus} rank{'' if gpus == 1 else 's'}, or t" if gpus else "T"
-    return (
-        f'{fewer}ake device="cpu". NCCL refuses two ranks on one GPU ("Duplicate GPU detected"); they would also '
-        "share its memory and gain no speed."
-    )
+    devices = tuple(torch.device(f"cuda:{one.gpu}") for one in given)
+    return DevicePlan(devices, threads, "nccl", f"{_many(have, 'GPU')}, one for each rank")

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
+import re
 import signal as signals
+from typing import Any
 
-from tutorial_lib.errors import JobError
+from tutorial_lib.errors import JobError, signal_name
 
 TAIL_LINES = 10
 # What gloo, the trainers' store or a pipe says in a process whose peer has died: an effect, not the cause. A pattern.
 PEER_GONE = r"Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe"
+_OWN = re.compile(r'File ".*/tutorial_lib/processes/(child|forking)\.py"')
+_STDLIB_THREAD = re.compile(r'File ".*/threading\.py"')
+
+
+class RankTraceback(Exception):
+    """The traceback of an exception in a rank, as its cause here."""
 
 
 class RankFailed(JobError):
@@ -39,28 +49,42 @@ class RanksTimedOut(JobError):
         stacks: Python stack of every thread of each of them when the time was up, innermost call first.
     """
 
-    def __init__(self, ranks: list[int], world_size: int, seconds: float, stacks: dict[int, str], remedy: str) -> None:
-        names = ", ".join(f"rank {rank}" for rank in ranks)
-        message = f"{len(ranks)} of {world_size} ranks did not return within {seconds:g} s: {names}"
-        details = [f"rank {rank} was here:\n{stacks[rank]}" for rank in ranks]
+    def __init__(self, stacks: dict[int, str], world_size: int, seconds: float, remedy: str) -> None:
+        names = ", ".join(f"rank {rank}" for rank in stacks)
+        message = f"{len(stacks)} of {world_size} ranks did not return within {seconds:g} s: {names}"
+        details = [f"rank {rank} was here:\n{stack}" for rank, stack in stacks.items()]
         super().__init__("\n".join([message, *details]), remedy)
-        self.ranks = ranks
+        self.ranks = list(stacks)
         self.stacks = stacks
 
 
-def signal_name(exit_code: int | None) -> str | None:
-    """``-9`` to ``SIGKILL``; None for a code that is no signal's."""
-    if exit_code is None or exit_code >= 0:
-        return None
-    try:
-        return signals.Signals(-exit_code).name
-    except ValueError:
-        return f"signal {-exit_code}"
+def failure_of(rank: int, code: int, report: tuple[Any, ...], output: str, remedy: str) -> BaseException:
+    """What to raise for a rank that ended with an exit code, and with a report (see ``child.call``) or none."""
+    what = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
+    if code == -signals.SIGKILL:
+        what = "was killed by SIGKILL (by someone, or by the kernel when memory ran out: see dmesg)"
+    if not report:
+        return RankFailed(rank, what if code < 0 else f"{what} before it returned a result", code, output, remedy)
+    kind, told, *more = report
+    if kind == "value":
+        return RankFailed(rank, f"returned its result, then {what}", code, output)
+    if kind == "exit":
+        return RankFailed(rank, f"called sys.exit({told!r})", told if isinstance(told, int) else 1, output)
+    text, pickled = more
+    error: BaseException = RankFailed(rank, f"raised {told}", code, output, remedy)
+    if pickled is not None:
+        with contextlib.suppress(Exception):
+            error = pickle.loads(pickled)
+    error.__cause__ = RankTraceback(f'\n"""\nrank {rank}:\n{text}"""')
+    return error
 
 
-def describe_exit(exit_code: int) -> str:
-    """What an exit code means, for a message that starts with the rank's name."""
-    name = signal_name(exit_code)
-    if name == "SIGKILL":
-        return "was killed by SIGKILL (by someone, or by the kernel when memory ran out: see dmesg)"
-    return f"was ended by {name}" if name else f"ended with exit code {exit_code}"
+def users_frames(text: str) -> str:
+    """Stacks without what lies outside the user's function: our frames, and what a forked rank has of its parent's."""
+    threads = []
+    for block in text.strip().split("\n\n") if text else ():
+        heading, *frames = block.splitlines()
+        outside = next((number for number, frame in enumerate(frames) if _OWN.search(frame)), len(frames))
+        if any(not _STDLIB_THREAD.search(frame) for frame in frames[:outside]):
+            threads.append("\n".join(f"  {line}" for line in [heading, *frames[:outside]]))
+    return "\n".join(threads)

@@ -5,9 +5,8 @@ Importing this module imports no torch and no DGL; the command line's help does 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tutorial_lib.errors import InputError
 
@@ -36,12 +35,3 @@ def check_task(name: str) -> None:
     """Raise an InputError unless there is such a task."""
     if name not in TASKS:
         raise InputError(f"there is no task {name!r}", f"Known: {', '.join(TASKS)}.")
-
-
-def check_one_type(facts: Mapping[str, Any], task: str) -> None:
-    """Raise an InputError for a data set with several types of nodes; ``facts`` as in ``TaskSpec.check``."""
-    if "target" in facts:
-        raise InputError(
-            f"{facts['name']}: --task {task} needs a graph with one type of nodes, this one has several",
-            "Take --task hetero, or another data set.",
-        )

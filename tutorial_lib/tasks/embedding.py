@@ -35,13 +35,11 @@ class EmbeddingTask(NodeTask):
             out its own label, and nothing is left to learn for its neighbours.
     """
 
-    rows: Any = None
     dropout: float = 0.5
 
     @property
-    def embeddings(self) -> Mapping[str, Any]:
-        """See ``NodeTask``."""
-        return {"node": self.rows}
+    def rows(self) -> Any:
+        return self.embeddings["node"]
 
     def prepare(self, batch: Batch) -> tuple[Any, Tensor, Tensor]:
         """Blocks, rows of the input nodes, labels of the seeds.
@@ -55,12 +53,6 @@ class EmbeddingTask(NodeTask):
         return blocks, kept.to(self.data.place.device), labels
 
 
-def embedding_task(data: TrainData, config: TrainConfig, rows: Any, optimizer: Any) -> EmbeddingTask:
-    """The task with the batches that ``config`` says."""
-    node = node_task(data, config)
-    return EmbeddingTask(data, node.batches, node.val, [optimizer], rows, config.dropout)
-
-
 class EmbeddingClassification(NodeClassification):
     """GraphSAGE on learned rows. A graph with features will do: they are not read."""
 
@@ -68,12 +60,11 @@ class EmbeddingClassification(NodeClassification):
     uses_features = False
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """See ``TaskSpec``."""
         super().check(facts)
         if not facts["num_classes"]:
             raise InputError(f"{facts['name']}: --task embedding needs labels, and there are none")
 
-    def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, EmbeddingTask]:
+    def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, NodeTask]:
         """See ``TaskSpec``; besides, an ``embedding`` event of each machine tells what it holds."""
         found, optimizer = learned_rows(share, [share.target], config)
         rows, (train, val) = found[share.target], (share.nodes(f"{side}_mask") for side in ("train", "val"))
@@ -83,6 +74,12 @@ class EmbeddingClassification(NodeClassification):
             share.emit("embedding", machine=share.machine, **held)
         model = share.place.model(config, config.embedding_size, share.num_classes)
         return model, embedding_task(data, config, rows, optimizer)
+
+
+def embedding_task(data: TrainData, config: TrainConfig, rows: Any, optimizer: Any) -> NodeTask:
+    """The task with the batches that ``config`` says."""
+    learned = {"sparse_optimizers": [optimizer], "embeddings": {"node": rows}, "dropout": config.dropout}
+    return node_task(data, config, kind=EmbeddingTask, **learned)
 
 
 TASK = EmbeddingClassification()

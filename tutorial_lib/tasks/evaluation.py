@@ -18,7 +18,7 @@ from tutorial_lib.batches.neighbours import NeighbourLists
 from tutorial_lib.batches.nodes import FULL, BatchLoader, rows_of
 from tutorial_lib.batches.table import RowTable
 from tutorial_lib.models.sage import FirstLayer
-from tutorial_lib.trainer.events import OnBatch, no_pulse
+from tutorial_lib.trainer.events import OnBatch, no_events
 from tutorial_lib.trainer.placement import CPU, Placement
 
 ONE = "_N"  # DGL's name for the only type of nodes
@@ -26,21 +26,25 @@ ONE = "_N"  # DGL's name for the only type of nodes
 Source = Callable[[Mapping[str, Any], str, Tensor], Iterator[tuple[Tensor, Any, Any]]]
 
 
+@torch.no_grad()
 def layerwise_inference(
-    model: nn.Module,
+    model: Any,
     graph: Any,
     features: Any,
     nodes: Any,
     batch_size: int,
     new_store: Callable[..., Any],
-    wait_for_all: Callable[[], None] = lambda: None,
-    on_batch: OnBatch = no_pulse,
+    wait_for_all: Callable[[], Any] = lambda: None,
+    on_batch: OnBatch = no_events,
     place: Placement = CPU,
+    *,
+    last: Callable[[Tensor], Tensor] = lambda h: h,
 ) -> Any:
     """Logits of all nodes, computed for all nodes one layer at a time, so that nothing is computed twice.
 
     Args:
-        graph: ``DGLGraph`` or ``DistGraph``.
+        model: has ``layers``, ``sizes`` and ``layer(depth, block, rows)``; with several types of nodes also ``types``.
+        graph: ``DGLGraph`` or ``DistGraph``, or a ``Source`` of batches.
         features: float32 (N, in_size), a tensor or a ``DistTensor``; or by type, and then ``nodes`` as well.
         nodes: int64 ids this process computes; those of all processes together must be all N. Rows of a ``DistTensor``
             must lie on this machine: a write to another one returns before it has arrived.
@@ -49,33 +53,49 @@ def layerwise_inference(
         wait_for_all: barrier between layers; the next layer reads what others wrote.
         on_batch: called after each batch with batches done and batches of the layer; ``layer=`` (from 0), ``layers=``.
         place: where the model is; features and stores stay on the CPU.
+        last: what becomes of the rows of the last layer.
 
     Returns:
         The store of the last layer, (N, number of classes); with several types, that of the model's target.
     """
+    typed = isinstance(nodes, Mapping)
 
-    def typed(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
-        for batch in BatchLoader(graph, {name: ids}, [FULL], batch_size):
-            yield batch.seeds[name], batch.blocks[0], {kind: rows_of(x[kind], batch.input_nodes[kind]) for kind in x}
+    def from_graph(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
+        for batch in BatchLoader(graph, {name: ids} if typed else ids, [FULL], batch_size):
+            if typed:
+                rows = {kind: rows_of(store, batch.input_nodes[kind]) for kind, store in x.items()}
+                yield batch.seeds[name], batch.blocks[0], rows
+            else:
+                (block,), rows = place.take(batch.blocks, x[name][batch.input_nodes])
+                yield batch.seeds, block, rows
 
-    def plain(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
-        for batch in BatchLoader(graph, ids, [FULL], batch_size):
-            (block,), rows = place.take(batch.blocks, x[name][batch.input_nodes])
-            yield batch.seeds, block, rows
-
-    source = typed if isinstance(nodes, Mapping) else plain
-    return by_layers(model, source, features, nodes, batch_size, new_store, wait_for_all, on_batch)
+    source: Any = graph if callable(graph) else from_graph
+    model.eval()
+    layers, (x, nodes) = len(model.layers), (features, nodes) if typed else ({ONE: features}, {ONE: nodes})
+    for depth, width in enumerate(model.sizes[1:]):
+        types = model.types[depth + 1] if typed else [ONE]
+        y = {name: new_store(depth, width, name) if typed else new_store(depth, width) for name in types}
+        for name, store in y.items():
+            of = -(-len(nodes[name]) // batch_size)
+            for number, (ids, block, rows) in enumerate(source(x, name, nodes[name]), start=1):
+                h = model.layer(depth, block, rows)
+                h = h[name] if typed else h
+                store[ids] = (last(h) if depth == layers - 1 else h).cpu()
+                on_batch(number, of, layer=depth, layers=layers)
+        wait_for_all()
+        x = y
+    return x[types[-1]]
 
 
 def layerwise_over_part(
     model: nn.Module,
     lists: NeighbourLists,
     features: Any,
-    nodes: Tensor,
+    nodes: Any,
     batch_size: int,
     new_store: Callable[[int, int], Any],
     wait_for_all: Callable[[], None],
-    on_batch: OnBatch = no_pulse,
+    on_batch: OnBatch = no_events,
     place: Placement = CPU,
     *,
     budget: int = 256_000_000,
@@ -97,7 +117,7 @@ def layerwise_over_part(
             _blocks, own, mean = place.take([], own, mean)
             yield part, None, FirstLayer(own, mean)
 
-    return by_layers(model, source, features, nodes, batch_size, new_store, wait_for_all, on_batch)
+    return layerwise_inference(model, source, features, nodes, batch_size, new_store, wait_for_all, on_batch)
 
 
 def _means(
@@ -112,40 +132,3 @@ def _means(
             sources = slots[len(ids) :]
             mean = F.embedding_bag(sources, table.rows, whole.indptr, mode="mean", include_last_offset=True)
             yield ids, torch.index_select(table.rows, 0, slots[: len(ids)]), mean
-
-
-@torch.no_grad()
-def by_layers(
-    model: Any,
-    source: Source,
-    features: Any,
-    nodes: Any,
-    batch_size: int,
-    new_store: Callable[..., Any],
-    wait_for_all: Callable[[], None] = lambda: None,
-    on_batch: OnBatch = no_pulse,
-    *,
-    last: Callable[[Tensor], Tensor] = lambda h: h,
-) -> Any:
-    """The loop over layers, types and batches behind all of them; arguments as ``layerwise_inference``.
-
-    Args:
-        model: has ``layers``, ``sizes`` and ``layer(depth, block, rows)``; with several types also ``types``.
-        last: what becomes of the rows of the last layer.
-    """
-    model.eval()
-    layers, one = len(model.layers), not isinstance(nodes, Mapping)
-    x, nodes = ({ONE: features}, {ONE: nodes}) if one else (features, nodes)
-    for depth, width in enumerate(model.sizes[1:]):
-        types = [ONE] if one else model.types[depth + 1]
-        y = {name: new_store(depth, width) if one else new_store(depth, width, name) for name in types}
-        for name, store in y.items():
-            of = -(-len(nodes[name]) // batch_size)
-            for number, (ids, block, rows) in enumerate(source(x, name, nodes[name]), start=1):
-                h = model.layer(depth, block, rows)
-                h = h if one else h[name]
-                store[ids] = (last(h) if depth == layers - 1 else h).cpu()
-                on_batch(number, of, layer=depth, layers=layers)
-        wait_for_all()
-        x = y
-    return x[types[-1]]

@@ -5,12 +5,9 @@ The two SparseAdams compute the same: one step counter for each row, and for a r
 mean of its gradients. ``torch.optim.SparseAdam`` is not that: it has one counter for all rows, so that the first
 update of a row is half as long as DGL's when it comes in step 10, and 2.5 times as long in step 1000; and it sums.
 
-first_rows              what the rows are at the start, by the node's number in the data set
-learned_rows            the rows of some types of nodes and their optimiser, as a task asks for them
-distributed_embedding   a DistEmbedding, of which each machine holds the rows of its own part
-single_embedding        the same in this process
-memory_of               what this machine holds
-read_rows               the rows that a run has saved, in the data set's order
+first_rows     what the rows are at the start, by the node's number in the data set
+learned_rows   the rows of some types of nodes and their optimiser, as a task asks for them
+read_rows      the rows that a run has saved, in the data set's order
 """
 
 from __future__ import annotations
@@ -85,30 +82,21 @@ def distributed_embedding(graph: Any, ntype: str, node_map: np.ndarray, width: i
     return rows
 
 
-class PrivateEmbedding(dgl.nn.NodeEmbedding):
-    """A ``NodeEmbedding`` in this process's own memory.
+def single_embedding(count: int, width: int, seed: int, name: str = NAME) -> Any:
+    """A ``NodeEmbedding`` with the rows of ``count`` nodes in their original order, in this process's own memory.
 
-    DGL's own puts the rows into shared memory, for several processes of one machine, under a name that stays there
-    when the process is killed, and that a second run of the same program would open, too.
+    DGL's ``__init__``, which does not run, puts them into shared memory, for several processes of one machine, under a
+    name that stays there when the process is killed, and that a second run of the same program would open, too.
     """
-
-    def __init__(self, weight: Tensor, name: str = NAME) -> None:  # DGL's __init__ is what must not run
-        self._tensor = weight
-        self._num_embeddings, self._embedding_dim = weight.shape
-        self._name, self._rank, self._world_size = name, -1, 0
-        self._store = self._comm = self._partition = self._optm_state = None
-        self._trace: list[tuple[Tensor, Tensor]] = []
-
-
-def single_embedding(count: int, width: int, seed: int, name: str = NAME) -> PrivateEmbedding:
-    """The rows of ``count`` nodes in their original order."""
-    weight = torch.empty(count, width)
+    weight, rows = torch.empty(count, width), dgl.nn.NodeEmbedding.__new__(dgl.nn.NodeEmbedding)
     for positions, values in first_rows(torch.arange(count), width, seed):
         weight[positions] = values
-    return PrivateEmbedding(weight, name)
+    vars(rows).update(_tensor=weight, _num_embeddings=count, _embedding_dim=width, _name=name, _trace=[])
+    vars(rows).update(_rank=-1, _world_size=0, _store=None, _comm=None, _partition=None, _optm_state=None)
+    return rows
 
 
-def single_rows(count: int, width: int, lr: float, seed: int) -> tuple[PrivateEmbedding, Any]:
+def single_rows(count: int, width: int, lr: float, seed: int) -> tuple[Any, Any]:
     """``single_embedding`` and its SparseAdam."""
     rows = single_embedding(count, width, seed)
     return rows, dgl.optim.SparseAdam([rows], lr=lr)
@@ -171,15 +159,11 @@ def read_rows(run: Path, partition: Partition | None = None, key: str = "node/we
     """
     from safetensors import safe_open
 
-    checkpoint = read_checkpoint(run / "checkpoint")
+    folder = read_checkpoint(run / "checkpoint").folder
     parts = []
     # Machine k holds part k, and DGL numbers the nodes part by part.
     for number in range(partition.report.parts if partition else 1):
-        with safe_open(checkpoint.folder / f"embeddings-machine-{number}.safetensors", "pt") as file:
+        with safe_open(folder / f"embeddings-machine-{number}.safetensors", "pt") as file:
             parts.append(file.get_tensor(key))
     rows = torch.cat(parts)
-    if partition is None:
-        return rows
-    original = torch.empty_like(rows)
-    original[torch.from_numpy(np.array(partition.node_map))] = rows
-    return original
+    return rows if partition is None else rows[torch.from_numpy(np.argsort(partition.node_map))]

@@ -1,6 +1,10 @@
 """Which edges there are, and node embeddings without labels: link prediction on a job's ranks and in one process.
 
-edges    held out by a hash (``EdgeSplit``); the rest trains, see ``batches.edges`` and ``link_task``
+GraphSAGE embeds, a dot product says how likely an edge is. No labels: an edge of the graph is 1, a pair with a node
+drawn by chance is 0 (unsupervised GraphSAGE; Hamilton, Ying and Leskovec, 2017, with the binary cross-entropy of DGL's
+examples).
+
+edges    held out by a hash (``EdgeSplit``); the rest trains, see ``batches.edges``
 scores   MRR, hits@10 and the accuracy of a linear probe, of exact embeddings
 files    embeddings.npy    float32 (N, D), in the data set's order of nodes
          test_edges.npz    edge: int64, the data set's edge ids, ascending; rank: float32, of each among negatives
@@ -9,7 +13,7 @@ files    embeddings.npy    float32 (N, D), in the data set's order of nodes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,23 +23,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tutorial_lib.batches.edges import SIDES, TrainingGraph
+from tutorial_lib.batches.edges import SIDES, EdgeBatch, EdgeLoader, EdgeSplit, TrainingGraph
 from tutorial_lib.batches.nodes import FULL, rows_of
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.partition import Partition
-from tutorial_lib.tasks import check_one_type
-from tutorial_lib.tasks.evaluation import by_layers
-from tutorial_lib.tasks.link_scores import HITS_AT, Probe, fit_probe, is_no_end, rank_sums, ranks_among, unit
-from tutorial_lib.tasks.link_task import LinkData, LinkOptions, LinkTask, draw_negatives, link_task
+from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.tasks.link_scores import HITS_AT, Probe, fit_probe, is_no_end, pair_loss, rank_sums, ranks_among, unit
 from tutorial_lib.tasks.shares import RankShare, Share
 from tutorial_lib.tasks.task import ROWS, TaskSpec, shares_right
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import OnBatch, Pulse, no_pulse
+from tutorial_lib.trainer.events import Pulse
 from tutorial_lib.trainer.exchange import accuracy, broadcast, gather_by_number, sum_over_ranks
-from tutorial_lib.trainer.loop import TrainResult
+from tutorial_lib.trainer.loop import Task, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
-from tutorial_lib.trainer.session import Session
 
 EDGES = 1_000_000  # looked at, at a time
 
@@ -66,6 +66,100 @@ class LinkResult(TrainResult):
         np.savez(out / "test_edges.npz", edge=self.test_edges.numpy(), rank=self.test_ranks.numpy())
 
 
+@dataclass(frozen=True)
+class LinkOptions:
+    """What link prediction has to decide besides a ``TrainConfig``.
+
+    Attributes:
+        val, test: shares of the undirected pairs that are held out.
+        epoch_edges: training edges in an epoch, of all ranks together; a graph has many more.
+        validation_edges: validation edges that are ranked after an epoch, of all ranks together.
+        eval_negatives: nodes against which each held-out edge is ranked; the same ones for all.
+        probe_nodes: the linear probe is fitted on at most so many training nodes.
+        leak: do not drop the edges of a batch from its blocks. To see what happens; never useful.
+    """
+
+    val: float = 0.05
+    test: float = 0.05
+    epoch_edges: int = 100_000
+    validation_edges: int = 2000
+    eval_negatives: int = 100
+    probe_nodes: int = 20_000
+    leak: bool = False
+
+
+@dataclass
+class LinkData:
+    """What the loop reads, of a plain graph or of a distributed one.
+
+    Attributes:
+        view: the graph without its held-out edges.
+        features: (N, F) float32; labels: (N,) int64; for the probe alone.
+        edges: by side, int64 ids of this process's share of the edges.
+        negatives: int64 (K,), the nodes that held-out edges are ranked against.
+        ranks: processes that share the edges.
+    """
+
+    view: TrainingGraph
+    features: Any
+    labels: Any
+    edges: dict[str, Tensor]
+    negatives: Tensor
+    ranks: int = 1
+    place: Placement = CPU
+
+    @property
+    def graph(self) -> Any:
+        """That of ``view``."""
+        return self.view.graph
+
+
+def draw_negatives(num_nodes: int, count: int, seed: int) -> np.ndarray:
+    """int64 (count,), original ids of different nodes, ascending; equal for equal seeds."""
+    generator = np.random.Generator(np.random.PCG64([seed, 0x4E4547]))
+    return np.sort(generator.choice(num_nodes, min(count, num_nodes), replace=False))
+
+
+@dataclass
+class LinkTask(Task):
+    """See ``loop.Task``; ``data`` is a ``LinkData``."""
+
+    @property
+    def split(self) -> dict[str, int]:
+        """Numbers of edges of this rank."""
+        return {f"{side}_edges": len(ids) for side, ids in self.data.edges.items()}
+
+    def inputs(self, batch: EdgeBatch) -> tuple[Any, ...]:
+        """Blocks, features of the input nodes, places of the ends and of the negatives."""
+        features = self.data.features[batch.input_nodes]
+        return self.data.place.take(batch.blocks, features, batch.src, batch.dst, batch.negatives)
+
+    def loss(self, model: nn.Module, prepared: tuple[Any, ...]) -> tuple[Tensor, int]:
+        """Binary cross-entropy."""
+        blocks, features, src, dst, negatives = prepared
+        return pair_loss(unit(model(blocks, features)), src, dst, negatives), len(src)
+
+    def score(self, model: nn.Module, inputs: tuple[Any, ...]) -> tuple[float, int]:
+        """Sum of the reciprocal ranks."""
+        blocks, features, src, dst, negatives = inputs
+        h = unit(model(blocks, features))
+        ranks = ranks_among(h[src], h[dst], h[negatives[0]], is_no_end(negatives, src, dst))
+        return rank_sums(ranks)[0], len(src)
+
+
+def link_task(data: LinkData, config: TrainConfig, options: LinkOptions) -> LinkTask:
+    """The task with the batches that ``config`` and ``options`` say."""
+
+    def loader(edges: Tensor, negatives: int | Tensor, **training: Any) -> EdgeLoader:
+        size, threads = config.batch_size, config.sampling_threads
+        return EdgeLoader(data.view, edges, config.fanouts, size, negatives=negatives, threads=threads, **training)
+
+    per_epoch, val = -(-options.epoch_edges // data.ranks), data.edges["val"]
+    train = loader(data.edges["train"], config.negatives, per_epoch=per_epoch, training=True, leak=options.leak)
+    some = val[:: max(1, len(val) * data.ranks // options.validation_edges)]
+    return LinkTask(data, train, loader(some, data.negatives))
+
+
 class LinkPrediction(TaskSpec):
     """GraphSAGE whose vectors say which edges there are."""
 
@@ -76,16 +170,13 @@ class LinkPrediction(TaskSpec):
         self.options = options or LinkOptions()
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """See ``TaskSpec``."""
-        check_one_type(facts, self.name)
         super().check(facts)
         if facts["num_classes"] < 2:
             raise InputError(f"{facts['name']}: --task link probes its embeddings with labels of at least two classes")
 
     def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, LinkTask]:
-        """See ``TaskSpec``."""
         if isinstance(share, RankShare):
-            data = distributed_data(share.session, share.partition, config, self.options, share.place)
+            data = distributed_data(share, config, self.options)
         else:
             data = plain_data(share.dataset, config, self.options, share.place)
         model = share.place.model(config, data.features.shape[1], config.hidden_size)
@@ -102,9 +193,9 @@ class LinkPrediction(TaskSpec):
         train = gather_by_number(own, own, numbers)[1]
         fitted = None
         if share.rank == 0:  # in the data set's order, like a single process
-            ids = thinned(train, self.options.probe_nodes)
-            fitted = fit_probe(h[ids], data.labels[ids].long()).to_tensors()
-        probe = Probe.from_tensors(broadcast(fitted))
+            ids = train[:: -(-len(train) // self.options.probe_nodes)]  # at equal distances
+            fitted = vars(fit_probe(h[ids], data.labels[ids].long()))
+        probe = Probe(**broadcast(fitted))
         predictions = torch.cat([probe.predict(h[part]) for part in nodes.split(ROWS) if len(part)] or [nodes])
         val, test = shares_right(share, nodes, predictions == rows_of(data.labels, nodes))
 
@@ -127,14 +218,7 @@ class LinkPrediction(TaskSpec):
         )
 
 
-def thinned(ids: Tensor, most: int) -> Tensor:
-    """At most ``most`` of the ids, at equal distances."""
-    return ids[:: -(-len(ids) // most)]
-
-
-def distributed_data(
-    session: Session, partition: Partition, config: TrainConfig, options: LinkOptions, place: Placement = CPU
-) -> LinkData:
+def distributed_data(share: RankShare, config: TrainConfig, options: LinkOptions) -> LinkData:
     """This rank's share of the edges; every rank must call it.
 
     The first trainer of a machine marks the edges of its own part, which needs no other machine, in one mask for each
@@ -142,10 +226,10 @@ def distributed_data(
     """
     import dgl
 
-    graph = session.graph
+    session, partition, graph, data = share.session, share.partition, share.graph, share.data
     book, policy = graph.get_partition_book(), graph.get_edge_partition_policy("_E")
     original = torch.from_numpy(partition.node_map)
-    view = TrainingGraph(graph, options.split(config.seed), original)
+    view = TrainingGraph(graph, EdgeSplit(config.seed, options.val, options.test), original)
     masks = {
         side: dgl.distributed.DistTensor((graph.num_edges(),), torch.uint8, name=f"{side}-edges", part_policy=policy)
         for side in SIDES
@@ -160,32 +244,24 @@ def distributed_data(
         side: dgl.distributed.edge_split(mask, book, force_even=side == "train").long() for side, mask in masks.items()
     }
     negatives = partition.node_map_inverse[draw_negatives(graph.num_nodes(), options.eval_negatives, config.seed)]
-    ndata = graph.ndata
-    return LinkData(view, ndata["feat"], ndata["label"], edges, torch.from_numpy(negatives), session.world_size, place)
+    negatives = torch.from_numpy(negatives)
+    return LinkData(view, data["feat"], data["label"], edges, negatives, session.world_size, share.place)
 
 
 def plain_data(dataset: Dataset, config: TrainConfig, options: LinkOptions, place: Placement = CPU) -> LinkData:
     """The same of a graph in this process."""
     graph = dataset.graph
-    view = TrainingGraph(graph, options.split(config.seed), torch.arange(graph.num_nodes()))
+    view = TrainingGraph(graph, EdgeSplit(config.seed, options.val, options.test), torch.arange(graph.num_nodes()))
     side = view.side(*graph.edges(order="eid"))
     edges = {name: (side == number).nonzero().flatten() for number, name in enumerate(SIDES)}
     negatives = torch.from_numpy(draw_negatives(graph.num_nodes(), options.eval_negatives, config.seed))
     return LinkData(view, graph.ndata["feat"], graph.ndata["label"], edges, negatives, 1, place)
 
 
-def embed(
-    model: nn.Module,
-    data: LinkData,
-    nodes: Tensor,
-    batch_size: int,
-    new_store: Callable[[int, int], Any],
-    wait_for_all: Callable[[], None] = lambda: None,
-    on_batch: OnBatch = no_pulse,
-) -> Any:
+def embed(model: nn.Module, data: LinkData, nodes: Tensor, batch_size: int, *stores: Any) -> Any:
     """Exact embeddings of length 1 from all training edges, layer by layer.
 
-    The arguments are those of ``evaluation.layerwise_inference``, which would also use the edges that are held out.
+    The arguments are those of ``layerwise_inference``, which over the graph would also use the edges that are held out.
     """
     import dgl
 
@@ -195,7 +271,7 @@ def embed(
             (placed,), rows = data.place.take([block], x[name][block.srcdata[dgl.NID]])
             yield seeds, placed, rows
 
-    return by_layers(model, source, data.features, nodes, batch_size, new_store, wait_for_all, on_batch, last=unit)
+    return layerwise_inference(model, source, data.features, nodes, batch_size, *stores, last=unit)
 
 
 def edge_ranks(data: LinkData, embeddings: Any, edges: Tensor, batch_size: int) -> Tensor:

@@ -7,7 +7,6 @@ tens, and the model spends its first epochs on shrinking them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +17,7 @@ from torch import Tensor
 
 HITS_AT = 10
 SCALE, SHIFT = 10.0, 5.0
-
-
-def unit(h: Tensor) -> Tensor:
-    """Rows of length 1; a row of zeros stays."""
-    return F.normalize(h)
+unit = F.normalize  # makes rows of length 1; a row of zeros stays
 
 
 def pair_loss(h: Tensor, src: Tensor, dst: Tensor, negatives: Tensor) -> Tensor:
@@ -78,25 +73,18 @@ class Probe:
         weight: float64 (C, D); bias: float64 (C,); classes: int64 (C,), those that occurred.
     """
 
-    mean: np.ndarray
-    scale: np.ndarray
-    weight: np.ndarray
-    bias: np.ndarray
-    classes: np.ndarray
+    mean: Tensor
+    scale: Tensor
+    weight: Tensor
+    bias: Tensor
+    classes: Tensor
 
     def predict(self, h: Tensor) -> Tensor:
         """Class of each row; int64 (rows,)."""
-        logits = (h.numpy() - self.mean) / self.scale @ self.weight.T + self.bias
-        return torch.from_numpy(self.classes[logits.argmax(1)])
-
-    def to_tensors(self) -> dict[str, Tensor]:
-        """For other ranks and files: the same numbers, by name."""
-        return {name: torch.from_numpy(values) for name, values in vars(self).items()}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Probe:
-        """Inverse of ``to_tensors``."""
-        return cls(**{name: values.numpy() for name, values in tensors.items()})
+        # In numpy, as scikit-learn does it: torch may add in another order.
+        mean, scale, weight, bias = (each.numpy() for each in (self.mean, self.scale, self.weight, self.bias))
+        logits = (h.numpy() - mean) / scale @ weight.T + bias
+        return self.classes[logits.argmax(1)]
 
 
 def fit_probe(h: Tensor, labels: Tensor) -> Probe:
@@ -115,4 +103,4 @@ def fit_probe(h: Tensor, labels: Tensor) -> Probe:
     if len(weight) == 1:  # two classes share one row
         weight, bias = np.concatenate([-weight, weight]), np.concatenate([-bias, bias])
     # One layout of memory, so that a probe that was sent to another rank adds in the same order.
-    return Probe(mean, scale, np.ascontiguousarray(weight), bias, fitted.classes_)
+    return Probe(*map(torch.from_numpy, (mean, scale, np.ascontiguousarray(weight), bias, fitted.classes_)))

@@ -29,7 +29,7 @@ class Whole:
         emit: takes events.
     """
 
-    rank, world_size, machine = 0, 1, None
+    rank, machine = 0, None
 
     def __init__(self, dataset: Dataset, place: Placement = CPU, emit: Emit = no_events) -> None:
         self.dataset, self.place, self.emit = dataset, place, emit
@@ -57,11 +57,11 @@ class Whole:
 
 
 class RankShare:
-    """What a rank of a job has: see ``Whole``."""
+    """What a rank of a job has, under the names that ``Whole`` explains."""
 
     def __init__(self, session: Session, partition: Partition, place: Placement) -> None:
         self.session, self.partition, self.place = session, partition, place
-        self.graph, self.rank, self.world_size = session.graph, session.rank, session.world_size
+        self.graph, self.rank = session.graph, session.rank
         self.machine, self.emit, self.barrier = session.machine, session.events.emit, session.barrier
         facts = partition.manifest["dataset"]
         self.target: str = facts["target"] if "target" in facts else self.graph.ntypes[0]
@@ -69,17 +69,13 @@ class RankShare:
         self.data = self.graph.nodes[self.target].data if "target" in facts else self.graph.ndata
 
     def nodes(self, mask: str, *, even: bool = True) -> Tensor:
-        """See ``Whole``."""
         return self.session.split(self.data[mask], even=even, ntype=self.target)
 
     def own(self, ntype: str | None = None) -> Tensor:
-        """See ``Whole``."""
-        ntype = ntype or self.target
-        everyone = torch.ones(self.graph.num_nodes(ntype), dtype=torch.bool)
-        return self.session.split(everyone, even=False, ntype=ntype)
+        everyone = torch.ones(self.graph.num_nodes(ntype or self.target), dtype=torch.bool)
+        return self.session.split(everyone, even=False, ntype=ntype or self.target)
 
     def new_store(self, depth: int, width: int, ntype: str | None = None) -> Any:
-        """See ``Whole``."""
         import dgl
 
         ntype = ntype or self.target
@@ -87,7 +83,6 @@ class RankShare:
         return dgl.distributed.DistTensor(shape, torch.float32, name=f"inference-{depth}-{ntype}", part_policy=policy)
 
     def numbers(self, ntype: str | None = None) -> np.ndarray:
-        """See ``Whole``."""
         node_map = self.partition.node_map
         return node_map[ntype or self.target] if isinstance(node_map, Mapping) else node_map
 

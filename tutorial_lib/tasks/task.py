@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, no_events
 from tutorial_lib.trainer.exchange import accuracy, gather_by_number, sum_over_ranks
-from tutorial_lib.trainer.loop import EpochResult, Task, TrainResult, fit
+from tutorial_lib.trainer.loop import Task, TrainResult, fit
 from tutorial_lib.trainer.placement import CPU, Placement, settle
 from tutorial_lib.trainer.session import Session
 
@@ -43,7 +43,7 @@ class TaskSpec(ABC):
     on_gpu = True
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """Whether a data set suits the task, before anything is started.
+        """Whether a data set suits the task, before anything is started: nodes of one type, and their features.
 
         Args:
             facts: the ``dataset`` of a partition's manifest, ``partition.dataset_description`` makes it.
@@ -51,6 +51,11 @@ class TaskSpec(ABC):
         Raises:
             InputError: it does not; the message says what is missing.
         """
+        if "target" in facts:
+            raise InputError(
+                f"{facts['name']}: --task {self.name} needs a graph with one type of nodes, this one has several",
+                "Take --task hetero, or another data set.",
+            )
         if self.uses_features and not facts["num_features"]:
             raise InputError(
                 f"{facts['name']}: --task {self.name} needs node features, and there are none",
@@ -89,35 +94,29 @@ def train_in_job(
         InputError: the ranks do not have the device that was asked for.
     """
     spec, emit, first = spec or task_named(config.task), session.events.emit, session.rank == 0
+    emit_once = emit if first else no_events
     place = _suits(spec, settle("cpu" if device == "auto" and not spec.on_gpu else device))
     own_part = session.graph.get_partition_book().partid
     share = RankShare(session, load_partition_folder(partition_folder, checksums=False, part=own_part), place)
     model, task = spec.begin(share, config)
     emit("placed", **place.describe())
     emit("split", **task.split)
-    checkpoints.embeddings, checkpoints.sparse_optimizers = task.embeddings, task.sparse_optimizers
-    checkpoints.emit = emit if first else no_events
-
-    def report(epoch: EpochResult) -> None:
-        if first:
-            emit("epoch", score=spec.score, **epoch.to_dict())
-
-    fit(place.wrap(model), task, config, report, emit=emit, saver=checkpoints, score=spec.score)
+    checkpoints.emit = emit_once
+    fit(place.wrap(model), task, config, emit=emit, saver=checkpoints, score=spec.score)
     if first:
         export_weights(model, config.to_dict(), checkpoints.folder)
-        emit("evaluating")
+    emit_once("evaluating")
     result = spec.evaluate(share, model, task, config)
     result.score = spec.score
     if first:
         result.save(out)
-        emit("evaluation", **result.summary())
+    emit_once("evaluation", **result.summary())
     session.barrier()
 
 
 def train_single(
     dataset: Dataset,
     config: TrainConfig,
-    on_epoch: Callable[[EpochResult], None] = lambda _result: None,
     *,
     emit: Emit = no_events,
     saver: Checkpoints | None = None,
@@ -128,9 +127,7 @@ def train_single(
     spec = spec or task_named(config.task)
     share = Whole(dataset, _suits(spec, place), emit)
     model, task = spec.begin(share, config)
-    if saver is not None:
-        saver.embeddings, saver.sparse_optimizers = task.embeddings, task.sparse_optimizers
-    epochs = fit(model, task, config, on_epoch, emit=emit, saver=saver, score=spec.score)
+    epochs = fit(model, task, config, emit=emit, saver=saver, score=spec.score)
     result = spec.evaluate(share, model, task, config)
     result.score, result.epochs, result.model = spec.score, epochs, model
     return result

@@ -29,39 +29,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
+from torch.optim import Optimizer
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
+from tutorial_lib.trainer import generations, state
 from tutorial_lib.trainer.events import Emit, no_events
-from tutorial_lib.trainer.exchange import broadcast, gather
-from tutorial_lib.trainer.generations import (
-    FORMAT_VERSION,
-    FRESH,
-    MANIFEST,
-    PREVIOUS,
-    check_files,
-    exists,
-    folders_named,
-    make_valid,
-    named,
-    read_manifest,
-    remove_checkpoint,
-    remove_other_checkpoints,
-)
-from tutorial_lib.trainer.state import (
-    flatten_optimizer,
-    local_rows,
-    restore_settings,
-    sparse_settings,
-    stores_of,
-    unflatten_optimizer,
-    write_local_rows,
-    write_tensors,
-)
+from tutorial_lib.trainer.exchange import all_gather, alone, barrier, broadcast, gather, own_rank
+
+Epochs = list[dict[str, Any]]  # one for each finished epoch, as in ``result.json``; JSON types
 
 
 @dataclass
@@ -74,7 +52,6 @@ class Checkpoints:
         every: epochs between two checkpoints; after the last epoch there is always one.
         resume: continue from the checkpoint that is there.
         emit: takes ``checkpoint`` and ``resumed`` events.
-        embeddings, sparse_optimizers: what else is saved and restored, see ``save``.
     """
 
     folder: Path
@@ -82,34 +59,28 @@ class Checkpoints:
     every: int = 1
     resume: bool = False
     emit: Emit = no_events
-    embeddings: Mapping[str, Any] | None = None
-    sparse_optimizers: Sequence[Any] = ()
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-        """See ``checkpoint.restore``."""
+    def restore(self, model: nn.Module, optimizer: Optimizer, **rows: Any) -> Epochs:
+        """See ``checkpoint.restore``; nothing unless the run is to ``resume``."""
         if not self.resume:
             return []
         damaged: list[str] = []
-        more = {"embeddings": self.embeddings, "sparse_optimizers": self.sparse_optimizers}
-        epochs = restore(self.folder, model, optimizer, say=damaged.append, **more)
+        epochs = restore(self.folder, model, optimizer, say=damaged.append, **rows)
         self.emit("resumed", epochs=len(epochs), **({"damaged": damaged[0]} if damaged else {}))
         return epochs
 
-    def save(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, epochs: Sequence[dict[str, Any]], *, last: bool
-    ) -> None:
+    def save(self, model: nn.Module, optimizer: Optimizer, epochs: Epochs, *, last: bool, **rows: Any) -> None:
         """Save if it is time to, see ``checkpoint.save``."""
         if last or len(epochs) % self.every == 0:
-            more = {"embeddings": self.embeddings, "sparse_optimizers": self.sparse_optimizers}
-            save(self.folder, model, optimizer, epochs, self.description, **more)
+            save(self.folder, model, optimizer, epochs, self.description, **rows)
             self.emit("checkpoint", epochs=len(epochs))
 
 
 def save(
     folder: Path,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    epochs: Sequence[dict[str, Any]],
+    optimizer: Optimizer,
+    epochs: Epochs,
     description: Mapping[str, Any],
     *,
     embeddings: Mapping[str, Any] | None = None,
@@ -119,9 +90,7 @@ def save(
 
     Args:
         folder: ``checkpoint/`` of the run folder.
-        model: without its DistributedDataParallel wrapper; equal on all ranks.
-        optimizer: equal on all ranks.
-        epochs: what every finished epoch gave; JSON types.
+        model: without its DistributedDataParallel wrapper; equal on all ranks, as is ``optimizer``.
         description: settings that must be the same on resuming; JSON types.
         embeddings: name to ``dgl.distributed.DistEmbedding``.
         sparse_optimizers: of ``dgl.distributed.optim``, always in the same order.
@@ -130,52 +99,53 @@ def save(
         OSError: a file cannot be written; it is named, and the checkpoint before this one stays valid.
     """
     target = folder / f"epoch-{len(epochs):04d}"
-    stores = stores_of(embeddings or {}, sparse_optimizers)
-    tensors, numbers = flatten_optimizer(optimizer)
-    _barrier()  # no rank changes an embedding any more
-    files = {}
+    stores = state.stores_of(embeddings or {}, sparse_optimizers)
+    tensors, numbers = state.flatten_optimizer(optimizer)
+    barrier()  # no rank changes an embedding any more
+    first, files = own_rank() == 0, {}
     try:
-        if _rank() == 0:
-            for name, content in [("model", model.state_dict()), ("optimizer", tensors)]:
-                about = write_tensors(target / f"{name}.safetensors", content)
-                files[f"{name}.safetensors"] = {**about, "machine": None}
-        if stores and _local_rank() == 0:
-            name = f"embeddings-{_machine()}.safetensors"
-            files[name] = {**write_tensors(target / name, local_rows(stores)), "machine": _machine()}
+        for name, content in {"model": model.state_dict(), "optimizer": tensors}.items() if first else ():
+            name = f"{name}.safetensors"
+            files[name] = {**state.write_tensors(target / name, content), "machine": None}
+        if stores and _first_of_machine():
+            about = state.write_tensors(target / _rows_file(), state.local_rows(stores))
+            files[_rows_file()] = {**about, "machine": _machine()}
     except OSError:
-        remove_checkpoint(target)  # a full disk gets its space back
+        generations.remove_checkpoint(target)  # a full disk gets its space back
         raise
     all_files = gather(files)
-    if _rank() == 0:
+    if first:
         manifest = {
-            "format": FORMAT_VERSION,
+            "format": generations.FORMAT_VERSION,
             "folder": target.name,
-            "epochs": list(epochs),
+            "epochs": epochs,
             "description": dict(description),
             "optimizer": numbers,
-            "sparse_optimizers": [sparse_settings(sparse) for sparse in sparse_optimizers],
+            "sparse_optimizers": [state.sparse_settings(sparse) for sparse in sparse_optimizers],
             "files": {name: about for part in all_files for name, about in part.items()},
         }
-        make_valid(folder, manifest)
+        generations.make_valid(folder, manifest)
     # Rank 0 sends this when the new one is valid: only now may an older one go.
-    keep = broadcast(sorted(folders_named(folder)) if _rank() == 0 else None)
-    if _local_rank() == 0:
-        remove_other_checkpoints(folder, keep)
+    keep = broadcast(sorted(generations.folders_named(folder)) if first else None)
+    if _first_of_machine():
+        generations.remove_other_checkpoints(folder, keep)
 
 
 def restore(
     folder: Path,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     *,
     embeddings: Mapping[str, Any] | None = None,
     sparse_optimizers: Sequence[Any] = (),
     say: Callable[[str], None] = lambda _text: None,
-) -> list[dict[str, Any]]:
+) -> Epochs:
     """Load the checkpoint into everything that was given to ``save``; returns ``epochs``. Every trainer must call it.
 
     Rank 0 reads and sends to the others. Rows of embeddings are written by the machine that holds them: a write to
     another machine's server is not acknowledged, so a barrier after it would prove nothing.
+    The newest checkpoint is taken that is whole on every machine. Where that is the one before the newest, it becomes
+    the newest: the next save must not take its place.
 
     Args:
         say: on rank 0, takes what is wrong with the newest checkpoint where the one before it is used.
@@ -183,94 +153,67 @@ def restore(
     Raises:
         InputError: no checkpoint, or both are damaged; on all ranks.
     """
-    stores = stores_of(embeddings or {}, sparse_optimizers)
-    chosen = _choose(folder, bool(stores), say)
-    content = None
-    if _rank() == 0:
-        content = (
-            chosen,
-            load_file(folder / chosen["folder"] / "model.safetensors"),
-            load_file(folder / chosen["folder"] / "optimizer.safetensors"),
-        )
-    manifest, weights, tensors = broadcast(content)
+    stores, first = state.stores_of(embeddings or {}, sparse_optimizers), own_rank() == 0
+
+    def look(name: str) -> dict[str, Any]:
+        manifest = broadcast(_agreed(lambda: generations.read_manifest(folder / name) if first else None))
+        _agreed(lambda: _check_here(folder, manifest, bool(stores)))
+        return manifest
+
+    chosen = generations.newest_whole(folder, look)
+    if chosen.damaged and first:
+        say(chosen.damaged)
+        generations.make_valid(folder, chosen.manifest)
+    names = [chosen.folder / f"{name}.safetensors" for name in ("model", "optimizer")]
+    weights, tensors = broadcast([load_file(name) for name in names] if first else None)
     model.load_state_dict(weights)
-    optimizer.load_state_dict(unflatten_optimizer(tensors, manifest["optimizer"]))
-    if stores and _local_rank() == 0:
-        write_local_rows(stores, folder / manifest["folder"] / f"embeddings-{_machine()}.safetensors")
-    for sparse, settings in zip(sparse_optimizers, manifest["sparse_optimizers"], strict=True):
-        restore_settings(sparse, settings)
-    _barrier()  # nobody reads an embedding before it is there
-    return manifest["epochs"]
+    optimizer.load_state_dict(state.unflatten_optimizer(tensors, chosen.manifest["optimizer"]))
+    if stores and _first_of_machine():
+        state.write_local_rows(stores, chosen.folder / _rows_file())
+    for sparse, settings in zip(sparse_optimizers, chosen.manifest["sparse_optimizers"], strict=True):
+        state.restore_settings(sparse, settings)
+    barrier()  # nobody reads an embedding before it is there
+    return chosen.epochs
 
 
-def _choose(folder: Path, with_rows: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """The manifest of the newest checkpoint that is whole on every machine; rank 0 decides when it has heard from all.
-
-    Where that is the one before the newest, it becomes the newest: the next save must not take its place.
-    """
-    problems = []
-    for name in (MANIFEST, PREVIOUS):
-        manifest, problem = _look_at(folder, name) if _rank() == 0 else (None, "")
-        manifest = broadcast(manifest)
-        if manifest is not None and _local_rank() == 0:
-            problem = _problem_here(folder, manifest, with_rows)
-        found = broadcast(sorted(filter(None, gather(problem))))
-        if manifest is not None and not found:
-            if problems and _rank() == 0:
-                say(problems[0])
-                make_valid(folder, manifest)
-            return manifest
-        problems += found[:1]
-    raise InputError("; and the one before it: ".join(problems), FRESH)
-
-
-def _look_at(folder: Path, name: str) -> tuple[dict[str, Any] | None, str]:
-    """On rank 0: a manifest, or what is wrong with it."""
-    if not exists(folder):
-        return None, f"no checkpoint in {folder}: the run ended before its first was complete"
-    if name == PREVIOUS and not (folder / name).exists():
-        return None, ""
+def _agreed(action: Callable[[], Any]) -> Any:
+    """What ``action`` gives on this rank; an InputError of one rank is raised on all."""
+    found, problem = None, ""
     try:
-        return read_manifest(folder / name), ""
+        found = action()
     except InputError as error:
-        return None, error.message
+        problem = error.message
+    if problems := sorted(filter(None, all_gather(problem))):
+        raise InputError(problems[0], generations.FRESH)
+    return found
 
 
-def _problem_here(folder: Path, manifest: dict[str, Any], with_rows: bool) -> str:
-    """What is wrong with the files of a checkpoint that this machine can see, or needs; empty: nothing."""
-    rows = f"embeddings-{_machine()}.safetensors"
-    if with_rows and rows not in manifest["files"]:
-        return f"the checkpoint in {folder} has no embeddings of {_machine()}"
-    if _rank() != 0:  # a machine without a shared folder has its own rows only
-        manifest = {**manifest, "files": {name: about for name, about in manifest["files"].items() if name == rows}}
-    try:
-        check_files(folder, manifest, _machine())
-    except InputError as error:
-        return error.message
-    return ""
+def _check_here(folder: Path, manifest: dict[str, Any], with_rows: bool) -> None:
+    """Raise an InputError for a file of a checkpoint that this machine can see, or needs, and that is not whole."""
+    if not _first_of_machine():
+        return
+    if with_rows and _rows_file() not in manifest["files"]:
+        raise InputError(f"the checkpoint in {folder} has no embeddings of {_machine()}")
+    if own_rank() != 0:  # a machine without a shared folder has its own rows only
+        manifest = {**manifest, "files": {n: about for n, about in manifest["files"].items() if n == _rows_file()}}
+    generations.check_files(folder, manifest, _machine())
 
 
 def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
     """``model.safetensors`` and ``config.json``: the trained model for other programs, beside the checkpoint."""
     temporary = folder / ".model.safetensors"
-    write_tensors(temporary, model.state_dict())
+    state.write_tensors(temporary, model.state_dict())
     temporary.replace(folder / "model.safetensors")
-    with named(folder / "config.json"):
-        write_json(folder / "config.json", dict(config))
+    write_json(folder / "config.json", dict(config))
 
 
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _local_rank() -> int:
-    return int(os.environ.get("LOCAL_RANK", 0)) if dist.is_initialized() else 0
+def _first_of_machine() -> bool:
+    return alone() or int(os.environ.get("LOCAL_RANK", 0)) == 0
 
 
 def _machine() -> str:
     return os.environ.get("TUTORIAL_MACHINE", "machine-0")
 
 
-def _barrier() -> None:
-    if dist.is_initialized():
-        dist.barrier()
+def _rows_file() -> str:
+    return f"embeddings-{_machine()}.safetensors"

@@ -37,7 +37,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update", "waiting")
 PULSE_SECONDS = 1.0
@@ -67,14 +67,12 @@ class EventWriter:
                 raise OSError(error.errno, error.strerror, str(self._path)) from None
 
 
-class Emit(Protocol):
-    """Takes an event: its kind and its fields; ``EventWriter.emit`` is one."""
-
-    def __call__(self, kind: str, **fields: Any) -> None: ...
+Emit = Callable[..., None]  # takes an event: its kind and its fields; ``EventWriter.emit`` is one
+OnBatch = Callable[..., None]  # takes the batches that are done and their number; a ``Pulse`` is one
 
 
-def no_events(kind: str, **fields: Any) -> None:
-    """An ``Emit`` that forgets."""
+def no_events(*_values: Any, **_fields: Any) -> None:
+    """An ``Emit`` that forgets, and an ``OnBatch`` that stays silent."""
 
 
 class StepLog:
@@ -90,45 +88,30 @@ class StepLog:
     """
 
     def __init__(self, emit: Emit, epoch: int, steps: int) -> None:
-        self.emit, self.epoch, self.steps = emit, epoch, steps
-        self.step = 0
-        self._held: dict[str, Any] | None = None
+        self.emit, self.epoch, self.steps, self.step = emit, epoch, steps, 0
+        self._held: dict[str, Any] = {}
         self._restart()
 
     def _restart(self) -> None:
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._last = time.perf_counter()
 
-    def lap(self, phase: str) -> None:
-        """Book the time since the last lap to a phase."""
-        now = time.perf_counter()
-        self._seconds[phase] += now - self._last
-        self._last = now
+    def lap(self, phase: str, shares: Mapping[str, float] | None = None) -> None:
+        """Book the time since the last lap to a phase, or to several, shared out as ``shares`` are.
 
-    def received(self, in_background: dict[str, float] | None) -> None:
-        """A batch is here. Made in the background, it was waited for less long than it took: what was waited is shared
-        out among its phases as their times are.
+        A batch that was made in the background was waited for less long than its phases took.
         """
-        if not in_background:
-            return self.lap("sampling")
         now = time.perf_counter()
-        all_of_it = sum(in_background.values())
-        for phase, seconds in in_background.items():
-            self._seconds[phase] += (now - self._last) * (seconds / all_of_it if all_of_it else 1 / len(in_background))
+        shares = shares if shares and any(shares.values()) else dict.fromkeys(shares or [phase], 1.0)
+        for name, share in shares.items():
+            self._seconds[name] += (now - self._last) * (share / sum(shares.values()))
         self._last = now
-        return None
 
     def done(self, loss: float, bytes_local: int, bytes_remote: int) -> None:
         """End of a step."""
-        event = {
-            "epoch": self.epoch,
-            "step": self.step,
-            "steps": self.steps,
-            "loss": loss,
-            **{phase: round(seconds, 6) for phase, seconds in self._seconds.items()},
-            "bytes_local": bytes_local,
-            "bytes_remote": bytes_remote,
-        }
+        seconds = {phase: round(seconds, 6) for phase, seconds in self._seconds.items()}
+        event = {"epoch": self.epoch, "step": self.step, "steps": self.steps, "loss": loss, **seconds}
+        event |= {"bytes_local": bytes_local, "bytes_remote": bytes_remote}
         self.step += 1
         if self.step < self.steps:
             self.emit("step", **event)
@@ -138,10 +121,9 @@ class StepLog:
 
     def close(self) -> None:
         """End of the epoch on all ranks; the time since the last step was waiting."""
-        if self._held is not None:
+        if self._held:
             self.lap("waiting")
             self.emit("step", **{**self._held, "waiting": round(self._seconds["waiting"], 6)})
-            self._held = None
 
 
 def bytes_by_place(graph: Any, nodes: Any, rows: Any, ntype: str = "_N") -> tuple[int, int]:
@@ -176,13 +158,6 @@ class Pulse:
             self.emit("progress", what=self.what, batches=done, of=of, **more)
 
 
-def no_pulse(done: int, of: int, **more: Any) -> None:
-    """A ``Pulse`` that stays silent."""
-
-
-OnBatch = Callable[..., None]
-
-
 def phases_of(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means per epoch of each rank, from ``step`` events: the ``phases`` of ``result.json``.
 
@@ -194,16 +169,10 @@ def phases_of(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     steps = {(e["rank"], e["epoch"], e["step"]): e for e in events if e.get("kind") == "step"}
     found = []
-    for rank in sorted({key[0] for key in steps}):
+    for rank in sorted({rank for rank, _, _ in steps}):
         own = [event for key, event in steps.items() if key[0] == rank]
         epochs = len({event["epoch"] for event in own})
-        found.append(
-            {
-                "rank": rank,
-                "epochs": epochs,
-                "steps": len(own),
-                "seconds": {phase: sum(event[phase] for event in own) / epochs for phase in PHASES},
-                **{key: sum(event[key] for event in own) / epochs for key in ("bytes_local", "bytes_remote")},
-            }
-        )
+        mean = {key: sum(event[key] for event in own) / epochs for key in (*PHASES, "bytes_local", "bytes_remote")}
+        seconds = {phase: mean.pop(phase) for phase in PHASES}
+        found.append({"rank": rank, "epochs": epochs, "steps": len(own), "seconds": seconds, **mean})
     return found

@@ -1,10 +1,10 @@
-"""Values from rank to rank, without pickle: JSON for the numbers and texts, safetensors for the tensors.
+"""Values from rank to rank, without pickle: safetensors for the tensors, JSON in its header for numbers and texts.
 
 torch's ``gather_object`` and its like unpickle what arrives, so whoever can send to a rank could run code in it. Here a
 value may be None, a bool, a number, a text, a tensor, or lists, tuples and dicts (with texts as keys) of those. What is
 received has the same values bit for bit, with lists in place of tuples, and tensors on the CPU.
 
-Without a process group, a process is alone: it sends to itself.
+Without a process group, a process is alone: it is rank 0, and sends to itself.
 """
 
 from __future__ import annotations
@@ -19,46 +19,58 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor
 
-LENGTH = 8  # bytes, in front of the JSON
+
+def alone() -> bool:
+    """Whether this process is in no process group."""
+    return not dist.is_initialized()
 
 
-def gather(value: Any) -> list[Any]:
-    """On rank 0: the values of all ranks, in their order. On the others: an empty list.
+def own_rank() -> int:
+    """This process's rank; 0 where it is alone."""
+    return 0 if alone() else dist.get_rank()
+
+
+def barrier() -> None:
+    """Wait for all ranks."""
+    if not alone():
+        dist.barrier()
+
+
+def gather(value: Any, *, everywhere: bool = False) -> list[Any]:
+    """On rank 0, or on every rank: the values of all ranks, in their order. On the others: an empty list.
 
     Raises:
         TypeError: a value that cannot be sent; it is named.
     """
-    if not _in_group():
+    if alone():
         return [value]
-    own, lengths = _announced(value)
-    first = dist.get_rank() == 0
-    parts = [torch.empty_like(own) for _ in lengths] if first else None
-    dist.gather(own, parts, dst=0)
-    return _unpadded(parts, lengths) if parts else []
+    own = pack(value)
+    lengths = [torch.tensor(0) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, torch.tensor(len(own)))
+    own = torch.nn.functional.pad(own, (0, int(max(lengths)) - len(own)))  # gloo wants equal sizes
+    parts = [torch.empty_like(own) for _ in lengths] if everywhere or own_rank() == 0 else []
+    if everywhere:
+        dist.all_gather(parts, own)
+    else:
+        dist.gather(own, parts or None, dst=0)
+    return [unpack(part[: int(length)]) for part, length in zip(parts, lengths, strict=False)]
 
 
 def all_gather(value: Any) -> list[Any]:
     """On every rank: the values of all ranks, in their order. Raises as ``gather``."""
-    if not _in_group():
-        return [value]
-    own, lengths = _announced(value)
-    parts = [torch.empty_like(own) for _ in lengths]
-    dist.all_gather(parts, own)
-    return _unpadded(parts, lengths)
+    return gather(value, everywhere=True)
 
 
 def broadcast(value: Any) -> Any:
     """Rank 0's value on every rank; what the others give is not looked at. Raises as ``gather``."""
-    if not _in_group():
+    if alone():
         return value
-    first = dist.get_rank() == 0
-    own = pack(value) if first else torch.empty(0, dtype=torch.uint8)
+    own = pack(value if own_rank() == 0 else None)
     length = torch.tensor(len(own))
     dist.broadcast(length, src=0)
-    if not first:
-        own = torch.empty(int(length), dtype=torch.uint8)
-    dist.broadcast(own, src=0)
-    return unpack(own)
+    content = own if own_rank() == 0 else torch.empty(int(length), dtype=torch.uint8)
+    dist.broadcast(content, src=0)
+    return unpack(content)
 
 
 def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -82,7 +94,7 @@ def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[
 def sum_over_ranks(values: Sequence[float]) -> list[float]:
     """Sum each number over all ranks, in double precision; without a process group, the numbers themselves."""
     total = torch.tensor(values, dtype=torch.float64)
-    if _in_group():
+    if not alone():
         dist.all_reduce(total)
     return total.tolist()
 
@@ -93,21 +105,17 @@ def accuracy(correct: float, count: float) -> float:
 
 
 def pack(value: Any) -> Tensor:
-    """The bytes of a value, uint8 (bytes,). Raises as ``gather``."""
+    """The bytes of a value, uint8 (bytes,): a safetensors file. Raises as ``gather``."""
     tensors: dict[str, Tensor] = {}
-    text = json.dumps(_plain(value, "the value", tensors)).encode()
-    content = bytearray(len(text).to_bytes(LENGTH, "little") + text)
-    if tensors:
-        content += save(tensors)
-    return torch.frombuffer(content, dtype=torch.uint8)
+    text = json.dumps(_plain(value, "the value", tensors))
+    return torch.frombuffer(bytearray(save(tensors, {"value": text})), dtype=torch.uint8)
 
 
 def unpack(content: Tensor) -> Any:
     """Inverse of ``pack``; runs no code from the content."""
-    data = content.numpy()
-    end = LENGTH + int.from_bytes(data[:LENGTH].tobytes(), "little")
-    tensors = load(data[end:].tobytes()) if len(data) > end else {}
-    return _rebuilt(json.loads(data[LENGTH:end].tobytes()), tensors)
+    data = content.numpy().tobytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])  # the format: its length, it, the tensors
+    return _rebuilt(json.loads(header["__metadata__"]["value"]), load(data))
 
 
 def _plain(value: Any, where: str, tensors: dict[str, Tensor]) -> Any:
@@ -118,11 +126,13 @@ def _plain(value: Any, where: str, tensors: dict[str, Tensor]) -> Any:
         return [_plain(item, f"{where}[{number}]", tensors) for number, item in enumerate(value)]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: _plain(item, f"{where}[{key!r}]", tensors) for key, item in value.items()}}
-    if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_complex():
-        number = str(len(tensors))
-        tensors[number] = value.detach().cpu().contiguous().clone()  # safetensors takes no two views of one memory
-        return {"tensor": number}
-    name = f"a {value.layout} tensor of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__qualname__}"
+    name = f"a {type(value).__qualname__}"
+    if isinstance(value, Tensor):
+        if value.layout == torch.strided and not value.is_complex():
+            number = str(len(tensors))
+            tensors[number] = value.detach().cpu().contiguous().clone()  # no two views of one memory
+            return {"tensor": number}
+        name = f"a {value.layout} tensor of {value.dtype}"
     raise TypeError(
         f"{where} is {name}, which ranks cannot send each other: only None, bools, numbers, texts, dense real tensors, "
         "and lists, tuples and dicts (with texts as keys) of those"
@@ -137,20 +147,3 @@ def _rebuilt(value: Any, tensors: dict[str, Tensor]) -> Any:
     if "tensor" in value:
         return tensors[value["tensor"]]
     return {key: _rebuilt(item, tensors) for key, item in value["dict"].items()}
-
-
-def _in_group() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
-def _announced(value: Any) -> tuple[Tensor, list[int]]:
-    """The bytes of this rank's value, filled up to the longest of all ranks, and the lengths of all."""
-    own = pack(value)
-    lengths = [torch.tensor(0) for _ in range(dist.get_world_size())]
-    dist.all_gather(lengths, torch.tensor(len(own)))
-    sizes = [int(length) for length in lengths]
-    return torch.nn.functional.pad(own, (0, max(sizes) - len(own))), sizes
-
-
-def _unpadded(parts: list[Tensor], lengths: list[int]) -> list[Any]:
-    return [unpack(part[:length]) for part, length in zip(parts, lengths, strict=True)]

@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib.cluster.manifests import remove_checkpoint
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file, flush, write_json
 
@@ -24,7 +25,6 @@ MANIFEST, PREVIOUS = "manifest.json", "manifest-previous.json"
 FRESH = "Start again without --resume, in another folder."
 # Exactly the names that ``checkpoint.save`` and ``export_weights`` give.
 _GENERATION = re.compile(r"epoch-\d{4,}")
-_IN_GENERATION = re.compile(r"(model|optimizer|embeddings-[^/]+)\.safetensors")  # of a machine: its host name
 _HALF_WRITTEN = re.compile(r"\.model\.safetensors|\.(manifest|manifest-previous|config)\.json\.\d+(-[0-9a-f]+)?")
 
 
@@ -34,9 +34,8 @@ class Checkpoint:
 
     Attributes:
         folder: of the files.
+        manifest: what ``checkpoint.save`` has written down.
         damaged: what is wrong with a newer one, so that this one is used; empty for the newest.
-        epochs: one dict per finished epoch, as in ``result.json``.
-        description: the settings that it belongs to.
     """
 
     folder: Path
@@ -45,11 +44,8 @@ class Checkpoint:
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
+        """One for each finished epoch, as in ``result.json``."""
         return self.manifest["epochs"]
-
-    @property
-    def description(self) -> dict[str, Any]:
-        return self.manifest["description"]
 
 
 def exists(folder: Path) -> bool:
@@ -61,25 +57,31 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """The newest checkpoint in ``folder`` of which every file that is on this machine is whole.
 
     Raises:
-        InputError: there is none, or each is damaged; the file that damages the newest is named.
+        InputError: there is none, or each is damaged; the files that damage them are named.
     """
-    if not exists(folder):
-        raise InputError(f"no checkpoint in {folder}: the run ended before its first was complete", FRESH)
-    try:
-        return _read_whole(folder, MANIFEST)
-    except InputError as newest:
+
+    def look(name: str) -> dict[str, Any]:
+        manifest = read_manifest(folder / name)
+        check_files(folder, manifest)
+        return manifest
+
+    return newest_whole(folder, look)
+
+
+def newest_whole(folder: Path, look: Callable[[str], dict[str, Any]]) -> Checkpoint:
+    """The newer of the two manifests that ``look`` finds nothing wrong with: it returns one, or raises an InputError.
+
+    Raises:
+        InputError: what is wrong with both.
+    """
+    problems: list[str] = []
+    for name in (MANIFEST, PREVIOUS):
         try:
-            before = _read_whole(folder, PREVIOUS)
-        except InputError as older:
-            also = f"; and the one before it: {older.message}" if (folder / PREVIOUS).exists() else ""
-            raise InputError(newest.message + also, FRESH) from None
-        return Checkpoint(before.folder, before.manifest, newest.message)
-
-
-def _read_whole(folder: Path, name: str) -> Checkpoint:
-    manifest = read_manifest(folder / name)
-    check_files(folder, manifest)
-    return Checkpoint(folder / manifest["folder"], manifest)
+            manifest = look(name)
+            return Checkpoint(folder / manifest["folder"], manifest, "".join(problems))
+        except InputError as error:
+            problems.append(error.message)
+    raise InputError("; and the one before it: ".join(dict.fromkeys(problems)), FRESH)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -88,9 +90,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         InputError: it is missing, damaged, or of another format.
     """
+    if not exists(path.parent):
+        raise InputError(f"no checkpoint in {path.parent}: the run ended before its first was complete", FRESH)
     try:
         manifest = json.loads(path.read_bytes())
         version, promised = manifest["format"], manifest.pop("sha256")
+    except FileNotFoundError:
+        raise InputError(f"there is no {path}", FRESH) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"damaged checkpoint: {path} cannot be read", FRESH) from None
     if version != FORMAT_VERSION:
@@ -118,9 +124,13 @@ def check_files(folder: Path, manifest: Mapping[str, Any], machine: str | None =
 
 def check_same_settings(checkpoint: Checkpoint, description: Mapping[str, Any], where: Path) -> None:
     """Raise an InputError that lists every value that differs. The number of epochs may."""
-    old, new = checkpoint.description, description
+
+    def text(value: Any) -> str:
+        return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+    old, new = checkpoint.manifest["description"], description
     differences = [
-        f"{key} {_text(old.get(key))} in the checkpoint, {_text(new.get(key))} now"
+        f"{key} {text(old.get(key))} in the checkpoint, {text(new.get(key))} now"
         for key in [*old, *(set(new) - set(old))]
         if key != "epochs" and old.get(key) != new.get(key)
     ]
@@ -129,10 +139,6 @@ def check_same_settings(checkpoint: Checkpoint, description: Mapping[str, Any], 
             f"the checkpoint in {where} belongs to a run with other settings: {'; '.join(differences)}",
             "Repeat the options of the first start (job.json in that folder has them), or use another --out.",
         )
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def make_valid(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -149,9 +155,8 @@ def make_valid(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
-    with named(path):
-        write_json(path, {**manifest, "sha256": _digest(manifest)})
-        flush(path.parent)
+    write_json(path, {**manifest, "sha256": _digest(manifest)})
+    flush(path.parent)
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
@@ -179,28 +184,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove_other_checkpoints(folder: Path, keep: Iterable[str]) -> None:
-    """Remove every checkpoint but those named ``keep``; several machines may do so at once.
-
-    A machine that shares no folder with the first one, and holds no rows of embeddings, has none.
-    """
+    """Remove every checkpoint but those named ``keep``; several machines may do so at once."""
     for path in folder.glob("epoch-*"):
         if _GENERATION.fullmatch(path.name) and path.name not in keep:
             remove_checkpoint(path)
-
-
-def remove_checkpoint(path: Path) -> None:
-    """Remove the files of one checkpoint, and its folder where nothing of the user's is in it."""
-    with contextlib.suppress(OSError):
-        for file in () if path.is_symlink() else path.iterdir():
-            if _IN_GENERATION.fullmatch(file.name):
-                file.unlink(missing_ok=True)
-        path.rmdir()
-
-
-@contextlib.contextmanager
-def named(path: Path) -> Iterator[None]:
-    """An OSError in the body names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, f"cannot write the checkpoint: {error.strerror}", str(path)) from None

@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,45 +25,65 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, no_events
-from tutorial_lib.trainer.exchange import sum_over_ranks
+from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, bytes_by_place, no_events
+from tutorial_lib.trainer.exchange import accuracy, own_rank, sum_over_ranks
 from tutorial_lib.trainer.seeding import start_epoch
 
 
-class Task(Protocol):
+@dataclass
+class Task(ABC):
     """What is learned, and from which batches; the loop knows no more of it. ``tasks.node.NodeTask`` is one.
 
     Attributes:
-        batches: this rank's batches of one epoch, with a length, in an order that torch's generator gives when they
-            are iterated.
+        data: what the batches are about; it has the ``graph``.
+        batches, val: this rank's batches of one epoch and of a validation, with a length, in an order that torch's
+            generator gives when they are iterated.
         sparse_optimizers: those of DistEmbeddings; they step after the dense one.
         embeddings: rows that are learned besides the model's weights, by name; they go into checkpoints.
-        split: what this rank has, for its ``split`` event.
     """
 
+    data: Any
     batches: Any
-    sparse_optimizers: Sequence[Any]
+    val: Any = None
+    sparse_optimizers: Sequence[Any] = ()
+    embeddings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def embeddings(self) -> Mapping[str, Any]: ...
-    @property
-    def split(self) -> dict[str, int]: ...
+    @abstractmethod
+    def split(self) -> dict[str, int]:
+        """What this rank has, for its ``split`` event."""
 
-    def prepare(self, batch: Any) -> Any:
-        """Pull the rows that a batch needs, and move it to where the model is."""
-        ...
+    @abstractmethod
+    def inputs(self, batch: Any) -> tuple[Any, ...]:
+        """Pull the rows that a batch needs, and move it to where the model is: blocks, rows, and what else there is."""
 
+    def prepare(self, batch: Any) -> tuple[Any, ...]:
+        """``inputs``, to learn from."""
+        return self.inputs(batch)
+
+    @abstractmethod
     def loss(self, model: nn.Module, prepared: Any) -> tuple[Tensor, int]:
         """Mean loss over the examples of a batch, and their number."""
-        ...
+
+    @abstractmethod
+    def score(self, model: nn.Module, inputs: Any) -> tuple[float, int]:
+        """The sum of the scores of a batch's examples, each between 0 and 1, and their number."""
 
     def traffic(self, batch: Any, prepared: Any) -> tuple[int, int]:
-        """Bytes of rows that ``prepare`` took from this machine and from others."""
-        ...
+        """Bytes of rows that came from this machine and from others."""
+        fetched = getattr(batch, "bytes_by_place", None)
+        return fetched or bytes_by_place(self.data.graph, batch.input_nodes, prepared[1])
 
-    def validate(self, model: nn.Module, on_batch: OnBatch) -> float:
-        """A score over all ranks, the larger the better; every rank calls it."""
-        ...
+    @torch.no_grad()
+    def validate(self, model: nn.Module, on_batch: OnBatch = no_events) -> float:
+        """Mean score over all ranks with sampled neighbours: quick, and a little below the exact one."""
+        model.eval()
+        total = count = 0.0
+        for number, batch in enumerate(self.val, start=1):
+            found, examples = self.score(model, self.inputs(batch))
+            total, count = total + found, count + examples
+            on_batch(number, len(self.val))
+        return accuracy(*sum_over_ranks([total, count]))
 
 
 @dataclass
@@ -149,7 +170,7 @@ def train_task(
     log = StepLog(emit, epoch, len(task.batches))
     with joined(model, task.sparse_optimizers):
         for batch in task.batches:
-            log.received(getattr(batch, "seconds", None))
+            log.lap("sampling", getattr(batch, "seconds", None))
             prepared = task.prepare(batch)
             log.lap("pull")
             loss, examples = task.loss(model, prepared)
@@ -185,7 +206,6 @@ def fit(
     model: nn.Module,
     task: Task,
     config: TrainConfig,
-    on_epoch: Callable[[EpochResult], None] = lambda _result: None,
     *,
     emit: Emit = no_events,
     saver: Checkpoints | None = None,
@@ -195,15 +215,16 @@ def fit(
 
     Args:
         model: one of ``models``, or one wrapped in DistributedDataParallel.
-        on_epoch: called after each epoch that is trained here.
-        emit: takes the events of steps and of validation.
+        emit: takes the events of steps, of validation and, on rank 0, of epochs.
         saver: keeps checkpoints, and may have one to continue from.
         score: name of what ``task.validate`` gives.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     # Evaluation must not go through DDP: its forward would expect a backward on every rank.
     plain = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    results = [EpochResult.from_dict(epoch, score) for epoch in (saver.restore(plain, optimizer) if saver else [])]
+    rows = {"embeddings": task.embeddings, "sparse_optimizers": task.sparse_optimizers}
+    restored = saver.restore(plain, optimizer, **rows) if saver else []
+    results = [EpochResult.from_dict(epoch, score) for epoch in restored]
     for epoch in range(len(results), config.epochs):
         start_epoch(config.seed, epoch)
         start = time.perf_counter()
@@ -211,9 +232,11 @@ def fit(
         seconds = time.perf_counter() - start
         found = task.validate(plain, Pulse(emit, "validation"))
         results.append(EpochResult(epoch, loss, seconds, found, score))
-        on_epoch(results[-1])
+        if own_rank() == 0:
+            emit("epoch", score=score, **results[-1].to_dict())
         if saver:
-            saver.save(plain, optimizer, [result.to_dict() for result in results], last=epoch == config.epochs - 1)
+            last = epoch == config.epochs - 1
+            saver.save(plain, optimizer, [result.to_dict() for result in results], last=last, **rows)
     return results
 
 

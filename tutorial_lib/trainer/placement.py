@@ -10,6 +10,7 @@ Placement    one rank's answer: its model, its batches, its gradients' process g
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tutorial_lib.models.plain_sage import plain_blocks
+from tutorial_lib.models.sage import CscBlock
 from tutorial_lib.processes.devices import Assignment, assign
-from tutorial_lib.trainer.exchange import all_gather
+from tutorial_lib.trainer.exchange import all_gather, alone, own_rank
 
 if TYPE_CHECKING:
     from tutorial_lib.models.sage import GraphSAGE
@@ -43,7 +44,7 @@ class Placement:
 
     Attributes:
         backend: of the gradients: "gloo", "nccl", or "none" in a single process.
-        native: the layers are DGL's; else those of ``plain_sage``.
+        native: the layers are DGL's; else ``PlainSAGEConv``.
         reason: why it is so, for people.
         group: process group of the gradients; None is the default one.
     """
@@ -74,7 +75,7 @@ class Placement:
             return (blocks, *tensors)
         if self.native:
             return ([block.to(self.device) for block in blocks], *(self._copy(list(tensors))))
-        parts = plain_blocks(blocks)
+        parts = [CscBlock.of(block) for block in blocks]
         flat = [tensor for block in parts for tensor in (block.indptr, block.indices)]
         moved = iter(self._copy([*flat, *tensors]))
         blocks = [block.map(lambda _old: next(moved)) for block in parts]
@@ -97,21 +98,11 @@ class Placement:
 
 
 CPU = Placement()
-_side_streams: dict[torch.device, Any] = {}
 
 
+@functools.cache
 def _side_stream(device: torch.device) -> Any:
-    if device not in _side_streams:
-        _side_streams[device] = torch.cuda.Stream(device)
-    return _side_streams[device]
-
-
-def this_computer() -> str:
-    """Equal for all emulated machines and containers of one computer, until it is started anew."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "unknown"
+    return torch.cuda.Stream(device)
 
 
 def dgl_runs_on(device: torch.device) -> bool:
@@ -131,15 +122,15 @@ def settle(wanted: str) -> Placement:
     Raises:
         InputError: on every rank alike, see ``assign``.
     """
-    alone = not (dist.is_available() and dist.is_initialized())
     if wanted == "cpu":
-        return Placement(backend="none" if alone else "gloo")
-    own = (this_computer(), gpu_count(), dist.is_nccl_available())
-    everybody = all_gather(own)
-    nccl = all(has for _computer, _gpus, has in everybody)
-    ranks = [(computer, gpus) for computer, gpus, _has in everybody]
-    mine = assign(wanted, ranks, nccl=nccl)[0 if alone else dist.get_rank()]
-    backend = "none" if alone else mine.backend
+        return Placement(backend="none" if alone() else "gloo")
+    # Equal for all emulated machines and containers of one computer, until it is started anew.
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    computer = boot.read_text() if boot.exists() else "unknown"
+    everybody = all_gather((computer, gpu_count(), dist.is_nccl_available()))
+    ranks = [(computer, gpus) for computer, gpus, _nccl in everybody]
+    mine = assign(wanted, ranks, nccl=all(nccl for _computer, _gpus, nccl in everybody))[own_rank()]
+    backend = "none" if alone() else mine.backend
     if mine.gpu is None:
         return Placement(backend=backend, reason=mine.reason)
     device = torch.device("cuda", mine.gpu)

@@ -17,12 +17,12 @@ import os
 import dgl
 import numpy as np
 import torch
-import torch.distributed as dist
 from dgl.distributed import rpc
 from dgl.distributed.dist_context import is_initialized
-from dgl.utils import get_num_threads, set_num_threads
 
+from tutorial_lib.batches.nodes import sampling_threads
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
+from tutorial_lib.trainer.exchange import alone, barrier, own_rank
 
 RESEED = 770001  # DGL's own services use other numbers
 SERVERS = 2**20  # ranks from here on stand for servers
@@ -50,36 +50,26 @@ def seed_rank(seed: int, rank: int) -> None:
 
 
 def reseed(seed: int, epoch: int, rank: int = 0) -> None:
-    """Seed this process's generators: torch (order of the seeds, dropout), DGL (sampling), numpy (parts of DGL)."""
-    number_this_thread()
+    """Seed this process's generators: torch (order of the seeds, dropout), DGL (sampling), numpy (parts of DGL).
+
+    Each thread of DGL's has a generator that is seeded with the seed plus the thread's number, and DGL numbers threads
+    as they come to their first seed. With two, in about one process of three the main thread came second, and the
+    same seed drew other neighbours. So this one comes first, alone.
+    """
+    with sampling_threads(1):
+        dgl.seed(0)
     value = derived_seed(seed, epoch, rank)
     torch.manual_seed(value)
     dgl.seed(value)
     np.random.seed(value)
 
 
-def number_this_thread() -> None:
-    """Make DGL give this thread number 0.
-
-    Each thread has a generator that is seeded with the seed plus the thread's number, and DGL numbers threads as they
-    come to their first seed. With two threads, in about one process of three the main thread came second, and the
-    same seed drew other neighbours.
-    """
-    threads = get_num_threads()
-    set_num_threads(1)
-    dgl.seed(0)
-    set_num_threads(threads)
-
-
 def start_epoch(seed: int, epoch: int) -> None:
     """Seed all trainers and, where there are servers, all servers. Every trainer must call it, between epochs."""
-    if not dist.is_initialized():
-        reseed(seed, epoch)
-        return
-    reseed(seed, epoch, dist.get_rank())
-    if dist.get_rank() == 0 and is_initialized() and os.environ.get("DGL_DIST_MODE") == "distributed":
+    reseed(seed, epoch, own_rank())
+    if not alone() and own_rank() == 0 and is_initialized() and os.environ.get("DGL_DIST_MODE") == "distributed":
         reseed_servers(seed, epoch)
-    dist.barrier()  # nobody asks a server before it has been seeded
+    barrier()  # nobody asks a server before it has been seeded
 
 
 def reseed_servers(seed: int, epoch: int) -> None:
@@ -90,15 +80,15 @@ def reseed_servers(seed: int, epoch: int) -> None:
     """
     servers = rpc.get_num_server()
     for server in range(servers):
-        rpc.send_request(server, ReseedRequest(derived_seed(seed, epoch, SERVERS + server)))
+        rpc.send_request(server, Reseed(derived_seed(seed, epoch, SERVERS + server)))
     for number in range(servers):
         for left in attempts(f"DGL server {number + 1} of {servers} to seed its generator", LIMIT_SECONDS, pause=0):
             if rpc.recv_response(max(1, int(1000 * min(left, NOTICE_SECONDS)))) is not None:  # 0 would be for ever
                 break
 
 
-class ReseedRequest(rpc.Request):
-    """Asks a server to seed its generator."""
+class Reseed(rpc.Request, rpc.Response):
+    """Asks a server to seed its generator, and comes back when that is done."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -106,23 +96,12 @@ class ReseedRequest(rpc.Request):
     def __getstate__(self) -> int:
         return self.value
 
-    def __setstate__(self, state: int) -> None:
-        self.value = state
+    __setstate__ = __init__
 
-    def process_request(self, server_state: object) -> ReseedResponse:  # noqa: ARG002
+    def process_request(self, server_state: object) -> Reseed:  # noqa: ARG002
         """Runs in the server."""
         dgl.seed(self.value)
-        return ReseedResponse()
+        return self
 
 
-class ReseedResponse(rpc.Response):
-    """The server has done so."""
-
-    def __getstate__(self) -> int:
-        return 0
-
-    def __setstate__(self, state: int) -> None:
-        pass
-
-
-rpc.register_service(RESEED, ReseedRequest, ReseedResponse)
+rpc.register_service(RESEED, Reseed, Reseed)

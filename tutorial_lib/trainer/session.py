@@ -4,7 +4,7 @@ dgl.distributed.initialize   connects to every server      (must come first)
 init_process_group           connects the trainers         (gloo)
 DistGraph                    opens the partitioned graph
 ...
-leave                        barrier, then client 0 tells the servers to end
+exit_client                  after a barrier: client 0 tells the servers to end
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from torch import Tensor
 
 from tutorial_lib.trainer.events import EventWriter
 
-COLLECTIVE_SECONDS = 600.0
-
 
 def collective_limit() -> timedelta:
     """How long a collective may wait for a rank: ``TUTORIAL_COLLECTIVE_SECONDS``, which the job sets, or 10 minutes."""
-    return timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", COLLECTIVE_SECONDS)))
+    return timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600)))
 
 
 @dataclass
@@ -71,15 +69,11 @@ class Session:
         return dgl.distributed.node_split(mask, book, ntype=ntype, force_even=even).long()
 
     def barrier(self) -> None:
-        """Wait for all trainers, at most as long as ``collective_limit`` says.
-
-        Raises:
-            RuntimeError: one of them has not come by then, or is gone.
-        """
+        """Wait for all trainers; a RuntimeError where one is gone, or has not come in ``collective_limit``."""
         dist.barrier()
 
 
-def serve_if_server(ip_config: str | None = None) -> None:
+def serve_if_server() -> None:
     """In a process that was started as a DGL server: serve until the job ends, then exit. Else return.
 
     Functions that a server must call (initialisers of a DistTensor, say) must be defined by now.
@@ -95,7 +89,7 @@ def serve_if_server(ip_config: str | None = None) -> None:
         gc.enable()
         connect_soon()
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
-        dgl.distributed.initialize(ip_config or os.environ["DGL_IP_CONFIG"])
+        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
         sys.exit(0)
 
 
@@ -129,7 +123,10 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
         except SystemExit as end:
             if end.code not in (0, None):
                 raise
-        _leave(events)
+        dist.barrier()
+        leave_process_group()
+        events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        dgl.distributed.exit_client()
     except BaseException as error:
         _fail(events, error)
 
@@ -145,15 +142,6 @@ def leave_process_group() -> None:
     gloo = [cast(Any, dist.group.WORLD)._get_backend(torch.device("cpu"))]
     dist.destroy_process_group()
     atexit.register(gloo.clear)
-
-
-def _leave(events: EventWriter) -> None:
-    import dgl
-
-    dist.barrier()
-    leave_process_group()
-    events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-    dgl.distributed.exit_client()
 
 
 def _fail(events: EventWriter, error: BaseException) -> None:

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import flush, sha256_of
-from tutorial_lib.trainer.generations import named
 
 ROWS = 1_000_000  # read and written at a time
 
@@ -32,18 +31,18 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     Raises:
         OSError: it cannot be written; the file is named.
     """
-    with named(path):
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
-        except SafetensorError as error:  # it says "... (os error 28)"
-            number = re.search(r"(?:os error|code:) (\d+)", str(error))
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) if number else error from None
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        flush(path.parent)
-        flush(path.parent.parent)
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+        for written in (path, path.parent, path.parent.parent):
+            flush(written)
         return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    except (OSError, SafetensorError) as error:
+        found = re.search(r"(?:os error|code:) (\d+)", str(error))  # safetensors says "... (os error 28)"
+        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+        if number is None:
+            raise
+        raise OSError(number, f"cannot write the checkpoint: {os.strerror(number)}", str(path)) from None
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -73,23 +72,20 @@ def stores_of(embeddings: Mapping[str, Any], sparse_optimizers: Sequence[Any]) -
     """Every tensor behind embeddings and their optimisers, under a name that is the same in each run."""
     stores = {f"{name}/weight": embedding.weight for name, embedding in embeddings.items()}
     for number, optimizer in enumerate(sparse_optimizers):
-        for name, tensor in state_of(optimizer).items():
-            stores[f"optimizer-{number}/{name}"] = tensor
+        stores |= {f"optimizer-{number}/{name}": tensor for name, tensor in state_of(optimizer).items()}
     return stores
 
 
 def state_of(optimizer: Any) -> dict[str, Any]:
-    """The tensors of an optimiser of ``DistEmbedding``s or of ``NodeEmbedding``s, by name."""
+    """The tensors of an optimiser of ``DistEmbedding``s, or of a SparseAdam of ``NodeEmbedding``s, by name."""
     if hasattr(optimizer, "_state"):
         states = [state if isinstance(state, tuple) else (state,) for state in optimizer._state.values()]
         return {tensor.tensor_name: tensor for state in states for tensor in state}
-    names = ("step", "mem", "power") if hasattr(optimizer, "_beta1") else ("sum",)
-    found = {}
-    for embedding in optimizer._params:
-        state = embedding.optm_state
-        tensors = state if isinstance(state, tuple) else (state,)
-        found.update({f"{embedding.name}_{name}": tensor for name, tensor in zip(names, tensors, strict=True)})
-    return found
+    return {
+        f"{embedding.name}_{name}": tensor
+        for embedding in optimizer._params
+        for name, tensor in zip(("step", "mem", "power"), embedding.optm_state, strict=True)
+    }
 
 
 def sparse_settings(optimizer: Any) -> dict[str, Any]:
@@ -114,13 +110,11 @@ def restore_settings(optimizer: Any, settings: Mapping[str, Any]) -> None:
 
 
 def local_ids(store: Any) -> Tensor:
-    """int64 ids of the rows of a ``DistTensor`` that this machine holds; of a plain tensor, all."""
+    """int64 ids of the rows of a ``DistTensor`` of nodes that this machine holds; of a plain tensor, all."""
     if isinstance(store, Tensor):
         return torch.arange(len(store))
     policy = store.part_policy
-    book = policy.partition_book
-    ids_of = book.partid2eids if policy.policy_str.startswith("edge") else book.partid2nids
-    return ids_of(policy.part_id, policy.type_name)
+    return policy.partition_book.partid2nids(policy.part_id, policy.type_name)
 
 
 def local_rows(stores: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 class Unfinished(Exception):
@@ -61,7 +62,7 @@ def expect_type(what: str, got: Any, name: str, hint: str = "") -> None:
 
 def plain(value: Any) -> Any:
     """Numbers and lists as Python has them, also out of a tensor or out of numpy."""
-    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray, np.generic)) else value
+    return value.tolist() if isinstance(value, (Tensor, np.ndarray, np.generic)) else value
 
 
 def rounded(value: Any, digits: int) -> Any:
@@ -71,18 +72,56 @@ def rounded(value: Any, digits: int) -> Any:
 
 
 def _equal(got: Any, expected: Any) -> bool:
-    if isinstance(expected, torch.Tensor):
-        return isinstance(got, torch.Tensor) and got.dtype == expected.dtype and torch.equal(got, expected)
-    if isinstance(got, np.generic) or (isinstance(got, torch.Tensor) and got.dim() == 0):
+    if isinstance(expected, Tensor):
+        return isinstance(got, Tensor) and bool(got.dtype == expected.dtype and torch.equal(got, expected))
+    if isinstance(got, np.generic) or (isinstance(got, Tensor) and got.dim() == 0):
         got = plain(got)
     if type(expected) is float and type(got) is int:
         return got == expected
-    return type(got) is type(expected) and got == expected
+    return type(got) is type(expected) and bool(got == expected)
 
 
 def _short(value: Any, limit: int = 100) -> str:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         text = f"tensor {tuple(value.shape)} {value.dtype} {value.flatten()[:8].tolist()}"
     else:
         text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+class Rows:
+    """Stands in for a ``DistTensor``: shape, dtype, rows by id. A slice needs both ends and is not cut off, as there.
+
+    Attributes:
+        values: what the table holds.
+        reads, writes: the ids of each read and of each write.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values.clone()
+        self.shape, self.dtype = tuple(values.shape), values.dtype
+        self.reads: list[list[int]] = []
+        self.writes: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, ids: Any) -> Tensor:
+        ids = self._ids(ids)
+        self.reads.append(ids.tolist())
+        return self.values[ids]
+
+    def __setitem__(self, ids: Any, rows: Any) -> None:
+        ids = self._ids(ids)
+        self.writes.append(ids.tolist())
+        self.values[ids] = rows
+
+    def _ids(self, ids: Any) -> Tensor:
+        if not isinstance(ids, slice):
+            return torch.as_tensor(ids).long().reshape(-1)
+        if ids.start is None or ids.stop is None:
+            raise TypeError("a DistTensor takes slices with a start and an end")
+        return torch.arange(ids.start, ids.stop)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"'DistTensor' object has no attribute {name!r}")

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.exercises import exercise, expect
-from support.exercises.rows import Rows
+from support.exercises import Rows, exercise, expect
 
 
 @exercise(1)

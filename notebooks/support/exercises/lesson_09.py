@@ -30,8 +30,7 @@ def check_layout_numbers(
     for (machines, trainers, samplers, servers), clients, addresses in LAYOUT_CASES:
         got = layout_numbers(list(machines), trainers, samplers, servers)
         what = f"machines {machines}, trainers={trainers}, samplers={samplers}, servers={servers}"
-        expect_type(f"{what}: what came back", got, "tuple", "return two things: a number and a list")
-        expect(f"{what}: how many things", len(got), 2)
+        expect_type(f"{what}: what came back", got, "tuple of 2", "return two things: a number and a list")
         hint = "trainers are per machine, samplers are per trainer, and a sampler is a client too"
         expect(f"{what}: DGL_NUM_CLIENT", got[0], clients, hint)
         hint = "DGL_SERVER_ID counts through all servers of machine 0, then those of machine 1; ports go up by one"
@@ -53,8 +52,7 @@ def check_rows_and_bytes(rows_and_bytes: Callable[[list[int], Tensor, int, int],
     for bounds, nodes, here, row_bytes, rows, remote in ROW_CASES:
         got = rows_and_bytes(list(bounds), torch.tensor(nodes, dtype=torch.int64), here, row_bytes)
         what = f"bounds {bounds}, nodes {nodes}, machine {here}, {row_bytes} bytes a row"
-        expect_type(f"{what}: what came back", got, "tuple", "return two things: a tensor and a number")
-        expect(f"{what}: how many things", len(got), 2)
+        expect_type(f"{what}: what came back", got, "tuple of 2", "return two things: a tensor and a number")
         hint = "part p owns the ids from bounds[p] up to, not including, bounds[p + 1]"
         expect(f"{what}: rows of each machine", got[0], torch.tensor(rows), hint)
         expect(f"{what}: bytes over the wire", got[1], remote, "rows of this machine come from shared memory")
@@ -76,8 +74,7 @@ def check_busiest_cable(busiest_cable: Callable[[Mapping[str, Mapping[str, int]]
         copy: dict[str, Any] = {receiver: dict(row) for receiver, row in traffic.items()}
         got = busiest_cable(copy, rate)
         what = f"received {traffic}, {rate} bytes per second"
-        expect_type(f"{what}: what came back", got, "tuple", "return two things: a name and seconds")
-        expect(f"{what}: how many things", len(got), 2)
+        expect_type(f"{what}: what came back", got, "tuple of 2", "return two things: a name and seconds")
         hint = "a row of the dictionary is what a machine receives; what it sends is one entry of each other row"
         expect(f"{what}: the busiest machine", got[0], machine, hint)
         expect(f"{what}: seconds", got[1], seconds, "both directions go at the same time: take the larger one")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.exercises import Unfinished, exercise, expect
+from support.exercises import Unfinished, exercise, expect, expect_type
 from support.lessons.whole_run import options_of
 from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.errors import InputError
@@ -48,8 +48,7 @@ def check_plan_machines(plan_machines: Callable[..., tuple[int, int]]) -> None:
     for row, (memory, wire) in PLANS:
         counts = dict(zip(COUNTS, row, strict=True))
         got = plan_machines(**counts)
-        if not (isinstance(got, tuple) and len(got) == 2):
-            expect(f"{counts}: what came back", got, (memory, wire))
+        expect_type(f"{counts}: what came back", got, "tuple of 2")
         where = ", ".join(f"{name} {value}" for name, value in counts.items())
         hint = "own nodes x all widths x 4, and own edges x 32, both rounded up; without floats: (a + b - 1) // b"
         expect(f"{where}: bytes in the memory of a machine", got[0], memory, hint)
@@ -73,7 +72,7 @@ LOOKED_AT = ("copy_to", "ssh_username", "ssh_port", "emulate", "machines", "wire
 def check_real_cluster(real_cluster: Callable[..., tuple[str, Sequence[str]]]) -> None:
     """Exercise 3: the address file and the command line are read as the finale reads them; nothing is contacted."""
     for row, wanted in CLUSTERS:
-        cluster = dict(zip(("addresses", "first_port", "shared", "login"), row, strict=True))
+        cluster: dict[str, Any] = dict(zip(("addresses", "first_port", "shared", "login"), row, strict=True))
         _check_cluster(real_cluster, cluster, wanted)
 
 
@@ -82,9 +81,9 @@ def _check_cluster(
 ) -> None:
     where = f"{len(cluster['addresses'])} machine(s), shared={cluster['shared']}, login {cluster['login']}"
     got = real_cluster(**{**cluster, "addresses": list(cluster["addresses"])})
-    if not (isinstance(got, tuple) and len(got) == 2 and isinstance(got[0], str)):
-        expect(f"{where}: what came back", got, "a text and a list of words")
+    expect_type(f"{where}: what came back", got, "tuple of 2", "return a text and a list of words")
     text, words = got
+    expect_type(f"{where}: the first thing", text, "str", "return a text and a list of words")
     expected = [(address, cluster["first_port"]) for address in cluster["addresses"]]
     expect(f"{where}: machines in the address file", _machines_in(text), expected, "one 'address port' on each line")
     try:

@@ -28,7 +28,7 @@ SCRIPT = [sys.executable, "-m", "support.lessons.anatomy_script"]
 LOOK = [sys.executable, "-m", "support.lessons.look_around"]
 
 
-def make_plan(machines: Sequence[Machine], partition: Partition, folder: Path, **more: int) -> JobPlan:
+def make_plan(machines: Sequence[Machine], partition: Partition, folder: Path, **more: Any) -> JobPlan:
     """The plan of a job of ``anatomy_script.py``, with its address file and its logs in ``folder``."""
     folder.mkdir(exist_ok=True)
     write_ip_config(folder / "ip_config.txt", machines)

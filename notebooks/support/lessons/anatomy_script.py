@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tutorial_lib.cluster.traffic import received_by_peer
+from tutorial_lib.cluster.network import received_by_peer
 
 POLL_SECONDS = 0.05
 
@@ -94,7 +94,7 @@ def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {address: count - before.get(address, 0) for address, count in after.items()}
 
 
-def who_samples(graph: Any) -> dict[str, Any]:  # noqa: ARG001 (each task gets the graph)
+def who_samples(graph: Any) -> dict[str, Any]:
     """The process that makes a mini-batch, and the one that takes it."""
     loader = dgl.distributed.DistDataLoader(torch.arange(4), batch_size=2, collate_fn=_pid_of)
     return {"trainer": os.getpid(), "made by": [pid for pid, _seeds in loader]}

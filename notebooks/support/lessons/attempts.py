@@ -16,6 +16,7 @@ from tutorial_lib.processes import fork
 
 Rules = tuple[tuple[str, str], ...]
 ERRORS: Rules = (
+    (r'File "[^"]*/ipykernel_\d+/\d+\.py", line \d+', 'File "a cell"'),
     (r'File "(?:[^"]*/)?([^"/]+/[^"/]+)", line \d+', r'File "\1"'),
     (r"(Current thread|Thread) 0x[0-9a-f]+", r"\1"),
     (r" at 0x[0-9a-f]+", ""),

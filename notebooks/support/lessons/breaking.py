@@ -7,8 +7,7 @@ import re
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,36 +144,6 @@ def try_addresses(cluster: EmulatedCluster, partition: Partition, lines: Sequenc
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ip_config.txt"
         path.write_text("".join(f"{line}\n" for line in lines))
-        plan = JobPlan(
-            machines=read_ip_config(path),
-            command=[sys.executable],
-            part_config=str(partition.config),
-            ip_config=str(path),
-            log_dir=folder,
-            cwd=folder,
-            master_port=cluster.master_port,
-        )
-        return require(cluster, plan)
-
-
-def numbers_by_dgl(cluster: EmulatedCluster, machine: Machine, lists: Sequence[Sequence[str]]) -> list[int]:
-    """What number DGL gives this machine, for each list of addresses in ``ip_config.txt``: its function, run there."""
-    code = (
-        "import json, sys; from tutorial_lib.compat.stack import import_dgl; import_dgl();"
-        "from dgl.distributed.rpc_client import get_local_machine_id as number;"
-        "books = [{k: [k, a, 30050, 1] for k, a in enumerate(book)} for book in json.loads(sys.argv[1])];"
-        "print(json.dumps([number(book) for book in books]))"
-    )
-    printed = ask(cluster, [machine], [sys.executable, "-c", code, json.dumps(lists)])[0]
-    return json.loads(printed.splitlines()[-1])
-
-
-# ---- losses
-
-
-def step_losses(events: Iterable[Mapping[str, Any]], ranks: int = 2) -> dict[tuple[int, int], float]:
-    """(epoch, step) -> mean loss over the ranks, of the steps that all of them have done."""
-    losses: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for event in sorted((e for e in events if e["kind"] == "step"), key=lambda e: e["rank"]):
-        losses[event["epoch"], event["step"]].append(event["loss"])
-    return {key: sum(found) / ranks for key, found in sorted(losses.items()) if len(found) == ranks}
+        machines = read_ip_config(path)
+        more = {"master_port": cluster.master_port, "log_dir": folder}
+        return require(cluster, plan_in(Path(folder), machines, partition, [sys.executable], **more))

@@ -1,4 +1,3 @@
-# ruff: noqa: ARG001 (every function of a rank takes rank and world_size)
 """What the ranks of lesson 8 run: multi-GPU node classification with GraphBolt, on CPU ranks or on GPUs.
 
 run
@@ -13,10 +12,6 @@ run
 
 from __future__ import annotations
 
-import os
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -206,104 +201,3 @@ def run(
     test_set = dataset.tasks[0].test_set
     report.test_accuracy = share_right(model.module, graph, features, test_set, config, device, how)
     return report
-
-
-# Small functions that the lesson's demonstrations run in ranks.
-
-
-def replica(rank: int, world_size: int, items: int, batch_size: int, **options: bool) -> list[list[int]]:
-    """The batches of numbers that this rank gets from ``range(items)``."""
-    sampler = gb.DistributedItemSampler(gb.ItemSet(torch.arange(items), names="seed_nodes"), batch_size, **options)
-    return [batch.seed_nodes.tolist() for batch in sampler]
-
-
-def all_replicas(
-    rank: int, world_size: int, items: int, batch_size: int, settings: Sequence[dict[str, bool]]
-) -> list[list[list[int]]]:
-    """``replica`` for each of several settings."""
-    return [replica(rank, world_size, items, batch_size, **options) for options in settings]
-
-
-def several_epochs(
-    rank: int, world_size: int, itemset: gb.ItemSet, batch_size: int, epochs: int, ours: bool
-) -> list[tuple[Tensor, Tensor]]:
-    """(seed nodes, labels) of this rank's items in each epoch: shuffled by the sampler, or by ``reshuffled``."""
-    sampler = gb.DistributedItemSampler(itemset, batch_size, shuffle=True)
-    found = []
-    for epoch in range(epochs):
-        if ours:
-            sampler = gb.DistributedItemSampler(reshuffled(itemset, epoch), batch_size)
-        batches = list(sampler)
-        found.append((torch.cat([b.seed_nodes for b in batches]), torch.cat([b.labels for b in batches])))
-    return found
-
-
-def plain_sampler(rank: int, world_size: int, wrapped: bool) -> list[list[int]]:
-    """The batches that a rank gets from a plain ``ItemSampler``, with and without ``gb.DataLoader`` around it."""
-    sampler = gb.ItemSampler(gb.ItemSet(torch.arange(8), names="seed_nodes"), batch_size=2)
-    return [batch.seed_nodes.tolist() for batch in (gb.DataLoader(sampler) if wrapped else sampler)]
-
-
-def rank_0_alone(rank: int, world_size: int) -> None:
-    """Only rank 0 iterates; the other waits for it."""
-    sampler = gb.ItemSampler(gb.ItemSet(torch.arange(8), names="seed_nodes"), batch_size=2)
-    if rank == 0:
-        list(gb.DataLoader(sampler))
-    dist.barrier()
-
-
-def open_files(
-    rank: int, world_size: int, folder: str, config: TrainConfig, data_loader: bool, passes: int
-) -> list[int]:
-    """Number of open files of this rank after each pass over its batches."""
-    dataset = load_graphbolt(folder, in_memory=False)
-    device, found = torch.device("cpu"), []
-    for _ in range(passes):
-        items = dataset.tasks[0].validation_set
-        for _batch in create_dataloader(dataset.graph, dataset.feature, items, config, device, data_loader=data_loader):
-            pass
-        found.append(len(os.listdir("/proc/self/fd")))
-    return found
-
-
-def with_few_files(rank: int, world_size: int, folder: str, config: TrainConfig, data_loader: bool, room: int) -> bool:
-    """Many passes in a process that may open only ``room`` files more than it has; fails, or returns True."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + room, hard))
-    open_files(rank, world_size, folder, config, data_loader, passes=room // 2)
-    return True
-
-
-def reduce_values(rank: int, world_size: int, accuracies: Sequence[float], counts: Sequence[int]) -> tuple[float, ...]:
-    """What this rank holds after ``weighted_reduce`` and after the same with ``all_reduce``."""
-    total = torch.tensor(accuracies[rank], dtype=torch.float64) * counts[rank]
-    reduced = weighted_reduce(total, counts[rank]).item()
-    both = torch.stack([total, torch.tensor(float(counts[rank]), dtype=torch.float64)])
-    dist.all_reduce(both)
-    return reduced, (both[0] / both[1]).item()
-
-
-def exact_step(rank: int, world_size: int, folder: str, config: TrainConfig) -> tuple[float, Tensor, float]:
-    """One step over all neighbours and without dropout: mean loss, weights after it, accuracy of the validation set.
-
-    With one rank this is the reference: with two, and half the batch size each, all three must be the same.
-    """
-    dataset, device = load_graphbolt(folder, in_memory=False), torch.device("cpu")
-    graph, features, task = dataset.graph, dataset.feature, dataset.tasks[0]
-    model = DDP(config.model(features.size("node", None, "feat")[0], task.metadata["num_classes"]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    first = gb.ItemSet(
-        tuple(column[: config.batch_size * world_size] for column in task.train_set[:]), task.train_set.names
-    )
-    loader = create_dataloader(graph, features, first, config, device)
-    total_loss, count, _ = one_pass(model, optimizer, loader, device)
-    loss = weighted_reduce(total_loss, count).item()
-    accuracy = share_right(model.module, graph, features, task.validation_set, config, device, Choices())
-    return loss, nn.utils.parameters_to_vector(model.parameters()).detach(), accuracy
-
-
-def run_program(rank: int, world_size: int, module: str, *arguments: str) -> tuple[str, str]:
-    """What a program prints and complains of. In a process group of its own, it can clean up after a kill."""
-    command = [sys.executable, "-m", module, *arguments]
-    child = subprocess.run(command, capture_output=True, text=True, check=True, start_new_session=True)
-    return child.stdout, child.stderr

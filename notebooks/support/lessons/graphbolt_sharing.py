@@ -10,12 +10,14 @@ import signal
 import sys
 from typing import Any
 
-import torch.multiprocessing as mp
+import torch.multiprocessing
 
 from support.graphbolt_data import load_graphbolt
 
+mp: Any = torch.multiprocessing  # its hints lack spawn and the errors of spawn
 
-def hold(rank: int, dataset: Any) -> None:  # noqa: ARG001
+
+def hold(rank: int, dataset: Any) -> None:
     """A rank that only looks at what it got."""
     print("  the graph arrived; in shared memory:", dataset.graph.indices.is_shared(), flush=True)
 

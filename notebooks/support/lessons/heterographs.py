@@ -1,8 +1,7 @@
 """Lesson 15: what a trainer sees of a heterograph. Servers and trainers run ``python -m`` this module.
 
-look           dictionaries of ids: shares, a batch, rows and neighbours
-run_look       the job, from a notebook
-machines_rows  the learned rows of a run on machines, in original order
+look      dictionaries of ids: shares, a batch, rows and neighbours
+run_look  the job, from a notebook
 """
 
 from __future__ import annotations
@@ -13,13 +12,10 @@ from typing import Any
 
 import dgl
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from support.lessons.machines import require_machines  # noqa: F401  the notebook's
 from support.lessons.multi_machine_jobs import launch_module
 from tutorial_lib.partition import Partition
-from tutorial_lib.trainer.generations import read_checkpoint
 from tutorial_lib.trainer.session import Session, join, serve_if_server
 
 
@@ -55,15 +51,6 @@ def run_look(part: Partition, out: Path) -> dict[str, list[dict[str, Any]]]:
     events = launch_module("heterographs", [], part, out, f"heterographs.py on {part.report.parts} machine(s)")
     kinds = ("shares", "batch", "labels", "neighbours")
     return {kind: sorted((e for e in events if e["kind"] == kind), key=lambda e: e["rank"]) for kind in kinds}
-
-
-def machines_rows(out: Path, part: Partition) -> dict[str, list[Tensor]]:
-    """By type, the learned rows that each machine's file of the checkpoint holds, in the order of the new ids."""
-    checkpoint = read_checkpoint(out / "checkpoint")
-    files = [load_file(path) for path in sorted(checkpoint.folder.glob("embeddings-machine-*.safetensors"))]
-    assert len(files) == part.report.parts
-    names = sorted(key.removesuffix("/weight") for key in files[0] if key.endswith("/weight"))
-    return {name: [file[f"{name}/weight"] for file in files] for name in names}
 
 
 if __name__ == "__main__":

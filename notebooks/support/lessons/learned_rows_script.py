@@ -1,4 +1,4 @@
-"""Lesson 14, on every machine: two trainers and the same learned row. ``learned_rows_script.py OUT``.
+"""Lesson 14, on every machine: two trainers and the same learned row. ``python -m`` this, GRAPH, OUT.
 
 Rank 0 is on machine 0, which keeps node 0's row. Both ranks want to change it in the same step.
 """
@@ -6,7 +6,6 @@ Rank 0 is on machine 0, which keeps node 0's row. Both ranks want to change it i
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from support.lessons.multi_machine_jobs import launch_module
+from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.loop import joined
 from tutorial_lib.trainer.session import join, serve_if_server
 from tutorial_lib.trainer.state import state_of
@@ -86,11 +87,21 @@ def uneven(graph: Any, batches: list[int]) -> dict[str, float]:
     return {"node 0": float(steps[0]), "node 1": float(steps[1])}
 
 
-def main(out: str) -> None:
+def run_rows_script(part: Partition, out: Path) -> dict[str, Any]:
+    """Run this script on two emulated machines with a trainer each; what it found, by experiment.
+
+    Raises:
+        JobFailed: with the first cause.
+    """
+    launch_module("learned_rows_script", [str(out / "found.json")], part, out)
+    return json.loads((out / "found.json").read_text())
+
+
+def main(graph_name: str, out: str) -> None:
     """Serve, or run every experiment; rank 0, beside the row, writes what came out."""
     serve_if_server()
     optim = dgl.distributed.optim
-    with join(json.loads(Path(os.environ["DGL_CONF_PATH"]).read_text())["graph_name"]) as session:
+    with join(graph_name) as session:
         graph = session.graph
         found = {
             "both ranks": step_together(graph, [2.0, 6.0], optim.SparseAdam),
@@ -104,4 +115,4 @@ def main(out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from tutorial_lib.cluster.coordinator import how_it_ended
+from tutorial_lib.errors import how_it_ended
 from tutorial_lib.job.handle import Job
 
 LOOK_SECONDS, FIRST_LOOK_SECONDS = 0.04, 5.0

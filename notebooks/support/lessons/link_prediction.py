@@ -18,8 +18,7 @@ from typing import Any
 
 from support.lessons.multi_machine_jobs import launch_module
 from tutorial_lib.partition import Partition
-from tutorial_lib.tasks.link import LinkPrediction
-from tutorial_lib.tasks.link_task import LinkOptions
+from tutorial_lib.tasks.link import LinkOptions, LinkPrediction
 from tutorial_lib.tasks.task import train_in_job
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
@@ -58,7 +57,8 @@ def run_links(
     settings = json.dumps({"partition": str(part.folder), "runs": described})
 
     def told(event: Mapping[str, Any]) -> str:
-        return f"epoch {event['epoch'] + 1}, rank {event['rank']}: loss {event['loss']:.3f}"
+        known = event["kind"] == "step"
+        return f"epoch {event['epoch'] + 1}, rank {event['rank']}: loss {event['loss']:.3f}" if known else ""
 
     title = f"link prediction on {part.report.parts} machine(s), {len(runs)} run(s)"
     events = launch_module("link_prediction", [settings], part, out, title, told, trainers=trainers)
@@ -72,7 +72,7 @@ def outcomes(events: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, 
     found: list[dict[str, Any]] = [{"epochs": [], "losses": [], "split": {}} for _ in range(count)]
     at: dict[int, int] = {}  # the run that a rank is in
     for event in events:
-        kind, rank = event["kind"], event.get("rank")
+        kind, rank = event["kind"], event.get("rank", -1)
         fields = {key: value for key, value in event.items() if key not in ("kind", "time", "rank", "local_rank")}
         if kind == "run":
             at[rank] = fields["number"]

@@ -63,7 +63,8 @@ def processes() -> dict[int, dict[str, Any]]:
 def sockets(of: dict[int, Any]) -> tuple[list[list[Any]], list[list[Any]]]:
     """TCP sockets of those processes: (pid, port) that listen; (pid, own end, other end) that are connected."""
     listening, connected = [], []
-    for entry in psutil.net_connections("tcp"):
+    entries: list[Any] = psutil.net_connections("tcp")
+    for entry in entries:
         if entry.pid not in of:
             continue
         if entry.status == psutil.CONN_LISTEN:

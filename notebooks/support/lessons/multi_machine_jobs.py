@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import difflib
 import html
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
 
 from support.lessons import multi_machine, multi_machine_single
 from support.lessons.machines import require_machines  # noqa: F401  the notebook's
@@ -136,17 +133,13 @@ def run_script(settings: argparse.Namespace, part: Partition, machines: int, out
         emulate=machines,
         num_omp_threads=1,
     )
-    events: list[dict[str, Any]] = []
-    with live_line(f"{' '.join(['multi_machine.py', *more])} on {machines} machine(s)") as show:
 
-        def on_event(event: dict[str, Any]) -> None:
-            events.append(event)
-            if event["kind"] == "stage":
-                show(event["stage"])
-            elif event["kind"] == "loss":
-                show(f"epoch {event['epoch'] + 1}, rank {event['rank']}: loss {event['loss']:.3f}")
+    def told(event: Event) -> str:
+        known = event["kind"] == "loss"
+        return f"epoch {event['epoch'] + 1}, rank {event['rank']}: loss {event['loss']:.3f}" if known else ""
 
-        launch(request, on_event)
+    title = f"{' '.join(['multi_machine.py', *more])} on {machines} machine(s)"
+    events = launch_shown(request, title, told)
     reported = [event for event in events if "rank" in event]
     return ScriptRun(machines, reported, collect_logits(part, out), out / "model.safetensors")
 
@@ -158,7 +151,8 @@ def run_wires(
     settings = {"config": config.to_dict(), "num_classes": num_classes, "speeds": list(speeds)}
 
     def told(event: Event) -> str:
-        return f"{speeds[event['epoch'] // config.epochs]}: step {event['step'] + 1} of {event['steps']}"
+        known = event["kind"] == "step"
+        return f"{speeds[event['epoch'] // config.epochs]}: step {event['step'] + 1}" if known else ""
 
     title = f"the same epochs at {', '.join(speeds)}"
     events = launch_module("multi_machine_wire", [json.dumps(settings)], part, out, title, told)
@@ -174,40 +168,23 @@ def launch_module(
     words: Sequence[str],
     part: Partition,
     out: Path,
-    title: str,
-    told: Callable[[Event], str] = lambda event: f"step {event['step'] + 1}",
+    title: str = "",
+    told: Callable[[Event], str] = lambda _event: "",
     **options: Any,
 ) -> list[Event]:
     """Run ``python -m support.lessons.MODULE GRAPH WORDS`` on an emulated machine for each part; what the job told.
 
     Args:
         out: folder for the logs.
-        title, told: what the cell shows during the run, and what it shows of a step.
+        title, told: see ``launch_shown``.
         options: further fields of the ``LaunchRequest``.
 
     Raises:
         InputError: found before anything was started. JobFailed: with the first cause.
     """
-    command = [sys.executable, "-m", f"support.lessons.{module}", part.graph_name, *words]
-    events: list[Event] = []
-    with live_line(title) as show:
-
-        def on_event(event: Event) -> None:
-            events.append(event)
-            if event["kind"] in ("stage", "step"):
-                show(event["stage"] if event["kind"] == "stage" else told(event))
-
-        launch_on_parts(command, part, out, on_event, **options)
-    return events
-
-
-def launch_on_parts(
-    command: Sequence[str], part: Partition, out: Path, on_event: Callable[[Event], None], **options: Any
-) -> None:
-    """``launch`` on an emulated machine for each part, with logs in ``out/logs``."""
     out.mkdir(exist_ok=True)
     request = LaunchRequest(
-        command=list(command),
+        command=[sys.executable, "-m", f"support.lessons.{module}", part.graph_name, *words],
         workspace=out,
         part_config=part.config,
         ip_config=Path("ip_config.txt"),  # does not exist yet: launch writes it
@@ -216,7 +193,31 @@ def launch_on_parts(
         num_omp_threads=1,
         **options,
     )
-    launch(request, on_event)
+    return launch_shown(request, title, told)
+
+
+def launch_shown(request: LaunchRequest, title: str, told: Callable[[Event], str]) -> list[Event]:
+    """``launch``, and what the job told. The cell shows its title, the stage, and what ``told`` says of an event."""
+    from IPython.display import display
+
+    def bundle(text: str = "") -> dict[str, str]:
+        return {"text/plain": f"{title}   {text}".rstrip()}
+
+    events: list[Event] = []
+    handle = display(bundle(), raw=True, display_id=True) if title else None
+
+    def on_event(event: Event) -> None:
+        events.append(event)
+        text = event["stage"] if event["kind"] == "stage" else told(event)
+        if text and handle is not None:  # None outside a notebook
+            handle.update(bundle(text), raw=True)
+
+    try:
+        launch(request, on_event)
+    finally:  # the title alone is left
+        if handle is not None:
+            handle.update(bundle(), raw=True)
+    return events
 
 
 def collect_logits(part: Partition, out: Path) -> torch.Tensor:
@@ -227,41 +228,3 @@ def collect_logits(part: Partition, out: Path) -> torch.Tensor:
     logits = np.empty((len(nodes), files[0]["logits"].shape[1]), dtype=np.float32)
     logits[nodes] = np.concatenate([file["logits"] for file in files])
     return torch.from_numpy(logits)
-
-
-@contextlib.contextmanager
-def live_line(title: str) -> Iterator[Callable[[str], None]]:
-    """One output of a cell that is replaced while something runs; at the end the title alone is left."""
-    from IPython.display import display
-
-    def bundle(text: str) -> dict[str, str]:
-        return {"text/plain": text}
-
-    handle = display(bundle(title), raw=True, display_id=True)
-
-    def show(text: str) -> None:
-        if handle is not None:  # None outside a notebook
-            handle.update(bundle(f"{title}   {text}"), raw=True)
-
-    try:
-        yield show
-    finally:
-        if handle is not None:
-            handle.update(bundle(title), raw=True)
-
-
-def train_uneven(rank: int, _world_size: int, steps: Sequence[int]) -> dict[str, list[float]]:
-    """The weight after each of ``steps[rank]`` steps, under ``Join([model])`` and under ``model.join()``."""
-    found = {}
-    for way in ("Join([model])", "model.join()"):
-        model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
-        torch.nn.init.ones_(model.module.weight)
-        found[way] = weights = []
-        with Join([model]) if way == "Join([model])" else model.join():
-            for step in range(1, steps[rank] + 1):
-                loss = (rank + 1) * step * model(torch.ones(1, 1)).sum()
-                model.zero_grad()
-                loss.backward()
-                model.module.weight.data -= model.module.weight.grad
-                weights.append(model.module.weight.item())
-    return found

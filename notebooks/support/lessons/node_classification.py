@@ -4,19 +4,14 @@ train
   ├─ join_group          unless whoever started the rank has made the process group
   ├─ init_model          the same first weights on every rank, wrapped in DistributedDataParallel
   ├─ create_dataloader   this rank's share of the nodes, a new share in each epoch
-  │    └─ UniformSampler a FrontierSampler: blocks, hop by hop
   ├─ train_one_epoch     the steps, under Join
-  ├─ validate_on_...     rank_0 alone while the others wait, or all_ranks with counts summed
-  └─ save_best           rank 0 keeps the best model
+  └─ validate_on_...     rank_0 alone while the others wait, or all_ranks with counts summed; rank 0 keeps the best
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import dgl
+import psutil
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -31,11 +27,10 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
-from support.multi_process import VisitLog, hush_dgl, save_best, share_of
+from support.multi_process import hush_dgl, save_best, share_of
 from tutorial_lib.batches.nodes import Batch
 from tutorial_lib.data import Dataset
 from tutorial_lib.models.sage import GraphSAGE
-from tutorial_lib.processes import pss_of
 from tutorial_lib.trainer.exchange import sum_over_ranks
 from tutorial_lib.trainer.loop import EpochResult
 from tutorial_lib.trainer.seeding import seed_rank
@@ -57,8 +52,8 @@ class Data:
     def of(cls, dataset: Dataset) -> Data:
         """The parts of a data set."""
         columns = dataset.graph.ndata
-        ids = [columns[f"{name}_mask"].nonzero().flatten() for name in ("train", "val", "test")]
-        return cls(dataset.graph, columns["feat"], columns["label"], *ids, dataset.num_classes)
+        train, val, test = (columns[f"{name}_mask"].nonzero().flatten() for name in ("train", "val", "test"))
+        return cls(dataset.graph, columns["feat"], columns["label"], train, val, test, dataset.num_classes)
 
 
 @dataclass(frozen=True)
@@ -66,13 +61,10 @@ class Job:
     """How to train.
 
     Attributes:
-        devices: of rank 0, 1, ...
-        backend: of the process group, "gloo" or "nccl".
-        fanouts: neighbours per hop, outermost first; as many layers as hops.
-        batch_size: seed nodes of one step, over all ranks.
+        devices, backend: of rank 0, 1, ...; "gloo" or "nccl".
+        fanouts, batch_size: neighbours per hop, outermost first; seed nodes of one step, over all ranks.
         validate: "rank 0" or "all ranks".
-        init_method: address where the ranks meet; None when the process group is there already.
-        model_path: where rank 0 saves the best model; None: nowhere.
+        init_method, model_path: where the ranks meet (None: they have), and where rank 0 saves the best model.
     """
 
     devices: tuple[torch.device, ...] = (torch.device("cpu"),)
@@ -110,7 +102,7 @@ class Report:
         """The same as other ways to train tell it; for a rank that validated."""
         seconds = [end - start for what, start, end in self.spans if what == "train"]
         rows = enumerate(zip(self.losses, seconds, self.val, strict=True))
-        return [EpochResult(epoch, loss, took, right / count) for epoch, (loss, took, (right, count)) in rows]
+        return [EpochResult(epoch, loss, took, val[0] / val[1]) for epoch, (loss, took, val) in rows if val]
 
     @contextlib.contextmanager
     def span(self, what: str) -> Iterator[None]:
@@ -255,6 +247,14 @@ def join_group(rank: int, world_size: int, job: Job) -> None:
         torch.cuda.set_device(job.devices[rank])
 
 
+def noted(loader: Iterable[Any], seeds: list[Tensor]) -> Iterator[Batch]:
+    """The batches of a loader; their seed nodes go into a list."""
+    for drawn in loader:
+        batch = Batch(*drawn)
+        seeds.append(batch.seeds)
+        yield batch
+
+
 def train(rank: int, world_size: int, data: Data, job: Job) -> Report:
     """The whole training of one rank."""
     join_group(rank, world_size, job)
@@ -266,13 +266,13 @@ def train(rank: int, world_size: int, data: Data, job: Job) -> Report:
     report, best = Report(), 0
     for epoch in range(job.epochs):
         loader = create_dataloader(rank, world_size, data, data.train_ids, job, seed=job.seed * 1000 + epoch)
-        log = VisitLog(Batch(*drawn) for drawn in loader)  # remembers the seed nodes
+        seeds: list[Tensor] = []
         with report.span("train"):
-            report.losses.append(train_one_epoch(model, optimizer, log, data, device))
+            report.losses.append(train_one_epoch(model, optimizer, noted(loader, seeds), data, device))
         found = validate(rank, world_size, model.module, data, job, report)
         report.val.append(found)
-        report.visited.append(torch.cat(log.seeds))
-        if rank == 0 and job.model_path and found[0] > best:
+        report.visited.append(torch.cat(seeds))
+        if rank == 0 and job.model_path and found and found[0] > best:
             best = found[0]
             save_best(model.module, Path(job.model_path))
     return report
@@ -286,10 +286,16 @@ def train_and_write(rank: int, world_size: int, data: Data, job: Job, folder: st
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(lines))
 
 
-def total_of_ones(_rank: int) -> None:
-    """Adds up two million ones, which PyTorch divides among its threads."""
-    torch.set_num_threads(2)
-    torch.ones(2_000_000).sum()
+def pss_of() -> dict[str, int]:
+    """Memory of this process in bytes.
+
+    Returns:
+        ``rss``: every resident page, shared ones in full. ``pss``: each shared page divided by the number of processes
+        that map it, so that the sum over processes is what they use together. ``private``: pages of this process
+        alone. ``shared``: the rest.
+    """
+    memory: Any = psutil.Process().memory_full_info()
+    return {"rss": memory.rss, "pss": memory.pss, "private": memory.uss, "shared": memory.rss - memory.uss}
 
 
 def memory_in_use(_rank: int, _world_size: int, graph: Any = None) -> dict[str, int]:
@@ -304,32 +310,3 @@ def memory_in_use(_rank: int, _world_size: int, graph: Any = None) -> dict[str, 
     memory = pss_of()
     dist.barrier()
     return memory
-
-
-def slow_validation(rank: int, _world_size: int, seconds: float, patience: float) -> str:
-    """Rank 0 takes ``seconds`` while the others wait at a barrier that gives up after ``patience``."""
-    from datetime import timedelta
-
-    group = dist.new_group(timeout=timedelta(seconds=patience))
-    if rank == 0:
-        time.sleep(seconds)
-        return ""
-    try:
-        dist.barrier(group)
-    except RuntimeError as error:
-        return str(error)
-    return "all ranks met"
-
-
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that goes with this process, however it ends: a small one waits for that, then removes the folder."""
-    folder = tempfile.TemporaryDirectory()
-    program = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
-    folder.watcher = subprocess.Popen(  # type: ignore[attr-defined]
-        [sys.executable, "-c", program, folder.name],
-        stdin=subprocess.PIPE,  # closed by the kernel when the last process that holds it has ended
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    return folder

@@ -1,36 +1,24 @@
-"""Lesson 7: what each rank does in the pitfall lab, and how its errors are shown.
-
-A spawned rank cannot load a function of a notebook cell, so the functions of the ranks are here. Needs no DGL.
-"""
-
-# ruff: noqa: ARG001 (each rank function is called as fn(rank, world_size, ...), whether it needs them or not)
+"""Lesson 7: what spawned ranks do in the pitfall lab: they cannot load a function of a cell. Needs no DGL."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import time
 from collections.abc import Callable
-from datetime import timedelta
 from multiprocessing import resource_tracker
-from typing import Any, NoReturn
+from typing import Any
 from unittest import mock
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+import torch.multiprocessing
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from support.lessons.attempts import attempt, plain, run_script, stderr_of_children
-from support.lessons.open_files import keep_batches, names_of, still_named
-from tutorial_lib.processes import fix_openmp, fork
+from support.lessons.attempts import stderr_of_children
+from tutorial_lib.processes import fork
 
-# The notebook knows all by the name of this module.
-__all__ = ["attempt", "keep_batches", "names_of", "plain", "run_script", "stderr_of_children", "still_named"]
+mp: Any = torch.multiprocessing  # its hints lack spawn
 
 # ---- OpenMP and CUDA after a fork
 
@@ -97,7 +85,7 @@ def cuda_after_each(rank: int, world_size: int) -> list[tuple[str, str, str]]:
         return f"{torch.cuda.is_initialized()}|{in_a_fork(use_cuda)}"
 
     answers = {name: in_a_fork(lambda task=task: look(*task)) for name, task in calls_before_a_fork().items()}
-    return [(name, *answer.split("|", 1)) for name, answer in answers.items()]
+    return [(name, answer.split("|")[0], answer.split("|", 1)[1]) for name, answer in answers.items()]
 
 
 # ---- spawn
@@ -128,133 +116,6 @@ def _spawn_by_torch(rank: int, world_size: int, fn: Callable[[int], Any]) -> tup
     return told, lines
 
 
-# ---- uneven batches
-
-
-def targets_of(rank: int) -> list[float]:
-    """Rank 0 has three batches, rank 1 has five, each with one example: x is 1 and y is the target."""
-    return ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0, 8.0])[rank]
-
-
-def train_uneven(
-    rank: int, world_size: int, devices: tuple[torch.device, ...], way: str, options: dict[str, bool] | None = None
-) -> float:
-    """Fit y = w x with one weight. Way "Join": the loop is under Join. "sum": a sum over the ranks after the loop."""
-    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False).to(devices[rank]))
-    torch.nn.init.zeros_(model.module.weight)
-    with Join([model], **options or {}) if way == "Join" else contextlib.nullcontext():
-        for target in targets_of(rank):
-            loss = (model(torch.ones(1, 1, device=devices[rank])) - target).square().mean()
-            model.zero_grad()
-            loss.backward()
-            model.module.weight.data -= 0.25 * model.module.weight.grad
-    if way == "sum":
-        seen = torch.tensor(float(len(targets_of(rank))), device=devices[rank])
-        dist.all_reduce(seen)
-        print(f"batches of both ranks: {seen.item():g}")
-    return model.module.weight.item()
-
-
-def train_or_say(rank: int, world_size: int, devices: tuple[torch.device, ...], options: dict[str, bool]) -> Any:
-    """Train under Join; the message where that fails."""
-    try:
-        return train_uneven(rank, world_size, devices, "Join", options)
-    except RuntimeError as error:
-        return str(error)
-
-
-# ---- the port
-
-
-def meet(rank: int, world_size: int, port: int, number: float) -> float | str:
-    """Make a process group at a fixed port, as DGL's tutorials do; sum a number over its ranks."""
-    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # rank 0 is to open the port itself
-    address = f"tcp://127.0.0.1:{port}"
-    try:
-        dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size)
-    except RuntimeError as error:
-        return f"{type(error).__name__}: {plain(str(error))}"
-    total = torch.tensor(number)
-    dist.all_reduce(total)
-    return total.item()
-
-
-def meet_strangers(rank: int, world_size: int, port: int) -> float | str:
-    """Rank 0 belongs to a job that sums ones, rank 1 to a job that sums thousands. Both were given the same port."""
-    return meet(rank, world_size, port, [1.0, 1000.0][rank])
-
-
-def sum_of_ones(rank: int, world_size: int) -> float:
-    """In the process group that is there already."""
-    total = torch.ones(())
-    dist.all_reduce(total)
-    return total.item()
-
-
-# ---- threads
-
-
-@fix_openmp
-def steps_per_second(rank: int, world_size: int, threads: int, seconds: float) -> float:
-    """Training steps of a small model that this rank does per second, with so many OpenMP threads."""
-    torch.set_num_threads(threads)
-    model = torch.nn.Sequential(torch.nn.Linear(400, 400), torch.nn.ReLU(), torch.nn.Linear(400, 40))
-    batch = torch.rand(400, 400)
-    model(batch).sum().backward()
-    dist.barrier()
-    start, steps = time.perf_counter(), 0
-    while time.perf_counter() < start + seconds:
-        model(batch).sum().backward()
-        steps += 1
-    return steps / (time.perf_counter() - start)
-
-
-# ---- a rank that dies
-
-
-def die(how: str) -> NoReturn:
-    """End this process without a word."""
-    if how == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)  # what the kernel does when memory runs out
-    os._exit(3)
-
-
-def lose_rank_1(rank: int, world_size: int, how: str) -> None:
-    """Rank 1 dies while rank 0 waits for it."""
-    if rank == 1:
-        print("rank 1 is about to die")
-        die(how)
-    dist.barrier()
-
-
-def member(rank: int, port: int, how: str, told: Any) -> None:
-    """One of two plain processes. Rank 1 dies or is late; rank 0 waits for a number from it."""
-    store = dist.TCPStore("127.0.0.1", port, 2, False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    dist.barrier()
-    if rank == 1:
-        time.sleep(2.5 if how == "late" else 0.3)
-        if how != "late":
-            die(how)
-        return
-    try:
-        dist.irecv(torch.zeros(1), src=1).wait(timedelta(seconds=1 if how == "late" else 30))
-    except RuntimeError as error:
-        told.put(plain(str(error)))
-
-
-def plain_pair(rank: int, world_size: int, how: str) -> tuple[str, list[int | None]]:
-    """``mp.Process``, ``start``, ``join``, as in DGL's tutorial. What rank 0 was told, and both exit codes."""
-    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    told = mp.get_context("fork").SimpleQueue()
-    pair = [mp.get_context("fork").Process(target=member, args=(k, store.port, how, told)) for k in range(2)]
-    for process in pair:
-        process.start()
-    for process in pair:
-        process.join()
-    return "nothing" if told.empty() else told.get(), [process.exitcode for process in pair]
-
-
 # ---- seeds
 
 
@@ -267,24 +128,3 @@ def start_and_drop(rank: int, world_size: int, seed: int | None, by_rank: bool) 
     DistributedDataParallel(model)
     kept = F.dropout(torch.ones(6, 20), 0.5) > 0
     return before, model.weight.detach(), kept
-
-
-def average_by_hand(rank: int, world_size: int, broadcast: bool) -> Tensor:
-    """Four steps without DDP: own seeds, gradients averaged. The weights at the end."""
-    torch.manual_seed(rank)
-    model = torch.nn.Linear(3, 1)
-    if broadcast:
-        for parameter in model.parameters():
-            dist.broadcast(parameter.data, src=0)
-    for step in range(4):
-        model.zero_grad()
-        model(batch_of(rank, step)).square().mean().backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-            parameter.data -= 0.1 * parameter.grad / world_size
-    return model.weight.detach()
-
-
-def batch_of(rank: int, step: int) -> Tensor:
-    """The same numbers in every process: (4, 3)."""
-    return torch.rand(4, 3, generator=torch.Generator().manual_seed(10 * step + rank))

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
-from support.plots.pieces import box, frame, write
-from support.plots.style import bare, drawing, figure, legend_below, stack
+from support.plots.pieces import box, frame
+from support.plots.style import drawing, legend_below
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, LIGHT, ORANGE, SAND, SKY
 
 WIDTH, GAP = 5.0, 1.9  # of a machine, and between two
@@ -120,25 +120,3 @@ def _connect(
     )
     line.set(linewidth=1.3, zorder=1.5)
     ax.add_patch(line)
-
-
-def rows_by_machine(counts: Mapping[str, Mapping[str, Sequence[int]]]) -> Figure:
-    """Nodes of each step of a mini-batch, by the machine that owns them.
-
-    Args:
-        counts: name of the trainer -> name of the step -> number of nodes owned by each machine.
-    """
-    fig, axes = figure(10.5, 2.9, 1, len(counts), sharex=True, squeeze=False)
-    widest = max(sum(row) for steps in counts.values() for row in steps.values())
-    for ax, (trainer, steps) in zip(axes[0], counts.items(), strict=True):
-        owners = enumerate(zip(zip(*steps.values(), strict=True), (ORANGE, BLUE, GREEN), strict=False))
-        look = {"edgecolor": "white"}
-        parts = [(row, {"color": color, "label": f"owned by machine-{k}", **look}) for k, (row, color) in owners]
-        stack(ax, list(steps), parts)
-        for y, row in enumerate(steps.values()):
-            write(ax, sum(row) + 0.02 * widest, y, " + ".join(f"{n:,}" for n in row), ha="left")
-        ax.invert_yaxis()
-        ax.set(xlim=(0, widest * 1.4), xticks=[], title=trainer)
-        bare(ax)
-    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncol=len(parts))
-    return fig

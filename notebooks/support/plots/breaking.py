@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from support.plots.pieces import VERMILION, write
-from support.plots.style import bars, figure
+from support.plots.style import figure
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 FILLS = {"trainer": SKY, "server": SAND, "torchrun": LIGHT, "agent": LIGHT}
@@ -89,13 +89,4 @@ def losses(
     bottom.set_yticks(range(len(starts)), list(starts), fontsize=9)
     bottom.set(xlabel="step since the beginning", ylim=(len(starts) - 0.5, -0.6), xlim=(-1.5, last * steps + 0.5))
     bottom.tick_params(axis="y", length=0)
-    return fig
-
-
-def seconds_to_report(seconds: Mapping[str, float]) -> Figure:
-    """How long each fault took from the moment it happened to the end of the job, on a logarithmic axis."""
-    fig, ax = figure(10.5, 0.9 + 0.42 * len(seconds))
-    bars(ax, seconds, [f" {value:.1f} s" for value in seconds.values()], height=0.55, edgecolor=BLUE)
-    longest = max(seconds.values())
-    ax.set(xlabel="seconds from the fault to the report, everything stopped", xscale="log", xlim=(0.1, longest * 2))
     return fig

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from support.plots.pieces import MINT, VERMILION, arrow, box, cell, frame, write
-from support.plots.style import bare, canvas, drawing, figure, legend_below, named_rows
+from support.plots.pieces import MINT, arrow, box, cell, frame, write
+from support.plots.style import canvas, drawing, figure, legend_below
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 RANKS = ((SKY, BLUE), (SAND, ORANGE))  # fill and edge
@@ -80,27 +80,6 @@ def collectives(held: Sequence[Mapping[str, Sequence[float]]], undefined: str) -
     return fig
 
 
-def first_step(histories: Sequence[Sequence[Mapping[str, Tensor]]], single: Sequence[Mapping[str, Tensor]]) -> Figure:
-    """What two ranks, and one process, hold in the first step of training by hand."""
-    rows = {"weight": "weight", "own gradient": "own gradient", "gradient": "gradient after all_reduce"}
-    rows |= {"weight after": "weight after the step"}
-    fig, ax = drawing(10.5, 3.6, 10.6, len(rows), -0.1, -0.5)
-    columns = ((3.9, "rank 0", histories[0][0]), (6.4, "rank 1", histories[1][0]), (9.4, "one process", single[0]))
-    for column, (x, title, held) in enumerate(columns):
-        write(ax, x, len(rows) - 0.4, title, va="baseline", fontsize=11)
-        for y, (key, text) in enumerate(reversed(rows.items())):
-            look = (*RANKS, EVERYONE)[column] if key == "own gradient" else EVERYONE
-            if column == 2 and key == "gradient":
-                write(ax, x, y, "(the same)")
-            else:
-                _cells(ax, x, y, [f"{value:g}" for value in held[key].tolist()], *look, 0.95)
-            if column == 0:
-                write(ax, 0, y, text, ha="left")
-    ax.axvline(7.9, color=GREY, lw=1, ls=":")
-    write(ax, 5.15, 1, "=", fontsize=13)
-    return fig
-
-
 def paths(averaged: Tensor, alone: Sequence[Tensor], single: Tensor, x: Tensor, y: Tensor) -> Figure:
     """The weights step by step, on a map of the loss of the whole batch.
 
@@ -132,71 +111,6 @@ def paths(averaged: Tensor, alone: Sequence[Tensor], single: Tensor, x: Tensor, 
     return fig
 
 
-def uneven(own: Sequence[Tensor], sizes: Sequence[int], plain: Tensor, weighted: Tensor, single: Tensor) -> Figure:
-    """Gradients of two uneven shares as points in the plane, and where their means lie."""
-    fig, ax = figure(8.6, 3.8)
-    ends = [gradient.tolist() for gradient in own]
-    ax.plot(*zip(*ends, strict=True), color=GREY, lw=1, ls=":", zorder=1)
-    for rank, (point, size) in enumerate(zip(ends, sizes, strict=True)):
-        label = f"own gradient of rank {rank}: {size} examples"
-        ax.scatter(*point, 45 * size, RANKS[rank][1], "^v"[rank], label=label, zorder=2)
-    ax.scatter(*single.tolist(), 150, "none", "s", edgecolors=INK, linewidths=1.5, label="one process", zorder=3)
-    ax.scatter(*weighted.tolist(), 45, GREEN, "o", label="weighted by the number of examples", zorder=4)
-    ax.scatter(*plain.tolist(), 70, VERMILION, "X", label="plain mean of the two ranks", zorder=4)
-    ax.set(xlabel="gradient of the first weight", ylabel="of the second weight")
-    ax.margins(0.15)
-    fig.legend(loc="outside right center", labelspacing=1.1)
-    return fig
-
-
-def construction(held: Sequence[Mapping[str, Mapping[str, Tensor]]]) -> Figure:
-    """All numbers of the model of two ranks as strips of colour, at each moment; equal columns are equal numbers."""
-    import torch
-
-    moments = list(held[0])
-    fig, axes = figure(10.5, 3.9, len(moments))
-    for ax, moment in zip(axes, moments, strict=True):
-        rows = [torch.cat([tensor.flatten() for tensor in ranks[moment].values()]) for ranks in held]
-        ax.pcolormesh(torch.stack(rows), cmap="cividis", vmin=-0.6, vmax=1.1, edgecolors="white", linewidth=0.4)
-        ax.invert_yaxis()
-        named_rows(ax, "rank", 2, at=0.5)
-        ax.set_xticks([])
-        bare(ax)
-        ax.set_ylabel(moment, rotation=0, ha="right", va="center", labelpad=8)
-        for column in (rows[0] != rows[1]).nonzero().flatten().tolist():
-            ax.plot([column + 0.15, column + 0.85], [2.22, 2.22], color=VERMILION, lw=2.2, clip_on=False)
-    position = 0
-    for name, tensor in held[0][moments[0]].items():
-        write(axes[0], position + tensor.numel() / 2, -0.25, SHORT.get(name, name), va="bottom", fontsize=9)
-        position += tensor.numel()
-        for ax in axes:
-            ax.axvline(position, color=INK, lw=1.2)
-    axes[-1].plot([], [], color=VERMILION, lw=2.2, label="the ranks hold different numbers")
-    legend_below(axes[-1], -0.25)
-    return fig
-
-
-SHORT = {"shift": "buffer", "layers.0.bias": "0.bias", "layers.2.bias": "2.bias"}
-
-
-def differences(gaps: Mapping[str, Sequence[float]], sizes: Sequence[int]) -> Figure:
-    """Largest difference between any weight and that of one process, after each step, on a logarithmic scale."""
-    fig, ax = figure(8.6, 3.5)
-    styles = ((BLUE, "o", -0.16), (VERMILION, "X", 0.0), (GREEN, "s", 0.16))
-    floor = 1e-9
-    for (name, values), (color, marker, shift) in zip(gaps.items(), styles, strict=True):
-        steps = [step + 1 + shift for step in range(len(values))]
-        heights = [max(value, floor) for value in values]
-        ax.vlines(steps, floor / 3, heights, color=color, lw=1)
-        ax.scatter(steps, heights, 42, color, marker, label=name, zorder=3)
-    ax.axhspan(floor / 3, 1e-6, color=LIGHT, zorder=0)
-    write(ax, 0.55, 3e-7, "rounding of float32", ha="left")
-    ax.set_xticks(range(1, len(sizes) + 1), [f"step {k + 1}\nbatch of {size}" for k, size in enumerate(sizes)])
-    ax.set(yscale="log", ylim=(floor / 3, 1), xlim=(0.5, len(sizes) + 0.5), ylabel="largest difference\nof a weight")
-    fig.legend(loc="outside lower center", ncol=3)
-    return fig
-
-
 def backward(events: Sequence[tuple[float, str, str]], title: str = "") -> Figure:
     """A measured backward pass: when each layer was computed, and when each bucket was on its way."""
     fig, ax = figure(9.5, 3.4)
@@ -221,22 +135,4 @@ def backward(events: Sequence[tuple[float, str, str]], title: str = "") -> Figur
     ax.set_title(title)
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0)
-    return fig
-
-
-def accuracy(right: Sequence[Tensor], mean: float, overall: float) -> Figure:
-    """Each answer as a box, right or wrong, per rank; beside them the two numbers that one can make of it."""
-    x = max(len(answers) for answers in right) + 4.6
-    fig, ax = drawing(10.5, 2.5, x + 6.4, len(right) - 0.4, -1.6, -0.6)
-    for rank, answers in enumerate(right):
-        y = len(right) - 1 - rank
-        write(ax, -0.3, y, f"rank {rank}", ha="right")
-        for k, is_right in enumerate(answers.tolist()):
-            fill, edge, sign = (MINT, GREEN, "✓") if is_right else ("white", VERMILION, "×")
-            cell(ax, k + 0.06, y - 0.38, 0.88, 0.76, sign, fill, edge, fontsize=11)
-        text = f"{int(answers.sum())} of {len(answers)} right: {answers.float().mean():.0%}"
-        write(ax, len(answers) + 0.3, y, text, ha="left")
-    correct, count = sum(int(a.sum()) for a in right), sum(len(a) for a in right)
-    write(ax, x, len(right) - 1, f"mean of the accuracies: {mean:.0%}", ha="left", fontsize=11, color=VERMILION)
-    write(ax, x, 0, f"counts summed: {correct} of {count}, {overall:.0%}", ha="left", fontsize=11, color="#00664B")
     return fig

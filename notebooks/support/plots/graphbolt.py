@@ -10,8 +10,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from support.plots.pieces import arrow, box, cell, write
-from support.plots.style import bare, cells, curves, drawing, figure, named_rows
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
+from support.plots.style import bare, cells, drawing, figure, named_rows
+from tutorial_lib.tools.finale.style import BLUE, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 Batches = Sequence[Sequence[int]]
 STAGES = (
@@ -90,45 +90,4 @@ def classes_seen(panels: Mapping[str, np.ndarray]) -> Figure:
         cells(ax, counts.shape[1], len(counts), 0.4)
     axes[-1].set(xlabel="classes that occur among the training nodes, in order of their number", xticks=[])
     fig.colorbar(image, ax=axes, label="part of the class\nthat the rank sees")
-    return fig
-
-
-def files_per_pass(counts: Mapping[str, Sequence[int]]) -> Figure:
-    """Open files of a rank after each pass over its mini-batches."""
-    fig, ax = figure(7, 2.8)
-    for (name, values), color, marker in zip(counts.items(), (ORANGE, BLUE, GREEN), ("o", "s", "^"), strict=False):
-        ax.plot(range(1, len(values) + 1), values, color=color, marker=marker)
-        ax.annotate(name, (len(values), values[-1]), xytext=(8, 0), textcoords="offset points", va="center")
-    passes = max(map(len, counts.values()))
-    ax.set(xlabel="passes over the mini-batches", ylabel="open files", ylim=(0, None))
-    ax.set(xlim=(0.8, passes * 1.45), xticks=range(1, passes + 1))
-    return fig
-
-
-def compared(
-    accuracies: Mapping[str, Sequence[float]],
-    seconds: Mapping[str, Sequence[float]],
-    sampling: Mapping[str, Sequence[float]],
-) -> Figure:
-    """Accuracy after each epoch, seconds of each epoch, and seconds of drawing the batches alone, for several loaders.
-
-    Args:
-        seconds: without the first epoch, which warms up.
-        sampling: one process, one thread, no training.
-    """
-    fig, (left, middle, right) = figure(10.5, 3.6, 1, 3, width_ratios=[1.3, 1, 1])
-    looks = ((ORANGE, "o", "-"), (BLUE, "s", "-"), (GREEN, "^", "-"))
-    curves(left, accuracies, looks)
-    left.set(xlabel="epoch", ylabel="accuracy of the validation nodes", ylim=(None, 1))
-    left.set_xticks(range(1, max(map(len, accuracies.values())) + 1))
-    left.legend(loc="lower right")
-    titles = "an epoch of training, 2 ranks", "batches alone, 1 process"
-    for ax, times, title in zip((middle, right), (seconds, sampling), titles, strict=True):
-        for row, (name, values) in enumerate(times.items()):
-            color, marker, _ = looks[list(accuracies).index(name)]
-            ax.barh(row, float(np.median(values)), color=color, alpha=0.3, height=0.5)
-            ax.scatter(values, np.linspace(row - 0.12, row + 0.12, len(values)), 22, color, marker, zorder=2)
-        ax.set_yticks(range(len(times)), [name.replace(", ", ",\n") for name in times])
-        ax.set(xlabel="seconds (bar: median)", xlim=(0, None), ylim=(len(times) - 0.5, -0.5), title=title)
-        ax.tick_params(axis="y", length=0)
     return fig

@@ -1,16 +1,16 @@
-"""Pictures of lesson 15: types and relations, ids, parts by type, batches by type, accuracies. Drawn without pyplot."""
+"""Pictures of lesson 15: types and relations, and the two kinds of ids."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from support.plots import style
 from support.plots.pieces import Point, cell, write
-from support.plots.style import bare, bars, drawing, figure, percent
+from support.plots.style import drawing, figure
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 Relation = tuple[str, str, str]
@@ -25,7 +25,7 @@ def metagraph(nodes: Mapping[str, int], edges: Mapping[Relation, int], with_feat
     for name, (x, y) in PLACES.items():
         feature = "features, labels" if name in with_features else "no features"
         shape = "round,pad=0.01,rounding_size=0.02"
-        look = {"boxstyle": shape, "fc": FILLS[name], "ec": EDGES[name]}
+        look: dict[str, Any] = {"boxstyle": shape, "fc": FILLS[name], "ec": EDGES[name]}
         ax.add_patch(FancyBboxPatch((x - 0.11, y - 0.1), 0.22, 0.2, **look))
         write(ax, x, y, f"{name}\n{nodes[name]:,} nodes\n{feature}")
     curved = {("author", "field"): 0.1, ("field", "author"): 0.1}
@@ -41,7 +41,7 @@ def metagraph(nodes: Mapping[str, int], edges: Mapping[Relation, int], with_feat
 
 
 def _relation(ax: Axes, start: Point, end: Point, bend: float) -> None:
-    style = {"arrowstyle": "-|>", "mutation_scale": 13, "color": INK, "lw": 1.2}
+    style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 13, "color": INK, "lw": 1.2}
     ax.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", **style))
 
 
@@ -62,57 +62,6 @@ def _name_of(ax: Axes, start: Point, end: Point, name: str) -> None:
     off = 0.045 if y0 != y1 else 0.085
     x, y = (x0 + x1) / 2 + across[0] * off * 1.6, (y0 + y1) / 2 + across[1] * off
     write(ax, x, y, name, bbox={"fc": "white", "ec": "none", "pad": 1})
-
-
-def same_label(shares: Mapping[str, float], by_chance: float) -> Figure:
-    """For each way from a paper to a paper, how often both have one label."""
-    fig, ax = figure(9, 2.6)
-    bars(ax, shares, ".0%", height=0.55, edgecolor=BLUE)
-    ax.axvline(by_chance, color=INK, lw=1, ls="--")
-    ax.text(by_chance + 0.003, -0.62, f"by chance {by_chance:.0%}", va="bottom")
-    ax.set(xlim=(0, 1.15 * max(shares.values())), xlabel="pairs of papers with the same label", ylim=(2.5, -0.85))
-    percent(ax.xaxis)
-    return fig
-
-
-def parts_by_type(
-    reports: Mapping[str, Mapping[str, Sequence[int]]], cuts: Mapping[str, Mapping[str, float]]
-) -> Figure:
-    """How each type is spread over the parts, and the share of each relation that is cut.
-
-    Args:
-        reports: by way of cutting: by type (and "train"), a count for each part.
-        cuts: by way of cutting: by relation, the share of its edges that is cut.
-    """
-    fig, (left, right) = figure(10.5, 3.8, 1, 2, width_ratios=[1, 1.1])
-    rows, at = [], 0.0
-    for way, counts in reports.items():
-        for name, values in counts.items():
-            total, begin = sum(values), 0.0
-            for part, value in enumerate(values):
-                colour, edge = (SKY, BLUE) if part % 2 == 0 else (SAND, ORANGE)
-                left.barh(at, value / total, 0.75, begin, color=colour, edgecolor=edge)
-                write(left, begin + value / total / 2, at, f"{value:,}", fontsize=9)
-                begin += value / total
-            rows.append((at, f"{way}: {name}"))
-            at += 1
-        at += 0.5
-    left.set_yticks([row for row, _ in rows], [text for _, text in rows])
-    left.axvline(0.5, color=INK, lw=0.8, ls=":")
-    left.invert_yaxis()
-    left.set(xlim=(0, 1), xticks=[], title="nodes of part 0 and part 1")
-    width = 0.8 / len(cuts)
-    for number, (way, shares) in enumerate(cuts.items()):
-        places = [k + number * width for k in range(len(shares))]
-        colour, edge = ((SKY, BLUE), (LIGHT, GREY), (SAND, ORANGE))[number % 3]
-        drawn = right.barh(places, list(shares.values()), width * 0.92, color=colour, edgecolor=edge, label=way)
-        right.bar_label(drawn, [f" {value:.0%}" for value in shares.values()], fontsize=9)
-    right.set_yticks([k + 0.4 - width / 2 for k in range(len(shares))], list(shares))
-    right.invert_yaxis()
-    right.set(xlim=(0, 0.8), xticks=[], title="edges that are cut, by relation")
-    right.legend(loc="center right")
-    bare(left, right)
-    return fig
 
 
 def id_line(ranges: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
@@ -144,40 +93,4 @@ def id_line(ranges: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
     ax.text(-least * 0.4, -0.12, "type-wise", ha="right", va="top", color=GREY)
     ax.set(xlim=(-least * 2.4, at * 1.03), ylim=(-0.85, 2.0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-    return fig
-
-
-def batch_by_type(inputs: Sequence[Mapping[str, Sequence[int]]]) -> Figure:
-    """Input nodes of one batch on each rank: [in the own part, in another one] by type."""
-    fig, ax = figure(9.5, 0.9 + 0.42 * sum(map(len, inputs)))
-    rows = [(f"rank {rank}, {name}", name, *counts) for rank, by in enumerate(inputs) for name, counts in by.items()]
-    for at, (_, name, own, other) in enumerate(rows):
-        ax.barh(at, own, 0.65, color=FILLS.get(name, LIGHT), edgecolor=EDGES.get(name, GREY))
-        ax.barh(at, other, 0.65, own, color="white", edgecolor=EDGES.get(name, GREY), hatch="////")
-        write(ax, own + other, at, f"  {own:,} here, {other:,} elsewhere", ha="left")
-    ax.set_yticks(range(len(rows)), [row[0] for row in rows])
-    ax.invert_yaxis()
-    ax.set(xticks=[], xlim=(0, 1.35 * max(row[2] + row[3] for row in rows)))
-    ax.set_title("input nodes of a batch; hatched: rows that come from another machine")
-    bare(ax)
-    return fig
-
-
-def accuracies(curves: Mapping[str, Sequence[float]], exact: Mapping[str, float], alone: float) -> Figure:
-    """Valid accuracy by epoch, the exact test accuracies, and what the features alone give.
-
-    Args:
-        curves: by run, sampled valid accuracy after each epoch.
-        exact: by run, test accuracy over all neighbours.
-        alone: test accuracy from the features of the papers only.
-    """
-    fig, (left, right) = figure(10.5, 3.4, 1, 2, width_ratios=[1.3, 1])
-    style.curves(left, curves, ((INK, "o", "-"), (ORANGE, "x", "-"), (BLUE, "s", "-")))
-    epochs = max(map(len, curves.values()))
-    left.set(xlabel="epoch", ylabel="valid accuracy, sampled", ylim=(0, 1), xticks=range(1, epochs + 1))
-    left.legend(loc="lower right")
-    scores = {"features alone": alone, **exact}
-    bars(right, scores, ".2f", [LIGHT, *[SKY] * len(exact)], 0.55, edgecolor=INK)
-    right.set(xlim=(0, 1.1), xticks=[], title="test accuracy, all neighbours")
-    bare(right)
     return fig

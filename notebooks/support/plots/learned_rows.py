@@ -8,21 +8,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from support.plots.pieces import arrow, box, write
-from support.plots.style import bars, drawing, figure, percent, plane
-from tutorial_lib.tools.finale.style import BLUE, GREEN, INK, LIGHT, ORANGE, SAND, SKY
-
-TENSORS = {"weight": (SKY, "the rows"), "mem": (SAND, "mean gradient"), "power": (LIGHT, "mean square")}
-
-
-def accuracies(scores: Mapping[str, float]) -> Figure:
-    """A bar for each way to predict, the best one in blue."""
-    fig, ax = figure(10.5, 0.7 + 0.5 * len(scores))
-    best = max(scores, key=scores.__getitem__)
-    bars(ax, scores, ".1%", [BLUE if name == best else SKY for name in scores], edgecolor=BLUE)
-    ax.set(xlim=(0, 1), xlabel="accuracy on the test nodes")
-    percent(ax.xaxis)
-    ax.spines["left"].set_visible(False)
-    return fig
+from support.plots.style import drawing, figure, plane
+from tutorial_lib.tools.finale.style import BLUE, LIGHT, ORANGE, SAND, SKY
 
 
 def one_step() -> Figure:
@@ -38,31 +25,6 @@ def one_step() -> Figure:
     ax.text(4.0, 3.75, "in memory")
     ax.text(4.0, 1.55, "over the wire,\ntrainer to trainer", va="top")
     write(ax, 8.1, 2.85, "SparseAdam", va="bottom")
-    return fig
-
-
-def memory(held: Mapping[str, Mapping[str, int]], model_bytes: int) -> Figure:
-    """What the learned rows and their optimiser take on each machine, beside the model's weights.
-
-    Args:
-        held: by machine, bytes of ``weight``, ``mem``, ``power`` and ``step``.
-    """
-    fig, ax = figure(10.5, 1.6 + 0.5 * len(held))
-    start = [0.0] * len(held)
-    for key, (colour, label) in TENSORS.items():
-        widths = [machine[key] / 1e6 for machine in held.values()]
-        bars = ax.barh(list(held), widths, 0.6, start, color=colour, edgecolor=INK, linewidth=0.8, label=label)
-        ax.bar_label(bars, [f"{label}\n{width:.2f}" for width in widths], label_type="center", fontsize=9)
-        start = [a + b for a, b in zip(start, widths, strict=True)]
-    steps = [machine["step"] / 1e6 for machine in held.values()]
-    bars = ax.barh(list(held), steps, 0.6, start, color=INK)
-    ax.bar_label(bars, [f" steps {width:.2f}" for width in steps], fontsize=9)
-    bars = ax.barh(["model and Adam,\non each rank"], [model_bytes / 1e6], 0.6, color=GREEN)
-    ax.bar_label(bars, [f" {model_bytes / 1e6:.2f}"], fontsize=9)
-    ax.invert_yaxis()
-    ax.set(xlabel="MB", xlim=(0, max(a + b for a, b in zip(start, steps, strict=True)) * 1.1))
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
     return fig
 
 

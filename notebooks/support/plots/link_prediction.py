@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from support.plots.pieces import VERMILION, lines
-from support.plots.style import bars, curves, figure, legend_below, percent
+from support.plots.style import figure, legend_below, percent
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE
 
 Pairs = Sequence[tuple[int, int]]
@@ -71,51 +71,4 @@ def rank_curves(ranks: Mapping[str, Any], candidates: int) -> Figure:
     ax.set_xticks(PLACES, map(str, PLACES))
     ax.minorticks_off()
     ax.legend(loc="upper left")
-    return fig
-
-
-def leak_figure(losses: Mapping[str, Sequence[float]], scores: Mapping[str, float]) -> Figure:
-    """Loss of every epoch with the batch's edges dropped and with the leak; and test scores, honest and not.
-
-    Args:
-        losses: by name, one number for each epoch.
-        scores: MRR by name, in the order of the bars; the last is the one that is not honest.
-    """
-    fig, (left, right) = figure(10.5, 3.4, 1, 2, width_ratios=[1, 1.15])
-    curves(left, losses, ((BLUE, "o", "-"), (VERMILION, "s", "-")), ms=4)
-    left.set(xlabel="epoch", ylabel="training loss", ylim=(0, None))
-    left.set_xticks(range(1, len(next(iter(losses.values()))) + 1))
-    left.legend()
-    bars(right, scores, ".3f", [*[BLUE] * (len(scores) - 1), VERMILION], 0.55)
-    right.set(xlim=(0, max(scores.values()) * 1.2), xlabel="MRR of the test edges")
-    return fig
-
-
-def probe_bars(accuracies: Mapping[str, float], labels_used: Sequence[str]) -> Figure:
-    """Accuracy on the test nodes by what the classifier sees.
-
-    Args:
-        accuracies: by name.
-        labels_used: those names whose vectors were trained with labels; they are hatched.
-    """
-    fig, ax = figure(8.5, 2.9)
-    drawn = bars(ax, accuracies, ".0%", BLUE)
-    for name, bar in zip(accuracies, drawn, strict=True):
-        if name in labels_used:
-            bar.set(facecolor="white", edgecolor=BLUE, hatch="///")
-    percent(ax.xaxis)
-    ax.set(xlim=(0, 1), xlabel="accuracy on the test nodes (hatched: trained with labels)")
-    return fig
-
-
-def worth_of_ranks(candidates: int) -> Figure:
-    """What an edge of each rank adds to MRR and to hits@10."""
-    fig, ax = figure(8, 3)
-    at = list(range(1, candidates + 1))
-    ax.plot(at, [1 / k for k in at], color=BLUE, marker="o", markersize=3, label="MRR: 1 / rank")
-    ax.plot(at, [float(k <= 10) for k in at], color=ORANGE, ls="--", drawstyle="steps-post", label="hits@10")
-    ax.set(xscale="log", xlim=(0.95, candidates), ylim=(0, 1.05), xlabel="rank of the edge", ylabel="what it adds")
-    ax.set_xticks(PLACES, map(str, PLACES))
-    ax.minorticks_off()
-    ax.legend()
     return fig

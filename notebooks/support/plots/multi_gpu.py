@@ -13,7 +13,6 @@ from support.plots.style import drawing, figure, legend_below, named_rows, perce
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 RANKS = (BLUE, ORANGE, GREEN, PURPLE)
-MIB = 2**20
 
 
 def two_ranks() -> Figure:
@@ -98,30 +97,4 @@ def timelines(panels: Mapping[str, Sequence[Sequence[tuple[str, float, float]]]]
     axes[-1].set_xlabel("seconds since the first of these epochs began")
     handles = [Patch(fc=color, ec=GREY, hatch=hatch, label=what) for what, (color, hatch) in looks.items()]
     fig.legend(handles=handles, loc="outside lower center", ncol=3)
-    return fig
-
-
-def memory(bars: Mapping[str, Sequence[Mapping[str, int]]]) -> Figure:
-    """Proportional set size of each rank, split into pages of its own and its part of shared ones.
-
-    Args:
-        bars: per way to start, for each rank ``pss`` and ``private`` in bytes.
-    """
-    fig, ax = figure(10.5, 1.3 + 0.5 * sum(len(ranks) for ranks in bars.values()))
-    y, ticks = 0.0, []
-    shared = {"color": SKY, "edgecolor": BLUE, "hatch": "..", "lw": 0.6}
-    for name, ranks in bars.items():
-        for rank, values in enumerate(ranks):
-            private, pss = values["private"] / MIB, values["pss"] / MIB
-            ax.barh(y, private, 0.8, color=ORANGE, label=None if y else "its own pages")
-            ax.barh(y, pss - private, 0.8, private, **shared, label=None if y else "its part of shared pages")
-            write(ax, pss + 6, y, f"{pss:.0f}, of which {private:.0f} its own", ha="left")
-            ticks.append((y, f"{name}, rank {rank}"))
-            y += 0.9
-        y += 0.5
-    ax.set_yticks(*zip(*ticks, strict=True))
-    ax.invert_yaxis()
-    most = max(values["pss"] for ranks in bars.values() for values in ranks) / MIB
-    ax.set(xlabel="MiB (proportional set size)", xlim=(0, most * 1.35))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.16), ncol=2)
     return fig

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from support.plots.pieces import PALE, VERMILION, cell, lines, write
-from support.plots.style import bars, drawing, figure, legend_below
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE, SAND, SKY
+from support.plots.style import drawing, figure, legend_below
+from tutorial_lib.tools.finale.style import BLUE, GREEN, INK, ORANGE, SAND, SKY
 
 COLOURS = (BLUE, ORANGE, GREEN)
 MARKERS = ("o", "s", "^")
@@ -62,22 +62,6 @@ def coloured_parts(graph: Any, groups: Sequence[int], part_of: Mapping[str, Any]
         legend_below(ax, 0.02, 4)
         ax.set(aspect="equal")
         ax.axis("off")
-    return fig
-
-
-def cut_and_halo(reports: Sequence[Any]) -> Figure:
-    """Share of cut edges, and of halo nodes per owned node, for a list of ``PartitionReport``."""
-    fig, (left, right) = figure(10, 2.9, 1, 2)
-    names = [f"{r.method}, {r.parts} parts" for r in reports]
-    colours = [BLUE if r.method == "metis" else ORANGE for r in reports]
-    halo = [sum(r.halo_nodes) / sum(r.nodes) for r in reports]
-    cut = [r.edge_cut_share for r in reports]
-    for ax, values, form in ((left, cut, ".0%"), (right, halo, ".2f")):
-        bars(ax, dict(zip(names, values, strict=True)), form, colours)
-        ax.set(xlim=(0, max(values) * 1.18), xticks=[])
-        ax.spines["bottom"].set_visible(False)
-    left.set_title("edges that are cut, of all edges")
-    right.set(yticks=[], title="halo nodes for each node that a part owns")
     return fig
 
 
@@ -141,17 +125,6 @@ def one_part(graph: Any, groups: Sequence[int], stored: Any, original: Any, part
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     ax.set(aspect="equal")
     ax.axis("off")
-    return fig
-
-
-def part_files(sizes: Mapping[str, float], unit: str = "MB") -> Figure:
-    """Bytes of the files of a part, largest first."""
-    fig, ax = figure(9, 0.55 * len(sizes) + 0.7)
-    names = sorted(sizes, key=lambda name: -sizes[name])
-    colours = [ORANGE if "graph.dgl" in name else BLUE if "fused" in name else GREY for name in names]
-    bars(ax, {name: sizes[name] for name in names}, [f" {sizes[name]:.1f} {unit}" for name in names], colours)
-    ax.set(xlim=(0, max(sizes.values()) * 1.15), xticks=[])
-    ax.spines["bottom"].set_visible(False)
     return fig
 
 

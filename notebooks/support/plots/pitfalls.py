@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from support.plots.pieces import VERMILION, arrow, box, cell, frame, write
-from support.plots.style import bare, canvas, figure, legend_above, named_rows
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
+from support.plots.style import bare, canvas, figure, named_rows
+from tutorial_lib.tools.finale.style import BLUE, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 
 def _pointer(ax: Axes, x: float, text: str, color: str = INK) -> None:
@@ -63,54 +61,6 @@ def steps_of_ranks(counts: Sequence[int]) -> Figure:
         ax.set(xlim=(-0.05, longest + 0.05), ylim=(-0.05, len(counts) + 0.05))
         ax.set_title("with Join: each step has an answer" if cure else "without: one rank waits for the other")
         bare(ax)
-    return fig
-
-
-def threads_and_speed(rates: Mapping[int, Sequence[float]], share: int) -> Figure:
-    """Steps per second of each rank by its number of threads.
-
-    Args:
-        rates: threads of a rank to the steps per second of every rank.
-        share: threads that a rank may have when the CPUs are divided.
-    """
-    fig, ax = figure(8, 3.3)
-    totals = {threads: sum(values) for threads, values in rates.items()}
-    colors = [GREEN if threads <= share else ORANGE for threads in totals]
-    ax.bar_label(ax.bar([str(n) for n in totals], list(totals.values()), 0.6, color=colors), fmt="%.0f")
-    ax.set(xlabel="OpenMP threads of each rank", ylabel="steps per second, all ranks")
-    ax.set(ylim=(0, max(totals.values()) * 1.15))
-    for color, text in ((GREEN, "no more threads than CPUs"), (ORANGE, "more threads than CPUs")):
-        ax.bar(0, 0, color=color, label=text)
-    legend_above(ax, 2)
-    return fig
-
-
-def open_files(counts: Mapping[str, Sequence[tuple[int, int]]]) -> Figure:
-    """Open files and names in /dev/shm, both more than at the start, while batches are kept, by way to share."""
-    fig, axes = figure(10.5, 3.2, 1, 2, sharey=True)
-    for which, (ax, title) in enumerate(zip(axes, ("open files of the rank", "names in /dev/shm"), strict=True)):
-        for (name, pairs), color, style in zip(counts.items(), (BLUE, ORANGE), ("-", "--"), strict=True):
-            ax.plot(range(1, len(pairs) + 1), [pair[which] for pair in pairs], color=color, ls=style, lw=2, label=name)
-        ax.set(xlabel="batches kept", xlim=(0, None), ylim=(-4, None), title=title)
-    axes[0].set_ylabel("more than at the start")
-    axes[0].legend(loc="upper left")
-    return fig
-
-
-def dropout_masks(masks: Mapping[str, Sequence[Any]]) -> Figure:
-    """Which values each rank keeps: one row of pictures per case, one picture per rank.
-
-    Args:
-        masks: name of the case to the bool (rows, columns) masks of the ranks.
-    """
-    columns = len(next(iter(masks.values())))
-    fig, axes = figure(10.5, 1.75 * len(masks), len(masks), columns, squeeze=False)
-    for row, (case, ranks) in zip(axes, masks.items(), strict=True):
-        for rank, (ax, mask) in enumerate(zip(row, ranks, strict=True)):
-            look = {"cmap": ListedColormap([LIGHT, BLUE]), "vmin": 0, "vmax": 1, "edgecolors": "white"}
-            ax.pcolormesh(mask.numpy()[::-1], linewidth=0.8, **look)
-            ax.set(xticks=[], yticks=[], aspect="equal", title=f"{case}: rank {rank}")
-            ax.spines[:].set_visible(False)
     return fig
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from support.plots.pieces import PALE, VERMILION, lines
-from support.plots.style import draws, figure, loss_curves
+from support.plots.style import figure, loss_curves
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE
 
 # Marker and colour of the nodes found by each hop; hop 0 are the seeds.
@@ -46,7 +46,7 @@ def frontier(
     for hop in range(len(hops) + 1):
         marker, color = HOPS[hop]
         name = f"found by hop {hop}" if hop else "seed"
-        axes[-1].scatter([], [], 34, color, marker, label=name)
+        axes[-1].scatter([], [], 34, color, marker=marker, label=name)
     axes[-1].plot([], [], color=INK, lw=1, label="edge sampled by this hop")
     axes[-1].plot([], [], color=PALE, lw=1.2, label="other edge")
     fig.legend(loc="outside lower center", ncol=6)
@@ -61,21 +61,7 @@ def _every_edge(ax: Axes, points: Tensor, edges: tuple[Tensor, Tensor]) -> None:
 def _known_nodes(ax: Axes, points: Tensor, found: Mapping[int, int]) -> None:
     for hop, (marker, color) in enumerate(HOPS):
         nodes = [node for node, of_hop in found.items() if of_hop == hop]
-        ax.scatter(points[nodes, 0], points[nodes, 1], 34, color, marker, zorder=4)
-
-
-def draws_per_neighbour(counts: Mapping[str, Sequence[float]], expected: float, deviation: float) -> Figure:
-    """How often each neighbour of one node was drawn, by several samplers, beside what chance expects.
-
-    Args:
-        counts: name of a sampler to its number of draws per neighbour.
-        expected, deviation: mean and standard deviation of such a number.
-    """
-    fig, ax = figure(9, 3.4)
-    draws(ax, counts, expected, 3 * deviation, ("three standard deviations", "expected"), "ox")
-    ax.set(xlabel="neighbour of the node", ylabel="times drawn")
-    fig.legend(loc="outside lower center", ncol=4)
-    return fig
+        ax.scatter(points[nodes, 0], points[nodes, 1], 34, color, marker=marker, zorder=4)
 
 
 def input_nodes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from support.plots.pieces import arrow, box, frame, write
-from support.plots.style import bare, bars, canvas, draws, figure, legend_below, loss_curves, percent
+from support.plots.style import bare, bars, canvas, figure, legend_below, loss_curves
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 
@@ -58,7 +58,7 @@ def _draw_blocks(ax: Axes, blocks: Sequence[Any]) -> None:
         bounds = [0, *reversed(counts[k:])]
         for (low, high), (marker, color, label) in zip(pairwise(bounds), styles, strict=False):
             name, size = label if k == 0 else None, min(36, 700 / counts[k])
-            ax.scatter([k] * (high - low), columns[k][low:high], size, color, marker, label=name, zorder=2)
+            ax.scatter([k] * (high - low), columns[k][low:high], size, color, marker=marker, label=name, zorder=2)
     ax.plot([], [], color=INK, lw=0.8, label="sampled edge")
     ax.plot([], [], color=GREY, lw=1.1, ls=":", label="the node itself")
     ax.set_xticks(range(hops + 1), [f"{counts[0]} input nodes", f"{counts[1]} nodes", f"{counts[2]} seeds"])
@@ -79,7 +79,7 @@ def mini_batch(drawn: Sequence[Any], counted: Sequence[Any], num_nodes: int) -> 
     left.set_title(f"a batch of {drawn[-1].num_dst_nodes()} seeds, node by node")
     counts = [counted[-1].num_dst_nodes(), counted[1].num_src_nodes(), counted[0].num_src_nodes()]
     labels = [f" {count:,}\n {count / num_nodes:.0%} of all nodes" for count in counts]
-    values = dict(zip(("seeds", "after hop 1", "after hop 2"), counts, strict=True))
+    values: dict[str, float] = dict(zip(("seeds", "after hop 1", "after hop 2"), counts, strict=True))
     bars(right, values, labels, [ORANGE, BLUE, GREEN], 0.55)
     right.set(xlim=(0, max(counts) * 1.5), xticks=[], title=f"a batch of {counts[0]} seeds, counted")
     bare(left, right)
@@ -89,20 +89,3 @@ def mini_batch(drawn: Sequence[Any], counted: Sequence[Any], num_nodes: int) -> 
 def loss_curve(losses: Sequence[float], steps_per_epoch: int, title: str = "") -> Figure:
     """Loss of every step of one run."""
     return loss_curves({"": losses}, steps_per_epoch, (7, 3.2), title=title)
-
-
-def neighbour_shares(shares: Mapping[str, Sequence[float]], expected: float, deviation: float) -> Figure:
-    """How often each neighbour of one node was drawn, on two graphs, in a band of four standard deviations.
-
-    Args:
-        shares: per graph, for each neighbour the share of the draws that it was in.
-        expected: the share that chance gives each neighbour.
-        deviation: standard deviation of a share.
-    """
-    fig, ax = figure(10.5, 3.4)
-    names = "4 standard deviations", f"expected: {expected:.1%}"
-    draws(ax, shares, expected, 4 * deviation, names, "o^")
-    percent(ax.yaxis)
-    ax.set(xlabel="neighbours of the node, one per column", ylabel="share of the draws")
-    legend_below(ax)
-    return fig

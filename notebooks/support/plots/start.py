@@ -74,9 +74,9 @@ def _draw_cut_graph(ax: Axes) -> None:
     line(left[5], left[3], 2)
     line(left[5], left[4], 2)
     line(left[5], right[0], 2, dashes="--")
-    ax.scatter(*zip(*left, strict=True), 90, BLUE, "o", zorder=3)
-    ax.scatter(*zip(*right, strict=True), 80, GREEN, "s", zorder=3)
-    ax.scatter(*left[5], 90, ORANGE, "o", zorder=4)
+    ax.scatter(*zip(*left, strict=True), s=90, color=BLUE, marker="o", zorder=3)
+    ax.scatter(*zip(*right, strict=True), s=80, color=GREEN, marker="s", zorder=3)
+    ax.scatter(*left[5], s=90, color=ORANGE, marker="o", zorder=4)
     ax.add_patch(Ellipse(left[5], 0.42, 0.56, facecolor="none", edgecolor=INK, lw=1.4, zorder=4))
     write(ax, 4.2, 2.12, "seed")
     write(ax, 6, 0.78, "edges that\nthe cut crosses", va="top")
@@ -94,9 +94,9 @@ def sizes(rows: Sequence[tuple[str, int, int]]) -> Figure:
     for y, total in zip(heights, structure + features, strict=True):
         ax.axhline(y, color=LIGHT, lw=6, zorder=0)
         ax.text(total * 1.25, y, _bytes(total), va="center", fontweight="bold")
-    ax.scatter(structure, heights, 55, BLUE, "o", label="structure", zorder=3)
-    ax.scatter(features, heights, 50, ORANGE, "s", label="features", zorder=3)
-    ax.scatter(structure + features, heights, 55, INK, "D", label="both", zorder=2)
+    ax.scatter(structure, heights, 55, BLUE, marker="o", label="structure", zorder=3)
+    ax.scatter(features, heights, 50, ORANGE, marker="s", label="features", zorder=3)
+    ax.scatter(structure + features, heights, 55, INK, marker="D", label="both", zorder=2)
     for name, memory, side in MEMORIES:
         ax.axvline(memory, color=GREY, lw=1.2, ls="--", zorder=1)
         write(ax, memory * (1.1 if side == "left" else 1 / 1.1), len(rows) - 0.42, name, ha=side)
@@ -116,26 +116,6 @@ def _bytes(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count / 1e3:.3g} kB"
-
-
-def reach(reached: Sequence[Sequence[int]], num_nodes: int) -> Figure:
-    """Share of the graph that the neighbourhood of a node covers, hop by hop.
-
-    Args:
-        reached: per node drawn, the number of nodes within 1, 2, ... hops, itself included.
-        num_nodes: nodes of the whole graph.
-    """
-    fig, ax = figure(7, 3.3)
-    hops = range(len(reached[0]) + 1)
-    for k, counts in enumerate(reached):
-        shares = [1 / num_nodes, *(count / num_nodes for count in counts)]
-        ax.plot(hops, shares, color=BLUE, marker="o", markersize=5, lw=1, label="one training node" if k == 0 else None)
-    ax.axhline(1, color=GREY, lw=1, ls="--")
-    ax.text(0, 1.02, "the whole graph", va="bottom")
-    percent(ax.yaxis)
-    ax.set(xlabel="hops from the node", ylabel="share of all nodes", ylim=(-0.03, 1.14), xticks=list(hops))
-    ax.legend(loc="center left")
-    return fig
 
 
 def course_map() -> Figure:
@@ -208,16 +188,17 @@ def classes_per_split(counts: Mapping[str, np.ndarray]) -> Figure:
     """
     fig, ax = figure(10.5, 3.9)
     order = np.argsort(-counts["test"], kind="stable")
-    order = order[sum(counts.values())[order] > 0]
+    order = order[np.sum(list(counts.values()), axis=0)[order] > 0]
     shares = {name: count[order] / count.sum() for name, count in counts.items()}
     positions = np.arange(len(order))
     ax.bar(positions, shares["test"], 0.8, color=SAND, edgecolor=ORANGE, lw=0.8, label="test")
     for (name, color, marker), size in zip(SPLIT_STYLES[:2], (56, 13), strict=True):
         seen = shares[name] > 0
-        ax.scatter(positions[seen], shares[name][seen], size, color, marker, label=name, zorder=3)
+        ax.scatter(positions[seen], shares[name][seen], size, color, marker=marker, label=name, zorder=3)
     missing = (shares["train"] == 0) & (shares["test"] > 0)
     low = 2e-5
-    ax.scatter(positions[missing], [low * 1.5] * missing.sum(), 40, INK, "x", label="in test, not in train", zorder=4)
+    at_bottom = [low * 1.5] * missing.sum()
+    ax.scatter(positions[missing], at_bottom, 40, INK, marker="x", label="in test, not in train", zorder=4)
     ax.set(yscale="log", ylim=(low, 0.6), xlim=(-0.8, len(order) - 0.2), ylabel="share of the split")
     ax.set_xticks(positions, order)
     ax.set_yticks([1e-4, 1e-3, 1e-2, 1e-1], ["0.01%", "0.1%", "1%", "10%"])

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from support.plots.pieces import PURPLE, VERMILION
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SKY
+from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE, SKY
 
 # One look for each of several lines or groups of points: colour, marker, dashes.
 LOOKS = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", ":"), (VERMILION, "D", "-."))
@@ -160,28 +160,6 @@ def loss_curves(
     if len(runs) > 1:
         ax.legend(loc="upper right", bbox_to_anchor=(1, 0.92))
     return fig
-
-
-def draws(
-    ax: Axes,
-    counts: Mapping[str, Sequence[float]],
-    expected: float,
-    deviation: float,
-    names: tuple[str, str],
-    markers: str,
-) -> None:
-    """How often each neighbour of one node was drawn, in a band around what chance expects.
-
-    Args:
-        counts: by name, a number for each neighbour.
-        deviation: half the height of the band.
-        names: of the band and of what is expected.
-    """
-    ax.axhspan(expected - deviation, expected + deviation, color=LIGHT, zorder=0, label=names[0])
-    ax.axhline(expected, color=INK, lw=1, label=names[1], zorder=1)
-    for (name, values), color, marker in zip(counts.items(), (BLUE, ORANGE), markers, strict=True):
-        ax.scatter(range(len(values)), values, 24, color, marker, label=name, zorder=2)
-    ax.set(ylim=(expected - 1.6 * deviation, expected + 1.6 * deviation), xlim=(-1.5, len(values) + 0.5))
 
 
 def plane(ax: Axes, table: Tensor, labels: Tensor, classes: Sequence[int], **style: Any) -> None:

@@ -8,9 +8,8 @@ So a trainer of ours ends by ``os._exit`` after its traceback, and leaves a ``fa
 It lets the machine's agent ask any of these processes for its Python stack (`cluster/members.py`), which works also
 while the process waits inside C++ code. And it ends a sampler whose trainer is gone.
 
-It lets a script say ``import dgl`` on any torch, and without a question to the web (`compat`).
-
-It lets a script in a sub-folder import what lies in the job's working directory.
+It lets a script say ``import dgl`` on any torch, and without a question to the web (`compat`), and a script in a
+sub-folder import what lies in the job's working directory.
 
 Programs that a script starts are left alone, but for the last two points. What DGL itself does is changed in nothing;
 docs/patches.md lists what is replaced here.
@@ -21,27 +20,31 @@ import os
 import sys
 import threading
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def run_file(name, path):
+    """A module from a file, whatever ``sys.path`` would find."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
 
 def load_next_sitecustomize():
     """Another ``sitecustomize`` that this file hides (a distribution's, a user's) still runs."""
-    here = os.path.dirname(os.path.abspath(__file__))
     for folder in sys.path:
         path = os.path.join(folder, "sitecustomize.py")
-        if os.path.abspath(folder or ".") != here and os.path.isfile(path):
-            spec = importlib.util.spec_from_file_location("sitecustomize_of_the_user", path)
-            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        if os.path.abspath(folder or ".") != HERE and os.path.isfile(path):
+            run_file("sitecustomize_of_the_user", path)
             return
 
 
 def change_what_import_dgl_does():
-    """As ``tutorial_lib/__init__.py`` does; the files are loaded by their paths, for a script may hide our package."""
-    compat = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "compat")
-    for name in ("graphbolt_stub", "ogb_version"):
-        path = os.path.normpath(os.path.join(compat, name + ".py"))
-        spec = importlib.util.spec_from_file_location("tutorial_lib_" + name, path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        module.install()
+    """As ``tutorial_lib/__init__.py`` does; the file is loaded by its path, for a script may hide our package."""
+    run_file("tutorial_lib_stack", os.path.normpath(os.path.join(HERE, "..", "..", "compat", "stack.py"))).install()
 
 
 def find_modules_of_the_workspace():
@@ -69,22 +72,17 @@ def role_of_this_process():
 
 
 def register(role, index):
-    """Write down who we are, and dump all Python stacks to a file of our own on a signal that nobody else uses."""
+    """A file whose name says who we are; it gets all Python stacks on a signal that nobody else uses."""
     import faulthandler
-    import json
     import signal
 
     folder = os.path.join(os.environ["TUTORIAL_LOG_DIR"], ".processes")
     os.makedirs(folder, exist_ok=True)
-    stacks = os.open(os.path.join(folder, f"{os.getpid()}.stacks"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    with open("/proc/self/stat") as stat:
+        started = stat.read().rsplit(")", 1)[1].split()[19]  # the number may later be another process's
+    name = f"{role}-{index}-{os.getpid()}-{os.getppid()}-{started}"
+    stacks = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     faulthandler.register(signal.SIGRTMAX - 1, file=stacks, all_threads=True)
-    path = os.path.join(folder, f"{os.getpid()}.json")
-    with open(path + ".new", "w") as file:
-        member = {"pid": os.getpid(), "parent": os.getppid(), "role": role, "index": index}
-        with open("/proc/self/stat") as stat:  # our start time: the number may later be another process's
-            member["started"] = int(stat.read().rsplit(")", 1)[1].split()[19])
-        json.dump(member, file)
-    os.rename(path + ".new", path)
 
 
 def end_with_parent():
@@ -131,6 +129,36 @@ def end_trainer_on_exception(kind, error, trace):
     end("trainer", error)
 
 
+def watch_sys_exit():
+    """``sys.exit(3)`` raises SystemExit, which no excepthook sees; remember the code and end before DGL's handler."""
+    last, original = [None], sys.exit
+
+    def exit(code=None):
+        last[0] = code
+        original(code)
+
+    def before_exit_handlers():
+        if last[0] not in (None, 0, False):
+            end("trainer", SystemExit(last[0]), last[0] & 0xFF if isinstance(last[0], int) else 1)
+
+    register_first = getattr(threading, "_register_atexit", None)  # its handlers run before those of `atexit`
+    if register_first is not None:
+        register_first(before_exit_handlers)
+        sys.exit = exit
+
+
+def use_temporary_folder_of_job():
+    """The sockets over which samplers hand on their batches lie in a folder that the machine's agent removes.
+
+    Those of a killed process would stay, and in a folder with a long name they could not be made at all.
+    """
+    from multiprocessing.process import current_process
+
+    config = getattr(current_process(), "_config", None)
+    if isinstance(config, dict) and "TUTORIAL_SOCKETS" in os.environ:
+        config["tempdir"] = os.environ["TUTORIAL_SOCKETS"]
+
+
 def end_sampler_on_exception():
     """DGL's sampler prints its exception, and then its exit handler waits for all other clients, which wait for it.
 
@@ -152,39 +180,9 @@ def end_sampler_on_exception():
     BaseProcess.run = run
 
 
-def use_temporary_folder_of_job():
-    """The sockets over which samplers hand on their batches lie in a folder that the machine's agent removes.
-
-    Those of a killed process would stay, and in a folder with a long name they could not be made at all.
-    """
-    from multiprocessing.process import current_process
-
-    config = getattr(current_process(), "_config", None)
-    if isinstance(config, dict) and "TUTORIAL_SOCKETS" in os.environ:
-        config["tempdir"] = os.environ["TUTORIAL_SOCKETS"]
-
-
-def watch_sys_exit():
-    """``sys.exit(3)`` raises SystemExit, which no excepthook sees; remember the code and end before DGL's handler."""
-    last = [None]
-    original = sys.exit
-
-    def exit(code=None):
-        last[0] = code
-        original(code)
-
-    def before_exit_handlers():
-        if last[0] not in (None, 0, False):
-            end("trainer", SystemExit(last[0]), last[0] & 0xFF if isinstance(last[0], int) else 1)
-
-    if hasattr(threading, "_register_atexit"):  # these run before those of `atexit`
-        threading._register_atexit(before_exit_handlers)
-        sys.exit = exit
-
-
-def main():
-    found = role_of_this_process()
-    if found is None:
+def take_part():
+    """What a process of the job does at its start."""
+    if (found := role_of_this_process()) is None:
         return
     register(*found)
     if found[0] == "trainer":
@@ -193,15 +191,15 @@ def main():
         use_temporary_folder_of_job()
     elif found[0] == "sampler":
         end_sampler_on_exception()
-    started_directly = os.getpid() in (os.getsid(0), int(os.environ.get("TUTORIAL_TRAINER_PID", -1)))
-    if not started_directly:  # a sampler, or the child of a shell
+    # Else a sampler, or the child of a shell.
+    if os.getpid() not in (os.getsid(0), int(os.environ.get("TUTORIAL_TRAINER_PID", -1))):
         end_with_parent()
 
 
 if "TUTORIAL_LOG_DIR" in os.environ:
     find_modules_of_the_workspace()
     change_what_import_dgl_does()
-    main()
+    take_part()
 
 try:
     load_next_sitecustomize()

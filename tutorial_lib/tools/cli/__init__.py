@@ -13,12 +13,12 @@ from types import FrameType
 
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.display import lasting_stream, lost_output, print_failure
-from tutorial_lib.tools.cli import launching, machines, preparing, training  # noqa: F401  each adds its commands
+from tutorial_lib.tools.cli import jobs, machines, preparing  # noqa: F401  each adds its commands
 from tutorial_lib.tools.cli.options import app
 
-INTERRUPTED = 130
 RETRY_SECONDS = 0.05
-SIGNALS = {128 + number: number.name for number in (signal.SIGTERM, signal.SIGHUP)}  # by exit code
+ENDED: dict[object, str] = {130: "interrupted"}  # by exit code
+ENDED |= {128 + number: f"told to end ({number.name})" for number in (signal.SIGTERM, signal.SIGHUP)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,19 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments = spread_extra_envs(arguments)
     try:
         app(arguments)
-    except TutorialError as error:
+    except (TutorialError, UnicodeError, OSError) as error:
+        if isinstance(error, UnicodeError):
+            text = f"a name that this locale cannot write: {getattr(error, 'object', '')!r}"
+            error = TutorialError(text, "Set LC_ALL=C.UTF-8, or choose names of plain letters.")
+        elif isinstance(error, OSError):
+            error = TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}")
         print_failure(error)
         sys.exit(error.exit_code)
-    except UnicodeError as error:
-        text = f"a name that this locale cannot write: {getattr(error, 'object', '')!r}"
-        print_failure(TutorialError(text, "Set LC_ALL=C.UTF-8, or choose names of plain letters."))
-        sys.exit(1)
-    except OSError as error:
-        print_failure(TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}"))
-        sys.exit(1)
     except SystemExit as end:
-        if end.code == INTERRUPTED or end.code in SIGNALS:
-            how = f"told to end ({SIGNALS[end.code]})" if end.code in SIGNALS else "interrupted"
+        if how := ENDED.get(end.code):
             print(f"{how}; everything that was started has been stopped", file=sys.stderr)
         raise
     finally:
@@ -64,30 +61,20 @@ def heed_signals() -> None:
     """
 
     def handler(number: int, frame: FrameType | None) -> None:
-        if _importing(frame):
+        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            frame = frame.f_back
+        if frame is not None:
             signal.signal(signal.SIGALRM, lambda _number, later: handler(number, later))
             signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
         else:
-            _end(number)
+            # A second SIGTERM ends at once. A second SIGHUP does not: of a terminal that is closed, the shell and the
+            # kernel each send one.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            sys.exit(128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
-
-
-def _importing(frame: FrameType | None) -> bool:
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-        frame = frame.f_back
-    return frame is not None
-
-
-def _end(number: int) -> None:
-    """Unwind like Ctrl-C, so that every machine is stopped; a second SIGTERM ends at once.
-
-    A second SIGHUP does not: of a terminal that is closed, the shell and the kernel each send one.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    sys.exit(128 + number)

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, fields
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -26,6 +25,7 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.trainer.config import TrainConfig
 
 Kind = TypeVar("Kind")
+Command = Callable[..., None]
 
 app = typer.Typer(
     add_completion=False,
@@ -39,11 +39,8 @@ MOST_PROCESSES = 1024  # of a kind on a machine: each is looked at before a job
 
 PANELS = {DataSource: "Data", TrainConfig: "Training", Continuation: "Training"}  # of the help; others: Machines
 NOT_OPTIONS = {"real", "command", "dropout", "eval_batch_size", "sampling_threads", "negatives"}
-NAMES = {  # of options, where the field has another one
-    "name": "dataset",
-    "python": "remote_python",
-    "every": "checkpoint_every",
-}
+# Of options, where the field has another name.
+NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}
 RANGES: dict[str, tuple[float | None, float | None]] = {  # where it is not 1 to LARGEST, of a float 0 or more
     **dict.fromkeys(["emulate", "scale"], (None, None)),  # those who use them say what is wrong
     **{f"{of}{kind}": (None, MOST_PROCESSES) for of in ("", "num_") for kind in ("trainers", "samplers", "servers")},
@@ -51,10 +48,6 @@ RANGES: dict[str, tuple[float | None, float | None]] = {  # where it is not 1 to
     **dict.fromkeys(["timeout", "serving_timeout", "collective_timeout"], (1, None)),
     "ssh_port": (1, 65535),
 }
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def parse_fanouts(text: str) -> tuple[int, ...]:
@@ -82,14 +75,13 @@ def parse_machine_counts(text: str) -> tuple[int, ...]:
         raise InputError(f"--scaling {text!r} is not a list of numbers of machines", "Example: 1,2,4") from None
 
 
-# Fields that are written in another way than they are kept: type, how the default is shown, how the text is read.
+# Fields that are written in another way than they are kept: type, how the default is written, how the text is read.
 WRITTEN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "fanouts": (str, lambda hops: ",".join(map(str, hops)), parse_fanouts),
     "cache": (str, lambda count: f"{count // 10**6}MB", str),  # see ``check_loader``
-    "max_memory": (str | None, _as_it_is, _as_it_is),  # DataSource reads it
+    "max_memory": (str | None, lambda none: none, lambda text: text),  # DataSource reads it
     "extra_envs": (list[str] | None, lambda _none: None, lambda pairs: pairs or ()),
 }
-PLAIN = (None, _as_it_is, _as_it_is)  # all others: the field's own type
 
 
 def name_of(kind: type, field: str) -> str:
@@ -102,69 +94,79 @@ def name_of(kind: type, field: str) -> str:
 class Given(SimpleNamespace):
     """The values of a command's options by name, as they were written."""
 
+    @property
+    def real(self) -> RealMachines | None:
+        """The machines of ``--ip_config`` with the options of ssh; None without it. A field of layouts."""
+        return None if self.ip_config is None else self.make(RealMachines)
+
     def make(self, kind: type[Kind], **values: Any) -> Kind:
         """An object of one of the dataclasses; ``values`` are used instead of options."""
         for field in fields(kind):  # type: ignore[arg-type]
             name = name_of(kind, field.name)
             if field.name not in values and hasattr(self, name):
-                values[field.name] = WRITTEN.get(field.name, PLAIN)[2](getattr(self, name))
+                given = getattr(self, name)
+                values[field.name] = WRITTEN[field.name][2](given) if field.name in WRITTEN else given
         return kind(**values)
 
 
 def filling(
-    *kinds: type, without: Collection[str] = (), **defaults: Any
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    *kinds: type, without: Collection[str] = (), chosen: dict[str, str] | None = None, **defaults: Any
+) -> Callable[[Command], Command]:
     """Give a command an option for each field of these dataclasses; it takes all values as its first argument.
 
     Args:
         without: fields that it gets no option for; nor for those in ``NOT_OPTIONS``, or a parameter of its own.
-        defaults: by the name of the option, where it is not that of the field.
+        chosen: options that are None when they are not given, with what the help says the command then takes.
+        defaults: by the name of the option, where it is not that of the field; ``...``: it must be given.
     """
+    chosen = chosen or {}
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Command) -> Command:
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        options = {parameter.name: parameter for parameter in own}
+        options = {parameter.name: parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own}
         for kind in kinds:
             hints, texts = get_type_hints(kind), _texts_of(kind)
             for field in fields(kind):
-                name = name_of(kind, field.name)
-                if field.name not in NOT_OPTIONS | {*without} and name not in options:
-                    default = None if field.default is MISSING else field.default
-                    hint, show, _read = WRITTEN.get(field.name, PLAIN)
-                    hint = hint or hints[field.name]
-                    option = _option(kind, name, hint, texts.get(field.name))
-                    options[name] = _parameter(name, Annotated[hint, option], defaults.get(name, show(default)))
+                name, default = name_of(kind, field.name), None if field.default is MISSING else field.default
+                if field.name in NOT_OPTIONS | {*without} or name in options:
+                    continue
+                hint = hints[field.name]
+                if field.name in WRITTEN:
+                    hint, default = WRITTEN[field.name][0], WRITTEN[field.name][1](default)
+                default = defaults.get(name, default)
+                if name in chosen:
+                    hint, default = hint | None, None
+                made = inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if default is ... else default,
+                    annotation=Annotated[hint, _option(kind, name, hint, texts.get(field.name), chosen.get(name))],
+                )
+                options[name] = made
 
         def run(**values: Any) -> None:
             command(Given(**values), **{parameter.name: values[parameter.name] for parameter in own})
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
-        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [_parameter(name, option.annotation, option.default) for name, option in options.items()]
-        )
+        run.__signature__ = inspect.Signature([*options.values()])  # type: ignore[attr-defined]
         return run
 
     return decorate
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    default = inspect.Parameter.empty if default is ... else default
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _option(kind: type, name: str, hint: Any, text: str | None) -> Any:
+def _option(kind: type, name: str, hint: Any, text: str | None, shown: str | None) -> Any:
     """What typer is to know of an option; those of DGL's own launch tool and of ssh keep its underscores."""
     number = next((number for number in (int, float) if number in (hint, *getattr(hint, "__args__", ()))), None)
     least, most = RANGES.get(name, (1, LARGEST) if number is int else (0, None) if number is float else (None, None))
     underscores = kind in (LaunchRequest, RealMachines) and not name.endswith("timeout")
-    name = "allow_public_addresses" if name == "allow_public" else name
+    word = "allow_public_addresses" if name == "allow_public" else name
     return typer.Option(
-        f"--{name}" if underscores else f"--{name.replace('_', '-')}",
+        f"--{word}" if underscores else f"--{word.replace('_', '-')}",
         min=least,
         max=most,
         callback=_finite if name.endswith("timeout") else None,
         help=text,
-        show_default=name != "remote_python",
+        show_default=shown or name != "remote_python",
         rich_help_panel=PANELS.get(kind, "Machines"),
     )
 
@@ -189,33 +191,24 @@ MachinesOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
-def check_machines(
-    *,
-    emulate: int | None,
-    machines: int | None,
-    ip_config: Path | None = None,
-    single_process: bool = False,
-    wire: str | None = None,
-    ssh: tuple[object, ...] = (),
-) -> None:
+def check_machines(given: Given) -> None:
     """See that the options that say where to run name one place.
-
-    Args:
-        ssh: values of the options that only machines over ssh have; None where not given.
 
     Raises:
         InputError: they contradict each other.
     """
-    if sum([emulate is not None, machines is not None, single_process, ip_config is not None]) > 1:
+
+    def some(*names: str) -> int:
+        return sum(getattr(given, name, None) not in (None, False) for name in names)
+
+    if some("emulate", "machines", "single_process", "ip_config") > 1:
         raise InputError("choose one of --emulate N, --ip_config FILE, --machines 1 and --single-process")
-    if machines not in (None, 1):
-        raise InputError(f"--machines {machines}: only 1 is possible without namespaces", f"Use --emulate {machines}.")
-    if ip_config is None and any(value is not None for value in ssh):
-        raise InputError("--ssh_port, --ssh_username and --copy_to are for real machines; they need --ip_config FILE")
-    if wire is not None and (machines or single_process or ip_config):
+    if (count := given.machines) not in (None, 1):
+        raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
+    if given.ip_config is None and some("ssh_port", "ssh_username", "copy_to"):
+        raise InputError(
+            "--ssh_port, --ssh_username and --copy_to are for machines reached over ssh; they need --ip_config FILE",
+            "--emulate and --machines stay on this computer: leave them away.",
+        )
+    if given.wire is not None and some("machines", "single_process", "ip_config"):
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
-
-
-def real_machines(given: Given, ip_config: Path | None) -> RealMachines | None:
-    """The machines of ``--ip_config`` with the options of ssh; None without it."""
-    return None if ip_config is None else given.make(RealMachines, ip_config=ip_config)

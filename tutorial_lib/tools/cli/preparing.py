@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,24 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from tutorial_lib.data import NAMES
-from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.errors import InputError, JobError, to_stderr
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.tools.cli.options import Given, JsonOption, app, filling, real_machines
-
-
-def note(text: str) -> None:
-    """A line for people, beside an output that a program may read."""
-    print(text, file=sys.stderr, flush=True)
+from tutorial_lib.tools.cli.options import Given, JsonOption, app, filling
 
 
 def show(facts: dict[str, Any], *, as_json: bool) -> None:
     """Facts for a program, or one a line for people."""
-    if as_json:
-        print(json.dumps(facts, indent=2))
-        return
-    for key, value in facts.items():
-        print(f"{key:15} {value}")
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(f"{key:15} {facts[key]}" for key in facts))
 
 
 @app.command()
@@ -44,7 +34,7 @@ def doctor(
     """Check this computer, and machines, for everything a job needs; each problem comes with its remedy."""
     from tutorial_lib.tools.doctor import examine, report
 
-    findings = examine(emulate=emulate, part_config=part_config, real=real_machines(given, given.ip_config))
+    findings = examine(emulate=emulate, part_config=part_config, real=given.real)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=2))
     else:
@@ -89,7 +79,7 @@ def partition(
 ) -> None:
     """Cut a data set into parts that DGL's servers load, and report the counted cut."""
     source = given.make(DataSource)
-    done = source.partition(source.load(), parts, note, out)
+    done = source.partition(source.load(), parts, to_stderr, out)
     facts = {**asdict(done.report), "part_config": str(done.config)}
     if as_json:
         facts["reused"] = done.reused
@@ -101,7 +91,8 @@ def partition(
 @app.command()
 def fetch(run: Annotated[Path, typer.Argument(help="Run folder of a job that was started with --copy_to.")]) -> None:
     """Bring home what a job with --copy_to has left on its machines; every file is verified."""
-    from tutorial_lib.cluster.homecoming import LIST, command, fetch_left, read_starts
+    from tutorial_lib.cluster.delivery import LIST, read_starts
+    from tutorial_lib.cluster.homecoming import command, fetch_left
     from tutorial_lib.job.folder import own_run_folder
 
     run = run.absolute()

@@ -2,6 +2,6 @@
 
 from tutorial_lib.tools.finale.report import write_report
 from tutorial_lib.tools.finale.script import Finale
-from tutorial_lib.tools.finale.settings import FULL_EPOCHS, FULL_SCALE, FinaleSettings, FolderRefused
+from tutorial_lib.tools.finale.settings import FULL_EPOCHS, FULL_SCALE, FinaleSettings
 
-__all__ = ["FULL_EPOCHS", "FULL_SCALE", "Finale", "FinaleSettings", "FolderRefused", "write_report"]
+__all__ = ["FULL_EPOCHS", "FULL_SCALE", "Finale", "FinaleSettings", "write_report"]

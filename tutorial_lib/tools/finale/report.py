@@ -13,15 +13,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import PUBLISHED, beside_published, human_bytes, is_published_graph
 from tutorial_lib.tools.finale.settings import STATE
 
-REPORT = "report.html"
 TEMPLATE = Path(__file__).with_name("report.html.j2")
-TITLES = {
-    "machines": "machines checked",
-    "data": "data set",
-    "partition": "partition",
-    "training": "training and evaluation",
-    "predictions": "predictions checked",
-}
 
 
 def write_report(folder: Path) -> Path:
@@ -45,15 +37,14 @@ def write_report(folder: Path) -> Path:
         real=is_published_graph(result["dataset"], steps["data"]["nodes"]),
         published=beside_published(result),
         steps=steps,
-        titles=TITLES,
         scaling=scaling_rows(steps),
-        figures={name: _as_png(figure) for name, figure in _figures(steps).items()},
+        figures=_figures(steps),
         size=human_bytes,
         total_of=lambda peak_rss: sum(sum(roles.values()) for roles in peak_rss.values()),
         folder=folder.name,
     )
-    (folder / REPORT).write_text(page)
-    return folder / REPORT
+    (folder / "report.html").write_text(page)
+    return folder / "report.html"
 
 
 def scaling_rows(steps: dict[str, Any]) -> list[dict[str, Any]]:
@@ -72,7 +63,8 @@ def scaling_rows(steps: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["machines"])
 
 
-def _figures(steps: dict[str, Any]) -> dict[str, Any]:
+def _figures(steps: dict[str, Any]) -> dict[str, str]:
+    """By the names that the template has for them, as PNG in base64."""
     from tutorial_lib.tools.finale import figures as draw
 
     result, published = steps["training"]["result"], PUBLISHED["test accuracy"][0]
@@ -86,10 +78,8 @@ def _figures(steps: dict[str, Any]) -> dict[str, Any]:
         figures["traffic"] = draw.traffic_figure(result["traffic"])
     if rows := scaling_rows(steps):
         figures["scaling"] = draw.scaling_figure(rows)
-    return figures
-
-
-def _as_png(figure: Any) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return base64.b64encode(buffer.getvalue()).decode()
+    pictures = {}
+    for name, figure in figures.items():
+        figure.savefig(page := io.BytesIO(), format="png", dpi=110)
+        pictures[name] = base64.b64encode(page.getvalue()).decode()
+    return pictures

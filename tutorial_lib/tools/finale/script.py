@@ -16,9 +16,11 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,10 @@ from tutorial_lib.cluster.spec import read_ip_config, write_ip_config
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.job.folder import NEW_RUN, Continuation, Reporter, check_right_to_write, events_in, own_run_folder
-from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import dataset_description, load_partition_folder
 from tutorial_lib.tools.finale.report import write_report
-from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, FinaleSettings, FolderRefused, State
+from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, SCALING_SCALE, FinaleSettings, State
 from tutorial_lib.trainer import generations
 
 RUN, SPLITS = "run", "splits.npz"
@@ -42,8 +43,7 @@ OF_ALL = ("emulated machines", "ssh login", "addresses", "python", "packages", "
 class PeakMemory:
     """In a ``with`` block; afterwards ``peak`` is this process's largest resident memory in it, in bytes.
 
-    The kernel's high-water mark is set back to the present size first. Where it refuses, ``peak`` also covers the time
-    before the block. Processes of machines are not included; ``result.json`` has those as ``peak_rss``.
+    The kernel's high-water mark is set back to the present size first; where it refuses, the time before counts, too.
     """
 
     peak = 0
@@ -66,35 +66,44 @@ class Finale:
             a new one.
 
     Raises:
-        InputError: wrong settings, or another folder's content.
+        InputError: it cannot be done; found before anything is started, and not hours later.
     """
 
     def __init__(self, settings: FinaleSettings, out: Path, display: Reporter) -> None:
         self.settings, self.out, self.display = settings, out.absolute(), display
-        check_settings(settings)
-        if out.exists() and not out.is_dir():
-            raise FolderRefused(f"--out {out} is a file, not a folder")
+        layout, most = settings.layout, max(settings.scaling, default=1)
+        layout.check_device()
+        settings.source.check()
+        machines = len(layout.cluster().machines)
+        if layout.real is not None and most > machines:
+            raise InputError(f"--scaling {most}: {layout.real.ip_config} lists {machines} machine(s)")
+        if layout.emulate is not None:
+            replace(layout, emulate=most).cluster()
         check_right_to_write(self.out)
-        self._dataset: Dataset | None = None
         self._number = 0
-        self._steps = 6 + len(settings.scaling)
 
     def run(self) -> dict[str, Any]:
         """All steps that are not finished yet, and the report; returns the content of ``result.json``.
 
         Raises:
+            InputError: another finale is running in the folder, or it holds something else.
             JobFailed: with the first cause. After it, or an interrupt, the same call continues.
         """
         self.out.mkdir(parents=True, exist_ok=True)
-        with own_run_folder(self.out, "finale", FolderRefused):
+        with own_run_folder(self.out, "finale"):
             self.state = State(self.out, self.settings)
-            return self._steps_in_order()
+            try:
+                return self._run()
+            except BaseException:
+                words = f"finished steps are kept; the same command with --out {self.out} continues"
+                print(words, file=sys.stderr)
+                raise
 
-    def _steps_in_order(self) -> dict[str, Any]:
+    def _run(self) -> dict[str, Any]:
         self._step("machines", "checking the machines", self._machines)
         self._step("data", "the data set", self._data)
         self._step("partition", "cutting it into parts", self._partition)
-        self._dataset = None  # the servers load their own parts; a large graph must not be in memory twice
+        vars(self).pop("_dataset", None)  # servers load their own parts; a large graph must not be in memory twice
         result = self._step("training", "training on all machines", self._training)["result"]
         self._step("predictions", "checking the predictions in original ids", self._predictions)
         write_report(self.out)  # there is one, whatever becomes of the scaling runs
@@ -119,7 +128,7 @@ class Finale:
 
     def _tell(self, title: str) -> None:
         self._number += 1
-        self.display.say(f"step {self._number} of {self._steps}: {title}")
+        self.display.say(f"step {self._number} of {6 + len(self.settings.scaling)}: {title}")
 
     def _machines(self) -> dict[str, Any]:
         from tutorial_lib.tools.doctor import examine
@@ -127,29 +136,28 @@ class Finale:
         layout = self.settings.layout
         findings = examine(emulate=layout.emulate, real=layout.real, quick=True)
         # What is wrong with this computer alone need not matter to machines that have their own memory and files.
-        if failed := [finding for finding in findings.failed if finding.machine or finding.check in OF_ALL]:
-            first = failed[0]
-            raise InputError(first.sentence, first.remedy or "See: python -m tutorial_lib doctor")
+        for finding in findings.failed:
+            if finding.machine or finding.check in OF_ALL:
+                raise InputError(finding.sentence, finding.remedy or "See: python -m tutorial_lib doctor")
         return {"checks": len(findings), "cores_here": len(os.sched_getaffinity(0))}
 
-    def _load(self) -> Dataset:
-        if self._dataset is None:
-            self.display.say(f"loading {self.settings.source.name}")
-            self._dataset = self.settings.source.load()
-        return self._dataset
+    @cached_property
+    def _dataset(self) -> Dataset:
+        self.display.say(f"loading {self.settings.source.name}")
+        return self.settings.source.load()
 
     def _data(self) -> dict[str, Any]:
-        dataset = self._load()
-        graph = dataset.graph
+        graph = self._dataset.graph
         counts = {"nodes": graph.num_nodes(), "edges": graph.num_edges()}
         self.display.say(f"{counts['nodes']:,} nodes, {counts['edges']:,} directed edges")
-        masks = {name: graph.ndata[f"{name}_mask"].numpy() for name in ("train", "val", "test")}
-        np.savez(self.out / SPLITS, label=graph.ndata["label"].numpy(), **masks)
-        return {**dataset_description(dataset), **counts, "fingerprint": dataset.fingerprint()}
+        ndata: Any = graph.ndata
+        masks = {name: ndata[f"{name}_mask"].numpy() for name in ("train", "val", "test")}
+        np.savez(self.out / SPLITS, label=ndata["label"].numpy(), **masks)
+        return {**dataset_description(self._dataset), **counts, "fingerprint": self._dataset.fingerprint()}
 
     def _partition(self) -> dict[str, Any]:
         parts = len(self.settings.layout.cluster().machines)
-        partition = self.settings.source.partition(self._load(), parts, self.display.say)
+        partition = self.settings.source.partition(self._dataset, parts, self.display.say)
         self.display.say(f"{parts} part(s), {partition.report.edge_cut_share:.1%} of the edges cut")
         return {"folder": str(partition.folder), "report": asdict(partition.report)}
 
@@ -174,13 +182,11 @@ class Finale:
         Raises:
             JobError: they are not those that the trainers reported.
         """
-        predictions = np.load(self.out / "predictions.npy")
         splits = np.load(self.out / SPLITS)
-        right = predictions == splits["label"]
+        right = np.load(self.out / "predictions.npy") == splits["label"]
         found = {name: float(right[splits[name].astype(bool)].mean()) for name in ("val", "test")}
-        result = self.state.steps["training"]["result"]
         for name, value in found.items():
-            reported = result[f"{name}_accuracy"]
+            reported = self.state.steps["training"]["result"][f"{name}_accuracy"]
             if abs(value - reported) > 1e-9:
                 raise JobError(
                     f"predictions.npy gives {name} accuracy {value:.6f}, the trainers reported {reported:.6f}"
@@ -189,50 +195,25 @@ class Finale:
         return found
 
     def _scaling(self, count: int) -> dict[str, Any]:
-        settings, source = self.settings, self.settings.source
+        source, layout, config = self.settings.source, self.settings.layout, self.settings.config
         if source.name == "synthetic-products":
-            source = replace(source, scale=min(source.scale, settings.scaling_scale))
-        if (out := self.out / "scaling" / f"{count}-machines").exists():
-            _set_aside(out)
-        config = replace(settings.config, epochs=SCALING_EPOCHS)
-        result = run_distributed(source, self._layout_for(count), config, out, self.display)
-        return {"result": result, "startup": startup_of(out / "events.jsonl")}
-
-    def _layout_for(self, count: int) -> Layout:
-        """So many emulated machines, or the first ones of the address file."""
-        layout = self.settings.layout
-        if layout.real is not None:
-            machines = read_ip_config(layout.real.ip_config)
+            source = replace(source, scale=min(source.scale, SCALING_SCALE))
+        if layout.real is not None:  # the first machines of the address file
             path = self.out / f"ip_config-{count}.txt"
-            write_ip_config(path, machines[:count])
+            write_ip_config(path, read_ip_config(layout.real.ip_config)[:count])
             layout = replace(layout, real=replace(layout.real, ip_config=path))
         elif layout.emulate is not None:
             layout = replace(layout, emulate=count, wire=layout.wire if count > 1 else None)
-        return layout
-
-
-def check_settings(settings: FinaleSettings) -> None:
-    """Find before anything is started what would be found hours later.
-
-    Raises:
-        InputError: it cannot be done.
-    """
-    settings.layout.check_device()
-    settings.source.check()
-    machines = len(settings.layout.cluster().machines)
-    most = max(settings.scaling, default=1)
-    if settings.layout.real is not None and most > machines:
-        raise InputError(f"--scaling {most}: {settings.layout.real.ip_config} lists {machines} machine(s)")
-    if settings.layout.emulate is not None:
-        replace(settings.layout, emulate=most).cluster()
+        if (out := self.out / "scaling" / f"{count}-machines").exists():
+            _set_aside(out)
+        result = run_distributed(source, layout, replace(config, epochs=SCALING_EPOCHS), out, self.display)
+        return {"result": result, "startup": startup_of(out / "events.jsonl")}
 
 
 def startup_of(events: Path) -> float | None:
     """Seconds from the start of a job to its first step; None when its events do not tell."""
-    found = events_in(events.read_bytes())
-    begin = next((event["time"] for event in found if event["kind"] == "stage"), None)
-    first = next((event["time"] for event in found if event["kind"] == "step"), None)
-    return None if begin is None or first is None else first - begin
+    first = {event["kind"]: event["time"] for event in reversed(events_in(events.read_bytes()))}
+    return first["step"] - first["stage"] if {"step", "stage"} <= first.keys() else None
 
 
 def _set_aside(folder: Path) -> Path:

@@ -1,0 +1,144 @@
+"""``train``: a run from data set to one score. ``finale``: a scripted run, with a report. ``launch``: any script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tutorial_lib.cluster.plan import environment_text
+from tutorial_lib.data import default_root
+from tutorial_lib.errors import InputError
+from tutorial_lib.job.display import RunDisplay, comparison_table, human_bytes
+from tutorial_lib.job.folder import Continuation, check_run_folder, default_run_folder
+from tutorial_lib.job.launch import LaunchRequest
+from tutorial_lib.job.launch import launch as run_launch
+from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.tasks import check_task
+from tutorial_lib.tools.cli.options import Given, MachinesOption, app, check_machines, filling, parse_machine_counts
+from tutorial_lib.trainer.config import TrainConfig, check_loader
+
+
+@app.command()
+@filling(
+    *(DataSource, Layout, RealMachines, TrainConfig, Continuation),
+    without=["method"],
+    chosen={"emulate": "2"},
+    dataset="synthetic-products",
+)
+def train(
+    given: Given,
+    machines: MachinesOption = None,
+    single_process: Annotated[
+        bool, typer.Option("--single-process", help="No servers, no ranks: the plain loop, to compare with.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Run folder; must not exist yet, but for --resume. (default: runs/TIME-NAME-XXXX)"),
+    ] = None,
+) -> None:
+    """Train GraphSAGE, or a model of another task, and report one global score."""
+    from tutorial_lib.job.train import run_distributed, run_single
+
+    check_task(given.task)
+    check_machines(given)
+    if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
+        raise InputError("--single-process has no --trainers, --samplers and --servers")
+    if given.resume and out is None:
+        raise InputError("--resume needs --out, the folder of the run to continue")
+    config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
+    if given.ip_config is None and not single_process and machines is None and given.emulate is None:
+        given.emulate = 2
+    source, keep = given.make(DataSource), given.make(Continuation)
+    folder = keep.folder(out or default_run_folder(source.name))
+    with RunDisplay() as display:
+        if single_process:
+            result = run_single(source, config, folder, display, keep, device=given.device)
+        else:
+            result = run_distributed(source, given.make(Layout), config, folder, display, keep)
+    display.summary(result, folder)
+
+
+@app.command()
+@filling(
+    *(DataSource, Layout, RealMachines, TrainConfig),
+    without=["method", "task", "embedding_size", "embedding_learning_rate", "loader", "cache", "ahead", "half_wire"],
+    chosen={
+        "dataset": "ogbn-products if present, else synthetic-products",
+        "scale": "0.1",
+        "emulate": "2",
+        "wire": "1gbit; none: not shaped",
+        "epochs": "10",
+    },
+)
+def finale(
+    given: Given,
+    machines: MachinesOption = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="The complete recipe: the whole graph, 20 epochs. Over an hour on 2 cores.")
+    ] = False,
+    scaling: Annotated[
+        str | None,
+        typer.Option(help="Machines of the short scaling runs, or none. (default: 1,2,4; ogbn-products: none)"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder; that of an unfinished finale continues it. (default: runs/TIME-finale-XXXX)"),
+    ] = None,
+) -> None:
+    """Machines, data, partition, training, predictions, scaling, report; again with the same --out, it continues."""
+    from tutorial_lib.data.ogb import is_present
+    from tutorial_lib.tools.finale import FULL_EPOCHS, FULL_SCALE, Finale, FinaleSettings
+
+    check_machines(given)
+    if given.ip_config is None and machines is None:
+        given.emulate = 2 if given.emulate is None else given.emulate
+        given.wire = None if given.wire == "none" else given.wire or "1gbit"
+    layout = given.make(Layout)
+    given.root = given.root or default_root()
+    if given.dataset is None:  # a scale is one of the generated graph
+        real_data = given.scale is None and is_present("ogbn-products", given.root)
+        given.dataset = "ogbn-products" if real_data else "synthetic-products"
+    if given.scale is not None and given.dataset != "synthetic-products":
+        raise InputError(f"--scale is for synthetic-products; {given.dataset} has one size")
+    available = len(layout.cluster().machines) if layout.real else 1 if machines else 4
+    counts = tuple(k for k in (1, 2, 4) if k <= available) if given.dataset != "ogbn-products" else ()
+    if given.scale is None:
+        given.scale = FULL_SCALE if full else 0.1
+    settings = FinaleSettings(
+        source=given.make(DataSource),
+        layout=layout,
+        config=given.make(TrainConfig, epochs=given.epochs or (FULL_EPOCHS if full else 10)),
+        scaling=counts if scaling is None else parse_machine_counts(scaling),
+    )
+    folder = out or default_run_folder("finale")
+    with RunDisplay() as display:
+        result = Finale(settings, folder, display).run()
+    display.summary(result, folder)
+    display.console.print(comparison_table(result))
+    display.console.print(f"report:     {folder / 'report.html'}", soft_wrap=True)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+@filling(
+    LaunchRequest, RealMachines, without=["device"], part_config=..., ip_config=Path("ip_config.txt"), workspace=Path()
+)
+def launch(
+    given: Given,
+    command: Annotated[list[str], typer.Argument(help='The script and its arguments: "python3 train.py --lr 0.01".')],
+    machines: MachinesOption = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print what is added to the environment.")] = False,
+) -> None:
+    """Run any DistDGL script, unchanged, on emulated or real machines. Trainer output is in the log folder."""
+    addresses, over_ssh = given.ip_config, given.emulate is None and machines is None
+    given.ip_config = (given.workspace / addresses).resolve() if over_ssh else None
+    check_machines(given)
+    out = check_run_folder(given.out or default_run_folder("launch"))
+    request = given.make(LaunchRequest, command=command, out=out, ip_config=addresses)
+    with RunDisplay() as display:
+        show = lambda plan: display.console.print(environment_text(plan), soft_wrap=True)  # noqa: E731
+        use = run_launch(request, display.on_event, *([show] if verbose else []))
+    for machine, used in use.items():
+        print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {out / machine}")
