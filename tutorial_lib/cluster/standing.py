@@ -162,6 +162,7 @@ class StandingCluster(EmulatedCluster):
 
     Args:
         name: that they were started with.
+        count: the first so many of them; None: all.
         job: the job has the machines to itself. False: for a command beside one.
 
     Raises:
@@ -170,12 +171,16 @@ class StandingCluster(EmulatedCluster):
 
     private_shm = False  # outlives a job, so what a killed server has left there is removed
 
-    def __init__(self, name: str = DEFAULT_NAME, *, job: bool = True) -> None:
+    def __init__(self, name: str = DEFAULT_NAME, count: int | None = None, *, job: bool = True) -> None:
         line = Line(name)
         try:
-            super().__init__(len(line.describe().machines))
+            running = len(line.describe().machines)
         finally:
             line.close()
+        if count is not None and not 1 <= count <= running:
+            raise InputError(f"there are {running} machines named {name!r}, not {count}")
+        super().__init__(running)
+        self.machines = self.machines[:count]
         self.name, self._job = name, job
         self._keeper: Line | None = None
 
@@ -185,10 +190,10 @@ class StandingCluster(EmulatedCluster):
         try:
             if self._job:
                 self._keeper.ask("use", who=f"process {os.getpid()} ({_own_command()})")
-            for machine, fds in zip(self.machines, self._keeper.namespaces(), strict=True):
-                self._fds[machine.name] = fds
-                for fd in fds:
-                    self._leaving.callback(os.close, fd)
+            opened = self._keeper.namespaces()
+            for fd in (fd for fds in opened for fd in fds):
+                self._leaving.callback(os.close, fd)
+            self._fds = {machine.name: fds for machine, fds in zip(self.machines, opened, strict=False)}
         except BaseException:
             self.__exit__()
             raise

@@ -127,7 +127,7 @@ class EventLog:
 
     def write(self, event: Event) -> None:
         """Append one event. A full disk ends the file, not the job: what must be kept is in the checkpoint."""
-        if not self.file.closed:
+        if not self.file.closed and event["kind"] != "output":
             try:
                 self.file.write(json.dumps({"time": time.time(), **event}).encode() + b"\n")
             except OSError as error:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 from rich.markup import escape
 
+from tutorial_lib.cluster.standing import StandingCluster
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.launch import LaunchRequest
@@ -192,7 +193,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a progr
 
 
 def check_machines(given: Given) -> None:
-    """See that the options that say where to run name one place.
+    """See that the options that say where to run name one place; with ``--on``, ``emulate`` gets the number there.
 
     Raises:
         InputError: they contradict each other.
@@ -205,10 +206,17 @@ def check_machines(given: Given) -> None:
         raise InputError("choose one of --emulate N, --ip_config FILE, --machines 1 and --single-process")
     if (count := given.machines) not in (None, 1):
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
-    if given.ip_config is None and some("ssh_port", "ssh_username", "copy_to"):
+    if given.ip_config is None and some("ssh_port", "ssh_username", "ssh_config", "copy_to"):
         raise InputError(
             "--ssh_port, --ssh_username and --copy_to are for machines reached over ssh; they need --ip_config FILE",
             "--emulate and --machines stay on this computer: leave them away.",
         )
     if given.wire is not None and some("machines", "single_process", "ip_config"):
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
+    if (name := getattr(given, "on", None)) is not None:
+        if some("machines", "single_process", "ip_config"):
+            raise InputError("--on names running machines; it goes with none of --ip_config, --machines and the like")
+        if given.wire is not None:
+            remedy = f"python -m tutorial_lib machines wire all {given.wire} --name {name}"
+            raise InputError("--wire is of machines that are about to be made", f"Of running ones: {remedy}")
+        given.emulate = len(StandingCluster(name, given.emulate).machines)
