@@ -85,6 +85,7 @@ def run_distributed(
     resumed = keep.open(out, config, settings)
     start = time.time()
     with cluster, EventLog(out, reporter, resume=keep.resume) as log:
+        keep.remember(out)
         job = {"description": settings, "checkpoint_every": keep.every, "resume": keep.resume, "device": layout.device}
         plan = _plan(partition, cluster, layout, config, out, job)
         deliver = partial(Delivery.of_run, partition.folder, plan, out=out)
@@ -158,6 +159,7 @@ def run_single(
     )
     resumed = keep.open(out, config, settings)
     with EventLog(out, reporter, resume=keep.resume) as log:
+        keep.remember(out)
         events: list[Event] = []
 
         def emit(kind: str, **fields: Any) -> None:

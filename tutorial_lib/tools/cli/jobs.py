@@ -42,16 +42,20 @@ def train(
     """Train GraphSAGE, or a model of another task, and report one global score."""
     from tutorial_lib.job.train import run_distributed, run_single
 
+    if given.resume and out is None:
+        raise InputError("--resume needs --out, the folder of the run to continue")
+    if given.resume:
+        given.recall(out)
+        machines, single_process = given.machines, given.single_process
     check_task(given.task)
+    options = given.to_json()
     check_machines(given)
     if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
-    if given.resume and out is None:
-        raise InputError("--resume needs --out, the folder of the run to continue")
     config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
     if given.ip_config is None and not single_process and machines is None and given.emulate is None:
         given.emulate = 2
-    source, keep = given.make(DataSource), given.make(Continuation)
+    source, keep = given.make(DataSource), given.make(Continuation, options=options)
     folder = keep.folder(out or default_run_folder(source.name))
     with RunDisplay() as display:
         if single_process:

@@ -7,10 +7,12 @@ field of the two; ``given.make(Layout)`` is the object. The help is what the cla
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -19,7 +21,7 @@ from rich.markup import escape
 
 from tutorial_lib.cluster.standing import StandingCluster
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.folder import Continuation
+from tutorial_lib.job.folder import OPTIONS_FILE, Continuation
 from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.job.source import DataSource
@@ -39,7 +41,7 @@ LARGEST = 2**31 - 1  # of a number that C++ code takes
 MOST_PROCESSES = 1024  # of a kind on a machine: each is looked at before a job
 
 PANELS = {DataSource: "Data", TrainConfig: "Training", Continuation: "Training"}  # of the help; others: Machines
-NOT_OPTIONS = {"real", "command", "dropout", "eval_batch_size", "sampling_threads", "negatives"}
+NOT_OPTIONS = {"real", "options", "command", "dropout", "eval_batch_size", "sampling_threads", "negatives"}
 # Of options, where the field has another name.
 NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}
 RANGES: dict[str, tuple[float | None, float | None]] = {  # where it is not 1 to LARGEST, of a float 0 or more
@@ -92,8 +94,28 @@ def name_of(kind: type, field: str) -> str:
     return NAMES.get(field, field)
 
 
+PLACES = {"emulate", "on", "machines", "single_process", "ip_config"}  # where a run is
+NOT_RECALLED = {"said", "resume", "out"}
+
+
 class Given(SimpleNamespace):
-    """The values of a command's options by name, as they were written."""
+    """The values of a command's options by name, as they were written; ``said``: the names of those that were given."""
+
+    def recall(self, run: Path) -> None:
+        """Take from a run folder what the run was started with and is not said anew; a place said anew replaces it."""
+        try:
+            earlier = json.loads((run / OPTIONS_FILE).read_text())
+        except (OSError, ValueError):  # of an earlier version, or nothing there: later checks say so
+            return
+        again = self.said & PLACES
+        for name, value in earlier.items():
+            if name in vars(self) and name not in self.said and not (again and name in PLACES):
+                setattr(self, name, Path(value["path"]) if isinstance(value, dict) else value)
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``recall``; paths are absolute, since the next command may stand elsewhere."""
+        values = {name: value for name, value in vars(self).items() if name not in NOT_RECALLED}
+        return {n: {"path": str(v.absolute())} if isinstance(v, Path) else v for n, v in values.items()}
 
     @property
     def real(self) -> RealMachines | None:
@@ -145,11 +167,14 @@ def filling(
                 )
                 options[name] = made
 
-        def run(**values: Any) -> None:
-            command(Given(**values), **{parameter.name: values[parameter.name] for parameter in own})
+        def run(context: typer.Context, **values: Any) -> None:
+            sources = {name: context.get_parameter_source(name) for name in values}
+            said = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+            command(Given(said=said, **values), **{parameter.name: values[parameter.name] for parameter in own})
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
-        run.__signature__ = inspect.Signature([*options.values()])  # type: ignore[attr-defined]
+        context = inspect.signature(run, eval_str=True).parameters["context"]  # typer fills it in
+        run.__signature__ = inspect.Signature([context, *options.values()])  # type: ignore[attr-defined]
         return run
 
     return decorate
