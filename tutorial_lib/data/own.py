@@ -70,7 +70,11 @@ def load_folder(folder: Path, *, seed: int = 0, both_ways: bool = False) -> Data
         feat = _floats(folder, feat)
     graph = dgl.graph((torch.from_numpy(src), torch.from_numpy(dst)), num_nodes=n)
     graph.ndata.update(node_data(feat, label, split))
-    return Dataset(str(folder), graph, int(label.max()) + 1, facts, ids=ids)
+    without = np.setdiff1d(label[~unlabelled], label[split == 0])
+    facts["classes_without_a_training_node"] = [classes[k] if classes else int(k) for k in without]
+    facts["memory"] = f"{(graph.num_edges() * 16 + (feat.nbytes if feat is not None else 0)) / 1e9:.2f} GB"
+    classes_of = max(len(classes), int(label.max()) + 1)
+    return Dataset(str(folder), graph, classes_of, facts, ids=None if isinstance(ids, range) else ids)
 
 
 def _read_edges(path: Path, ids: pa.Array | None, count: int | None) -> tuple[np.ndarray, np.ndarray, Any]:

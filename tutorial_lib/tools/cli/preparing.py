@@ -50,7 +50,9 @@ def doctor(
 @filling(DataSource, without=["method", "max_memory"])
 def data(
     given: Given,
-    dataset: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")],
+    dataset: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(NAMES)}, or the path of an .npz file or of a folder.")
+    ],
     graph_only: Annotated[bool, typer.Option("--graph-only", help="Load without node features.")] = False,
     download: Annotated[bool, typer.Option("--download", help="Allow a download.")] = False,
     as_json: JsonOption = False,
@@ -58,7 +60,7 @@ def data(
     """Load (or generate, or download) a data set, check it, and print what it holds."""
     from tutorial_lib.data import load_dataset
 
-    options = {"scale": given.scale, "seed": given.seed, "root": given.root}
+    options = {"scale": given.scale, "seed": given.seed, "root": given.root, "both_ways": given.both_ways}
     loaded = load_dataset(dataset, features=not graph_only, download=download, **options)
     facts = {
         "dataset": loaded.name,
