@@ -81,7 +81,7 @@ lint: venv
 	$(dir $(PY))lint-imports --no-cache >/dev/null || $(dir $(PY))lint-imports --no-cache
 
 lab: venv
-	$(PY) -m jupyter lab --notebook-dir=notebooks $(shell test "$$(id -u)" -ne 0 || echo --allow-root)
+	$(PY) scripts/lab.py
 
 finale: venv
 	$(PY) -m tutorial_lib finale

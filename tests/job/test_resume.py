@@ -69,10 +69,14 @@ def test_one_process_goes_on_after_it_was_killed(single_run, tmp_path):
 
 
 def test_more_epochs_than_before(single_run, tmp_path):
-    """2 and then 3 epochs are the same as 3; a checkpoint only at the end of each start."""
+    """2 and then 3 epochs are the same as 3; a checkpoint only at the end of each start. All but the number of epochs
+    is taken from the run, wherever the second command is given.
+    """
     out = tmp_path / "run"
     tutorial("train", *single_run.options, "--epochs", "2", "--checkpoint-every", "10", "--out", str(out))
-    tutorial("train", *single_run.options, "--resume", "--out", str(out))
+    tutorial("train", "--resume", "--epochs", "3", "--out", str(out), cwd=tmp_path)
+    again = tutorial("train", "--resume", "--out", str(out), code=2)
+    assert "is finished: it has 3 of 3 epochs" in again.stderr
     assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
 
 
@@ -181,9 +185,9 @@ def test_a_loss_that_is_no_number_ends_the_run(single_run, tmp_path, saw):
 FULL_DISK = """
 import subprocess, sys
 from pathlib import Path
-from tutorial_lib.cluster.namespaces import CLONE_NEWNS, become_namespace_root, mount, unshare
+from tutorial_lib.cluster.namespaces import CLONE_NEWNS, new_user_namespace, mount, unshare
 folder = Path(sys.argv[1])
-become_namespace_root()
+new_user_namespace()
 unshare(CLONE_NEWNS, "mounts")
 mount("tmpfs", str(folder), "tmpfs", 0, "size=600k", "mount")
 (folder / "other").write_bytes(bytes(400_000))

@@ -26,15 +26,13 @@ def make_namespaces() -> None:
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):
             return ns.unshare(flags, "create namespaces")
-    ns.become_namespace_root()
+    ns.new_user_namespace()
     return ns.unshare(flags, "create namespaces")
 
 
 def become(user: int, group: int) -> None:
     """From root of a user namespace to the user who made it: what only root can do is not to be tried by the tests."""
-    ns.unshare(ns.CLONE_NEWUSER, "create a user namespace")
-    for name, text in [("setgroups", "deny"), ("uid_map", f"{user} 0 1"), ("gid_map", f"{group} 0 1")]:
-        Path(f"/proc/self/{name}").write_text(text)
+    ns.new_user_namespace(user, group)
 
 
 def first_process(command: list[str], user: int, group: int) -> int:

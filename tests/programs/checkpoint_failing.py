@@ -4,11 +4,11 @@ import resource
 import sys
 from pathlib import Path
 
-from tutorial_lib.cluster.namespaces import CLONE_NEWNS, become_namespace_root, mount, unshare
+from tutorial_lib.cluster.namespaces import CLONE_NEWNS, mount, new_user_namespace, unshare
 
 folder, how = Path(sys.argv[1]), sys.argv[2]
 if how == "disk":  # before torch starts its threads: a user namespace is for a process with one
-    become_namespace_root()
+    new_user_namespace()
     unshare(CLONE_NEWNS, "mounts")
     mount("tmpfs", str(folder), "tmpfs", 0, "size=32k", "mount")
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl import TC_H_ROOT
 
 from tutorial_lib.cluster import namespaces as ns
 
@@ -47,9 +49,16 @@ def _link(ip: IPRoute, name: str) -> int:
 
 
 def _up(ip: IPRoute, name: str, bytes_per_second: int | None = None, **options: Any) -> None:
-    """Set a network interface up, and limit what leaves through it (token bucket filter)."""
+    """Set a network interface up, and limit what leaves through it."""
+    ip.link("set", index=_link(ip, name), state="up", **options)
+    _shape(ip, name, bytes_per_second)
+
+
+def _shape(ip: IPRoute, name: str, bytes_per_second: int | None) -> None:
+    """Limit what leaves through a network interface (token bucket filter); None: no limit any more."""
     index = _link(ip, name)
-    ip.link("set", index=index, state="up", **options)
+    with contextlib.suppress(NetlinkError):  # there was none
+        ip.tc("del", index=index, handle=0x10000, parent=TC_H_ROOT)
     if bytes_per_second:
         with _step("limit the rate of the wire (tbf)"):
             limit = int(bytes_per_second * QUEUE_SECONDS) + BURST_BYTES
@@ -108,12 +117,14 @@ def _fork(line: socket.socket, body: Callable[[], None]) -> int:
     """Run ``body`` in a child; an error of it goes up the line."""
     pid = os.fork()
     if pid == 0:
+        code = 1
         try:
             body()
+            code = 0
         except Exception as error:
             _send_error(line, error)
         finally:
-            os._exit(0)
+            os._exit(code)
     return pid
 
 
@@ -133,15 +144,29 @@ def _switch_main(line: socket.socket, plan: dict[str, Any]) -> None:
         with _step("create a network bridge"):
             ip.link("add", ifname="br0", kind="bridge")
         _up(ip, "br0")
-    for index in range(len(plan["machines"])):
-        _fork(line, lambda index=index: _start_machine(line, plan, index))
+    numbers = range(len(plan["machines"]))
+    machines = [_fork(line, lambda index=index: _start_machine(line, plan, index)) for index in numbers]
     while order := line.recv(4096):  # ends when the coordinator closes its end or dies
-        # {"cut": k} unplugs machine k at the bridge, {"mend": k} plugs it in again. The machine's own card stays up:
-        # like a cut somewhere on the way, nobody is told.
-        with IPRoute() as ip:
-            for verb, index in json.loads(order).items():
-                ip.link("set", index=_link(ip, f"port{index}"), master=_link(ip, "br0") if verb == "mend" else 0)
-        line.sendall(b"k")
+        worker = _fork(line, lambda order=order: _obey(machines, **json.loads(order)))  # it may enter another network
+        if os.waitpid(worker, 0)[1] == 0:
+            line.sendall(b"k")
+
+
+def _obey(machines: list[int], do: str, machine: int, bytes_per_second: int | None) -> None:
+    """Do something to a cable: ``cut`` and ``mend`` it at the bridge, or ``wire``, a rate for both of its ends.
+
+    When it is cut, the machine's own card stays up: like a cut somewhere on the way, nobody is told.
+    """
+    port = f"port{machine}"
+    with IPRoute() as ip:
+        if do != "wire":
+            ip.link("set", index=_link(ip, port), master=_link(ip, "br0") if do == "mend" else 0)
+            return
+        _shape(ip, port, bytes_per_second)
+    with open(f"/proc/{machines[machine]}/ns/net") as network:
+        ns.setns(network.fileno(), ns.CLONE_NEWNET, "enter the machine's network")
+    with IPRoute() as ip:
+        _shape(ip, "eth0", bytes_per_second)
 
 
 def main() -> None:
@@ -152,7 +177,7 @@ def main() -> None:
     line.settimeout(None)  # from now on it is the life line: it ends when the coordinator does
     try:
         if plan["user_namespace"]:
-            ns.become_namespace_root()
+            ns.new_user_namespace()
         ns.unshare(ns.CLONE_NEWNS | ns.CLONE_NEWPID, "create mount and pid namespaces")
     except OSError as error:
         _send_error(line, error)

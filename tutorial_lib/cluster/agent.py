@@ -35,6 +35,7 @@ from tutorial_lib.cluster.logs import WORKERS, EventFiles, log_name, tail, who_f
 from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
 from tutorial_lib.cluster.members import collect, members
 from tutorial_lib.cluster.namespaces import die_with_parent
+from tutorial_lib.cluster.output import OutputFiles
 from tutorial_lib.cluster.plan import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_argv, trainer_env
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments, sockets_of
 
@@ -71,6 +72,7 @@ class Agent:
         self.names = {machine.address: machine.name for machine in plan.machines}
         others = [address for address in self.names if address != self.machine.address]
         self.events, self.traffic = EventFiles(self.logs), network.Traffic(others)
+        self.output = OutputFiles(self.logs) if plan.show_output else None
         self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(others)
         self.next_look = self.next_word = self.last_heard = time.monotonic()
 
@@ -224,6 +226,8 @@ class Agent:
             else:
                 for event in self.events.new():
                     self.link.put({"type": "event", "event": event})
+                for piece in self.output.new(rest=self.stopping) if self.output else ():
+                    self.link.put({"type": "output", **piece})
             if not (full or self.events.more) or time.monotonic() >= deadline:
                 return
 

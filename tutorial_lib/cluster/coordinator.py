@@ -241,6 +241,8 @@ class Coordinator:
             self._take_event(index, {"machine": machine, "kind": "exited", "time": time.time(), **message})
         elif kind == "failed":
             raise exit_failure(self.plan, index, message)
+        elif kind == "output":
+            self.on_event({"kind": kind, "machine": machine, **message})  # not kept: the logs have it
         elif kind == "stacks":
             self._stacks[index] = [Stack(**fields) for fields in message["stacks"]]
         elif kind == "done":

@@ -24,7 +24,7 @@ from tutorial_lib.cluster.plan import run_module
 from tutorial_lib.cluster.spec import Machine, wait_or_kill
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 
-PACKAGE = str(Path(__file__).resolve().parents[2])
+PYTHONPATH = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
 SUBNET = "10.77.0"
 MAX_MACHINES = 64
 START_SECONDS = 30
@@ -110,7 +110,7 @@ class EmulatedCluster:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in the terminal is for the coordinator to handle
-                env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")},
+                env={**os.environ, "PYTHONPATH": PYTHONPATH},
             )
         plan = {
             "machines": [{"name": m.name, "address": m.address} for m in self.machines],
@@ -149,11 +149,46 @@ class EmulatedCluster:
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on an emulated machine; the arguments are those of ``subprocess.Popen``."""
-        fds, cwd = self._fds[machine.name], str(kwargs.pop("cwd", None) or Path.cwd())
-        plan = {"fds": fds, "cwd": cwd, "cpus": list(machine.cpus), "argv": [str(arg) for arg in argv]}
-        command = [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan)]
+        command, fds = self.command(machine, argv, kwargs.pop("cwd", None))
         kwargs.setdefault("start_new_session", True)  # Ctrl-C in the terminal is for the coordinator to handle
         return subprocess.Popen(command, pass_fds=[*fds, *kwargs.pop("pass_fds", ())], **kwargs)
+
+    def command(
+        self,
+        machine: Machine,
+        argv: Sequence[str],
+        cwd: Path | str | None = None,
+        *,
+        terminal: bool = False,
+        as_user: bool = False,
+    ) -> tuple[list[str], list[int]]:
+        """What runs a command on a machine, and the open files that it needs.
+
+        Args:
+            cwd: working directory; None: the one of this process.
+            terminal: its standard input is a terminal, which it is to control.
+            as_user: it sees the user's own number, where it would see that of root (and miss what a root can do).
+        """
+        fds = self._fds[machine.name]
+        plan = {"fds": fds, "cwd": str(cwd or Path.cwd()), "cpus": list(machine.cpus), "argv": [*map(str, argv)]}
+        ids = [os.geteuid(), os.getegid()] if as_user and os.geteuid() != 0 else []
+        plan |= {"terminal": terminal, "ids": ids}
+        return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan)], fds
+
+    def machine(self, name: str) -> Machine:
+        """The machine of this name. Raises InputError when there is none."""
+        if found := [machine for machine in self.machines if machine.name == name]:
+            return found[0]
+        raise InputError(f"there is no {name!r}", f"There are {self.machines[0].name} to {self.machines[-1].name}.")
+
+    def namespaces(self) -> list[list[int]]:
+        """Of each machine, the open files of its namespaces, in the order to enter them."""
+        return [self._fds[machine.name] for machine in self.machines]
+
+    def life_line(self) -> socket.socket:
+        """Becomes readable when the machines have gone without an order, killed by the kernel or by somebody."""
+        assert self._line is not None
+        return self._line
 
     def cut(self, machine: Machine) -> None:
         """Cut the machine's cable: packets vanish without a word, as with a broken switch on the way."""
@@ -163,11 +198,19 @@ class EmulatedCluster:
         """Undo ``cut``."""
         self._order("mend", machine)
 
-    def _order(self, verb: str, machine: Machine) -> None:
+    def set_wire(self, machine: Machine, wire: str | None) -> None:
+        """Give the machine a cable of another rate, in both directions; None: without a limit."""
+        self._order("wire", machine, rate=wire)
+
+    def _order(self, verb: str, machine: Machine, rate: str | None = None) -> None:
         if self._line is None:
             raise RuntimeError("the emulated machines are switched off")
-        self._line.sendall(json.dumps({verb: self.machines.index(machine)}).encode())
-        self._receive("the process that holds the cables")
+        order = {"do": verb, "machine": self.machines.index(machine), "bytes_per_second": parse_wire(rate)}
+        self._line.sendall(json.dumps(order).encode())
+        message, _fds = self._receive("the process that holds the cables")
+        if message != b"k":
+            report = json.loads(message)
+            raise OSError(report["errno"], report["step"])
 
     def __exit__(self, *_exc: object) -> None:
         """Switch the machines off: everything that runs on them is killed by the kernel."""

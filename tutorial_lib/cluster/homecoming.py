@@ -77,7 +77,7 @@ class Homecoming:
             return self
         cluster, self.start = self.cluster, self.delivery.start
         if isinstance(cluster, SshCluster):
-            self.start.ssh = {"port": cluster.port, "username": cluster.username, "python": cluster.python}
+            self.start.ssh = {name: getattr(cluster, name) for name in ("port", "username", "config", "python")}
         self.starts = [replace(start, superseded=True) for start in read_starts(self.run)] + [self.start]
         self.run.mkdir(parents=True, exist_ok=True)
         write_starts(self.run, self.starts)

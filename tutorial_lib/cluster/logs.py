@@ -36,7 +36,12 @@ def _end_of(path: Path) -> str:
 def tail(path: Path) -> list[str]:
     """The last lines of a log, of its last 64 KB at most, long ones cut; nothing where it cannot be read."""
     lines = _end_of(path).splitlines()[-TAIL_LINES:]
-    return [line[:LINE_CHARACTERS] + " ... (cut here)" * (len(line) > LINE_CHARACTERS) for line in lines]
+    return [shortened(line) for line in lines]
+
+
+def shortened(line: str) -> str:
+    """A line, or its first 1,000 characters with a mark."""
+    return line[:LINE_CHARACTERS] + " ... (cut here)" * (len(line) > LINE_CHARACTERS)
 
 
 def who_failed(logs: Path, code: int) -> tuple[str, int, int]:

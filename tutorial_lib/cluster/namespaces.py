@@ -11,10 +11,12 @@ SIGINT and SIGHUP are passed on.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
 import sys
+import termios
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -35,6 +37,11 @@ def unshare(flags: int, step: str) -> None:
     _check(_libc.unshare(flags), step)
 
 
+def setns(fd: int, kind: int, step: str) -> None:
+    """Enter the namespace of an open file; with 0 for ``kind``, of whichever kind it is."""
+    _check(_libc.setns(fd, kind), step)
+
+
 def mount(source: str, target: str, kind: str, flags: int, options: str, step: str) -> None:
     """mount(2)."""
     words = (source.encode(), target.encode(), kind.encode())
@@ -46,11 +53,11 @@ def die_with_parent() -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
-def become_namespace_root() -> None:
-    """New user namespace in which the calling user is root; needs no privilege where the host allows it."""
+def new_user_namespace(inner_uid: int = 0, inner_gid: int = 0) -> None:
+    """In which the calling user is root, or has other numbers; needs no privilege where the host allows it."""
     uid, gid = os.getuid(), os.getgid()
     unshare(CLONE_NEWUSER, "create a user namespace")
-    for name, text in [("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")]:
+    for name, text in [("setgroups", "deny"), ("uid_map", f"{inner_uid} {uid} 1"), ("gid_map", f"{inner_gid} {gid} 1")]:
         try:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
@@ -69,7 +76,7 @@ def main() -> None:
     plan = json.loads(sys.argv[1])
     try:
         for fd in plan["fds"]:
-            _check(_libc.setns(fd, 0), "cannot enter the emulated machine")
+            setns(fd, 0, "cannot enter the emulated machine")
             os.close(fd)
     except OSError as error:
         sys.exit(error.strerror)
@@ -82,6 +89,11 @@ def main() -> None:
         sys.exit("the emulated machine has been switched off")
     if pid == 0:
         die_with_parent()
+        if plan.get("ids"):
+            new_user_namespace(*plan["ids"])
+        if plan.get("terminal"):  # of a session of its own: a shell there can manage jobs
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         try:
             os.execvp(plan["argv"][0], plan["argv"])
         except OSError as error:

@@ -45,6 +45,7 @@ class JobPlan:
             connection is a pipe on this computer, which tells at once.
         collective_seconds: time limit of the trainers' collectives.
         shm_of_trainers: bytes that the trainers will add to /dev/shm of each machine, where that is known.
+        show_output: the agents pass on what the trainers print.
     """
 
     machines: Sequence[Machine]
@@ -65,6 +66,7 @@ class JobPlan:
     silence: float | None = None
     collective_seconds: float = 600.0
     shm_of_trainers: int = 0
+    show_output: bool = False
 
     @property
     def world_size(self) -> int:

@@ -48,6 +48,7 @@ class SshCluster:
     Args:
         machines: in the order of ip_config.txt.
         port, username: None leaves both to the user's ssh configuration.
+        config: configuration file of ssh instead of the user's own.
         python: interpreter on the machines; it must have tutorial_lib.
 
     Raises:
@@ -62,10 +63,11 @@ class SshCluster:
         *,
         port: int | None = None,
         username: str | None = None,
+        config: str | None = None,
         python: str = sys.executable,
     ) -> None:
         self.machines, self.master_port = list(machines), MASTER_PORT
-        self.port, self.username, self.python = port, username, python
+        self.port, self.username, self.config, self.python = port, username, config, python
         self._homes: Sequence[str] = []
         self._started: list[subprocess.Popen] = []
 
@@ -148,7 +150,8 @@ class SshCluster:
         remote = shlex.join(["exec", *(["env", *changes] if changes else []), *words])
         remote = f"echo; cd {shlex.quote(str(cwd or '/'))} && {remote}"
         # As the value of -l, and after --, nothing that a file or an option says can become an option of ssh.
-        options = ["-p", str(self.port)] if self.port else []
+        options = ["-F", self.config] if self.config else []
+        options += ["-p", str(self.port)] if self.port else []
         options += ["-l", self.username] if self.username else []
         command = ["ssh", *(f"-o{name}={value}" for name, value in OPTIONS.items()), *options]
         kwargs.setdefault("stdin", subprocess.DEVNULL)  # the client would read the user's terminal

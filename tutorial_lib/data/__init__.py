@@ -10,6 +10,7 @@ ogbn-arxiv          citation graph of the Open Graph Benchmark                  
 amazon-computers    Amazon Computers, the file that DGL downloads                a download
 amazon-photo        Amazon Photo, the file that DGL downloads                    a download
 PATH.npz            any file in the layout of Amazon Computers                   the file
+FOLDER              a graph of one's own: tables of edges and nodes, see ``own`` the folder
 ==================  ==========================================================  ================
 """
 
@@ -53,8 +54,9 @@ def check_arguments(name: str, scale: float, seed: int) -> None:
     """
     if generated := _generated(name):
         generated.check(scale, seed)
-    elif name not in NAMES and not name.endswith(".npz"):
-        raise InputError(f"unknown data set {name!r}", f"Known: {', '.join(NAMES)}, or the path of an .npz file.")
+    elif name not in NAMES and not name.endswith(".npz") and not Path(name).expanduser().is_dir():
+        text = f"Known: {', '.join(NAMES)}; or the path of an .npz file, or of a folder with a graph of your own."
+        raise InputError(f"unknown data set {name!r}", text)
 
 
 def _generated(name: str) -> Generated | None:
@@ -77,17 +79,19 @@ def load_dataset(
     root: str | Path | None = None,
     features: bool = True,
     download: bool = False,
+    both_ways: bool = False,
 ) -> Dataset:
     """Load a data set, checked and ready to partition.
 
     Args:
-        name_or_path: one of ``NAMES`` or the path of an ``.npz`` file.
+        name_or_path: one of ``NAMES``, or the path of an ``.npz`` file or of a folder with tables.
         scale: size of a generated data set, 0.002 to 1.0 (1.0 has the size of ogbn-products, or of ogbn-mag); ignored
             elsewhere.
         seed: seed of the generator, or of the random split of a data set that has none of its own.
         root: folder that holds downloads and caches; ``data/`` by default.
         features: False loads the graph, labels and split alone.
         download: allow a download. Without it, what is missing is said and nothing is fetched.
+        both_ways: add the reverse of each edge of a folder's; the others have both directions as they are.
 
     Raises:
         InputError: unknown name, missing, damaged or invalid data. Nothing half-written is left behind.
@@ -105,6 +109,10 @@ def load_dataset(
         from tutorial_lib.data.amazon import load_amazon
 
         dataset = load_amazon(name, root=root, seed=seed, download=download)
+    elif Path(name).expanduser().is_dir():
+        from tutorial_lib.data.own import load_folder
+
+        dataset = load_folder(Path(name), seed=seed, both_ways=both_ways)
     else:
         from tutorial_lib.data.amazon import load_npz
 

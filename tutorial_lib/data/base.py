@@ -30,12 +30,14 @@ class Dataset:
             Or a heterogeneous one: then the nodes of one type, ``target``, have all of these.
         num_classes: number of classes, also those without a node.
         info: where it came from (scale, seed, file, ...); JSON types only.
+        ids: pyarrow array (N,) of what the user calls each node; None: its number.
     """
 
     name: str
     graph: dgl.DGLGraph
     num_classes: int
     info: dict[str, Any] = field(default_factory=dict)
+    ids: Any = None
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -77,6 +79,8 @@ class Dataset:
             digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.contiguous().numpy().data.cast("B"))
         digest.update(str(self.num_classes).encode())
+        if self.ids is not None:
+            digest.update("\0".join(map(str, self.ids.to_pylist())).encode())
         return digest.hexdigest()
 
     def _content(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -9,6 +9,7 @@ import os
 import select
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ STAGES = {
     "trainers": "trainers are starting and connecting",
     "leaving": "servers are leaving",
 }
+COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")  # of trainers
 
 
 class Reporter:
@@ -136,6 +138,17 @@ class RunDisplay(Reporter):
         """One line, with the seconds since the start."""
         self.console.print(f"{time.monotonic() - self.start:7.1f} s  {text}", soft_wrap=True)
         super().say(text, waiting)
+
+    def on_event(self, event: Event) -> None:
+        """Take an event; what trainers print comes with machine and number in front, in a colour of their own."""
+        super().on_event(event)
+        if event["kind"] != "output":
+            return
+        machine, trainer = event["machine"], event["trainer"]
+        colour = COLOURS[zlib.crc32(f"{machine} {trainer}".encode()) % len(COLOURS)]
+        skipped = [f"... {event['skipped']:,} lines are in the log only"] if event["skipped"] else []
+        for line in [*skipped, *event["lines"]]:
+            self.console.print(Text(f"[{machine} {trainer}] ", colour) + Text(line, ""), soft_wrap=True)
 
     def summary(self, result: dict[str, Any], out: Path) -> None:
         """The table at the end; paths stand below it, on lines of their own, so that they are never folded."""

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.cluster.coordinator import Event
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import graph_name_of, lock_holder, lock_now, open_folder
+from tutorial_lib.files import graph_name_of, lock_holder, lock_now, open_folder, write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.trainer import generations
 
 if TYPE_CHECKING:
     from tutorial_lib.trainer.config import TrainConfig
 
+OPTIONS_FILE = "options.json"
 NOT_EMPTY = "Choose another folder, or remove this one yourself."
 
 
@@ -127,7 +128,7 @@ class EventLog:
 
     def write(self, event: Event) -> None:
         """Append one event. A full disk ends the file, not the job: what must be kept is in the checkpoint."""
-        if not self.file.closed:
+        if not self.file.closed and event["kind"] != "output":
             try:
                 self.file.write(json.dumps({"time": time.time(), **event}).encode() + b"\n")
             except OSError as error:
@@ -146,10 +147,17 @@ class Continuation:
     Attributes:
         resume: continue the run in --out from its last complete checkpoint.
         every: epochs between two checkpoints.
+        options: those that the run was started with, for a later ``--resume``; None: nobody will ask for them.
     """
 
     resume: bool = False
     every: int = 1
+    options: dict[str, Any] | None = None
+
+    def remember(self, out: Path) -> None:
+        """Write the options into the folder of the run."""
+        if self.options is not None:
+            write_json(out / OPTIONS_FILE, self.options)
 
     def folder(self, out: Path) -> Path:
         """The absolute path of the run folder, checked as far as possible without the run's settings."""

@@ -16,6 +16,7 @@ from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_counts
 from tutorial_lib.cluster.spec import Cluster, read_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
+from tutorial_lib.cluster.standing import StandingCluster
 from tutorial_lib.errors import InputError
 
 
@@ -26,6 +27,7 @@ class RealMachines:
     Attributes:
         ip_config: real machines over ssh: a file with one address a line, and if you like a port.
         ssh_port, ssh_username: (default: your ssh configuration's)
+        ssh_config: configuration file for ssh instead of your own.
         python: interpreter on the machines, with tutorial_lib. (default: as here)
         copy_to: folder on the machines that gets the data and gives back the results, absolute or from the login's
             home: /scratch/job or '~/job'. (default: they share the partition and the run folder with this computer)
@@ -36,6 +38,7 @@ class RealMachines:
     ip_config: Path
     ssh_port: int | None = None
     ssh_username: str | None = None
+    ssh_config: Path | None = None
     python: str = sys.executable
     copy_to: str | None = None
     allow_public: bool = False
@@ -54,11 +57,13 @@ class Layout:
 
     Attributes:
         emulate: number of emulated machines.
+        on: emulated machines that are running, by their name, see machines start; all, or the first --emulate of them.
         wire: rate of the emulated wire: 1gbit, 200mbit.
         trainers: trainers per machine.
         samplers: sampler processes per trainer.
         servers: DGL servers per machine.
         real: machines over ssh.
+        show_output: print what the trainers print, line by line.
         stall_timeout: seconds without progress until a job is ended; 0: never.
         device: of the model: cpu, cuda, or auto (GPUs where each rank has one). Sampling is on the CPU in any case.
         serving_timeout: seconds for the DGL servers to load their parts.
@@ -71,6 +76,8 @@ class Layout:
     samplers: int = 0
     servers: int = 1
     real: RealMachines | None = None
+    on: str | None = None
+    show_output: bool = False
     stall_timeout: float | None = 120.0
     device: str = "cpu"
     serving_timeout: float = 300.0
@@ -95,11 +102,13 @@ class Layout:
         check_device(self.device, (self.emulate or 1) * self.trainers, gpus)
 
     def cluster(self) -> Cluster:
-        """Machines over ssh, else emulated ones, else this machine alone; not yet started.
+        """Machines over ssh, else running or new emulated ones, else this machine alone; not yet started.
 
         Raises:
-            InputError: the address file of real machines cannot be used.
+            InputError: the address file of real machines cannot be used; no such machines are running.
         """
+        if self.on is not None:
+            return StandingCluster(self.on, self.emulate)
         if self.real is None:
             return LocalCluster(self.servers) if self.emulate is None else EmulatedCluster(self.emulate, wire=self.wire)
         real = self.real
@@ -109,7 +118,9 @@ class Layout:
                 "Write one line 'address [port]' for each machine, or use --emulate N to have machines made.",
             )
         machines = read_ip_config(real.ip_config)
-        return SshCluster(machines, port=real.ssh_port, username=real.ssh_username, python=real.python)
+        config = real.ssh_config and str(real.ssh_config.absolute())
+        options = {"port": real.ssh_port, "username": real.ssh_username, "python": real.python}
+        return SshCluster(machines, config=config, **options)
 
     def limits(self) -> Limits:
         """Of the stages of a job."""
@@ -125,6 +136,7 @@ class Layout:
             servers=self.servers,
             silence=getattr(cluster, "silence", None),
             collective_seconds=self.collective_timeout,
+            show_output=self.show_output,
             **fields,
         )
 

@@ -20,11 +20,12 @@ class DataSource:
 
     Attributes:
         name: one of synthetic-products, synthetic-academic, ogbn-products, ogbn-arxiv, amazon-computers, amazon-photo,
-            or the path of an .npz file.
+            or the path of an .npz file or of a folder with a graph of your own.
         scale: size of a generated data set, 0.002 to 1.0 (1.0: 2.4M nodes).
         seed: seed of data, partition and training.
         root: folder of downloads, caches and partitions. (default: data/)
         method: auto, metis, multilevel, streaming or random.
+        both_ways: add the reverse of each edge of a graph of your own.
         max_memory: the most that partitioning may use, like 12GB; decides between methods. (default: 80 % of the free)
     """
 
@@ -33,6 +34,7 @@ class DataSource:
     seed: int = 0
     root: Path | None = None
     method: str = "auto"
+    both_ways: bool = False
     max_memory: int | str | None = None
 
     def __post_init__(self) -> None:
@@ -51,7 +53,8 @@ class DataSource:
 
     def load(self, *, features: bool = True) -> Dataset:
         """The data set, checked; without ``features``, the graph, its labels and its split alone."""
-        dataset = load_dataset(self.name, scale=self.scale, seed=self.seed, root=self.root, features=features)
+        options = {"scale": self.scale, "seed": self.seed, "root": self.root, "both_ways": self.both_ways}
+        dataset = load_dataset(self.name, features=features, **options)
         if not features and dataset.graph.is_homogeneous:  # with several types, the task's check says what is wrong
             dataset.graph.ndata.pop("feat", None)
         return dataset

@@ -19,6 +19,7 @@ from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.data import Dataset
+from tutorial_lib.data.named import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
 from tutorial_lib.job.display import Reporter
@@ -85,6 +86,7 @@ def run_distributed(
     resumed = keep.open(out, config, settings)
     start = time.time()
     with cluster, EventLog(out, reporter, resume=keep.resume) as log:
+        keep.remember(out)
         job = {"description": settings, "checkpoint_every": keep.every, "resume": keep.resume, "device": layout.device}
         plan = _plan(partition, cluster, layout, config, out, job)
         deliver = partial(Delivery.of_run, partition.folder, plan, out=out)
@@ -94,7 +96,13 @@ def run_distributed(
     result = distributed_result(partition, config, coordinator, time.time() - start, log.earlier, resumed)
     write_json(out / "result.json", result)
     home.check()
+    _name_predictions(out, read_ids(partition.folder), manifest["dataset"])
     return result
+
+
+def _name_predictions(out: Path, ids: Any, info: dict[str, Any]) -> None:
+    if ids is not None and (out / "predictions.npy").exists():
+        write_named_predictions(out, ids, info.get("classes", []))
 
 
 def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Dataset:
@@ -158,6 +166,7 @@ def run_single(
     )
     resumed = keep.open(out, config, settings)
     with EventLog(out, reporter, resume=keep.resume) as log:
+        keep.remember(out)
         events: list[Event] = []
 
         def emit(kind: str, **fields: Any) -> None:
@@ -172,6 +181,7 @@ def run_single(
             raise JobError(str(error)) from None
         export_weights(trained.model, config.to_dict(), out / "checkpoint")
         trained.save(out)
+    _name_predictions(out, dataset.ids, dataset.info)
     result = result_of(
         dataset_description(dataset),
         config,

@@ -14,6 +14,7 @@ import torch
 from tutorial_lib.compat.heap import fixed_fresh_memory
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data.base import Dataset
+from tutorial_lib.data.named import write_ids
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of, new_folder, output_to, write_json
 from tutorial_lib.partition.folder import Partition, checksums_of, load_partition_folder
@@ -135,6 +136,8 @@ def _write_partition(dataset: Dataset, wanted: dict[str, Any], choice: Choice, o
             assigned = assign(graph, parts, method, train_mask=train_mask, seed=wanted["seed"], progress=say)
             write_parts(graph, assigned, parts, name, method, temporary, say)
             part_of = {NODE_TYPE: torch.from_numpy(assigned)}
+        if dataset.ids is not None:
+            write_ids(temporary, dataset.ids)
         progress("counting the cut and writing checksums")
         report = count_partition(part_of, dataset, parts, method)
         manifest = {

@@ -217,6 +217,7 @@ OF_A_MACHINE: list[Check] = [open_files, segment_findings, shared_memory, port_f
 def examine(
     *,
     emulate: int | None = None,
+    on: str | None = None,
     ip_config: str | Path | None = None,
     part_config: str | Path | None = None,
     real: RealMachines | None = None,
@@ -226,6 +227,7 @@ def examine(
 
     Args:
         emulate: also start this many emulated machines, run the preflight of a job on each, and stop them.
+        on: also run the preflight on running emulated machines of this name.
         ip_config: also run the preflight on the machines of this file, over ssh.
         part_config: DGL's partition description; each machine then checks its part. The path is that on the machines.
         real: as ``ip_config``, with what else there is to know about reaching them.
@@ -243,8 +245,8 @@ def examine(
     found += [Finding("import dgl", SKIP, "not tried (quick)")] if quick else made([import_dgl])
     here = [*made(OF_A_MACHINE, SMALL_JOB, 0), *made([host_name, ssh_client])]
     machines = [Finding("emulated machines", SKIP, "not asked for (--emulate N tries it)")]
-    if emulate is not None or real is not None:
-        machines = examine_machines(Layout(emulate, real=real), part_config)
+    if emulate is not None or on is not None or real is not None:
+        machines = examine_machines(Layout(emulate, on=on, real=real), part_config)
     elif part_config is not None:
         detail = "which machine serves which part is not known; give --emulate or --ip_config"
         machines.append(Finding("partition", SKIP, detail))
@@ -281,5 +283,7 @@ def examine_machines(layout: Layout, part_config: str | Path | None = None) -> l
     except InputError as error:
         return [*findings, Finding(check, FAIL, error.message, error.remedy)]
     names = ", ".join(machine.name for machine in plan.machines)
-    reached = f"{len(plan.machines)} started and stopped" if real is None else f"{names} answered"
+    reached = f"{len(plan.machines)} started and stopped"
+    if real is not None or layout.on is not None:
+        reached = f"{names} answered"
     return [*findings, Finding(check, OK, reached), *found]

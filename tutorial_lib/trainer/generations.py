@@ -137,7 +137,7 @@ def check_same_settings(checkpoint: Checkpoint, description: Mapping[str, Any], 
     if differences:
         raise InputError(
             f"the checkpoint in {where} belongs to a run with other settings: {'; '.join(differences)}",
-            "Repeat the options of the first start (job.json in that folder has them), or use another --out.",
+            "Leave those options out, --resume repeats the run's own; or use another --out.",
         )
 
 

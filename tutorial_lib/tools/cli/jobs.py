@@ -42,16 +42,20 @@ def train(
     """Train GraphSAGE, or a model of another task, and report one global score."""
     from tutorial_lib.job.train import run_distributed, run_single
 
+    if given.resume and out is None:
+        raise InputError("--resume needs --out, the folder of the run to continue")
+    if given.resume:
+        given.recall(out)
+        machines, single_process = given.machines, given.single_process
     check_task(given.task)
+    options = given.to_json()
     check_machines(given)
     if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
-    if given.resume and out is None:
-        raise InputError("--resume needs --out, the folder of the run to continue")
     config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
     if given.ip_config is None and not single_process and machines is None and given.emulate is None:
         given.emulate = 2
-    source, keep = given.make(DataSource), given.make(Continuation)
+    source, keep = given.make(DataSource), given.make(Continuation, options=options)
     folder = keep.folder(out or default_run_folder(source.name))
     with RunDisplay() as display:
         if single_process:
@@ -64,7 +68,17 @@ def train(
 @app.command()
 @filling(
     *(DataSource, Layout, RealMachines, TrainConfig),
-    without=["method", "task", "embedding_size", "embedding_learning_rate", "loader", "cache", "ahead", "half_wire"],
+    without=[
+        "method",
+        "show_output",
+        "task",
+        "embedding_size",
+        "embedding_learning_rate",
+        "loader",
+        "cache",
+        "ahead",
+        "half_wire",
+    ],
     chosen={
         "dataset": "ogbn-products if present, else synthetic-products",
         "scale": "0.1",
@@ -95,7 +109,7 @@ def finale(
     check_machines(given)
     if given.ip_config is None and machines is None:
         given.emulate = 2 if given.emulate is None else given.emulate
-        given.wire = None if given.wire == "none" else given.wire or "1gbit"
+        given.wire = None if given.wire == "none" or given.on else given.wire or "1gbit"
     layout = given.make(Layout)
     given.root = given.root or default_root()
     if given.dataset is None:  # a scale is one of the generated graph
@@ -103,7 +117,7 @@ def finale(
         given.dataset = "ogbn-products" if real_data else "synthetic-products"
     if given.scale is not None and given.dataset != "synthetic-products":
         raise InputError(f"--scale is for synthetic-products; {given.dataset} has one size")
-    available = len(layout.cluster().machines) if layout.real else 1 if machines else 4
+    available = len(layout.cluster().machines) if layout.real or layout.on else 1 if machines else 4
     counts = tuple(k for k in (1, 2, 4) if k <= available) if given.dataset != "ogbn-products" else ()
     if given.scale is None:
         given.scale = FULL_SCALE if full else 0.1
@@ -123,20 +137,25 @@ def finale(
 
 @app.command(context_settings={"allow_interspersed_args": False})
 @filling(
-    LaunchRequest, RealMachines, without=["device"], part_config=..., ip_config=Path("ip_config.txt"), workspace=Path()
+    *(LaunchRequest, RealMachines),
+    without=["device", "show_output"],
+    part_config=...,
+    ip_config=Path("ip_config.txt"),
+    workspace=Path(),
 )
 def launch(
     given: Given,
     command: Annotated[list[str], typer.Argument(help='The script and its arguments: "python3 train.py --lr 0.01".')],
     machines: MachinesOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what is added to the environment.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="What the script prints goes to its logs only.")] = False,
 ) -> None:
-    """Run any DistDGL script, unchanged, on emulated or real machines. Trainer output is in the log folder."""
-    addresses, over_ssh = given.ip_config, given.emulate is None and machines is None
+    """Run any DistDGL script, unchanged, on emulated or real machines, and show what it prints."""
+    addresses, over_ssh = given.ip_config, given.emulate is None and machines is None and given.on is None
     given.ip_config = (given.workspace / addresses).resolve() if over_ssh else None
     check_machines(given)
     out = check_run_folder(given.out or default_run_folder("launch"))
-    request = given.make(LaunchRequest, command=command, out=out, ip_config=addresses)
+    request = given.make(LaunchRequest, command=command, out=out, ip_config=addresses, show_output=not quiet)
     with RunDisplay() as display:
         show = lambda plan: display.console.print(environment_text(plan), soft_wrap=True)  # noqa: E731
         use = run_launch(request, display.on_event, *([show] if verbose else []))

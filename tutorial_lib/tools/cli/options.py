@@ -7,18 +7,21 @@ field of the two; ``given.make(Layout)`` is the object. The help is what the cla
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from rich.markup import escape
 
+from tutorial_lib.cluster.standing import StandingCluster
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.folder import Continuation
+from tutorial_lib.job.folder import OPTIONS_FILE, Continuation
 from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.job.source import DataSource
@@ -38,7 +41,7 @@ LARGEST = 2**31 - 1  # of a number that C++ code takes
 MOST_PROCESSES = 1024  # of a kind on a machine: each is looked at before a job
 
 PANELS = {DataSource: "Data", TrainConfig: "Training", Continuation: "Training"}  # of the help; others: Machines
-NOT_OPTIONS = {"real", "command", "dropout", "eval_batch_size", "sampling_threads", "negatives"}
+NOT_OPTIONS = {"real", "options", "command", "dropout", "eval_batch_size", "sampling_threads", "negatives"}
 # Of options, where the field has another name.
 NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}
 RANGES: dict[str, tuple[float | None, float | None]] = {  # where it is not 1 to LARGEST, of a float 0 or more
@@ -91,8 +94,28 @@ def name_of(kind: type, field: str) -> str:
     return NAMES.get(field, field)
 
 
+PLACES = {"emulate", "on", "machines", "single_process", "ip_config"}  # where a run is
+NOT_RECALLED = {"said", "resume", "out"}
+
+
 class Given(SimpleNamespace):
-    """The values of a command's options by name, as they were written."""
+    """The values of a command's options by name, as they were written; ``said``: the names of those that were given."""
+
+    def recall(self, run: Path) -> None:
+        """Take from a run folder what the run was started with and is not said anew; a place said anew replaces it."""
+        try:
+            earlier = json.loads((run / OPTIONS_FILE).read_text())
+        except (OSError, ValueError):  # of an earlier version, or nothing there: later checks say so
+            return
+        again = self.said & PLACES
+        for name, value in earlier.items():
+            if name in vars(self) and name not in self.said and not (again and name in PLACES):
+                setattr(self, name, Path(value["path"]) if isinstance(value, dict) else value)
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``recall``; paths are absolute, since the next command may stand elsewhere."""
+        values = {name: value for name, value in vars(self).items() if name not in NOT_RECALLED}
+        return {n: {"path": str(v.absolute())} if isinstance(v, Path) else v for n, v in values.items()}
 
     @property
     def real(self) -> RealMachines | None:
@@ -144,11 +167,14 @@ def filling(
                 )
                 options[name] = made
 
-        def run(**values: Any) -> None:
-            command(Given(**values), **{parameter.name: values[parameter.name] for parameter in own})
+        def run(context: typer.Context, **values: Any) -> None:
+            sources = {name: context.get_parameter_source(name) for name in values}
+            said = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+            command(Given(said=said, **values), **{parameter.name: values[parameter.name] for parameter in own})
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
-        run.__signature__ = inspect.Signature([*options.values()])  # type: ignore[attr-defined]
+        context = inspect.signature(run, eval_str=True).parameters["context"]  # typer fills it in
+        run.__signature__ = inspect.Signature([context, *options.values()])  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -192,7 +218,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a progr
 
 
 def check_machines(given: Given) -> None:
-    """See that the options that say where to run name one place.
+    """See that the options that say where to run name one place; with ``--on``, ``emulate`` gets the number there.
 
     Raises:
         InputError: they contradict each other.
@@ -205,10 +231,17 @@ def check_machines(given: Given) -> None:
         raise InputError("choose one of --emulate N, --ip_config FILE, --machines 1 and --single-process")
     if (count := given.machines) not in (None, 1):
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
-    if given.ip_config is None and some("ssh_port", "ssh_username", "copy_to"):
+    if given.ip_config is None and some("ssh_port", "ssh_username", "ssh_config", "copy_to"):
         raise InputError(
             "--ssh_port, --ssh_username and --copy_to are for machines reached over ssh; they need --ip_config FILE",
             "--emulate and --machines stay on this computer: leave them away.",
         )
     if given.wire is not None and some("machines", "single_process", "ip_config"):
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
+    if (name := getattr(given, "on", None)) is not None:
+        if some("machines", "single_process", "ip_config"):
+            raise InputError("--on names running machines; it goes with none of --ip_config, --machines and the like")
+        if given.wire is not None:
+            remedy = f"python -m tutorial_lib machines wire all {given.wire} --name {name}"
+            raise InputError("--wire is of machines that are about to be made", f"Of running ones: {remedy}")
+        given.emulate = len(StandingCluster(name, given.emulate).machines)

@@ -26,6 +26,7 @@ def show(facts: dict[str, Any], *, as_json: bool) -> None:
 def doctor(
     given: Given,
     emulate: Annotated[int | None, typer.Option(help="Also start this many emulated machines and check them.")] = None,
+    on: Annotated[str | None, typer.Option(help="Also check running emulated machines of this name.")] = None,
     part_config: Annotated[
         Path | None, typer.Option("--part_config", help="DGL's partition description: each machine checks its part.")
     ] = None,
@@ -34,7 +35,9 @@ def doctor(
     """Check this computer, and machines, for everything a job needs; each problem comes with its remedy."""
     from tutorial_lib.tools.doctor import examine, report
 
-    findings = examine(emulate=emulate, part_config=part_config, real=given.real)
+    if on is not None and (emulate is not None or given.ip_config is not None):
+        raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
+    findings = examine(emulate=emulate, on=on, part_config=part_config, real=given.real)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=2))
     else:
@@ -47,7 +50,9 @@ def doctor(
 @filling(DataSource, without=["method", "max_memory"])
 def data(
     given: Given,
-    dataset: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}, or the path of an .npz file.")],
+    dataset: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(NAMES)}, or the path of an .npz file or of a folder.")
+    ],
     graph_only: Annotated[bool, typer.Option("--graph-only", help="Load without node features.")] = False,
     download: Annotated[bool, typer.Option("--download", help="Allow a download.")] = False,
     as_json: JsonOption = False,
@@ -55,7 +60,7 @@ def data(
     """Load (or generate, or download) a data set, check it, and print what it holds."""
     from tutorial_lib.data import load_dataset
 
-    options = {"scale": given.scale, "seed": given.seed, "root": given.root}
+    options = {"scale": given.scale, "seed": given.seed, "root": given.root, "both_ways": given.both_ways}
     loaded = load_dataset(dataset, features=not graph_only, download=download, **options)
     facts = {
         "dataset": loaded.name,

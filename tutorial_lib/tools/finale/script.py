@@ -134,7 +134,7 @@ class Finale:
         from tutorial_lib.tools.doctor import examine
 
         layout = self.settings.layout
-        findings = examine(emulate=layout.emulate, real=layout.real, quick=True)
+        findings = examine(emulate=layout.emulate, on=layout.on, real=layout.real, quick=True)
         # What is wrong with this computer alone need not matter to machines that have their own memory and files.
         for finding in findings.failed:
             if finding.machine or finding.check in OF_ALL:

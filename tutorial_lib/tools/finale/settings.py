@@ -17,7 +17,10 @@ STATE = "finale.json"
 FREE = {  # may differ when a finale is continued: they change no finished step
     *("scaling", "source.max_memory"),
     *(f"layout.{name}" for name in ("stall_timeout", "serving_timeout", "collective_timeout")),
-    *(f"layout.real.{name}" for name in ("ssh_port", "ssh_username", "python", "copy_to", "allow_public")),
+    *(
+        f"layout.real.{name}"
+        for name in ("ssh_port", "ssh_username", "ssh_config", "python", "copy_to", "allow_public")
+    ),
 }
 FULL_SCALE, FULL_EPOCHS = 1.0, 20
 SCALING_SCALE, SCALING_EPOCHS = 0.02, 3  # of the generated graph, at most; other data sets are used whole

@@ -1,0 +1,63 @@
+"""What trainers print, as it is passed on: whole lines, of a progress bar the last state, not more than is useful."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tutorial_lib.cluster import output
+from tutorial_lib.cluster.output import LINES_PER_SECOND, OutputFiles
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """The time, as ``OutputFiles`` sees it."""
+    now = [1000.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    return now
+
+
+def write(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_whole_lines_from_now_on_and_the_rest_at_the_end(tmp_path):
+    log = tmp_path / "trainer-1.log"
+    log.write_text("of an earlier job\n")
+    files = OutputFiles(tmp_path)
+    assert list(files.new()) == []
+    write(log, "one\n\ntwo\n 10%\r 20%\r100%\r\nhal")
+    write(tmp_path / "trainer-0.log", "other\n")
+    write(tmp_path / "server-0.log", "not shown\n")
+    assert list(files.new()) == [
+        {"trainer": 0, "lines": ["other"], "skipped": 0},
+        {"trainer": 1, "lines": ["one", "", "two", "100%"], "skipped": 0},
+    ]
+    assert list(files.new()) == []
+    write(log, "f")
+    assert list(files.new(rest=True)) == [{"trainer": 1, "lines": ["half"], "skipped": 0}]
+
+
+def test_a_flood_is_counted_and_its_end_shown(tmp_path, clock):
+    """A million lines at once, then some more each tenth of a second: each is shown or counted, once."""
+    log, files = tmp_path / "trainer-0.log", OutputFiles(tmp_path)
+    write(log, "".join(f"{k}\n" for k in range(1_000_000)))
+    (first,) = files.new()
+    assert len(first["lines"]) == LINES_PER_SECOND
+    assert first["lines"][-1] == "999999"
+    assert first["skipped"] == 1_000_000 - LINES_PER_SECOND
+    shown = skipped = 0
+    for second in range(10):
+        clock[0] += 0.1
+        write(log, "".join(f"{second} {k}\n" for k in range(100)))
+        for piece in files.new():
+            shown, skipped = shown + len(piece["lines"]), skipped + piece["skipped"]
+    assert shown + skipped == 1000
+    assert shown == LINES_PER_SECOND
+    clock[0] += 1
+    write(log, "x" * 3_000_000)
+    ((line,),) = [piece["lines"] for piece in files.new(rest=True)]
+    assert line.startswith("x" * 1000)
+    assert len(line) < 1100

@@ -1,0 +1,176 @@
+"""Machines that stay: started, used, cut and stopped by commands; of what they were, nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import psutil
+import pytest
+from ssh_support import SSHD
+
+from tutorial_lib.cluster import standing
+from tutorial_lib.cluster.standing import Line, StandingCluster, parse_size, parse_ttl
+from tutorial_lib.errors import InputError, attempts
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = [sys.executable, "-m", "tutorial_lib"]
+pytestmark = pytest.mark.cluster
+
+
+def tutorial(*words: str, code: int = 0, **options) -> str:
+    """What ``python -m tutorial_lib WORDS`` prints; it must end with this exit code."""
+    done = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, timeout=60, **options)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def gone(name: str) -> None:
+    for _left in attempts(f"the machines {name} to go", 15):
+        if name not in standing.names():
+            return
+
+
+@pytest.fixture
+def lab(emulation, nothing_left, tmp_path: Path) -> Iterator[str]:
+    """Two machines; stopped at the end if the test has not done so."""
+    tutorial("machines", "start", "2", "--wire", "1gbit", "--name", "lab", "--ttl", "5m")
+    yield "lab"
+    if "lab" in standing.names():
+        standing.stop("lab")
+
+
+def ping(source: str, target: str) -> bool:
+    """Whether a machine reaches another one's closed port: refused at once, or silence."""
+    code = (
+        "import errno, socket\ns = socket.socket()\ns.settimeout(1)\n"
+        f"print(s.connect_ex(('{target}', 9)) == errno.ECONNREFUSED)"
+    )
+    return tutorial("on", source, sys.executable, "-c", code).strip() == "True"
+
+
+def test_a_command_on_a_machine_is_as_with_ssh(lab):
+    """Output, exit code, standard input, signals; also on all."""
+    assert tutorial("on", "machine-1", "hostname") == "machine-1\n"
+    tutorial("on", "machine-0", "sh", "-c", "exit 7", code=7)
+    assert tutorial("on", "machine-0", "wc", "-c", input="12345") == "5\n"
+    assert sorted(tutorial("on", "all", "hostname").split()) == ["[machine-0]", "[machine-1]", "machine-0", "machine-1"]
+    assert "there is no 'machine-7'" in tutorial("on", "machine-7", "true", code=2)
+    assert "cannot start 'no-such-program'" in tutorial("on", "machine-0", "no-such-program", code=127)
+    command = subprocess.Popen([*PROGRAM, "on", "machine-1", "sleep", "1000"])
+    for _left in attempts("the command to run there", 20):
+        if "sleep 1000" in tutorial("on", "machine-1", "ps", "-eo", "args"):
+            break
+    command.send_signal(signal.SIGTERM)
+    assert command.wait(timeout=20) == -signal.SIGTERM
+    assert "sleep 1000" not in tutorial("on", "machine-1", "ps", "-eo", "args")
+
+
+def test_cables_are_cut_mended_and_changed(lab):
+    assert ping("machine-0", "machine-1")
+    tutorial("machines", "cut", "machine-1")
+    assert not ping("machine-0", "machine-1")
+    assert "cut" in tutorial("machines", "list")
+    tutorial("machines", "mend", "machine-1")
+    assert ping("machine-0", "machine-1")
+    tutorial("machines", "wire", "machine-1", "200mbit")
+    assert [each["wires"] for each in json.loads(tutorial("machines", "list", "--json"))] == [["1gbit", "200mbit"]]
+    assert "rate 200Mbit" in tutorial("on", "machine-1", "tc", "qdisc", "show", "dev", "eth0")
+    tutorial("machines", "wire", "machine-1", "unshaped")
+    assert "tbf" not in tutorial("on", "machine-1", "tc", "qdisc", "show", "dev", "eth0")
+    assert "is not a rate" in tutorial("machines", "wire", "machine-1", "1bit", code=2)
+
+
+def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
+    said = tutorial("machines", "start", "3", "--name", "lab", code=2)
+    assert "machines named 'lab' are running: 2, started by " in said
+    assert f"(process {json.loads(tutorial('machines', 'list', '--json'))[0]['pid']})" in said
+    with StandingCluster("lab") as cluster:
+        assert [machine.address for machine in cluster.machines] == ["10.77.0.1", "10.77.0.2"]
+        with pytest.raises(InputError, match=f"the machines 'lab' are used by process {os.getpid()}"):
+            StandingCluster("lab").__enter__()
+        assert tutorial("on", "machine-0", "hostname") == "machine-0\n"  # a command beside the job
+        assert f"process {os.getpid()}" in tutorial("machines", "list")
+    with StandingCluster("lab"):
+        pass
+    assert "lab: switched off" in tutorial("machines", "stop")
+    assert "no machines named 'lab' are running" in tutorial("on", "machine-0", "true", code=2)
+    assert "no machines are running" in tutorial("machines", "stop", code=2)
+
+
+def test_a_shell_has_a_terminal_of_its_own(lab):
+    """Its size, Ctrl-C for the program in it, jobs, and an end that does not wait for what runs in the background."""
+    shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "sh"], timeout=20, encoding="utf-8")
+    shell.setwinsize(33, 99)
+    shell.expect("[#$] ")
+    shell.sendline("hostname; stty size; set -m; echo rea''dy")
+    shell.expect("ready")
+    assert "machine-0" in shell.before
+    assert "33 99" in shell.before
+    shell.sendline("sleep 1000; echo sta''tus $?")
+    for _left in attempts("the sleep to run", 10):
+        if "sleep 1000" in tutorial("on", "machine-0", "ps", "-eo", "args"):
+            break
+    shell.sendintr()
+    shell.sendline("")
+    shell.expect("[#$] ")
+    shell.sendline("sleep 1000 & exit 5")
+    shell.expect(pexpect.EOF)
+    shell.close()
+    assert shell.exitstatus == 5
+
+
+@pytest.mark.parametrize("end", ["ttl", "logout", "SIGKILL"])
+def test_they_end_by_themselves(emulation, nothing_left, end):
+    """After --ttl; with the process that all of a login's processes come from; with their keeper."""
+    words = ["machines", "start", "1", "--name", "short", "--ttl", "2s" if end == "ttl" else "5m"]
+    if end == "logout":
+        code = f"import subprocess, sys; subprocess.run({[*PROGRAM, *words]!r}, check=True); sys.stdin.read()"
+        # The login's first process is no child of another one of this user's: its parent ends at once.
+        start = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {code!r}], stdout=-3).pid)"
+        login = int(subprocess.run([sys.executable, "-c", start], capture_output=True, check=True).stdout)
+        for _left in attempts("the machines to be there", 20):
+            if "short" in standing.names():
+                break
+        psutil.Process(login).kill()
+    else:
+        tutorial(*words)
+        if end == "SIGKILL":
+            line = Line("short")
+            os.kill(line.describe().pid, signal.SIGKILL)
+            line.close()
+    gone("short")
+
+
+def test_ssh_reaches_them_from_here_and_from_each_other(emulation, nothing_left):
+    if SSHD is None:
+        pytest.skip("no ssh server on this computer (apt install openssh-server)")
+    said = tutorial("machines", "start", "2", "--ssh", "--name", "withssh", "--ttl", "5m")
+    config = next(word for word in said.split() if word.endswith("ssh_config"))
+    try:
+        for host, command, expected in [
+            ("machine-1", "hostname", "machine-1"),
+            ("10.77.0.2", "hostname", "machine-1"),
+            ("machine-0", f"ssh -F {config} machine-1 hostname", "machine-1"),
+        ]:
+            done = subprocess.run(["ssh", "-F", config, host, command], capture_output=True, text=True, timeout=60)
+            assert done.stdout == f"{expected}\n", done.stderr
+    finally:
+        standing.stop("withssh")
+    assert not Path(config).parent.exists()
+
+
+def test_times_and_sizes():
+    assert [parse_ttl(text) for text in ("90m", "8h", "2d")] == [5400, 28800, 172800]
+    assert [parse_size(text) for text in (None, "2GB", "500 mb")] == [None, 2_000_000_000, 500_000_000]
+    for wrong in ("8", "0s", "900d", "h"):
+        with pytest.raises(InputError, match="--ttl"):
+            parse_ttl(wrong)
+    with pytest.raises(InputError, match="--shm"):
+        parse_size("2")

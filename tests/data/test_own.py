@@ -1,0 +1,157 @@
+"""A graph of one's own: what is read from tables, and what is said of each mistake, with file, line and remedy."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from commands import tutorial
+from pyarrow import parquet
+
+from tutorial_lib.data import Dataset, load_dataset
+from tutorial_lib.data.named import read_ids
+from tutorial_lib.errors import InputError
+from tutorial_lib.partition import partition_dataset
+
+EDGES = "src,dst\nann,bob\nbob,cy\ncy,ann\nann,ann\n"
+NODES = "id,label,age,split\nann,red,1.5,train\nbob,blue,2,valid\ncy,,3,test\ndee,red,4,test\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path, {"edges.csv": EDGES, "nodes.csv": NODES})
+    return tmp_path
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def test_texts_as_ids_and_labels(folder):
+    """Nodes are in the order of their table; a node without a label is in no split; edges stay directed."""
+    dataset = load_dataset(folder)
+    graph = dataset.graph
+    assert [end.tolist() for end in graph.edges()] == [[0, 1, 2, 0], [1, 2, 0, 0]]
+    assert graph.ndata["feat"].tolist() == [[1.5], [2.0], [3.0], [4.0]]
+    assert graph.ndata["label"].tolist() == [1, 0, 0, 1]
+    masks = {name: graph.ndata[name].nonzero().flatten().tolist() for name in ("train_mask", "val_mask", "test_mask")}
+    assert masks == {"train_mask": [0], "val_mask": [1], "test_mask": [3]}
+    assert dataset.ids.to_pylist() == ["ann", "bob", "cy", "dee"]
+    expected = {"classes": ["blue", "red"], "unlabelled_nodes": 1, "self_loops": 1, "isolated_nodes": 1}
+    assert expected.items() <= dataset.info.items()
+    assert dataset.info["classes_without_a_training_node"] == ["blue"]
+    assert json.loads(json.dumps(dataset.info)) == dataset.info
+
+
+def test_reverse_edges_are_added_when_asked_for(folder):
+    ends = load_dataset(folder, both_ways=True).graph.edges()
+    pairs = sorted(zip(*(end.tolist() for end in ends), strict=True))
+    assert pairs == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("how", ["csv", "csv.gz", "parquet", "npy"])
+def test_the_same_graph_from_every_kind_of_file(small_dataset: Dataset, tmp_path, how):
+    graph, table = small_dataset.graph, tmp_path / f"edges.{how}"
+    src, dst = (end.numpy() for end in graph.edges(order="eid"))
+    if how == "npy":
+        np.save(table, np.stack([src, dst], axis=1))
+    elif how == "parquet":
+        parquet.write_table(pa.table({"from": src, "to": dst}), table)
+    else:
+        with pa.output_stream(table) as stream:
+            pa.csv.write_csv(pa.table({"u": src, "v": dst}), stream)
+    for name, value in graph.ndata.items():
+        np.save(tmp_path / f"{name}.npy", value.numpy())
+    found = load_dataset(tmp_path)
+    assert torch.equal(torch.stack(found.graph.edges(order="eid")), torch.stack(graph.edges(order="eid")))
+    for name, value in graph.ndata.items():
+        assert torch.equal(found.graph.ndata[name], value)
+    assert found.ids is None
+
+
+def test_ids_without_a_table_of_nodes(tmp_path):
+    """Whole numbers from 0 on are the nodes themselves; others, and texts, are sorted."""
+    write(tmp_path, {"edges.csv": "src,dst\n30,10\n10,20\n"})
+    np.save(tmp_path / "label.npy", np.array([0, 1, 0]))
+    with pytest.raises(InputError, match="ids run from 10 to 30, and the arrays have 3 nodes, 0 to 2"):
+        load_dataset(tmp_path, features=False)
+    write(tmp_path, {"nodes.csv": "id\n10\n20\n30\n", "split.csv": "id,split\n30,train\n10,val\n20,test\n"})
+    graph = load_dataset(tmp_path, features=False).graph
+    assert [end.tolist() for end in graph.edges()] == [[2, 0], [0, 1]]
+    assert graph.ndata["train_mask"].tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"edges.csv": "src,dst\nann,bob\nbob,zed\n"}, "edges.csv, line 3: dst zed is not among the nodes"),
+        ({"edges.csv": "src,dst\nann,bob\n,cy\n"}, "edges.csv, line 3: the src of this edge is missing"),
+        ({"edges.csv": "src,dst\nann,bob\nbob,cy,3\n"}, "edges.csv: .*Row #3: Expected 2 columns, got 3"),
+        ({"edges.csv": "1,2\n2,3\n"}, "edges.csv: the first line is 1,2"),
+        ({"edges.csv": "a,b,c\n1,2,3\n"}, "edges.csv has the columns a, b, c"),
+        ({"edges.csv": "src,dst\n"}, "edges.csv: there is no edge in it"),
+        ({"nodes.csv": NODES + "ann,red,1,train\n"}, "nodes.csv: ann is listed more than once"),
+        ({"nodes.csv": NODES.replace("id", "name")}, "nodes.csv has the columns name, label, age, split"),
+        ({"nodes.csv": NODES.replace("valid", "dev")}, "nodes.csv, line 3: 'dev' is no split"),
+        ({"nodes.csv": NODES.replace("1.5", "old")}, "nodes.csv: .*age.*old|column age has"),
+        ({"nodes.csv": NODES.replace("label", "kind")}, "there are no labels"),
+        ({"split.csv": "id,split\nann,train\nzoe,test\n"}, "split.csv, line 3: zoe is not among the nodes"),
+        ({"edges.parquet": ""}, "has edges.csv and edges.parquet"),
+        ({"label.npy": "no array"}, "label.npy: cannot be read"),
+    ],
+)
+def test_mistakes_are_told_with_file_and_line(folder, files, message):
+    write(folder, files)
+    with pytest.raises(InputError, match=message):
+        load_dataset(folder)
+
+
+def test_arrays_of_other_lengths_and_kinds(folder):
+    np.save(folder / "feat.npy", np.zeros((3, 2)))
+    with pytest.raises(InputError, match=r"different numbers of nodes: feat.npy 3, nodes.csv 4"):
+        load_dataset(folder)
+    np.save(folder / "feat.npy", np.array([[1.0], [np.nan], [0.0], [0.0]]))
+    with pytest.raises(InputError, match="NaN or infinite values in 1 of 4 rows, first in row 1"):
+        load_dataset(folder)
+    (folder / "feat.npy").unlink()
+    np.save(folder / "train_mask.npy", np.ones(4, bool))
+    with pytest.raises(InputError, match=r"has no val_mask.npy and no test_mask.npy"):
+        load_dataset(folder)
+
+
+def test_a_partition_keeps_the_ids_and_is_that_of_these_ids(folder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("parts") / "two"
+    partition = partition_dataset(load_dataset(folder), 2, out, method="random")
+    assert read_ids(partition.folder).to_pylist() == ["ann", "bob", "cy", "dee"]
+    write(folder, {"edges.csv": EDGES.replace("bob", "rob"), "nodes.csv": NODES.replace("bob", "rob")})
+    with pytest.raises(InputError, match="holds a partition of other data"):
+        partition_dataset(load_dataset(folder), 2, out, method="random")
+
+
+@pytest.mark.whole_run
+def test_predictions_bear_the_names_that_the_user_gave(small_dataset: Dataset, tmp_path):
+    """From tables to predictions.csv, by the command line."""
+    graph, tables = small_dataset.graph, tmp_path / "mine"
+    tables.mkdir()
+    names = np.array([f"item {k}" for k in range(graph.num_nodes())])
+    src, dst = (pa.array(names[end.numpy()]) for end in graph.edges(order="eid"))
+    parquet.write_table(pa.table({"src": src, "dst": dst}), tables / "edges.parquet")
+    labels = pa.array([f"class {k:02d}" for k in graph.ndata["label"].tolist()])
+    parquet.write_table(pa.table({"id": names, "label": labels}), tables / "nodes.parquet")
+    for name in ("feat", "train_mask", "val_mask", "test_mask"):
+        np.save(tables / f"{name}.npy", graph.ndata[name].numpy())
+    words = ["--fanouts", "5,5", "--hidden-size", "16", "--epochs", "1", "--batch-size", "200"]
+    tutorial("train", "--single-process", "--dataset", str(tables), *words, "--out", str(tmp_path / "run"))
+    with (tmp_path / "run" / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == names.tolist()
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    test = graph.ndata["test_mask"].numpy()
+    right = np.array([row["prediction"] for row in rows]) == np.array(labels.to_pylist())
+    assert right[test].mean() == pytest.approx(result["test_accuracy"])

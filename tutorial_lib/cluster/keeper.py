@@ -1,0 +1,176 @@
+"""The process that keeps emulated machines, see ``standing``: ``python -m tutorial_lib.cluster.keeper SETTINGS``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import selectors
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.standing import ANSWER_SECONDS, LARGEST_MESSAGE, Standing, socket_name, user_of
+from tutorial_lib.errors import InputError, TutorialError
+
+
+@dataclass
+class _Client:
+    connection: socket.socket
+    job: str | None = None
+
+
+class Keeper:
+    """Holds machines and answers on their socket; see the module's docstring.
+
+    Args:
+        settings: as ``start`` writes them.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.name, self.started = settings["name"], time.time()
+        self.ends = self.started + settings["ttl"]
+        self.cluster = EmulatedCluster(settings["count"], wire=settings["wire"], shm_bytes=settings["shm"])
+        self.wires = dict.fromkeys((m.name for m in self.cluster.machines), settings["wire"])
+        self.cut: set[str] = set()
+        self.clients: dict[int, _Client] = {}
+        self.selector = selectors.DefaultSelector()
+        self.stopping = False
+        self._session, self._ssh = settings["session"], settings["ssh"]
+        self.ssh_config: str | None = None
+
+    def run(self) -> None:
+        """Set up, say so on standard output, and serve to the end."""
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            try:
+                listener.bind(socket_name(self.name))
+            except OSError:
+                raise InputError(f"machines named {self.name!r} have just been started by another command") from None
+            stack.enter_context(self.cluster)
+            if self._ssh:
+                from tutorial_lib.cluster.ssh_servers import ssh_servers
+
+                self.ssh_config = stack.enter_context(ssh_servers(self.cluster, self.name))
+            listener.listen()
+            self.selector.register(listener, selectors.EVENT_READ)
+            self.selector.register(self.cluster.life_line(), selectors.EVENT_READ)
+            if self._session is not None:
+                with contextlib.suppress(OSError):  # it has ended already: then nothing tells of the logout
+                    session = os.pidfd_open(self._session)
+                    stack.callback(os.close, session)
+                    self.selector.register(session, selectors.EVENT_READ)
+            print(json.dumps(asdict(self.describe())), flush=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            while not self.stopping and time.time() < self.ends:
+                for key, _events in self.selector.select(min(1.0, max(0.0, self.ends - time.time()))):
+                    if key.fileobj is listener:
+                        self._welcome(listener)
+                    elif key.fd in self.clients:
+                        self._hear(self.clients[key.fd])
+                    else:  # the login has ended, or the machines have
+                        self.stopping = True
+
+    def _welcome(self, listener: socket.socket) -> None:
+        connection = listener.accept()[0]
+        if user_of(connection) != os.getuid():
+            connection.close()
+            return
+        connection.settimeout(ANSWER_SECONDS)
+        self.clients[connection.fileno()] = _Client(connection)
+        self.selector.register(connection, selectors.EVENT_READ)
+
+    def _hear(self, client: _Client) -> None:
+        try:
+            message = client.connection.recv(LARGEST_MESSAGE)
+            if message:
+                self._answer(client, json.loads(message))
+                return
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        self.selector.unregister(client.connection)
+        del self.clients[client.connection.fileno()]
+        client.connection.close()
+
+    def _answer(self, client: _Client, message: dict[str, Any]) -> None:
+        answer: dict[str, Any] = {"ok": True}
+        try:
+            if message["do"] == "describe":
+                answer = asdict(self.describe())
+            elif message["do"] == "namespaces":
+                answer = {"machines": len(self.cluster.machines)}
+            elif message["do"] == "use":
+                self._use(client, message["who"])
+            elif message["do"] == "stop":
+                self.stopping = True
+            else:
+                self._cable(message["do"], message["machine"], message.get("rate"))
+        except InputError as error:
+            answer = {"error": error.message, "remedy": error.remedy}
+        except OSError as error:
+            answer = {"error": f"the machines {self.name!r}: {error.strerror}"}
+        client.connection.sendall(json.dumps(answer).encode())
+        if message["do"] == "namespaces":
+            for fds in self.cluster.namespaces():
+                socket.send_fds(client.connection, [b"n"], fds)
+
+    def _use(self, client: _Client, who: str) -> None:
+        if user := next((other.job for other in self.clients.values() if other.job and other is not client), None):
+            remedy = "Wait for its end, or start other machines: python -m tutorial_lib machines start 2 --name other"
+            raise InputError(f"the machines {self.name!r} are used by {user}", remedy)
+        client.job = who
+
+    def _cable(self, verb: str, name: str, rate: str | None) -> None:
+        machine = self.cluster.machine(name)
+        if verb == "wire":
+            self.cluster.set_wire(machine, rate)
+            self.wires[name] = None if rate == "unshaped" else rate
+        elif verb in ("cut", "mend"):
+            (self.cluster.cut if verb == "cut" else self.cluster.mend)(machine)
+            (self.cut.add if verb == "cut" else self.cut.discard)(name)
+
+    def describe(self) -> Standing:
+        """For whoever asks."""
+        machines = self.cluster.machines
+        return Standing(
+            name=self.name,
+            machines=[m.name for m in machines],
+            addresses=[m.address for m in machines],
+            wires=[self.wires[m.name] for m in machines],
+            cut=sorted(self.cut),
+            started=self.started,
+            ends=self.ends,
+            user=_user(),
+            pid=os.getpid(),
+            job=next((client.job for client in self.clients.values() if client.job), None),
+            ssh_config=self.ssh_config,
+        )
+
+
+def _user() -> str:
+    with contextlib.suppress(KeyError):  # a container's user may have no name
+        return pwd.getpwuid(os.getuid()).pw_name
+    return f"user {os.getuid()}"
+
+
+def main() -> None:
+    """Keep the machines to their end; what goes wrong before they are there is a line of JSON."""
+    try:
+        keeper = Keeper(json.loads(sys.argv[1]))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: sys.exit(0))  # unwinds: the machines are switched off
+        keeper.run()
+    except Exception as error:
+        known = isinstance(error, TutorialError)
+        message = error.message if known else f"the keeper of the machines: {type(error).__name__}: {error}"
+        print(json.dumps({"error": message, "remedy": error.remedy if known else ""}), flush=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""``machines``: emulated machines that stay. ``on``: a command on one of them, as with ssh."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict
+from typing import IO, Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tutorial_lib.cluster import standing
+from tutorial_lib.cluster.standing import DEFAULT_NAME, Line, Standing, StandingCluster
+from tutorial_lib.errors import InputError
+from tutorial_lib.tools.cli.options import JsonOption, app
+
+PROGRAM = "python -m tutorial_lib"
+ALL = "all"
+machines_app = typer.Typer(no_args_is_help=True, help="Emulated machines that stay, for any program: start, use, stop.")
+app.add_typer(machines_app, name="machines")
+
+NameOption = Annotated[str, typer.Option(help="Of the machines, where there are several sets.")]
+MachineArgument = Annotated[str, typer.Argument(help="machine-0, machine-1, ... or all")]
+
+
+@machines_app.command()
+def start(
+    count: Annotated[int, typer.Argument(help="Number of machines, 1 to 64.")] = 2,
+    wire: Annotated[str | None, typer.Option(help="Rate of each cable: 1gbit, 200mbit. (default: no limit)")] = None,
+    shm: Annotated[str | None, typer.Option(help="Size of each /dev/shm: 2GB. (default: half of the memory)")] = None,
+    name: NameOption = DEFAULT_NAME,
+    ttl: Annotated[str, typer.Option(help="How long they stay if nobody stops them: 30m, 8h, 2d.")] = "8h",
+    ssh: Annotated[bool, typer.Option("--ssh", help="With an ssh server on each; prints the configuration.")] = False,
+) -> None:
+    """Start machines that stay until they are stopped, until you log out, or for --ttl."""
+    found = standing.start(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh)
+    option = "" if name == DEFAULT_NAME else f" --name {name}"
+    print(f"{count} machines are running: {', '.join(found.machines[:3])}{', ...' if count > 3 else ''}")
+    print(f"a command there:  {PROGRAM} on{option} machine-0 hostname    (without a command: a shell)")
+    print(f"a job on them:    {PROGRAM} train --on {name}")
+    if found.ssh_config:
+        print(f"ssh:              ssh -F {found.ssh_config} machine-0")
+    print(f"they end at {_clock(found.ends)}, at your logout, or with:  {PROGRAM} machines stop {name}")
+
+
+@machines_app.command("list")
+def list_all(as_json: JsonOption = False) -> None:
+    """What is running, and who uses it."""
+    found = [_describe(name) for name in standing.names()]
+    if as_json:
+        print(json.dumps([asdict(each) for each in found], indent=2))
+        return
+    if not found:
+        print(f"no machines are running; start some with: {PROGRAM} machines start 2")
+        return
+    table = Table(*("name", "machine", "address", "cable", "started", "ends", "used by"), box=box.SIMPLE_HEAD)
+    for each in found:
+        for k, machine in enumerate(each.machines):
+            cable = "cut" if machine in each.cut else each.wires[k] or "no limit"
+            times = (_clock(each.started), _clock(each.ends), each.job or "") if k == 0 else ("", "", "")
+            table.add_row(each.name if k == 0 else "", machine, each.addresses[k], cable, *times)
+    Console().print(table)
+
+
+@machines_app.command()
+def stop(name: Annotated[str | None, typer.Argument(help="(default: the only ones)")] = None) -> None:
+    """Switch machines off, with everything that runs on them."""
+    name = name or _the_only()
+    standing.stop(name)
+    print(f"{name}: switched off")
+
+
+@machines_app.command()
+def cut(machine: MachineArgument, name: NameOption = DEFAULT_NAME) -> None:
+    """Cut a machine's cable: packets vanish without a word."""
+    _cable("cut", machine, name)
+
+
+@machines_app.command()
+def mend(machine: MachineArgument, name: NameOption = DEFAULT_NAME) -> None:
+    """Undo cut."""
+    _cable("mend", machine, name)
+
+
+@machines_app.command()
+def wire(
+    machine: MachineArgument,
+    rate: Annotated[str, typer.Argument(help="1gbit, 200mbit, unshaped")],
+    name: NameOption = DEFAULT_NAME,
+) -> None:
+    """Give a machine a cable of another rate."""
+    _cable("wire", machine, name, rate=rate)
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def on(
+    machine: MachineArgument,
+    command: Annotated[list[str] | None, typer.Argument(help="And its arguments. Without it: a shell.")] = None,
+    name: NameOption = DEFAULT_NAME,
+) -> None:
+    """Run a command on a machine started with machines start, as ssh would: input, output, signals, exit code."""
+    with StandingCluster(name, job=False) as cluster:
+        if machine == ALL:
+            if not command:
+                raise InputError("which command? A shell can be opened on one machine only", "Name it: on machine-0")
+            code = _on_all(cluster, command)
+        else:
+            target = cluster.machine(machine)
+            argv = command or [os.environ.get("SHELL", "/bin/sh")]
+            if sys.stdin.isatty() and sys.stdout.isatty():
+                from tutorial_lib.cluster.terminal import talk
+
+                code = talk(cluster, target, argv)
+            else:
+                line, fds = cluster.command(target, argv)
+                for fd in fds:
+                    os.set_inheritable(fd, True)
+                os.execv(line[0], line)  # nothing of us stands between the command and its caller
+    raise typer.Exit(code)
+
+
+def _on_all(cluster: StandingCluster, command: list[str]) -> int:
+    """On all at once, lines with the machine's name in front; the first exit code that is not 0."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    running = [(machine, cluster.popen(machine, command, **pipes)) for machine in cluster.machines]
+    threads = [threading.Thread(target=_copy, args=(f"[{m.name}] ", p.stdout)) for m, p in running]
+    try:
+        for thread in threads:
+            thread.start()
+        codes = [process.wait() for _machine, process in running]
+    finally:
+        for _machine, process in running:
+            if process.poll() is None:
+                process.terminate()
+        for thread in threads:
+            thread.join()
+    code = next((code for code in codes if code), 0)
+    return code if code >= 0 else 128 - code
+
+
+def _copy(prefix: str, lines: IO[bytes]) -> None:
+    for line in lines:
+        sys.stdout.buffer.write(prefix.encode() + line.rstrip(b"\n") + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _cable(verb: str, machine: str, name: str, **values: str) -> None:
+    line = Line(name)
+    try:
+        names = line.describe().machines if machine == ALL else [machine]
+        for each in names:
+            line.ask(verb, machine=each, **values)
+    finally:
+        line.close()
+
+
+def _describe(name: str) -> Standing:
+    line = Line(name)
+    try:
+        return line.describe()
+    finally:
+        line.close()
+
+
+def _the_only() -> str:
+    running = standing.names()
+    if len(running) != 1:
+        some = f"running are {', '.join(running)}; name one" if running else "no machines are running"
+        raise InputError(some)
+    return running[0]
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%a %H:%M", time.localtime(seconds))
