@@ -18,11 +18,13 @@ WORKER_BYTES = 3 << 30  # a job on two machines, and the test that looks at it
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """As many as have a core and memory; one where the host does not allow namespaces: jobs would meet in /dev/shm."""
+    """One more than there are cores, for a test waits most of its time, and as many as have memory; one where the host
+    does not allow namespaces: jobs would meet in /dev/shm.
+    """
     if emulation_refused() is not None:
         return 1
     cores = len(os.sched_getaffinity(0))
-    return max(1, min(cores, psutil.virtual_memory().available // WORKER_BYTES))
+    return max(1, min(cores + 1, psutil.virtual_memory().available // WORKER_BYTES))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -102,6 +102,8 @@ def test_ids_without_a_table_of_nodes(tmp_path):
         ({"nodes.csv": NODES.replace("1.5", "old")}, "nodes.csv: .*age.*old|column age has"),
         ({"nodes.csv": NODES.replace("label", "kind")}, "there are no labels"),
         ({"split.csv": "id,split\nann,train\nzoe,test\n"}, "split.csv, line 3: zoe is not among the nodes"),
+        ({"split.csv": "id,part\nann,train\n"}, "split.csv has the columns id, part"),
+        ({"nodes.csv": "id,label\n1,0\n2,1\n"}, "edges.csv, line 2: src ann is not among the nodes"),
         ({"edges.parquet": ""}, "has edges.csv and edges.parquet"),
         ({"label.npy": "no array"}, "label.npy: cannot be read"),
     ],

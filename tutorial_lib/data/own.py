@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tutorial_lib.data.base import MASKS, Dataset, node_data, random_split
-from tutorial_lib.data.tables import FIRST_LINE, TABLES, NodeTable, array_in, columns_of, one_of, pieces
+from tutorial_lib.data.tables import FIRST_LINE, TABLES, NodeTable, array_in, columns_of, one_of, pieces, places_of
 from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,8 +43,13 @@ def load_folder(folder: Path, *, seed: int = 0, both_ways: bool = False) -> Data
     import torch
 
     folder = folder.expanduser()
-    edges = one_of(folder, "edges", (*TABLES, ".npy"))
-    nodes = one_of(folder, "nodes", TABLES, needed=False)
+    edges, nodes = one_of(folder, "edges", (*TABLES, ".npy")), one_of(folder, "nodes", TABLES)
+    if edges is None:
+        there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+        wanted = ", ".join(f"edges{ending}" for ending in (*TABLES, ".npy"))
+        raise InputError(
+            f"{folder} has none of {wanted}; it has: {there}", "docs/own-graph.md says what a graph needs."
+        )
     table = None if nodes is None else NodeTable(nodes)
     arrays = {name: array_in(folder / f"{name}.npy") for name in ("feat", "label", *MASKS)}
     counts = {f"{key}.npy": len(array) for key, array in arrays.items() if array is not None}
@@ -80,7 +85,6 @@ def load_folder(folder: Path, *, seed: int = 0, both_ways: bool = False) -> Data
 def _read_edges(path: Path, ids: pa.Array | None, count: int | None) -> tuple[np.ndarray, np.ndarray, Any]:
     """Ends of the edges as positions, int64 (E,) twice, and the id of each node: an array of pyarrow, or a range."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if path.suffix == ".npy":
         array = array_in(path)
@@ -104,7 +108,7 @@ def _read_edges(path: Path, ids: pa.Array | None, count: int | None) -> tuple[np
             if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
                 raise InputError(f"{path}: column {name} has {column.type}, expected whole numbers or texts")
             if ids is not None:
-                place = pc.index_in(column.cast(ids.type), value_set=ids)
+                place = places_of(column, ids)
                 if place.null_count:
                     at = int(np.flatnonzero(place.is_null().to_numpy(zero_copy_only=False))[0])
                     text = f"{path}, line {row + at + FIRST_LINE}: {name} {column[at]} is not among the nodes"
@@ -202,7 +206,6 @@ def _split(
     folder: Path, arrays: dict[str, Any], table: NodeTable | None, ids: Any, seed: int, facts: dict[str, Any]
 ) -> np.ndarray:
     """0 (train), 1 (valid), 2 (test) or 3 (none) for each node, uint8 (N,)."""
-    import pyarrow.compute as pc
 
     n = len(ids)
     masks = {name: arrays[name] for name in MASKS if arrays[name] is not None}
@@ -218,22 +221,23 @@ def _split(
             split[mask] = number
         facts["split"] = "masks"
         return split
-    column, place, where = None, None, folder / "split.csv"
+    column, place, where = None, np.arange(n), folder / "split.csv"
     if where.is_file():
         listed = NodeTable(where)
-        column = listed.column("split")
+        if (column := listed.column("split")) is None:
+            raise InputError(f"{where} has the columns {', '.join(listed.columns)}", "One of them has to be split.")
         value_set = table.ids if table is not None else ids
         if isinstance(value_set, range):
             place = listed.ids.to_numpy(zero_copy_only=False)
             bad = (place < 0) | (place >= n)
         else:
-            found = pc.index_in(listed.ids, value_set=value_set)
+            found = places_of(listed.ids, value_set)
             bad, place = found.is_null().to_numpy(zero_copy_only=False), found.fill_null(0).to_numpy()
         if bad.any():
             at = int(np.flatnonzero(bad)[0])
             raise InputError(f"{where}, line {at + FIRST_LINE}: {listed.ids[at]} is not among the nodes")
     elif table is not None:
-        column, place, where = table.column("split"), np.arange(n), table.path
+        column, where = table.column("split"), table.path
     if column is None:
         facts |= {"split": [0.6, 0.2, 0.2], "seed": seed}
         return random_split(np.random.RandomState(seed).permutation(n))

@@ -20,17 +20,23 @@ BLOCK = 64 << 20  # bytes of a text that are parsed at a time
 FIRST_LINE = 2  # of the rows of a CSV file: the header is line 1
 
 
-def one_of(folder: Path, stem: str, endings: tuple[str, ...], *, needed: bool = True) -> Path | None:
+def one_of(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | None:
+    """The file of this name with one of the endings. Raises InputError when there are several."""
     found = [folder / f"{stem}{ending}" for ending in endings if (folder / f"{stem}{ending}").is_file()]
     if len(found) > 1:
         raise InputError(f"{folder} has {' and '.join(path.name for path in found)}", "Leave one of them.")
-    if not found and needed:
-        there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
-        wanted = ", ".join(f"{stem}{ending}" for ending in endings)
-        raise InputError(
-            f"{folder} has none of {wanted}; it has: {there}", "docs/own-graph.md shows what a graph needs."
-        )
     return found[0] if found else None
+
+
+def places_of(values: pa.Array, ids: pa.Array) -> pa.Array:
+    """Where each value stands among the ids; null where it does not, also for a text among numbers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        return pc.index_in(values.cast(ids.type), value_set=ids)
+    except pa.ArrowInvalid:
+        return pc.index_in(values.cast(pa.string()), value_set=ids.cast(pa.string()))
 
 
 def array_in(path: Path) -> np.ndarray | None:

@@ -42,9 +42,9 @@ def train(
     """Train GraphSAGE, or a model of another task, and report one global score."""
     from tutorial_lib.job.train import run_distributed, run_single
 
-    if given.resume and out is None:
-        raise InputError("--resume needs --out, the folder of the run to continue")
     if given.resume:
+        if out is None:
+            raise InputError("--resume needs --out, the folder of the run to continue")
         given.recall(out)
         machines, single_process = given.machines, given.single_process
     check_task(given.task)
