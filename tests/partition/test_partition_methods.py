@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -337,3 +338,21 @@ def test_the_benchmark_says_that_a_cut_failed(tmp_path):
     assert done.returncode == 1
     assert "stopped: more than" in done.stdout
     assert list(tmp_path.glob("tmp*")) == []
+
+
+def test_a_random_cut_is_the_same_in_every_process():
+    """DGL numbers its threads in the order in which they come to their first seed: two outcomes, by chance."""
+    code = """
+import os, dgl
+from tutorial_lib.partition import assign
+graph = dgl.graph(([0, 1], [1, 2]), num_nodes=1000)
+for _ in range(8):
+    if os.fork() == 0:
+        print(assign(graph, 2, "random", seed=1).tobytes().hex(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=120, check=True)
+    assert len(set(done.stdout.split())) == 1
+    assert len(done.stdout.split()) == 8

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tutorial_lib.compat.generators import seed_dgl
 from tutorial_lib.compat.heap import fixed_fresh_memory
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data.base import Dataset
@@ -170,7 +171,7 @@ def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -
 
     graph, parts, method = dataset.graph, wanted["parts"], wanted["method"]
     if method == "random":
-        dgl.seed(wanted["seed"])
+        seed_dgl(wanted["seed"])
     balance = None
     if wanted["balance_train"] and method == "metis":
         balance = balance_of(dataset) if dataset.is_heterogeneous else graph.ndata["train_mask"]

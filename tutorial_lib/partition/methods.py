@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 
+from tutorial_lib.compat.generators import seed_dgl
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition.adjacency import blocks, cut_weight, undirected
 from tutorial_lib.partition.clustering import cluster, contract
@@ -72,7 +73,7 @@ def assign(
     if method == "random":
         import dgl
 
-        dgl.seed(seed)  # the draw of ``partition_graph``, so that the seed means the same whoever writes the parts
+        seed_dgl(seed)  # the draw of ``partition_graph``, so that the seed means the same whoever writes the parts
         part_of = dgl.random.choice(parts, n).numpy()
     elif method in ours:
         progress("collecting the neighbours of each node")

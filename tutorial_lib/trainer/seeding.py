@@ -20,7 +20,7 @@ import torch
 from dgl.distributed import rpc
 from dgl.distributed.dist_context import is_initialized
 
-from tutorial_lib.batches.nodes import sampling_threads
+from tutorial_lib.compat.generators import seed_dgl
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 from tutorial_lib.trainer.exchange import alone, barrier, own_rank
 
@@ -50,17 +50,10 @@ def seed_rank(seed: int, rank: int) -> None:
 
 
 def reseed(seed: int, epoch: int, rank: int = 0) -> None:
-    """Seed this process's generators: torch (order of the seeds, dropout), DGL (sampling), numpy (parts of DGL).
-
-    Each thread of DGL's has a generator that is seeded with the seed plus the thread's number, and DGL numbers threads
-    as they come to their first seed. With two, in about one process of three the main thread came second, and the
-    same seed drew other neighbours. So this one comes first, alone.
-    """
-    with sampling_threads(1):
-        dgl.seed(0)
+    """Seed this process's generators: torch (order of the seeds, dropout), DGL (sampling), numpy (parts of DGL)."""
     value = derived_seed(seed, epoch, rank)
     torch.manual_seed(value)
-    dgl.seed(value)
+    seed_dgl(value)
     np.random.seed(value)
 
 
