@@ -156,7 +156,7 @@ def plain(line: str) -> str:
 
 def shown_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     """What a process gets on top of this notebook's environment, with the lesson's folder as ``WORK``."""
-    names = [name for name in env if re.match(r"DGL_|GLOO_|NCCL_|OMP_|TUTORIAL_(MACHINE|INDEX)|LESSON_G", name)]
+    names = [name for name in env if re.match(r"DGL_|GLOO_|NCCL_|OMP_NUM|TUTORIAL_(MACHINE|INDEX)|LESSON_G", name)]
     return {name: env[name].replace(str(folder), "WORK") for name in names}
 
 
