@@ -136,8 +136,10 @@ class Job(Reporter):
 
     def started(self, coordinator: Coordinator) -> None:
         """Part of being the run's reporter: from now on the job can be stopped in the middle of a wait."""
-        self._coordinator = coordinator
         self._check_stop()
+        self._coordinator = coordinator
+        if self._stopping.is_set():  # in this very moment
+            coordinator.cancel(self._stopped())
 
     def say(self, text: str, waiting: str = "") -> None:
         """Part of being the run's reporter."""
@@ -152,7 +154,7 @@ class Job(Reporter):
         self._check_stop()
 
     def _check_stop(self) -> None:
-        if self._stopping.is_set():
+        if self._stopping.is_set() and self._coordinator is None:  # which otherwise writes down that it was stopped
             raise self._stopped()
 
     def _stopped(self) -> JobStopped:
