@@ -139,6 +139,7 @@ def added_environment(plan: JobPlan, index: int, interface: str, threads: int | 
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
         "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),  # as in the command itself, see __main__
         "DGLBACKEND": os.environ.get("DGLBACKEND", "pytorch"),
         "PYTHONUNBUFFERED": "1",
         "TUTORIAL_MACHINE": plan.machines[index].name,
