@@ -43,7 +43,7 @@ def test_texts_as_ids_and_labels(folder):
     masks = {name: graph.ndata[name].nonzero().flatten().tolist() for name in ("train_mask", "val_mask", "test_mask")}
     assert masks == {"train_mask": [0], "val_mask": [1], "test_mask": [3]}
     assert dataset.ids.to_pylist() == ["ann", "bob", "cy", "dee"]
-    expected = {"classes": ["blue", "red"], "unlabelled_nodes": 1, "self_loops": 1, "isolated_nodes": 1}
+    expected = {"class_names": ["blue", "red"], "unlabelled_nodes": 1, "self_loops": 1, "isolated_nodes": 1}
     assert expected.items() <= dataset.info.items()
     assert dataset.info["classes_without_a_training_node"] == ["blue"]
     assert json.loads(json.dumps(dataset.info)) == dataset.info

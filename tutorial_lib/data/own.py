@@ -34,7 +34,7 @@ def load_folder(folder: Path, *, seed: int = 0, both_ways: bool = False) -> Data
     """Read the folder; see the module's docstring.
 
     Node data: ``feat`` float32 (N, F) if there is any, ``label`` int64 (N,), three bool masks (N,). ``ids`` of the data
-    set has the name of each node, ``info["classes"]`` that of each class where labels are texts.
+    set has the name of each node, ``info["class_names"]`` that of each class where labels are texts.
 
     Raises:
         InputError: what is wrong, in which file, and in which line where there are lines.
@@ -69,7 +69,7 @@ def load_folder(folder: Path, *, seed: int = 0, both_ways: bool = False) -> Data
     label, classes, unlabelled = _labels(folder, arrays["label"], table)
     split = _split(folder, arrays, table, ids, seed, facts)
     split[unlabelled] = len(MASKS)
-    facts |= {"unlabelled_nodes": int(unlabelled.sum())} | ({"classes": classes} if classes else {})
+    facts |= {"unlabelled_nodes": int(unlabelled.sum())} | ({"class_names": classes} if classes else {})
     feat = arrays["feat"] if table is None or arrays["feat"] is not None else table.features()
     if feat is not None:
         feat = _floats(folder, feat)

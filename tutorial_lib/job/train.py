@@ -102,7 +102,7 @@ def run_distributed(
 
 def _name_predictions(out: Path, ids: Any, info: dict[str, Any]) -> None:
     if ids is not None and (out / "predictions.npy").exists():
-        write_named_predictions(out, ids, info.get("classes", []))
+        write_named_predictions(out, ids, info.get("class_names", []))
 
 
 def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Dataset:

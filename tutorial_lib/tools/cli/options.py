@@ -35,6 +35,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Distributed GNN training with DGL: on emulated machines on this computer, or on real ones.",
+    epilog="Begin with train --emulate 2 (two machines, about a minute), or with machines start 2 and on machine-0; "
+    "doctor --emulate 2 says what this computer lacks. The lessons: make lab.",
 )
 
 LARGEST = 2**31 - 1  # of a number that C++ code takes

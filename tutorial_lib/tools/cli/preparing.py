@@ -18,7 +18,8 @@ from tutorial_lib.tools.cli.options import Given, JsonOption, app, filling
 
 def show(facts: dict[str, Any], *, as_json: bool) -> None:
     """Facts for a program, or one a line for people."""
-    print(json.dumps(facts, indent=2) if as_json else "\n".join(f"{key:15} {facts[key]}" for key in facts))
+    width = max(15, *map(len, facts))
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(f"{key:{width}} {facts[key]}" for key in facts))
 
 
 @app.command()
