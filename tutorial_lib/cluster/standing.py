@@ -211,8 +211,7 @@ class StandingCluster(EmulatedCluster):
 
 
 def _own_command() -> str:
-    words = [word for word in sys.argv[1:] if word]
-    return " ".join([Path(sys.argv[0]).stem if "__main__" not in sys.argv[0] else "tutorial_lib", *words])[:200]
+    return " ".join([Path(sys.argv[0]).stem.replace("__main__", "tutorial_lib"), *sys.argv[1:]])[:200]
 
 
 def start(
