@@ -22,12 +22,10 @@ from tutorial_lib.errors import attempts
 MARK = "TUTORIAL_TEST_SESSION"  # in the environment of what a test with nothing_left starts
 
 
-def tutorial(
-    *arguments: str, code: int = 0, timeout: float = 600, cwd: Path | None = None
-) -> subprocess.CompletedProcess:
+def tutorial(*arguments: str, code: int = 0, timeout: float = 600, **options: Any) -> subprocess.CompletedProcess:
     """``python -m tutorial_lib ...``, which must end with this exit code."""
     command = [sys.executable, "-m", "tutorial_lib", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

@@ -6,11 +6,30 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
+    """What a checker prints about an answer."""
+    check(answer)
+    return capsys.readouterr().out
+
+
+def assert_not_yet(said: str, complaint: str) -> None:
+    """A wrong answer is refused, with what came, what was expected, and this complaint (a pattern)."""
+    assert re.match(r"Exercise \d: not yet\.", said)
+    assert "got" in said
+    assert "expected" in said
+    assert re.search(complaint, said), said
 
 
 def _code_of(folder: Path, lesson: str) -> list[ast.stmt]:

@@ -50,7 +50,10 @@ def test_texts_as_ids_and_labels(folder):
 
 
 def test_reverse_edges_are_added_when_asked_for(folder):
-    ends = load_dataset(folder, both_ways=True).graph.edges()
+    write(folder, {"edges.csv": EDGES + "ann,bob\n"})
+    dataset = load_dataset(folder, both_ways=True)
+    assert (dataset.info["duplicate_edges"], dataset.info["edges_in_the_file"]) == (1, 5)  # of the file
+    ends = dataset.graph.edges()
     pairs = sorted(zip(*(end.tolist() for end in ends), strict=True))
     assert pairs == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
 

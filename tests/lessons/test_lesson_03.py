@@ -9,18 +9,11 @@ from typing import Any
 import dgl
 import pytest
 import torch
-from solution_support import solutions
+from solution_support import solutions, verdict
 from torch import Tensor
 
 from support.exercises import lesson_03
 from support.plots import sampling
-
-
-def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
-    """What a checker prints about an answer."""
-    check(answer)
-    return capsys.readouterr().out
-
 
 ANSWERS = solutions("03")
 edges_sampled = ANSWERS.edges_sampled

@@ -15,7 +15,7 @@ import dgl
 import pytest
 import torch
 from commands import wait_until
-from solution_support import solutions
+from solution_support import solutions, verdict
 from torch import Tensor
 
 from support.exercises import lesson_06
@@ -24,13 +24,6 @@ from support.plots import multi_gpu as plots
 from tutorial_lib.batches.nodes import sampling_threads
 from tutorial_lib.data import Dataset
 from tutorial_lib.processes import fix_openmp, fork
-
-
-def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
-    """What a checker prints about an answer."""
-    check(answer)
-    return capsys.readouterr().out
-
 
 ANSWERS = solutions("06")
 contiguous_share = ANSWERS.contiguous_share

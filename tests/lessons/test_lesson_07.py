@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from solution_support import lesson_code, solutions
+from solution_support import lesson_code, solutions, verdict
 
 from support.exercises import lesson_07
 from support.lessons import attempts
@@ -21,12 +21,6 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.processes import fork
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-
-
-def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
-    """What a checker prints about an answer."""
-    check(answer)
-    return capsys.readouterr().out
 
 
 ANSWERS = solutions("07")

@@ -14,7 +14,7 @@ import dgl.graphbolt as gb
 import numpy as np
 import pytest
 import torch
-from solution_support import lesson_code, solutions
+from solution_support import lesson_code, solutions, verdict
 
 from support import graphbolt_data
 from support.exercises import lesson_08
@@ -24,13 +24,6 @@ from support.plots import graphbolt
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.processes import fork
-
-
-def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
-    """What a checker prints about an answer."""
-    check(answer)
-    return capsys.readouterr().out
-
 
 ANSWERS = solutions("08")
 batches_per_rank = ANSWERS.batches_per_rank

@@ -15,20 +15,13 @@ from typing import Any
 
 import pytest
 import torch
-from solution_support import solutions
+from solution_support import solutions, verdict
 
 from support.exercises import lesson_09
 from support.lessons import anatomy, look_around, machines
 from support.lessons.anatomy import Call, Who
 from support.plots import anatomy as plots
 from tutorial_lib.cluster.emulated import EmulationUnavailable
-
-
-def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
-    """What a checker prints about an answer."""
-    check(answer)
-    return capsys.readouterr().out
-
 
 ANSWERS = solutions("09")
 layout_numbers = ANSWERS.layout_numbers

@@ -10,19 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from solution_support import lesson_code, solutions
+from solution_support import lesson_code, solutions, verdict
 
 from support.exercises import lesson_12
 from support.lessons import whole_run
 from support.plots import whole_run as plots
 from tutorial_lib.errors import InputError
-
-
-def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
-    """What a checker prints about an answer."""
-    check(answer)
-    return capsys.readouterr().out
-
 
 ANSWERS = solutions("12")
 IN_CELLS = lesson_code("12", "REAL", "GENERATED", "choose", "command_line", "has_event", "milestones", "read_page")

@@ -184,6 +184,7 @@ def test_dead_kernel_is_noticed_at_once(pytester: pytest.Pytester) -> None:
 
 
 def test_output_of_child_processes_is_compared(pytester: pytest.Pytester) -> None:
-    source = "import subprocess\n_ = subprocess.run(['echo', 'from a child'])"
+    # The kernel passes it on in a thread of its own, which on a busy computer comes after the end of the cell.
+    source = "import subprocess, time\n_ = subprocess.run(['echo', 'from a child'])\ntime.sleep(1)"
     run_nbval(pytester, source, "from a child\n").assert_outcomes(passed=2)
     run_nbval(pytester, source, "").assert_outcomes(passed=1, failed=1)

@@ -48,14 +48,6 @@ def parse_ttl(text: str) -> float:
     return seconds
 
 
-def parse_size(text: str | None) -> int | None:
-    """``"2GB"`` or ``"500MB"`` to bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(MB|GB)", (text or "").strip(), flags=re.IGNORECASE)
-    if text is not None and match is None:
-        raise InputError(f"--shm {text!r} is not a size", "Examples: 2GB, 500MB.")
-    return int(float(match[1]) * {"MB": 1e6, "GB": 1e9}[match[2].upper()]) if match else None
-
-
 @dataclass(frozen=True)
 class Standing:
     """What a keeper tells about its machines.
@@ -236,8 +228,13 @@ def start(
         InputError: wrong arguments, or machines of this name are running. EmulationUnavailable: the host forbids it.
     """
     parse_wire(wire)
+    shm_bytes = None
+    if shm is not None:
+        from tutorial_lib.partition.memory import parse_memory  # with torch: only for who needs it
+
+        shm_bytes = parse_memory(shm)
     settings = {
-        **{"name": check_name(name), "count": count, "wire": wire, "shm": parse_size(shm), "ttl": parse_ttl(ttl)},
+        **{"name": check_name(name), "count": count, "wire": wire, "shm": shm_bytes, "ttl": parse_ttl(ttl)},
         **{"ssh": ssh, "session": _session()},
     }
     if name in names():

@@ -60,12 +60,12 @@ def load_folder(folder: Path, *, seed: int = 0, both_ways: bool = False) -> Data
     count = next(iter(counts.values()), None)
     src, dst, ids = _read_edges(edges, None if table is None else table.ids, count)
     n = len(ids)
-    facts: dict[str, Any] = {"file": str(folder), "edges_in_the_file": len(src)}
+    facts: dict[str, Any] = {"file": str(folder), "edges_in_the_file": len(src), **_oddities(src, dst, n)}
     if both_ways:
         src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
         keys = np.unique(src * n + dst)
         src, dst = keys // n, keys % n
-    facts |= {"directed": not both_ways, **_oddities(src, dst, n)}
+    facts["directed"] = not both_ways
     label, classes, unlabelled = _labels(folder, arrays["label"], table)
     split = _split(folder, arrays, table, ids, seed, facts)
     split[unlabelled] = len(MASKS)
@@ -163,7 +163,7 @@ def _nodes_of(path: Path, ends: list[Any], count: int | None) -> tuple[Any, list
 
 
 def _oddities(src: np.ndarray, dst: np.ndarray, n: int) -> dict[str, int]:
-    """What a graph may have and who made it may not know."""
+    """What the file may have and who made it may not know."""
     keys = np.sort(src * n + dst)
     touched = np.zeros(n, bool)
     touched[src] = touched[dst] = True
@@ -206,7 +206,6 @@ def _split(
     folder: Path, arrays: dict[str, Any], table: NodeTable | None, ids: Any, seed: int, facts: dict[str, Any]
 ) -> np.ndarray:
     """0 (train), 1 (valid), 2 (test) or 3 (none) for each node, uint8 (N,)."""
-
     n = len(ids)
     masks = {name: arrays[name] for name in MASKS if arrays[name] is not None}
     if masks:

@@ -5,6 +5,8 @@ The run folder::
     result.json      settings, epochs, accuracies and other scores, seconds, bytes on the wire, memory, versions
     events.jsonl     everything the trainers told, in the order it arrived
     predictions.npy  int64 (N,): predicted class of each node, in the data set's original order
+    predictions.csv  the same under the ids that the user gave, for a graph of one's own that has some
+    options.json     those of the command, for --resume
     checkpoint/      trained weights and configuration, and what --resume continues from: see ``checkpoint``
     logs/            one folder a machine: server, trainer, torchrun and agent logs; resume-K/ of the K-th continuation
 
