@@ -19,10 +19,12 @@ WORKER_BYTES = 3 << 30  # a job on two machines, and the test that looks at it
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores, for a test waits most of its time, and as many as have memory; one where the host
-    does not allow namespaces: jobs would meet in /dev/shm.
+    does not allow namespaces: jobs would meet in /dev/shm. The environment variable of pytest-xdist goes before.
     """
     if emulation_refused() is not None:
         return 1
+    if named := os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return int(named)
     cores = len(os.sched_getaffinity(0))
     return max(1, min(cores + 1, psutil.virtual_memory().available // WORKER_BYTES))
 

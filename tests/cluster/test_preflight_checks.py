@@ -161,19 +161,31 @@ def test_what_a_killed_job_left_is_removed():
     assert finding.detail == "no files of another job in /dev/shm"
 
 
-def test_processes_of_a_killed_job_that_are_about_to_end():
-    """A server is killed a moment after its agent; until then its files are in use."""
+def test_processes_of_a_killed_job_that_are_about_to_end(tmp_path, monkeypatch):
+    """A server is killed a moment after its agent; until then its files are in use. It ends while we clean up."""
+    told = tmp_path / "server"
     code = (
         "import mmap, os, signal, subprocess, sys; from tutorial_lib.cluster.shm import SHM, job_marker\n"
         "code = 'import mmap, sys, time; f = open(sys.argv[1], \"r+b\"); m = mmap.mmap(f.fileno(), 0);'\n"
-        "code += 'print(flush=True); time.sleep(2)'\n"
+        "code += 'print(flush=True); time.sleep(60)'\n"
         "with job_marker('g', set()):\n"
         "    path = SHM / 'node~_N~preflight-kvdata-'; path.write_bytes(b'x' * 4096)\n"
         "    server = subprocess.Popen([sys.executable, '-c', code, str(path)], stdout=subprocess.PIPE)\n"
+        "    open(sys.argv[1], 'w').write(str(server.pid))\n"
         "    server.stdout.readline(); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    subprocess.run([sys.executable, "-c", code], timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(told)], timeout=60)
     assert [len(job.in_use) for job in leftovers().dead] == [1]
+    clean, server = preflight_checks.clean_leftovers, psutil.Process(int(told.read_text()))
+
+    def clean_and_end() -> list[str]:
+        removed = clean()
+        if server.is_running():
+            server.kill()
+            psutil.wait_procs([server], 5)
+        return removed
+
+    monkeypatch.setattr(preflight_checks, "clean_leftovers", clean_and_end)
     (finding,) = preflight_checks.segment_findings()
     assert (finding.status, finding.detail) == ("ok", "removed 1 files that a killed job left in /dev/shm")
 

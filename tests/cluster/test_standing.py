@@ -134,9 +134,10 @@ def test_they_end_by_themselves(emulation, nothing_left, end):
     """After --ttl; with the process that all of a login's processes come from; with their keeper."""
     words = ["machines", "start", "1", "--name", "short", "--ttl", "2s" if end == "ttl" else "5m"]
     if end == "logout":
-        code = f"import subprocess, sys; subprocess.run({[*PROGRAM, *words]!r}, check=True); sys.stdin.read()"
+        code = f"import subprocess, time; subprocess.run({[*PROGRAM, *words]!r}, check=True); time.sleep(300)"
         # The login's first process is no child of another one of this user's: its parent ends at once.
-        start = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {code!r}], stdout=-3).pid)"
+        quiet = "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
+        start = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {code!r}], {quiet}).pid)"
         login = int(subprocess.run([sys.executable, "-c", start], capture_output=True, check=True).stdout)
         for _left in attempts("the machines to be there", 20):
             if "short" in standing.names():

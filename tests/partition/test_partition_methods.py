@@ -333,7 +333,7 @@ def test_a_source_says_why_it_is_not_metis(small_dataset, tmp_path):
 
 def test_the_benchmark_says_that_a_cut_failed(tmp_path):
     script = Path(__file__).parents[2] / "benchmarks" / "partition_full.py"
-    command = [sys.executable, str(script), "--root", str(tmp_path), "--stop-at", "1MB", "--scale", "0.001"]
+    command = [sys.executable, str(script), "--root", str(tmp_path), "--stop-at", "1MB", "--scale", "0.002"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "stopped: more than" in done.stdout

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +78,13 @@ def test_four_ranks_and_a_group_made_by_the_function() -> None:
     assert fork(rf.own_group, 4, timeout=LIMIT) == [6.0] * 4
 
 
-def test_two_runs_at_once_do_not_meet() -> None:
-    found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(fork(rf.own_group, 2, timeout=LIMIT))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [[1.0, 1.0]] * 3
+def test_runs_at_once_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share the environment that ranks start with, and a rank is a copy of what other threads do meanwhile."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with ThreadPoolExecutor(8) as threads:
+        runs = [threads.submit(fork, rf.own_group, 2, timeout=LIMIT) for _ in range(16)]
+        assert [run.result() for run in runs] == [[1.0, 1.0]] * 16
+    assert os.environ["OMP_NUM_THREADS"] == "1"
 
 
 def test_environment_is_that_of_torchrun() -> None:

@@ -144,10 +144,13 @@ def open_files(plan: JobPlan, _index: int = 0) -> Finding:
 
 def segment_findings(*_job: object) -> Iterator[Finding]:
     """DGL's files in /dev/shm from before: those of a dead job of ours are removed. Others DGL would write into."""
-    removed, deadline = clean_leftovers(), time.monotonic() + DYING_SECONDS
-    while any(job.in_use for job in leftovers().dead) and time.monotonic() < deadline:
-        time.sleep(0.1)  # processes of a job that was killed a moment ago
-        removed += clean_leftovers()
+    removed, deadline = [], time.monotonic() + DYING_SECONDS
+    while True:
+        dying = any(job.in_use for job in leftovers().dead)  # processes of a job that was killed a moment ago
+        removed += clean_leftovers()  # after looking: one that ends in between is seen the next time
+        if not dying or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
     if removed:
         yield Finding("leftovers", OK, f"removed {len(removed)} files that a killed job left in /dev/shm")
     problems = list(leftover_problems(leftovers()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import os
@@ -9,7 +10,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,13 @@ class ForkSafety:
         return "\n".join([f"fork {'safe' if self.fork else 'NOT safe'}, spawn safe", *self.reasons])
 
 
+def _open_files() -> Iterator[str]:
+    """Paths of this process's open files; another thread may close one meanwhile."""
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            yield os.readlink(f"/proc/self/fd/{number}")
+
+
 def fork_safety() -> ForkSafety:
     """Look at this process, changing nothing, and say which start methods are safe.
 
@@ -121,7 +129,7 @@ def fork_safety() -> ForkSafety:
     """
     torch = sys.modules.get("torch")
     cuda, openmp = bool(torch is not None and torch.cuda.is_initialized()), _openmp()
-    driver = any(os.path.realpath(file).startswith(DRIVER_FILE) for file in Path("/proc/self/fd").iterdir())
+    driver = any(file.startswith(DRIVER_FILE) for file in _open_files())
     used = any(openmp.values()) or (None if None in openmp.values() else False)
     gnu = openmp.get(_GNU, 0) != 0
     reasons = []

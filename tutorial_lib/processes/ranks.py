@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -31,6 +32,9 @@ COLLECTIVE_EXTRA = 30.0  # seconds: a collective must not give up before we have
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 LEAVE = 30.0  # seconds for the end of ranks that have all returned
 PATIENCE = 2.0  # seconds for a stack to be written
+# Of calls in several threads, one starts its ranks at a time: they share os.environ, and a copy of this process made
+# while another thread makes a store has half of it.
+STARTING = threading.Lock()
 
 
 def spawn(
@@ -165,11 +169,12 @@ def _run(
                 inherited = number if method == "fork" else None
                 files, seconds = [rank.paths for rank in ranks], timeout + COLLECTIVE_EXTRA
                 plan = Plan(call, nprocs, port, threads, backend, seconds, files, inherited)
-                started = _start(method, plan, ranks)  # may hold semaphores that spawned ranks look up by their names
-                # Made after the forks, so that no rank inherits half a store (its thread would be missing).
-                # libuv, where it is torch's default, takes no socket that is bound already.
-                options: Any = {"wait_for_workers": False, "master_listen_fd": os.dup(number), "use_libuv": False}
-                store = TCPStore("127.0.0.1", port, None, True, timedelta(seconds=seconds), **options)
+                with STARTING:
+                    started = _start(method, plan, ranks)  # may hold semaphores that spawned ranks look up by name
+                    # Made after the forks, so that no rank inherits half a store (its thread would be missing).
+                    # libuv, where it is torch's default, takes no socket that is bound already.
+                    options: Any = {"wait_for_workers": False, "master_listen_fd": os.dup(number), "use_libuv": False}
+                    store = TCPStore("127.0.0.1", port, None, True, timedelta(seconds=seconds), **options)
                 _wait(ranks, deadline - time.monotonic(), lambda: all(rank.reported for rank in ranks))
                 if all(rank.reported for rank in ranks):
                     _wait(ranks, LEAVE, lambda: all(rank.code is not None for rank in ranks))
