@@ -4,6 +4,8 @@
   --nbval-cell-timeout, 2000 s by default.
 - Kernels do not inherit PYTEST_CURRENT_TEST. ipykernel takes it as "pytest captures" and then leaves file descriptors
   1 and 2 alone; nbval sends those to nowhere, and what child processes print would be missing from the outputs.
+- A kernel works in a folder of its own with copies of notebooks/scripts: lessons write programs there. Its PATH begins
+  with this environment, so that `!python` and `!torchrun` are those of the course.
 - Kernels get DGLBACKEND=pytorch. Without it, and without ~/.dgl/config.json, the first `import dgl` in a home folder
   prints which backend it chose: an output that no second run has.
 - matplotlib's font cache is made before the first kernel starts. Otherwise the first picture in a home folder prints,
@@ -17,7 +19,11 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import shutil
+import sys
+import tempfile
 import time
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
@@ -28,6 +34,9 @@ from nbval.plugin import IPyNbCell
 from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
 
 CHECK_EVERY = 1.0  # seconds between two looks at the kernel process
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "notebooks" / "scripts"
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 _await_reply = nbval.kernel.RunningKernel.await_reply
 _start_new_kernel = nbval.kernel.start_new_kernel
@@ -60,8 +69,19 @@ def _exit_status(kernel: nbval.kernel.RunningKernel) -> str:
 def start_new_kernel(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """As in nbval, with the environment described above; lesson 12 takes the small data set, whatever lies in data/."""
     environment = {**os.environ, "DGLBACKEND": "pytorch", "TUTORIAL_DATASET": "synthetic-products"}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment.pop("PYTEST_CURRENT_TEST", None)
-    return _start_new_kernel(*args, **{"env": environment, **kwargs})
+    return _start_new_kernel(*args, **{**kwargs, "env": environment, "cwd": str(folder_of_a_lesson())})
+
+
+def folder_of_a_lesson() -> Path:
+    """A new folder with what lies beside the notebooks; it is removed when this process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="lesson-")
+    _FOLDERS.append(folder)
+    shutil.copytree(
+        SCRIPTS, Path(folder.name, "scripts"), ignore=shutil.ignore_patterns("exercise_*", "out", "__pycache__")
+    )
+    return Path(folder.name)
 
 
 nbval.kernel.RunningKernel.await_reply = await_reply

@@ -14,6 +14,7 @@ from nbval.plugin import comment_markers, get_sanitize_patterns, metadata_tags
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_LINES = 30
+MOST_LINES_OF_A_PROGRAM = 80  # a cell that writes one
 NEEDS = {"cpu", "gpu", "namespaces", "ssh"}
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:tmp|root|home|work)/\S*")
 
@@ -50,8 +51,9 @@ def _metadata(metadata: dict[str, Any]) -> list[str]:
 
 def _cell(cell: dict[str, Any]) -> list[str]:
     found = []
-    if (lines := len(cell.source.splitlines())) > MOST_LINES:
-        found.append(f"{lines} lines, at most {MOST_LINES}")
+    most = MOST_LINES_OF_A_PROGRAM if cell.source.startswith("%%writefile ") else MOST_LINES
+    if (lines := len(cell.source.splitlines())) > most:
+        found.append(f"{lines} lines, at most {most}")
     tags = cell.metadata.get("tags", [])
     outputs = cell.get("outputs", [])
     if "raises-exception" not in tags:
@@ -78,6 +80,18 @@ def test_there_are_notebooks() -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_as_agreed(path: Path) -> None:
     assert complaints(path) == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_programs_of_a_lesson_are_files(path: Path) -> None:
+    """What a cell writes to scripts/ lies there, word for word; the last time counts. Exercises are the learner's."""
+    cells = nbformat.read(path, as_version=4).cells
+    written = dict(
+        found.groups() for cell in cells if (found := re.match(r"%%writefile (scripts/\S+)\n(.*)", cell.source, re.S))
+    )
+    for name, source in written.items():
+        if not name.startswith("scripts/exercise_"):
+            assert (ROOT / "notebooks" / name).read_text().rstrip("\n") == source.rstrip("\n"), name
 
 
 def make_notebook(path: Path) -> nbformat.NotebookNode:
