@@ -175,14 +175,15 @@ def test_the_numbers_in_the_pictures_have_the_units_of_their_labels():
     assert [label.get_text() for label in memory.get_yticklabels()] == ["machine-0 server", "machine-0 trainer"]
     assert memory.get_xlabel().startswith("GB of resident memory")
     assert [bar.get_width() for bar in memory.patches] == pytest.approx([0.3, 1.7])
-    runs = [{"machines": k, "seconds": 1.5 / k, "remote_bytes": 2e6, "startup": None} for k in (1, 2)]
-    seconds, wire, startup = scaling_figure(runs).axes
-    assert [text.get_text() for text in seconds.texts] == ["1.5", "0.75"]
+    run = {"seconds": 1.5, "remote_bytes": 2e6, "startup": None, "val_accuracy": 0.7}
+    seconds, wire, accuracy, startup = scaling_figure([{**run, "machines": k, "steps": 40 // k} for k in (1, 2)]).axes
+    assert [text.get_text() for text in seconds.texts] == ["1.5", "1.5"]
     assert [text.get_text() for text in wire.texts] == ["2", "2"]
-    assert wire.get_title().startswith("MB of features")
+    assert wire.get_title().startswith("MB over the wire")
+    assert [text.get_text() for text in accuracy.texts] == ["0.7", "0.7"]
     assert [bar.get_height() for bar in wire.patches] == pytest.approx([2, 2])
     assert [text.get_text() for text in startup.texts] == ["?", "?"]
-    assert [label.get_text() for label in startup.get_xticklabels()] == ["1", "2"]
+    assert [label.get_text() for label in startup.get_xticklabels()] == ["1\n40 steps", "2\n20 steps"]
 
 
 def test_peak_memory_is_that_of_the_block():

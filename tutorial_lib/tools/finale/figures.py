@@ -67,24 +67,25 @@ def memory_figure(peak_rss: Mapping[str, Mapping[str, int]]) -> Figure:
 
 @styled
 def scaling_figure(runs: Sequence[Mapping[str, float | None]]) -> Figure:
-    """Seconds per epoch, features over the wire per epoch and start-up, by number of machines.
+    """Seconds per epoch, features over the wire per epoch, accuracy and start-up, by number of machines.
 
     Args:
-        runs: ``machines``, ``seconds`` per epoch, ``remote_bytes`` per epoch of all ranks, ``startup`` seconds (None:
-            not known).
+        runs: ``machines``, ``steps`` and ``seconds`` per epoch, ``remote_bytes`` per epoch of all ranks,
+            ``val_accuracy`` at the end, ``startup`` seconds (None: not known).
     """
-    fig, panels = figure(10.5, 2.9, 3)
-    names = [str(int(run["machines"] or 0)) for run in runs]
+    fig, panels = figure(10.5, 3.1, 4)
+    names = [f"{run['machines']}\n{run['steps']} steps" for run in runs]
     shown = (
         ("seconds", "seconds per epoch", 1.0, BLUE),
-        ("remote_bytes", "MB of features over the wire per epoch", 1e6, ORANGE),
-        ("startup", "seconds from start to first step", 1.0, GREEN),
+        ("remote_bytes", "MB over the wire per epoch", 1e6, ORANGE),
+        ("val_accuracy", "valid accuracy at the end", 1.0, SKY),
+        ("startup", "seconds to the first step", 1.0, GREEN),
     )
     for ax, (key, title, unit, color) in zip(panels, shown, strict=True):
         values = [run[key] for run in runs]
         bars = ax.bar(names, [(value or 0.0) / unit for value in values], 0.55, color=color)
         ax.bar_label(bars, ["?" if value is None else f"{value / unit:.3g}" for value in values])
-        ax.set(xlabel="machines", title=title)
+        ax.set(xlabel="machines, and steps in an epoch", title=title)
         ax.margins(y=0.15)
         ax.set_yticks([])
         bare(ax)

@@ -48,13 +48,19 @@ def write_report(folder: Path) -> Path:
 
 
 def scaling_rows(steps: dict[str, Any]) -> list[dict[str, Any]]:
-    """For each scaling run: machines, seconds and remote bytes per epoch, seconds until the first step."""
+    """For each scaling run: machines and the cores of each, seconds, steps and remote bytes per epoch, the accuracy
+    on validation nodes at the end, seconds until the first step.
+    """
     rows = [
         {
             "machines": result["machines"],
             "seconds": statistics.median(epoch["seconds"] for epoch in result["epochs"][1:] or result["epochs"]),
             "remote_bytes": sum(rank["bytes_remote"] for rank in result["phases"]),
             "startup": step["startup"],
+            "cores": step["cores"],
+            "steps": result["phases"][0]["steps"] // result["phases"][0]["epochs"],
+            "val_accuracy": result["val_accuracy"],
+            "epochs": len(result["epochs"]),
             "nodes": sum(result["partition"]["nodes"]),
         }
         for name, step in steps.items()

@@ -18,7 +18,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -196,6 +196,7 @@ class Finale:
 
     def _scaling(self, count: int) -> dict[str, Any]:
         source, layout, config = self.settings.source, self.settings.layout, self.settings.config
+        cores = all_cores = len(os.sched_getaffinity(0))
         if source.name == "synthetic-products":
             source = replace(source, scale=min(source.scale, SCALING_SCALE))
         if layout.real is not None:  # the first machines of the address file
@@ -204,10 +205,23 @@ class Finale:
             layout = replace(layout, real=replace(layout.real, ip_config=path))
         elif layout.emulate is not None:
             layout = replace(layout, emulate=count, wire=layout.wire if count > 1 else None)
+            cores = max(1, cores // max(self.settings.scaling))  # on each machine as many as where there are most
         if (out := self.out / "scaling" / f"{count}-machines").exists():
             _set_aside(out)
-        result = run_distributed(source, layout, replace(config, epochs=SCALING_EPOCHS), out, self.display)
-        return {"result": result, "startup": startup_of(out / "events.jsonl")}
+        with only_cores(cores * count if layout.emulate else cores):
+            result = run_distributed(source, layout, replace(config, epochs=SCALING_EPOCHS), out, self.display)
+        return {"result": result, "startup": startup_of(out / "events.jsonl"), "cores": min(cores, all_cores / count)}
+
+
+@contextlib.contextmanager
+def only_cores(count: int) -> Iterator[None]:
+    """What is started meanwhile uses the first ``count`` cores of this computer."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def startup_of(events: Path) -> float | None:
