@@ -1,7 +1,7 @@
 """The guide's loop, ours and the computing alone, side by side: `make bench`.
 
     python benchmarks/bench.py                   # everything, about 10 minutes
-    python benchmarks/bench.py --only loops      # or: techniques, accuracy, start
+    python benchmarks/bench.py --only loops      # or: techniques, accuracy, start, threads
 
 Two emulated machines with one core each, one server and one trainer on each, GraphSAGE 3 x 256, fan-out 15,10,5, batch
 1000, Adam at 0.003, synthetic-products at scale 0.04 in two parts by METIS. The loops take turns, epoch by epoch,
@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,24 @@ def starts(partition: Any, times: int) -> tuple[str, list[dict[str, Any]]]:
     return table([f"seconds until {name}" for name in STAGES], rows) + "\n\nTarget: the first step by 8 s.", events
 
 
+def threads(partition_into: Callable[[int], Any], rounds: int) -> tuple[str, list[dict[str, Any]]]:
+    """The loops with one, two and all threads in each trainer, on one machine with all cores and on two."""
+    cores, rows, events = len(os.sched_getaffinity(0)), [], []
+    for machines in (1, 2):
+        for count in sorted({1, 2, cores}):
+            settings = {
+                "config": CONFIG.to_dict(),
+                "speeds": ("unshaped",),
+                "warm": 2,
+                "rounds": rounds,
+                "loops": LOOPS,
+            }
+            found = run_job(partition_into(machines), settings, threads=count, on_event=show)
+            events += [{**event, "machines": machines, "threads": count} for event in found]
+            rows.append([machines, count, *(f"{median(found, 'seconds', loop=name):.2f}" for name in LOOPS)])
+    return table(["machines", "threads of a trainer", *(f"{name}, s" for name in LOOPS)], rows), events
+
+
 STAGES = ("servers are started", "trainers are started", "all have joined", "the first step is done", "all has ended")
 
 
@@ -167,7 +186,7 @@ def show(event: dict[str, Any]) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["loops", "techniques", "accuracy", "start"], action="append")
+    parser.add_argument("--only", choices=["loops", "techniques", "accuracy", "start", "threads"], action="append")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--epochs", type=int, default=10, help="of the comparison of accuracies")
     parser.add_argument("--scale", type=float, default=0.04)
@@ -182,6 +201,7 @@ def main() -> None:
         ("techniques", lambda: techniques(partition, max(3, options.rounds // 2))),
         ("accuracy", lambda: accuracies(partition, options.epochs)),
         ("start", lambda: starts(partition, 3)),
+        ("threads", lambda: threads(lambda parts: partition_of(options.scale, parts, options.root), 3)),
     ):
         if options.only and name not in options.only:
             continue

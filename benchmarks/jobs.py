@@ -38,6 +38,7 @@ def run_job(
     settings: dict[str, Any],
     *,
     samplers: int = 0,
+    threads: int = 1,
     on_event: Callable[[dict[str, Any]], None] = lambda _event: None,
     use: dict[str, MachineUse] | None = None,
 ) -> list[dict[str, Any]]:
@@ -67,7 +68,7 @@ def run_job(
             out=folder / "out",
             emulate=machines,
             samplers=samplers,
-            num_omp_threads=1,
+            num_omp_threads=threads,
             extra_envs=[f"{name}={value}" for name, value in large_pages().items()] if keep else [],
             stall_timeout=300,
         )
