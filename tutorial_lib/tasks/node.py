@@ -101,8 +101,8 @@ def pipeline_for(graph: Any, features: Any, labels: Any, config: TrainConfig) ->
         return None
     if getattr(graph, "local_partition", None) is None:
         return None
-    options = {"budget": config.cache, "hops": len(config.fanouts), "depth": config.ahead, "half": config.half_wire}
-    return Pipeline.of(graph, features, labels, **options)
+    hops = len(config.fanouts)
+    return Pipeline.of(graph, features, labels, budget=config.cache, hops=hops, depth=config.ahead)
 
 
 class NodeClassification(TaskSpec):
