@@ -13,8 +13,7 @@ from tutorial_lib.batches.nodes import Batch, BatchLoader
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.tasks.evaluation import layerwise_inference, layerwise_over_part
-from tutorial_lib.tasks.shares import Share
-from tutorial_lib.tasks.task import TaskSpec, class_scores
+from tutorial_lib.tasks.task import Share, TaskSpec, class_scores
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Pulse
 from tutorial_lib.trainer.loop import Task, TrainResult
