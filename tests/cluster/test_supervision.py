@@ -17,12 +17,21 @@ import pytest
 from commands import wait_until
 from fault_support import remove_group
 
-from tutorial_lib.cluster import health, network
+from tutorial_lib.cluster import members as of_job
+from tutorial_lib.cluster import network
 from tutorial_lib.cluster.agent import ALIVE_SECONDS, LOOK_SECONDS, MOST_WAITING, Agent
 from tutorial_lib.cluster.agents import Progress
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
-from tutorial_lib.cluster.health import MachineHealth, disk_trouble
-from tutorial_lib.cluster.members import STARTED, Stack, collect, main_thread, members, stat_of
+from tutorial_lib.cluster.members import (
+    STARTED,
+    MachineHealth,
+    Stack,
+    collect,
+    disk_trouble,
+    main_thread,
+    members,
+    stat_of,
+)
 from tutorial_lib.cluster.network import SilentPeers, ipv4_of
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.shm import SHM, clean_leftovers, job_marker, sockets_of
@@ -160,7 +169,7 @@ wait_here()
 @pytest.fixture
 def server(tmp_path):
     """A process that takes itself for a DGL server of a job, and its machine's log folder."""
-    hook = str(Path(health.__file__).with_name("hook"))
+    hook = str(Path(of_job.__file__).with_name("hook"))
     environment = {**os.environ, "TUTORIAL_LOG_DIR": str(tmp_path), "DGL_ROLE": "server", "TUTORIAL_INDEX": "0"}
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD.format(hook=hook)], stdout=subprocess.PIPE, env=environment, start_new_session=True
@@ -299,6 +308,33 @@ def test_an_agent_answers_the_question_for_stacks_alone(quiet_agent):
     quiet_agent._read_commands()
     assert quiet_agent.link.heard == [{"type": "stacks", "stacks": []}]
     assert not quiet_agent.stopping
+
+
+def test_a_killed_sampler_whose_trainer_is_gone_is_told(quiet_agent, monkeypatch):
+    """An orphan comes to the agent, which has heard of several processes."""
+    for role, index, pid in (("sampler", 3, 77), ("sampler", 1, 78), ("trainer", 0, 79)):
+        note_member(quiet_agent.logs, pid, role, index, started=1)
+
+    def told(pid: int, status: int) -> list[tuple[str, int, int]]:
+        ended = [(pid, status, None), (0, 0, None)]
+        monkeypatch.setattr("tutorial_lib.cluster.agent.os.wait4", lambda *_: ended.pop(0))
+        quiet_agent.link.heard.clear()
+        quiet_agent._reap()
+        return [(message["role"], message["index"], message["code"]) for message in quiet_agent.link.heard]
+
+    assert told(77, signal.SIGKILL) == [("sampler", 3, -signal.SIGKILL)]
+    assert told(78, signal.SIGTERM) == told(79, signal.SIGKILL) == told(80, signal.SIGKILL) == []
+    quiet_agent.stopping = True
+    assert told(77, signal.SIGKILL) == []
+
+
+def test_servers_on_a_machine_where_nobody_else_listens(quiet_agent, monkeypatch):
+    port = quiet_agent.machine.port
+    for listening, heard in [(set(), []), ({port + 1}, []), ({port}, [{"type": "serving"}]), ({port}, [])]:
+        monkeypatch.setattr(network, "listening_ports", lambda listening=listening: listening)
+        quiet_agent.link.heard.clear()
+        quiet_agent._announce()
+        assert quiet_agent.link.heard == heard
 
 
 def test_an_agent_looks_often_at_what_is_soon_gone(quiet_agent, monkeypatch):

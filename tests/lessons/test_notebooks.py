@@ -187,7 +187,8 @@ def run_nbval(pytester: pytest.Pytester, source: str, text: str) -> pytest.RunRe
     nbformat.write(new_notebook(cells=cells), pytester.path / "x.ipynb")
     plugin = f"import sys\nsys.path.insert(0, {str(ROOT / 'tests')!r})\npytest_plugins = ['nbval_support']"
     pytester.makeconftest(plugin)
-    return pytester.runpytest_subprocess("--nbval", "--nbval-current-env", timeout=60)
+    (pytester.path / "light_imports.py").write_text((ROOT / "tests" / "light_imports.py").read_text())
+    return pytester.runpytest_subprocess("-p", "light_imports", "--nbval", "--nbval-current-env", timeout=60)
 
 
 def test_dead_kernel_is_noticed_at_once(pytester: pytest.Pytester) -> None:
