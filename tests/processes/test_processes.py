@@ -232,6 +232,7 @@ def test_no_echo(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.whole_run
 def test_in_jupyter() -> None:
     """Output appears in the cell that called; a cell's function is refused by spawn and accepted by fork."""
     import nbformat
