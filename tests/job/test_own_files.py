@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from support.graphbolt_data import graphbolt_folder
-from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.data.cache import cached, read_cache
 from tutorial_lib.errors import InputError, WaitedTooLong
@@ -142,8 +140,6 @@ def write_everything(_rank: int, _ranks: int, out: Path, dataset: Dataset, umask
     partition_dataset(dataset, 2, out / "metis", method="metis")
     partition_dataset(dataset, 2, out / "random", method="random")
     cached(out / "cache" / "made", lambda: {"x": np.arange(3)}, print)
-    if graphbolt_problem() is None:
-        graphbolt_folder(dataset, root=out)
     write_json(out / "x.json", {})
 
 
