@@ -33,8 +33,10 @@ venv:
 run: venv
 	$(PY) -m tutorial_lib train --dataset synthetic-products --emulate 2
 
+# Hundreds of interpreters are started: each would compile the package, and each worker the tests.
+unexport PYTHONDONTWRITEBYTECODE
 # One worker per core, each a host of its own (tests/worker_support.py); what takes long begins first.
-ON_ALL_CORES := -n auto --dist loadfile --no-loadscope-reorder
+ON_ALL_CORES := -p tests.light_imports -n auto --dist loadfile --no-loadscope-reorder
 
 test: venv lint
 	$(PY) -m pytest $(ON_ALL_CORES)

@@ -39,7 +39,6 @@ TECHNIQUES = (
     "ours, nothing kept, nothing ahead",
     "ours, DGL's sampler",
     "ours, rows copied, means in the model",
-    "ours, no rows kept, float16 on the wire",
     "ours, DGL's loader",
 )
 

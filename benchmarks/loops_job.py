@@ -118,7 +118,7 @@ class Loops:
             rows = int(remote * self.data.features.shape[1] * 4 * float(name.split()[1].rstrip("%")) / 100)
         made = NeighbourLists(self.graph, lists, hops, graphbolt=name != "ours, DGL's sampler")
         book = self.graph.get_partition_book()
-        table = RowTable(self.data.features, book, rows, half="float16" in name)
+        table = RowTable(self.data.features, book, rows)
         return Pipeline(made, table, self.data.labels, 0 if "nothing ahead" in name else self.config.ahead)
 
 

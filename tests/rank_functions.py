@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -55,6 +57,13 @@ def own_group(rank: int, world_size: int) -> float:
 def add_one(rank: int, world_size: int, tensor: torch.Tensor) -> None:
     if rank == 1:
         tensor += 1
+
+
+def everything(rank: int, world_size: int, tensor: torch.Tensor) -> list[float]:
+    """What several of these do, in one start."""
+    add_one(rank, world_size, tensor)
+    speak(rank, world_size)
+    return all_reduced(rank, world_size)
 
 
 def fail(rank: int, world_size: int, how: str) -> Any:
@@ -200,8 +209,6 @@ def drawn_after_start_epoch(rank: int, world_size: int) -> list[float]:
 
 def share_that_is_right(rank: int, world_size: int) -> tuple[float, float]:
     """Of rank 0, 1 of 3 validation nodes is right, and it has no test node; of rank 1, 4 of 5."""
-    from types import SimpleNamespace
-
     from tutorial_lib.tasks.task import shares_right
 
     val, right = ([1, 1, 1, 0], [1, 0, 0, 1]) if rank == 0 else ([1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 1, 0])
@@ -232,3 +239,50 @@ def listening_sockets(rank: int, world_size: int) -> int:
     inodes = {os.readlink(f"/proc/self/fd/{fd.name}") for fd in os.scandir("/proc/self/fd") if os.path.exists(fd.path)}
     lines = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
     return sum(fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes for fields in lines)
+
+
+def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Path]) -> list[str]:
+    """On a machine of its own as far as it knows: what it says of each load.
+
+    Modes: ``none`` (no learned rows), ``damage`` (machine 1's rows are damaged between two loads) and ``slow`` (each
+    manifest takes half a second to write, and the checkpoints that it replaces must stay until it is there).
+    """
+    from checkpoint_support import SETTINGS, flip_bit, trained
+
+    from tutorial_lib.trainer import checkpoint, generations
+
+    os.environ.update(LOCAL_RANK="0", TUTORIAL_MACHINE=f"machine-{rank}")
+    folder, said = folders[rank], []
+    rows = None if mode == "none" else {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
+    write = generations.write_json
+
+    def save(count: int) -> None:
+        epochs = [{"epoch": k} for k in range(count)]
+        checkpoint.save(folder, *trained(steps=count), epochs, SETTINGS, embeddings=rows)
+
+    def load() -> None:
+        dist.barrier()
+        rows["users"].weight.zero_()
+        problems: list[str] = []
+        epochs = checkpoint.restore(folder, *trained(steps=0), embeddings=rows, say=problems.append)
+        said.append(" ".join([str(len(epochs)), str(rows["users"].weight[0, 0].item()), *problems]))
+
+    def write_slowly(path: Path, value: object) -> None:
+        time.sleep(0.5)
+        for k in (1, 2):
+            assert (folder / f"epoch-000{k}" / "model.safetensors").exists(), "gone before the new manifest"
+        write(path, value)
+
+    save(1)
+    if rows:
+        rows["users"].weight += 10
+    save(2)
+    if mode == "damage":
+        load()
+        if rank == 1:
+            flip_bit(folder / "epoch-0002" / "embeddings-machine-1.safetensors", -3)
+        load()
+    elif mode == "slow":
+        generations.write_json = write_slowly
+        save(3)
+    return said

@@ -69,6 +69,7 @@ def in_order(wanted: list[str], found: list[str]) -> None:
         at = found.index(name, at) + 1
 
 
+@pytest.mark.whole_run
 def test_the_walk_is_what_a_rank_does(called):
     main = called["main"]
     in_order([name for name in SETUP[2:] if "pipeline.py:of" not in name], main)
@@ -79,6 +80,7 @@ def test_the_walk_is_what_a_rank_does(called):
     in_order([f"tutorial_lib/{name}" for name in ends], main[begin:])
 
 
+@pytest.mark.whole_run
 def test_the_thread_draws_and_fetches_as_the_walk_says(called):
     thread = called["batches"]
     in_order(THREAD[1:], thread)

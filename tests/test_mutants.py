@@ -28,3 +28,8 @@ def test_mutants_are_python_and_drawn_with_the_seed():
         source = (ROOT / mutant.path).read_bytes()
         changed = source[: mutant.begin] + mutant.new.encode() + source[mutant.end :]
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)), mutant
+
+
+def test_what_may_survive_is_a_mutant_of_today():
+    for text in mutants.MAY_SURVIVE:
+        assert text in map(str, mutants.mutants_of(text.split(",")[0]))

@@ -60,6 +60,11 @@ def how_it_ended(exit_code: int) -> str:
     return f"killed by signal {-exit_code} ({signal_name(exit_code)}{full})"
 
 
+def as_a_shell_says(exit_code: int) -> int:
+    """The code of a process as it is, but 137 for one that SIGKILL (9) has ended: what a shell reports."""
+    return exit_code if exit_code >= 0 else 128 - exit_code
+
+
 def to_stderr(text: str) -> None:
     """One line that does not disturb what a program prints for others to read."""
     print(text, file=sys.stderr, flush=True)

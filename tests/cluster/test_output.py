@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tutorial_lib.cluster import output
-from tutorial_lib.cluster.output import LINES_PER_SECOND, OutputFiles
+from tutorial_lib.cluster import logs
+from tutorial_lib.cluster.logs import LINES_PER_SECOND, OutputFiles
 
 
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
     """The time, as ``OutputFiles`` sees it."""
     now = [1000.0]
-    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
     return now
 
 

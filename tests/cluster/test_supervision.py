@@ -17,11 +17,21 @@ import pytest
 from commands import wait_until
 from fault_support import remove_group
 
-from tutorial_lib.cluster import health, network
+from tutorial_lib.cluster import members as of_job
+from tutorial_lib.cluster import network
+from tutorial_lib.cluster.agent import ALIVE_SECONDS, LOOK_SECONDS, MOST_WAITING, Agent
 from tutorial_lib.cluster.agents import Progress
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
-from tutorial_lib.cluster.health import MachineHealth, disk_trouble
-from tutorial_lib.cluster.members import STARTED, Stack, collect, main_thread, members, stat_of
+from tutorial_lib.cluster.members import (
+    STARTED,
+    MachineHealth,
+    Stack,
+    collect,
+    disk_trouble,
+    main_thread,
+    members,
+    stat_of,
+)
 from tutorial_lib.cluster.network import SilentPeers, ipv4_of
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.shm import SHM, clean_leftovers, job_marker, sockets_of
@@ -159,7 +169,7 @@ wait_here()
 @pytest.fixture
 def server(tmp_path):
     """A process that takes itself for a DGL server of a job, and its machine's log folder."""
-    hook = str(Path(health.__file__).with_name("hook"))
+    hook = str(Path(of_job.__file__).with_name("hook"))
     environment = {**os.environ, "TUTORIAL_LOG_DIR": str(tmp_path), "DGL_ROLE": "server", "TUTORIAL_INDEX": "0"}
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD.format(hook=hook)], stdout=subprocess.PIPE, env=environment, start_new_session=True
@@ -268,6 +278,88 @@ def test_a_full_disk_is_named_with_its_device(tmp_path):
         assert disk_trouble(tmp_path) == f"no space left on {tmp_path} (small-disk, mounted on {tmp_path})"
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+class Line:
+    """The agent's end of its connection: what the coordinator says, and what it hears."""
+
+    def __init__(self, *commands: str) -> None:
+        self.commands, self.heard, self.waiting = list(commands), [], bytearray()
+
+    def take(self, _seconds: float) -> list[dict]:
+        return [{"do": command} for command in self.commands]
+
+    def put(self, message: dict) -> None:
+        self.heard.append(message)
+
+    def push(self, _seconds: float = 0.0) -> None:
+        pass
+
+
+@pytest.fixture
+def quiet_agent(tmp_path) -> Agent:
+    """One that has started nothing."""
+    machine = Machine("here", "127.0.0.1", interface="lo")
+    return Agent(JobPlan([machine], ["true"], "none.json", "", str(tmp_path), ".", 1), 0, Line())
+
+
+def test_an_agent_answers_the_question_for_stacks_alone(quiet_agent):
+    quiet_agent.link.commands = ["ping", "stacks", "ping"]
+    quiet_agent._read_commands()
+    assert quiet_agent.link.heard == [{"type": "stacks", "stacks": []}]
+    assert not quiet_agent.stopping
+
+
+def test_a_killed_sampler_whose_trainer_is_gone_is_told(quiet_agent, monkeypatch):
+    """An orphan comes to the agent, which has heard of several processes."""
+    for role, index, pid in (("sampler", 3, 77), ("sampler", 1, 78), ("trainer", 0, 79)):
+        note_member(quiet_agent.logs, pid, role, index, started=1)
+
+    def told(pid: int, status: int) -> list[tuple[str, int, int]]:
+        ended = [(pid, status, None), (0, 0, None)]
+        monkeypatch.setattr("tutorial_lib.cluster.agent.os.wait4", lambda *_: ended.pop(0))
+        quiet_agent.link.heard.clear()
+        quiet_agent._reap()
+        return [(message["role"], message["index"], message["code"]) for message in quiet_agent.link.heard]
+
+    assert told(77, signal.SIGKILL) == [("sampler", 3, -signal.SIGKILL)]
+    assert told(78, signal.SIGTERM) == told(79, signal.SIGKILL) == told(80, signal.SIGKILL) == []
+    quiet_agent.stopping = True
+    assert told(77, signal.SIGKILL) == []
+
+
+def test_servers_on_a_machine_where_nobody_else_listens(quiet_agent, monkeypatch):
+    port = quiet_agent.machine.port
+    for listening, heard in [(set(), []), ({port + 1}, []), ({port}, [{"type": "serving"}]), ({port}, [])]:
+        monkeypatch.setattr(network, "listening_ports", lambda listening=listening: listening)
+        quiet_agent.link.heard.clear()
+        quiet_agent._announce()
+        assert quiet_agent.link.heard == heard
+
+
+def test_an_agent_looks_often_at_what_is_soon_gone(quiet_agent, monkeypatch):
+    clock, looks = [quiet_agent.next_look], []
+    monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(quiet_agent.traffic, "look", lambda: looks.append("traffic"))
+    monkeypatch.setattr(quiet_agent.health, "look_at_memory", lambda: looks.append("memory"))
+    seen = []
+    for seconds in (0.0, 0.1, LOOK_SECONDS, ALIVE_SECONDS):
+        clock[0] += seconds
+        quiet_agent._look_around()
+        seen.append((len(looks), len(quiet_agent.link.heard)))
+    assert seen == [(2, 1), (2, 1), (4, 1), (6, 2)]
+    assert looks[:2] == ["traffic", "memory"]
+    assert {message["type"] for message in quiet_agent.link.heard} == {"alive"}
+
+
+def test_events_wait_in_their_files_for_a_coordinator_that_does_not_read(quiet_agent):
+    (quiet_agent.logs / "events-0.jsonl").write_text('{"kind": "joined"}\n')
+    quiet_agent.link.waiting = bytearray(MOST_WAITING + 1)
+    quiet_agent._forward_events()
+    assert quiet_agent.link.heard == []
+    quiet_agent.link.waiting = bytearray(MOST_WAITING)
+    quiet_agent._forward_events()
+    assert quiet_agent.link.heard == [{"type": "event", "event": {"kind": "joined"}}]
 
 
 DESCENDANTS = """

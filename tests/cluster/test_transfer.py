@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commands import wait_until
 
-from tutorial_lib.cluster import channel
+from tutorial_lib.cluster import channel, transfer
 from tutorial_lib.cluster.channel import Stopped, Watch
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import Machine
@@ -277,3 +278,21 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(source, tmp_path):
     with pytest.raises(JobError, match="'\\.\\./out' would lie outside of"):
         deliver(Here(), MACHINE, {"../out": source / "small"}, str(tmp_path / "target"), 20, Watch())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_few_files_are_open_while_they_are_compared_of_many_one_is(tmp_path, monkeypatch, most):
+    """So that a file that is replaced meanwhile comes whole, and a large workspace needs no thousand descriptors."""
+    monkeypatch.setattr(transfer, "MAX_OPEN", most)
+    files = {name: tmp_path / name for name in ("a", "b")}
+    for path in files.values():
+        path.write_text("x")
+    before, seen = len(os.listdir("/proc/self/fd")), []
+    answers = [[], {"received": 0}]
+    channel = SimpleNamespace(
+        send=lambda _table: seen.append(len(os.listdir("/proc/self/fd")) - before),
+        receive=lambda: answers.pop(0),
+        at_work=lambda: None,
+    )
+    assert transfer._send_files(channel, files) == 0
+    assert seen == [2 if most == 2 else 0]

@@ -43,6 +43,16 @@ WRONG = [
         lambda _s, _d, chosen: chosen | chosen.view(-1, 2).flip(1).flatten(),
         r"held-out mask of \d+ edges, from",
     ),
+    (
+        lesson_13.check_with_twins,  # only where there are few edges
+        lambda s, d, chosen: with_twins(s, d, chosen) if len(s) < 20 else chosen,
+        r"held-out mask of \d\d+ edges\n",
+    ),
+    (
+        lesson_13.check_with_twins,  # nothing is chosen
+        lambda s, d, chosen: with_twins(s, d, chosen) if chosen.any() else ~chosen,
+        r"expected  tensor \(12,\) torch.bool \[False",
+    ),
     (lesson_13.check_mean_reciprocal_rank, lambda *_: None, r"got       None\n  expected  0.75"),
     (
         lesson_13.check_mean_reciprocal_rank,

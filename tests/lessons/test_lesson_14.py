@@ -34,6 +34,22 @@ WRONG = [
     (lesson_14.check_machine_bytes, lambda *_: None, r"got       None\n  expected  \[772000, 772000\]"),
     (lesson_14.check_machine_bytes, lambda n, w, _o: [4 * c * w for c in n], "these are the rows alone"),
     (lesson_14.check_machine_bytes, lambda n, w, _o: [12 * c * w for c in n], "counts the steps of each row"),
+    (lesson_14.check_machine_bytes, lambda n, w, _o: [8 * c * w for c in n], "hint: a float32 has four bytes"),
+    (
+        lesson_14.check_merge_gradients,  # only where all ranks have rows
+        lambda i, g: ANSWERS.merge_gradients(i, g) if all(map(len, i)) else (i[0], g[0] * 2),
+        "their gradients",
+    ),
+    (
+        lesson_14.check_merge_gradients,  # only where each rank has one row
+        lambda i, g: ANSWERS.merge_gradients(i, g) if max(map(len, i)) == 1 else (torch.cat(i), torch.cat(g)),
+        "which rows change",
+    ),
+    (
+        lesson_14.check_vote,  # only in the small graph
+        lambda s, d, y, k, c: vote(s, d, y, k, c) if len(y) < 8 else torch.zeros_like(y),
+        "votes for the class",
+    ),
     (lesson_14.check_merge_gradients, lambda *_: None, "got       'NoneType'\n  expected  'tuple of 2'"),
     (lesson_14.check_merge_gradients, summed, r"\[8.0\]\n  expected .* \[4.0\]\n  hint: the sum"),
     (

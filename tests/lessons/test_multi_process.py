@@ -92,6 +92,7 @@ def test_a_step_of_two_ranks_is_that_of_one(small_dataset: Dataset, tmp_path: Pa
     assert torch.allclose(*weights, rtol=0, atol=1e-4)  # each rank on its own: 1e-2
 
 
+@pytest.mark.whole_run
 def test_spawned_ranks_train_too(small_dataset: Dataset) -> None:
     job = replace(job_of(2), epochs=1)
     results = spawn(train, 2, (Data.of(small_dataset), job), backend="gloo", timeout=120)

@@ -187,9 +187,11 @@ def run_nbval(pytester: pytest.Pytester, source: str, text: str) -> pytest.RunRe
     nbformat.write(new_notebook(cells=cells), pytester.path / "x.ipynb")
     plugin = f"import sys\nsys.path.insert(0, {str(ROOT / 'tests')!r})\npytest_plugins = ['nbval_support']"
     pytester.makeconftest(plugin)
-    return pytester.runpytest_subprocess("--nbval", "--nbval-current-env", timeout=60)
+    (pytester.path / "light_imports.py").write_text((ROOT / "tests" / "light_imports.py").read_text())
+    return pytester.runpytest_subprocess("-p", "light_imports", "--nbval", "--nbval-current-env", timeout=60)
 
 
+@pytest.mark.whole_run
 def test_dead_kernel_is_noticed_at_once(pytester: pytest.Pytester) -> None:
     result = run_nbval(pytester, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "")
     result.assert_outcomes(failed=2)
@@ -197,6 +199,7 @@ def test_dead_kernel_is_noticed_at_once(pytester: pytest.Pytester) -> None:
     assert result.duration < 30  # nbval alone: 2000
 
 
+@pytest.mark.whole_run
 def test_output_of_child_processes_is_compared(pytester: pytest.Pytester) -> None:
     # The kernel passes it on in a thread of its own, which on a busy computer comes after the end of the cell.
     source = "import subprocess, time\n_ = subprocess.run(['echo', 'from a child'])\ntime.sleep(1)"

@@ -276,6 +276,25 @@ def test_an_estimate_counts_what_a_graph_has():
         del both.edata["length"]
 
 
+def test_estimates_by_hand():
+    """Four parts of a ring of 1,000 nodes with 40,000 bytes of features; 600 MB are the libraries."""
+    ends = torch.arange(1000), torch.arange(1000).roll(1)
+    one_way, both = dgl.graph(ends), dgl.graph((torch.cat(ends), torch.cat(ends[::-1])))
+    for graph in (one_way, both):
+        graph.ndata["feat"] = torch.zeros(1000, 10)
+    expected = [
+        (one_way, "metis", True, 180_000 + 2 * 40_000),  # DGL's split, and the features twice
+        (one_way, "random", False, 160_000 + 41_500),  # ids, features, maps; a part: (1,750 * 72 + 40,000) / 4
+        (one_way, "multilevel", False, 160_000 + 56_000),  # clusters, of edges that come in both directions first
+        (both, "multilevel", False, 176_000 + 51_400),  # a part: (2,300 * 72 + 40,000) / 4
+        (both, "streaming", False, 176_000 + 56_800),
+    ]
+    for graph, method, by_dgl, more in expected:
+        assert estimate_peak(graph, 4, method, by_dgl=by_dgl) == 600_000_000 + more
+    both.edata["length"] = torch.zeros(2000)
+    assert estimate_peak(both, 4, "metis", by_dgl=True) == 600_000_000 + 360_000 + 2 * 48_000
+
+
 def test_auto_never_means_streaming(small_dataset):
     peaks = [estimate_peak(small_dataset.graph, 2, name, by_dgl=False) for name in ("multilevel", "streaming")]
     assert "streaming" not in PREFERENCE

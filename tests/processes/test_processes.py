@@ -60,14 +60,25 @@ def test_import_needs_no_dgl() -> None:
 # ---- results
 
 
+def lines_of(*ranks: int) -> list[str]:
+    """What ``speak`` writes, as it is shown."""
+    return [f"[rank {rank}] {kind} {rank}" for rank in ranks for kind in ("python", "error", "printf", "program")]
+
+
 @METHODS
-def test_results_in_rank_order_equal_all_reduce_and_nothing_left(start: Callable[..., Any]) -> None:
+def test_results_in_rank_order_equal_all_reduce_and_nothing_left(
+    start: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a tensor that all share and output of every kind, in one start: one of fresh interpreters takes long."""
     start(rf.thread_count, 1)  # whatever Python opens once
+    tensor = torch.zeros(4).share_memory_()
     before = open_things()
-    assert start(rf.all_reduced, 2, backend="gloo", timeout=LIMIT) == [[1.0, 3.0, 5.0]] * 2
+    assert start(rf.everything, 2, (tensor,), backend="gloo", timeout=LIMIT) == [[1.0, 3.0, 5.0]] * 2
     files, folder, ports = open_things()
     assert (files, ports) == (before[0], before[2])
     assert not [name for name in folder - before[1] if name.startswith(("tmp", "torch", "pymp"))]
+    assert tensor.tolist() == [1.0] * 4
+    assert capsys.readouterr().out.splitlines() == lines_of(0, 1)
 
 
 def test_arguments_arrive_and_the_order_is_that_of_the_ranks() -> None:
@@ -91,12 +102,6 @@ def test_environment_is_that_of_torchrun() -> None:
     first, second = fork(rf.environment, 2)
     assert (first["RANK"], second["RANK"], second["WORLD_SIZE"]) == ("0", "1", "2")
     assert first["MASTER_PORT"] == second["MASTER_PORT"] != "29500"
-
-
-def test_tensors_are_shared_with_spawned_ranks() -> None:
-    tensor = torch.zeros(4)
-    spawn(rf.add_one, 2, (tensor,), timeout=LIMIT)
-    assert tensor.tolist() == [1.0] * 4
 
 
 def test_threads_are_divided() -> None:
@@ -202,7 +207,7 @@ def test_what_cannot_be_pickled_is_named_before_a_process_starts(monkeypatch: py
 def test_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
     script = tmp_path / "no_guard.py"
     script.write_text(
-        "from tutorial_lib.processes import spawn\ndef f(rank, n):\n    return rank\nprint(spawn(f, 2))\n"
+        "from tutorial_lib.processes import spawn\ndef f(rank, n):\n    return rank\nprint(spawn(f, 1))\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=40, check=False)
     assert done.returncode == 1
@@ -222,18 +227,12 @@ def test_script_with_a_main_guard_works(tmp_path: Path) -> None:
 # ---- output
 
 
-@METHODS
-def test_output_of_every_kind_in_rank_order(start: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
-    start(rf.speak, 2, timeout=LIMIT)
-    kinds = ("python", "error", "printf", "program")
-    assert capsys.readouterr().out.splitlines() == [f"[rank {rank}] {kind} {rank}" for rank in (0, 1) for kind in kinds]
-
-
 def test_no_echo(capsys: pytest.CaptureFixture[str]) -> None:
     fork(rf.speak, 1, echo=False)
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.whole_run
 def test_in_jupyter() -> None:
     """Output appears in the cell that called; a cell's function is refused by spawn and accepted by fork."""
     import nbformat
@@ -249,12 +248,7 @@ def test_in_jupyter() -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
     texts = ["".join(o.get("text", "") or o["data"]["text/plain"] for o in cell.outputs) for cell in notebook.cells]
-    assert texts[0].splitlines()[:4] == [
-        "[rank 0] python 0",
-        "[rank 0] error 0",
-        "[rank 0] printf 0",
-        "[rank 0] program 0",
-    ]
+    assert texts[0].splitlines()[:4] == lines_of(0)
     assert texts[1] == "[[1.0, 3.0, 5.0], [1.0, 3.0, 5.0]]"
     assert texts[2] == "[rank 0] from a cell\n[rank 1] from a cell\n[0, 1]"
     assert texts[3].startswith("mine is defined in a notebook cell (module __main__)")

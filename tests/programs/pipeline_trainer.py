@@ -33,12 +33,12 @@ def logits_of(loader: BatchLoader | PipelineLoader, data: TrainData, model: torc
 
 
 def settings(graph: DistGraph) -> dict[str, Pipeline]:
-    """No memory for anything remote, a little, enough; both samplers; nothing ahead; half precision."""
+    """No memory for anything remote, a little, enough; both samplers; nothing ahead."""
     ndata, book = graph.ndata, graph.get_partition_book()
 
-    def made(budget: int, *, graphbolt: bool = True, depth: int = 2, half: bool = False) -> Pipeline:
+    def made(budget: int, *, graphbolt: bool = True, depth: int = 2) -> Pipeline:
         lists = run(lambda: NeighbourLists(graph, budget // 2, 3, graphbolt=graphbolt), "lists")
-        return Pipeline(lists, RowTable(ndata["feat"], book, budget // 2, half=half), ndata["label"], depth)
+        return Pipeline(lists, RowTable(ndata["feat"], book, budget // 2), ndata["label"], depth)
 
     return {
         "nothing kept": made(0),
@@ -46,7 +46,6 @@ def settings(graph: DistGraph) -> dict[str, Pipeline]:
         "all kept": made(100_000_000),
         "nothing kept, DGL's sampler": made(0, graphbolt=False),
         "all kept, DGL's sampler, nothing ahead": made(100_000_000, graphbolt=False, depth=0),
-        "half": made(300_000, half=True),
     }
 
 

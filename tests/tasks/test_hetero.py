@@ -23,8 +23,7 @@ from tutorial_lib.partition import dataset_description, load_partition_folder, p
 from tutorial_lib.tasks.evaluation import layerwise_inference
 from tutorial_lib.tasks.hetero import TASK, model_for
 from tutorial_lib.tasks.learned_rows import STD, learned_rows, single_embedding, typed_seed
-from tutorial_lib.tasks.shares import Whole
-from tutorial_lib.tasks.task import train_single
+from tutorial_lib.tasks.task import Whole, train_single
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import bytes_by_place
 from tutorial_lib.trainer.generations import read_checkpoint

@@ -66,11 +66,11 @@ def test_a_command_without_options_has_the_defaults_of_the_dataclasses():
 
 
 def test_each_option_arrives_in_its_field():
-    words = "--fanouts 3,-1 --batch-size 7 --half-wire --seed 5 --stall-timeout 0 --trainers 3 --resume"
+    words = "--fanouts 3,-1 --batch-size 7 --ahead 5 --seed 5 --stall-timeout 0 --trainers 3 --resume"
     words += " --checkpoint-every 4 --ip_config ip.txt --remote_python py --allow_public_addresses --max-memory 1GB"
     given = given_to("train", *words.split())
     config = given.make(TrainConfig, cache=0)
-    assert (config.fanouts, config.batch_size, config.half_wire, config.seed) == ((3, -1), 7, True, 5)
+    assert (config.fanouts, config.batch_size, config.ahead, config.seed) == ((3, -1), 7, 5, 5)
     assert (given.make(Continuation), given.make(DataSource).seed) == (Continuation(True, 4), 5)
     assert given.make(DataSource).max_memory == "1GB"
     layout = given.make(Layout, real=given.make(RealMachines))

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from checkpoint_support import SETTINGS, flip_bit, train, trained
+from rank_functions import saves_and_loads
 from safetensors.torch import load_file, save_file
 
 from tutorial_lib.cluster.coordinator import Coordinator
@@ -22,6 +23,7 @@ from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError
+from tutorial_lib.processes import fix_openmp, fork
 from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer import generations
 from tutorial_lib.trainer.checkpoint import Checkpoints, restore, save
@@ -195,37 +197,26 @@ def test_a_checkpoint_sets_no_attribute_but_those_that_were_saved():
     assert (optimizer._lr, optimizer.step) == (0.5, print)
 
 
-def run_ranks(tmp_path: Path, mode: str, *folders: Path) -> list[str]:
-    """Two ranks, on two machines as far as they know, each with its checkpoint folder; what they print."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "checkpoint_ranks.py"), str(k), mode, str(folder), str(tmp_path / "store")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for k, folder in enumerate(folders)
-    ]
-    ended = [rank.communicate(timeout=60) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], ended[0][1] + ended[1][1]
-    return [printed for printed, _ in ended]
+def run_ranks(mode: str, *folders: Path) -> list[list[str]]:
+    """Two ranks, on two machines as far as they know, each with its checkpoint folder; what they say of each load."""
+    return fork(fix_openmp(saves_and_loads), 2, (mode, folders), backend="gloo", threads=1, timeout=60)
 
 
 def test_damage_that_only_another_machine_sees_sends_all_ranks_back(tmp_path):
     """Each machine has a folder of its own; a bit of machine 1's rows is flipped, and rank 0 cannot see that file."""
     folders = [tmp_path / f"machine-{k}" for k in (0, 1)]
-    first, second = run_ranks(tmp_path, "damage", *folders)
+    first, second = run_ranks("damage", *folders)
     assert not (folders[0] / "epoch-0002" / "embeddings-machine-1.safetensors").exists()
     assert not (folders[1] / "manifest.json").exists()
     rows = folders[1] / "epoch-0002" / "embeddings-machine-1.safetensors"
     damage = f"damaged checkpoint: {rows} has other content than when it was written (checksum)"
-    assert first.splitlines() == ["2 10.0", f"1 0.0 {damage}"]
-    assert second.splitlines() == ["2 11.0", "1 1.0"]
+    assert first == ["2 10.0", f"1 0.0 {damage}"]
+    assert second == ["2 11.0", "1 1.0"]
 
 
 def test_a_machine_without_rows_and_without_a_shared_folder_has_nothing_to_keep(tmp_path):
     folders = [tmp_path / f"machine-{k}" for k in (0, 1)]
-    run_ranks(tmp_path, "none", *folders)
+    run_ranks("none", *folders)
     assert len(read_checkpoint(folders[0]).epochs) == 2
     assert not folders[1].exists()
 
@@ -233,7 +224,7 @@ def test_a_machine_without_rows_and_without_a_shared_folder_has_nothing_to_keep(
 def test_no_rank_removes_a_checkpoint_before_the_new_manifest(tmp_path):
     """Rank 0 takes half a second to write each manifest; the first trainer of another machine removes, too."""
     shared = tmp_path / "shared"
-    run_ranks(tmp_path, "slow", shared, shared)
+    run_ranks("slow", shared, shared)
     assert {path.name for path in shared.glob("epoch-*")} == {"epoch-0002", "epoch-0003"}
 
 

@@ -18,7 +18,7 @@ import torch
 from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
-from tutorial_lib.batches.service import answers_to, ask, in_edges_of_part, lists_of, ranges
+from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, lists_of, ranges
 
 ASKED_AT_ONCE = 8192  # nodes
 PIECE = 8 * 2**20  # edges converted at a time
@@ -56,7 +56,7 @@ class NeighbourLists:
     def __init__(self, graph: Any, budget: int, hops: int, *, graphbolt: bool = True) -> None:
         self.graphbolt, self.book = graphbolt, graph.get_partition_book()
         n = graph.num_nodes()
-        self.dtype = torch.int32 if n < 2**31 else torch.int64
+        self.dtype = id_type(n)
         own = self.book.partid2nids(self.book.partid)
         begin = int(own[0]) if len(own) else 0
         indptr, indices, ids = in_edges_of_part(graph.local_partition, len(own))
@@ -76,7 +76,7 @@ class NeighbourLists:
 
             self.seed, self._graph = gb.seed, gb.fused_csc_sampling_graph(self.indptr, self.sources)
         else:
-            wide = torch.int32 if len(self.sources) < 2**31 and self.dtype == torch.int32 else torch.int64
+            wide = id_type(max(n, len(self.sources)))
             parts = (self.indptr.to(wide), self.sources.to(wide), torch.empty(0, dtype=wide))
             self.seed, self._graph = dgl.seed, dgl.graph(("csc", parts), num_nodes=n)
 

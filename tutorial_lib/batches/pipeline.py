@@ -40,21 +40,18 @@ class Pipeline:
     depth: int = 2
 
     @classmethod
-    def of(
-        cls, graph: Any, features: Any, labels: Any, *, budget: int, hops: int, depth: int = 2, half: bool = False
-    ) -> Pipeline:
+    def of(cls, graph: Any, features: Any, labels: Any, *, budget: int, hops: int, depth: int = 2) -> Pipeline:
         """Take over the lists of remote nodes and make room for their rows.
 
         Args:
             graph: homogeneous ``DistGraph`` of a running job, whose servers were started by ``serve_if_server``.
             features, labels: ``DistTensor``s of its nodes.
             budget: bytes for what comes from other machines; lists get at most half of them.
-            half: rows cross the wire as float16.
         """
 
         def make() -> Pipeline:
             lists = NeighbourLists(graph, budget // 2, hops, graphbolt=graphbolt_problem() is None)
-            table = RowTable(features, graph.get_partition_book(), budget - lists.remote_bytes, half=half)
+            table = RowTable(features, graph.get_partition_book(), budget - lists.remote_bytes)
             return cls(lists, table, labels, depth)
 
         return run(make, "lists of neighbours")

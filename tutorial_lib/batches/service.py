@@ -1,4 +1,4 @@
-"""What DGL's servers answer besides their own requests: lists of neighbours, and rows in half precision.
+"""What DGL's servers answer besides their own requests: lists of neighbours.
 
 Every server of a job must have imported this module before it serves (``session.serve_if_server`` does).
 """
@@ -71,7 +71,7 @@ def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         int64 (K,) number of neighbours of each of the K nodes; int64 ids of all of them, in the order of ``ids``.
     """
-    asked, chosen = ask(book, ids, PartRequest)
+    asked, chosen = ask(book, ids, ListsRequest)
     answers = list(zip(chosen, answers_to(asked, "lists of neighbours"), strict=True))
     counts = torch.zeros(len(ids), dtype=torch.int64)
     for positions, answer in answers:
@@ -79,7 +79,7 @@ def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
     begin = torch.cumsum(counts, 0) - counts
     found = torch.empty(int(counts.sum()), dtype=torch.int64)
     for positions, answer in answers:
-        found[ranges(begin[positions], counts[positions])] = answer.values.long()
+        found[ranges(begin[positions], counts[positions])] = answer.sources.long()
     return counts, found
 
 
@@ -89,51 +89,43 @@ def ranges(begin: Tensor, count: Tensor) -> Tensor:
     return torch.arange(int(count.sum())) + torch.repeat_interleave(begin - before, count)
 
 
-def half_rows(tensor: Any, book: Any, ids: Tensor) -> Tensor:
-    """Rows of a ``DistTensor`` of nodes that other machines hold, sent in float16, in the tensor's own type."""
-    rows = torch.empty((len(ids), *tensor.shape[1:]), dtype=tensor.dtype)
-    asked, chosen = ask(book, ids, lambda own: PartRequest(own, tensor._name))
-    for positions, answer in zip(chosen, answers_to(asked, "rows"), strict=True):
-        rows[positions] = answer.values.to(tensor.dtype)
-    return rows
+def id_type(largest: int) -> torch.dtype:
+    """The smaller type of node ids, int32 or int64, that holds this number."""
+    return torch.int32 if largest <= torch.iinfo(torch.int32).max else torch.int64
 
 
-class PartRequest(rpc.Request):
-    """Asks a machine about nodes of its part: for rows of a tensor in float16; without one, for their in-neighbours."""
+class ListsRequest(rpc.Request):
+    """Asks a machine for the in-neighbours of nodes of its part."""
 
-    def __init__(self, ids: Tensor, tensor: str = "") -> None:
-        self.ids, self.tensor = ids, tensor
+    def __init__(self, ids: Tensor) -> None:
+        self.ids = ids
 
-    def __getstate__(self) -> Any:
-        return self.ids, self.tensor
+    def __getstate__(self) -> Tensor:
+        return self.ids
 
-    def __setstate__(self, state: Any) -> None:
-        self.ids, self.tensor = state
+    __setstate__ = __init__
 
-    def process_request(self, server_state: Any) -> PartResponse:
+    def process_request(self, server_state: Any) -> ListsResponse:
         """Runs in the server."""
         book = server_state.partition_book
         local = book.nid2localnid(self.ids, book.partid)
-        if self.tensor:
-            return PartResponse(server_state.kv_store.data_store[self.tensor][local].half())
         indptr, indices, ids = in_edges_of_part(server_state.graph, len(book.partid2nids(book.partid)))
         begin, counts = indptr[local].long(), (indptr[local + 1] - indptr[local]).long()
         sources = ids[indices[ranges(begin, counts)].long()]
-        small = not len(ids) or int(ids.max()) < 2**31
-        return PartResponse(sources.int() if small else sources, counts.int())
+        return ListsResponse(sources.to(id_type(len(ids) and int(ids.max()))), counts.int())
 
 
-class PartResponse(rpc.Response):
-    """The rows; or all neighbours, and how many each node has."""
+class ListsResponse(rpc.Response):
+    """All neighbours, and how many each node has."""
 
-    def __init__(self, values: Tensor, counts: Tensor | None = None) -> None:
-        self.values, self.counts = values, counts
+    def __init__(self, sources: Tensor, counts: Tensor) -> None:
+        self.sources, self.counts = sources, counts
 
     def __getstate__(self) -> Any:
-        return self.values, self.counts
+        return self.sources, self.counts
 
     def __setstate__(self, state: Any) -> None:
-        self.values, self.counts = state
+        self.sources, self.counts = state
 
 
-rpc.register_service(SERVICE, PartRequest, PartResponse)
+rpc.register_service(SERVICE, ListsRequest, ListsResponse)

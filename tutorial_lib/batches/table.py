@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.batches.service import half_rows
-
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x1, 0x2, 0x10, 0x20, 0x4000
 PROT_READ, PROT_WRITE = 0x1, 0x2
+NO_FILE, MAP_FAILED = -1, ctypes.c_void_p(-1).value
 ABSENT = -1
 
 
@@ -35,16 +34,14 @@ class RowTable:
         tensor: (N, ...) ``DistTensor`` of nodes, features for example.
         book: partition book of the graph.
         budget: bytes for remote rows.
-        half: remote rows cross the wire as float16 (values are rounded; own rows are not).
 
     Attributes:
         shape, dtype: those of the tensor.
         used, asked, hits: remote rows that are kept; that were asked for; that were there.
     """
 
-    def __init__(self, tensor: Any, book: Any, budget: int, *, half: bool = False) -> None:
-        self.tensor, self.book, self.half = tensor, book, half
-        self.shape, self.dtype = tensor.shape, tensor.dtype
+    def __init__(self, tensor: Any, book: Any, budget: int) -> None:
+        self.tensor, self.shape, self.dtype = tensor, tensor.shape, tensor.dtype
         own = tensor.local_partition
         ids = book.partid2nids(book.partid)
         self.row_bytes = own[:1].numel() * own.element_size() if len(own) else 0
@@ -90,7 +87,7 @@ class RowTable:
     def _pull(self, ids: Tensor) -> None:
         """Fetch rows; the first of them stay, as far as there is room."""
         ids = ids.long()
-        found = half_rows(self.tensor, self.book, ids) if self.half else self.tensor[ids]  # asks all machines at once
+        found = self.tensor[ids]  # asks all machines at once
         room = min(len(ids), self.capacity - self.used)
         for begin, part in ((self.used, slice(room)), (self.capacity, slice(room, None))):
             begin += self.first
@@ -126,17 +123,16 @@ def _mapped(own: Tensor, more: int, path: Path, offset: int) -> tuple[Tensor, in
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    failed = ctypes.c_void_p(-1).value
     free = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
-    address = libc.mmap(None, total, PROT_READ | PROT_WRITE, free, -1, 0)
-    if address == failed:
+    address = libc.mmap(None, total, PROT_READ | PROT_WRITE, free, NO_FILE, 0)
+    if address == MAP_FAILED:
         raise MemoryError(f"no room for {total} bytes in the address space: {ctypes.get_errno()}")
     buffer = (ctypes.c_char * total).from_address(address)
     # Every view of the tensor holds the buffer. Not at the end of the process, when a thread may still be reading: the
     # kernel does it then.
     weakref.finalize(buffer, libc.munmap, address, total).atexit = False
     with path.open("rb") as file:
-        if libc.mmap(address, pages, PROT_READ, MAP_SHARED | MAP_FIXED, file.fileno(), offset) == failed:
+        if libc.mmap(address, pages, PROT_READ, MAP_SHARED | MAP_FIXED, file.fileno(), offset) == MAP_FAILED:
             raise OSError(ctypes.get_errno(), f"cannot map {path}")
     return torch.frombuffer(buffer, dtype=own.dtype).view(first + more, *own.shape[1:]), first
 

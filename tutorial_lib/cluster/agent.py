@@ -30,12 +30,10 @@ import psutil
 
 from tutorial_lib.cluster import network
 from tutorial_lib.cluster.channel import POLL_SECONDS, Channel
-from tutorial_lib.cluster.health import MachineHealth, disk_trouble
-from tutorial_lib.cluster.logs import WORKERS, EventFiles, log_name, tail, who_failed
+from tutorial_lib.cluster.logs import WORKERS, EventFiles, OutputFiles, log_name, tail, who_failed
 from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
-from tutorial_lib.cluster.members import collect, members
+from tutorial_lib.cluster.members import MachineHealth, collect, disk_trouble, members
 from tutorial_lib.cluster.namespaces import die_with_parent
-from tutorial_lib.cluster.output import OutputFiles
 from tutorial_lib.cluster.plan import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_argv, trainer_env
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments, sockets_of
 
@@ -249,8 +247,8 @@ def end_descendants(reap: Callable[[], object]) -> None:
 def main() -> None:
     """``python -m tutorial_lib.cluster.agent INDEX``, with the plan as the first line of standard input."""
     # Orphans (the samplers of a killed trainer) become our children, so that we can end them.
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     link = Channel(0, 1, PLAN_SECONDS)
     try:
         plan = JobPlan.from_json(link.receive())

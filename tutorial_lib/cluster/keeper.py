@@ -47,6 +47,11 @@ class Keeper:
     def run(self) -> None:
         """Set up, say so on standard output, and serve to the end."""
         with contextlib.ExitStack() as stack:
+            if self._session is not None:
+                with contextlib.suppress(OSError):  # it has ended already: then nothing tells of the logout
+                    session = os.pidfd_open(self._session)
+                    stack.callback(os.close, session)
+                    self.selector.register(session, selectors.EVENT_READ)
             listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             try:
                 listener.bind(socket_name(self.name))
@@ -60,11 +65,6 @@ class Keeper:
             listener.listen()
             self.selector.register(listener, selectors.EVENT_READ)
             self.selector.register(self.cluster.life_line(), selectors.EVENT_READ)
-            if self._session is not None:
-                with contextlib.suppress(OSError):  # it has ended already: then nothing tells of the logout
-                    session = os.pidfd_open(self._session)
-                    stack.callback(os.close, session)
-                    self.selector.register(session, selectors.EVENT_READ)
             print(json.dumps(asdict(self.describe())), flush=True)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             while not self.stopping and time.time() < self.ends:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ FOLDER = "checkpoint"
 NEWEST, BEFORE = "manifest.json", "manifest-previous.json"
 ARRIVED = ".arrived-"
 # Exactly the names that ``checkpoint.save`` and ``export_weights`` give; of a machine's embeddings, its host name.
-_GENERATION = re.compile(r"epoch-(\d+)")
+_GENERATION = re.compile(r"epoch-(\d{4,})")
 _IN_GENERATION = re.compile(r"(model|optimizer|embeddings-[^/]+)\.safetensors")
 
 
@@ -82,11 +82,16 @@ def take_over(run: Path, *, last: bool = False) -> bool:
     needed = {manifest.folder for manifest in (chosen if complete else [*chosen, *came])}
     for manifest in came if complete else ():
         manifest.path.unlink(missing_ok=True)
+    remove_checkpoints(folder, needed, None if last else newest)
+    return complete
+
+
+def remove_checkpoints(folder: Path, keep: Container[str], before: int | None = None) -> None:
+    """Remove every checkpoint but those named ``keep``, or only those of fewer epochs; several machines may at once."""
     for path in folder.glob("epoch-*"):
         found = _GENERATION.fullmatch(path.name)
-        if found and path.name not in needed and (last or int(found[1]) < newest):
+        if found and path.name not in keep and (before is None or int(found[1]) < before):
             remove_checkpoint(path)
-    return complete
 
 
 def remove_checkpoint(path: Path) -> None:

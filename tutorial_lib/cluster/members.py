@@ -1,4 +1,4 @@
-"""The processes of a job on a machine: who they are, and where each stands (its Python stacks, and that in one line).
+"""The processes of a job on a machine: who they are, how they do, and where each stands (its stacks, that in one line).
 
 `hook/sitecustomize.py` has each process make a file ``.processes/ROLE-INDEX-PID-PARENT-STARTED``, and write its stacks
 there when signal 63 arrives. The signal is answered in C, so also by a process that waits in a collective or for a DGL
@@ -7,20 +7,31 @@ server.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import errno
+import functools
+import math
 import os
 import re
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
+
+from tutorial_lib.cluster.logs import WORKERS
 from tutorial_lib.files import wait_until_written
 
 DUMP_SIGNAL = signal.SIGRTMAX - 1
 DUMP_SECONDS = 3.0
 FOLDER = ".processes"
-STARTED = 19  # place of the start time in ``stat_of``
+FLAGS, STARTED, ENDING = 6, 19, 4  # places in ``stat_of``, and PF_EXITING among the flags
+MEMORY_LOOKS = 40  # a kill that was counted before the last ten seconds of a process was not its own
+ZOMBIE_SECONDS = 1.0  # a parent that ends its samplers on purpose collects them within this time
 MOST_TEXT = 1 << 18  # characters of one process's stacks
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|^<|tutorial_lib/cluster/hook")
@@ -133,3 +144,127 @@ def _text(dump: Path) -> str:
 def report(stacks: Sequence[tuple[str, Stack]]) -> str:
     """The whole text: (machine name, stack) pairs, each with its heading."""
     return "\n".join(f"=== {m}, {s.role} {s.index}, pid {s.pid}: {s.where()}\n{s.text}" for m, s in stacks)
+
+
+class MachineHealth:
+    """What an agent notices about its machine, whose log folder is ``folder``: signs of life, deaths, memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._before = 0.0, 0
+        self._dead_since: dict[int, float] = {}
+        self._kills: dict[Member, collections.deque[tuple[Path, int]]] = {}
+
+    def signs_of_life(self) -> dict[str, Any]:
+        """Since the last call: ``cpu``, seconds of computing by the job's processes, and ``wrote``, bytes of logs."""
+        cpu, size = 0.0, 0
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                cpu += sum(process.cpu_times()[:2])  # in user space, and in the kernel
+        for path in set(self.folder.glob("*.log")) - {self.folder / "agent.log"}:
+            with contextlib.suppress(OSError):  # somebody has just removed it
+                size += path.stat().st_size
+        before, self._before = self._before, (cpu, size)
+        # With a process that has ended, its seconds are gone.
+        return {"cpu": max(0.0, cpu - before[0]), "wrote": size - before[1]}
+
+    def dead_workers(self) -> list[tuple[Member, int]]:
+        """Samplers that ended badly while their trainer lives on (and would wait for them for ever): (who, code)."""
+        dead, now = [], time.monotonic()
+        for member in members(self.folder):
+            fields = member.stat() if member.role in WORKERS else None
+            if fields and fields[0] == "Z" and int(fields[1]) == member.parent:
+                code = os.waitstatus_to_exitcode(int(fields[-1]))  # exit_code is the last field
+                since = self._dead_since.setdefault(member.pid, now)
+                if code not in (0, -signal.SIGTERM) and now - since > ZOMBIE_SECONDS:
+                    self._dead_since[member.pid] = math.inf  # told once
+                    dead.append((member, code))
+        return dead
+
+    def look_at_memory(self) -> None:
+        """Note for each process its control group and that group's count of kills; once it is dead nobody can tell.
+
+        Call it four times a second.
+        """
+        for member in members(self.folder):
+            counter, fields = _kill_counter_of(member.pid), member.stat()
+            # Of a process that is ending, version 1 says that it is in the topmost group.
+            if counter is not None and fields and not int(fields[FLAGS]) & ENDING:
+                looks = self._kills.setdefault(member, collections.deque(maxlen=MEMORY_LOOKS))
+                looks.append((counter, _kills(counter)))
+
+    def out_of_memory(self, role: str, index: int, code: int | None) -> bool:
+        """Whether the kernel has ended a process of its control group for want of memory when this one was killed."""
+        if code not in (-signal.SIGKILL, 128 + signal.SIGKILL):  # the latter from a shell
+            return False
+        for member, looks in self._kills.items():
+            fields = member.stat()
+            if (member.role, member.index) == (role, index) and (not fields or fields[0] in ("Z", "X")):
+                counter = looks[-1][0]
+                if _kills(counter) > next(count for path, count in looks if path == counter):
+                    return True
+        return False
+
+
+@functools.cache
+def _memory_groups() -> tuple[str, str, Path] | None:
+    """(controller in /proc/PID/cgroup, group at the mount point, mount point); version 1's memory, else version 2."""
+    found: dict[str, tuple[str, str, Path]] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            fields = line.split()
+            kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
+            if kind == "cgroup2" or (kind == "cgroup" and "memory" in options):
+                found.setdefault(kind, ("" if kind == "cgroup2" else "memory", fields[3], Path(fields[4])))
+    return found.get("cgroup") or found.get("cgroup2")
+
+
+def _kill_counter_of(pid: int) -> Path | None:
+    """The file that counts how many processes of a living process's own control group the kernel has ended.
+
+    None where the kernel or the container hides it. The counter of the whole computer would also count what happens to
+    other people's processes. In version 2 a group may leave memory to the one above it; then that one's file.
+    """
+    controller, root, mount = _memory_groups() or ("none", "", Path())
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a group that this container does not show
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _number, names, group = line.split(":", 2)
+            if controller in names.split(","):
+                place = mount / Path(group).relative_to(root)
+                while place.is_relative_to(mount):
+                    for name in ("memory.oom_control", "memory.events.local", "memory.events"):
+                        if (place / name).exists():
+                            return place / name
+                    place = place.parent
+    return None
+
+
+def _kills(counter: Path) -> int:
+    """The count now; 0 when the group is gone."""
+    with contextlib.suppress(OSError):
+        match = re.search(r"^oom_kill (\d+)", counter.read_text(), flags=re.MULTILINE)
+        return int(match[1]) if match else 0
+    return 0
+
+
+def disk_trouble(folder: Path) -> str | None:
+    """What is wrong with the place that a machine's logs and events are written to (its log folder), or None.
+
+    It tries to write: a file system may say that there is room where a quota does not let us have it.
+    """
+    try:
+        if missing := [path for path in [folder, *folder.parents] if not path.exists()]:
+            return f"run folder {missing[-1]} has vanished (removed or unmounted while the job ran)"
+        probe = folder / ".probe"
+        try:
+            probe.write_bytes(bytes(os.statvfs(folder).f_frsize))
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            why = "no space left on" if error.errno == errno.ENOSPC else "the disk quota is used up on"
+            parts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
+            mount = max(parts, key=lambda part: len(part.mountpoint), default=None)
+            return f"{why} {folder}" + (f" ({mount.device}, mounted on {mount.mountpoint})" if mount else "")
+        return f"cannot write to run folder {folder}: {error.strerror}"
+    return None

@@ -21,10 +21,15 @@ SILENCE_SECONDS = 25.0  # a cable pulled for 5 s is survived by TCP; the report 
 INET_DIAG_INFO = 2  # number of the extension with a connection's counters
 
 
+def ipv4_addresses() -> dict[str, list[str]]:
+    """IPv4 addresses by interface. DGL (``local_ip4_addr_list``) sees the first one of each only."""
+    found = {name: [e.address for e in es if e.family == socket.AF_INET] for name, es in psutil.net_if_addrs().items()}
+    return {name: addresses for name, addresses in found.items() if addresses}
+
+
 def interface_of(address: str) -> str:
     """Name of the network interface of this machine that has an IPv4 address."""
-    found = psutil.net_if_addrs().items()
-    known = {entry.address: name for name, all_ in found for entry in all_ if entry.family == socket.AF_INET}
+    known = {address: name for name, addresses in ipv4_addresses().items() for address in addresses}
     if address in known:
         return known[address]
     has = ", ".join(sorted(known))

@@ -24,6 +24,7 @@ import psutil
 
 import tutorial_lib
 from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Check, Finding, verdict
+from tutorial_lib.cluster.network import ipv4_addresses
 from tutorial_lib.cluster.plan import JobPlan, trainer_env
 from tutorial_lib.cluster.preflight_parts import part_findings, shm_bytes_needed
 from tutorial_lib.cluster.shm import SHM, Leftovers, clean_leftovers, leftovers
@@ -38,12 +39,15 @@ FILES_AT_REST, FILES_PER_PEER = 256, 8  # seen: 20 and 5; samplers hand over ten
 def environment() -> dict[str, str]:
     """Versions on this machine, without importing what they are versions of; of tutorial_lib, its text counts."""
     found = {"host": platform.node(), "executable": sys.executable, "python": platform.python_version()}
-    for name in ("torch", "dgl"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
+    found |= {name: version_of(name) or "not installed" for name in ("torch", "dgl")}
     return {**found, "tutorial_lib": f"{tutorial_lib.__version__} (text {package_digest()})"}
+
+
+def version_of(package: str) -> str | None:
+    """As it is installed, without importing it; None where it is not."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
 
 
 def package_digest(folder: Path | None = None) -> str:
@@ -53,12 +57,6 @@ def package_digest(folder: Path | None = None) -> str:
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def ipv4_addresses() -> dict[str, list[str]]:
-    """IPv4 addresses by interface. DGL (``local_ip4_addr_list``) sees the first one of each only."""
-    found = {name: [e.address for e in es if e.family == socket.AF_INET] for name, es in psutil.net_if_addrs().items()}
-    return {name: addresses for name, addresses in found.items() if addresses}
 
 
 def address_findings_here(plan: JobPlan, index: int) -> Iterator[Finding]:

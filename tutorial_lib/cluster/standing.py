@@ -164,11 +164,8 @@ class StandingCluster(EmulatedCluster):
     private_shm = False  # outlives a job, so what a killed server has left there is removed
 
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None, *, job: bool = True) -> None:
-        line = Line(name)
-        try:
+        with contextlib.closing(Line(name)) as line:
             running = len(line.describe().machines)
-        finally:
-            line.close()
         if count is not None and not 1 <= count <= running:
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
         super().__init__(running)
@@ -238,8 +235,8 @@ def start(
         **{"ssh": ssh, "session": _session()},
     }
     if name in names():
-        found = (line := Line(name)).describe()
-        line.close()
+        with contextlib.closing(Line(name)) as line:
+            found = line.describe()
         raise InputError(
             f"machines named {name!r} are running: {len(found.machines)}, started by {found.user} at "
             f"{time.strftime('%H:%M', time.localtime(found.started))} (process {found.pid})",
@@ -273,9 +270,8 @@ def start(
 
 def stop(name: str = DEFAULT_NAME) -> None:
     """Switch machines off; everything that runs on them is killed. Raises InputError when there are none."""
-    line = Line(name)
-    line.ask("stop")
-    line.close()
+    with contextlib.closing(Line(name)) as line:
+        line.ask("stop")
     for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
         if name not in names():  # the keeper closes its socket last
             return

@@ -55,10 +55,6 @@ class Reporter:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._spinner = Spinner("dots")
 
-    def expect(self, epochs: int) -> None:
-        """The run that begins has so many epochs."""
-        self.epochs = epochs
-
     def say(self, text: str, waiting: str = "") -> None:
         """A line for a person; ``waiting``: what comes next."""
         self.wait_for(waiting or text)

@@ -59,7 +59,7 @@ def run_distributed(
         InputError: found before anything was started. JobFailed: with the first cause.
     """
     reporter, out = reporter or Reporter(), out.absolute()
-    reporter.expect(config.epochs)
+    reporter.epochs = config.epochs
     layout.check_device()
     cluster = layout.cluster()
     if isinstance(source, Partition):
@@ -156,7 +156,7 @@ def run_single(
         InputError: found before training. JobError: the loss is not a finite number.
     """
     reporter = reporter or Reporter()
-    reporter.expect(config.epochs)
+    reporter.epochs = config.epochs
     place = settle(device)
     dataset = _load(source, config, reporter)
     start = time.time()  # like a distributed run: from the data in memory to the result

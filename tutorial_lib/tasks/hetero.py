@@ -17,7 +17,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.models.rgcn import RGCN
 from tutorial_lib.tasks.learned_rows import learned_rows
 from tutorial_lib.tasks.node import NodeClassification, NodeTask, TrainData, node_task
-from tutorial_lib.tasks.shares import Share
+from tutorial_lib.tasks.task import Share
 from tutorial_lib.trainer.config import TrainConfig
 
 

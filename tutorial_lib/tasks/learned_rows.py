@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.partition import Partition
-from tutorial_lib.tasks.shares import Share
+from tutorial_lib.tasks.task import Share
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.generations import read_checkpoint
 from tutorial_lib.trainer.seeding import derived_seed, seed_of

@@ -29,8 +29,7 @@ from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.tasks.evaluation import layerwise_inference
 from tutorial_lib.tasks.link_scores import HITS_AT, Probe, fit_probe, is_no_end, pair_loss, rank_sums, ranks_among, unit
-from tutorial_lib.tasks.shares import RankShare, Share
-from tutorial_lib.tasks.task import ROWS, TaskSpec, shares_right
+from tutorial_lib.tasks.task import ROWS, RankShare, Share, TaskSpec, shares_right
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Pulse
 from tutorial_lib.trainer.exchange import accuracy, broadcast, gather_by_number, sum_over_ranks

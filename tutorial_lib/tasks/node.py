@@ -13,8 +13,7 @@ from tutorial_lib.batches.nodes import Batch, BatchLoader
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.tasks.evaluation import layerwise_inference, layerwise_over_part
-from tutorial_lib.tasks.shares import Share
-from tutorial_lib.tasks.task import TaskSpec, class_scores
+from tutorial_lib.tasks.task import Share, TaskSpec, class_scores
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Pulse
 from tutorial_lib.trainer.loop import Task, TrainResult
@@ -101,8 +100,8 @@ def pipeline_for(graph: Any, features: Any, labels: Any, config: TrainConfig) ->
         return None
     if getattr(graph, "local_partition", None) is None:
         return None
-    options = {"budget": config.cache, "hops": len(config.fanouts), "depth": config.ahead, "half": config.half_wire}
-    return Pipeline.of(graph, features, labels, **options)
+    hops = len(config.fanouts)
+    return Pipeline.of(graph, features, labels, budget=config.cache, hops=hops, depth=config.ahead)
 
 
 class NodeClassification(TaskSpec):

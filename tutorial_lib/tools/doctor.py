@@ -25,7 +25,7 @@ from tutorial_lib.cluster.emulated import MASTER_PORT
 from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Check, Finding, Findings, made, report, verdict
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import address_findings, examine_cluster
-from tutorial_lib.cluster.preflight_checks import open_files, port_findings, segment_findings, shared_memory
+from tutorial_lib.cluster.preflight_checks import open_files, port_findings, segment_findings, shared_memory, version_of
 from tutorial_lib.cluster.spec import Machine, read_ip_config
 from tutorial_lib.compat.stack import built_for
 from tutorial_lib.errors import InputError
@@ -54,13 +54,6 @@ SHM_HERE = "matters for lesson 02 and --machines 1, emulated machines have their
 EMULATED_SECONDS, SSH_SECONDS = 30.0, 60.0
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _folder(name: str) -> Path:
     """Where a package is installed, without importing it; one that does not exist if it is not."""
     try:
@@ -71,7 +64,7 @@ def _folder(name: str) -> Path:
 
 def _torch() -> str | None:
     """Version of torch without its build (+cpu); None where it is not installed."""
-    version = _version("torch")
+    version = version_of("torch")
     return version and version.split("+")[0]
 
 
@@ -88,7 +81,7 @@ def python() -> Finding:
 
 def packages() -> Iterator[Finding]:
     """The versions that ``import dgl`` itself depends on, and which of the tested stacks this is, by its torch."""
-    torch, numpy = _torch(), _version("numpy")
+    torch, numpy = _torch(), version_of("numpy")
     known = next((known for known in STACKS if f"{torch}.".startswith(f"{known}.")), None)
     of_no_stack = {  # what is known to fail then; the rest may work
         "torch": (_numbers(torch) < LEAST_TORCH, "DGL 2.1.0 is for torch 2."),
@@ -96,7 +89,7 @@ def packages() -> Iterator[Finding]:
         "numpy": (_numbers(torch) < NUMPY_2_TORCH and _numbers(numpy) >= (2,), f"torch {torch} needs numpy 1."),
     }
     for name, prefix in (STACKS[known] if known else EXPECTED).items():
-        found, untested = _version(name), known is None and name in of_no_stack
+        found, untested = version_of(name), known is None and name in of_no_stack
         if found is None:
             yield Finding(name, FAIL, "not installed", REMAKE)
             continue
@@ -121,7 +114,7 @@ def graphbolt() -> Finding:
     GraphBolt, see ``compat.stack``; nothing else in DGL needs it.
     """
     torch, known = _torch(), built_for([str(_folder("dgl"))])
-    if torch is None or _version("dgl") is None:
+    if torch is None or version_of("dgl") is None:
         return Finding("graphbolt", SKIP, "torch or dgl is not installed")
     if torch not in known:
         problem = f"no library for torch {torch} (there is one for {', '.join(known)})"
@@ -155,7 +148,7 @@ def variables() -> Finding:
 
 def gpus() -> Finding:
     """Whether the builds of torch and dgl can use the GPUs that are here. Without GPUs, everything runs on CPUs."""
-    count, dgl = len(gpu_devices()), _version("dgl")
+    count, dgl = len(gpu_devices()), version_of("dgl")
     if not count:
         return Finding("gpus", SKIP, "this computer has none that a driver shows; everything runs on the CPUs")
     about, many = _folder("torch") / "version.py", f"{count} GPU{'s' if count > 1 else ''}"

@@ -33,6 +33,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.optim import Optimizer
 
+from tutorial_lib.cluster.manifests import remove_checkpoint, remove_checkpoints
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
 from tutorial_lib.trainer import generations, state
@@ -111,7 +112,7 @@ def save(
             about = state.write_tensors(target / _rows_file(), state.local_rows(stores))
             files[_rows_file()] = {**about, "machine": _machine()}
     except OSError:
-        generations.remove_checkpoint(target)  # a full disk gets its space back
+        remove_checkpoint(target)  # a full disk gets its space back
         raise
     all_files = gather(files)
     if first:
@@ -128,7 +129,7 @@ def save(
     # Rank 0 sends this when the new one is valid: only now may an older one go.
     keep = broadcast(sorted(generations.folders_named(folder)) if first else None)
     if _first_of_machine():
-        generations.remove_other_checkpoints(folder, keep)
+        remove_checkpoints(folder, keep)
 
 
 def restore(

@@ -28,7 +28,6 @@ class TrainConfig:
         loader: where batches come from: pipeline (made ahead, remote rows kept), dgl (DGL's loader) or auto.
         cache: memory of each trainer for rows and lists of other machines, in the pipeline, in bytes; 0: none.
         ahead: batches that are made ahead of their use, in the pipeline.
-        half_wire: rows of features cross the wire as float16, rounded; in the pipeline.
     """
 
     epochs: int = 20
@@ -47,7 +46,6 @@ class TrainConfig:
     loader: str = "auto"
     cache: int = 256_000_000
     ahead: int = 2
-    half_wire: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types only."""

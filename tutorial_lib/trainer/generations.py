@@ -11,20 +11,18 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.cluster.manifests import remove_checkpoint
+from tutorial_lib.cluster.manifests import BEFORE, NEWEST, remove_checkpoints
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file, flush, write_json
 
 FORMAT_VERSION = 1
-MANIFEST, PREVIOUS = "manifest.json", "manifest-previous.json"
 FRESH = "Start again without --resume, in another folder."
 # Exactly the names that ``checkpoint.save`` and ``export_weights`` give.
-_GENERATION = re.compile(r"epoch-\d{4,}")
 _HALF_WRITTEN = re.compile(r"\.model\.safetensors|\.(manifest|manifest-previous|config)\.json\.\d+(-[0-9a-f]+)?")
 
 
@@ -50,7 +48,7 @@ class Checkpoint:
 
 def exists(folder: Path) -> bool:
     """Whether ``folder`` (``checkpoint/`` of a run) says that it has a checkpoint, whole or not."""
-    return any((folder / name).exists() for name in (MANIFEST, PREVIOUS))
+    return any((folder / name).exists() for name in (NEWEST, BEFORE))
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -75,7 +73,7 @@ def newest_whole(folder: Path, look: Callable[[str], dict[str, Any]]) -> Checkpo
         InputError: what is wrong with both.
     """
     problems: list[str] = []
-    for name in (MANIFEST, PREVIOUS):
+    for name in (NEWEST, BEFORE):
         try:
             manifest = look(name)
             return Checkpoint(folder / manifest["folder"], manifest, "".join(problems))
@@ -148,10 +146,10 @@ def make_valid(folder: Path, manifest: Mapping[str, Any]) -> None:
         OSError: a manifest cannot be written; the one that was valid stays so.
     """
     with contextlib.suppress(InputError):  # none yet; a damaged one does not take the place of a whole one
-        newest = read_manifest(folder / MANIFEST)
+        newest = read_manifest(folder / NEWEST)
         if newest["folder"] != manifest["folder"]:
-            _write_manifest(folder / PREVIOUS, newest)
-    _write_manifest(folder / MANIFEST, manifest)
+            _write_manifest(folder / BEFORE, newest)
+    _write_manifest(folder / NEWEST, manifest)
 
 
 def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
@@ -166,7 +164,7 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 def folders_named(folder: Path) -> set[str]:
     """Folders that a readable manifest names: they are kept."""
     found = set()
-    for name in (MANIFEST, PREVIOUS):
+    for name in (NEWEST, BEFORE):
         with contextlib.suppress(InputError):
             found.add(read_manifest(folder / name)["folder"])
     return found
@@ -177,14 +175,7 @@ def remove_leftovers(folder: Path) -> None:
 
     Before a job only: in a job, another rank may be writing such a file at this moment.
     """
-    remove_other_checkpoints(folder, folders_named(folder))
+    remove_checkpoints(folder, folders_named(folder))
     for path in folder.glob(".*"):
         if _HALF_WRITTEN.fullmatch(path.name):
             path.unlink(missing_ok=True)
-
-
-def remove_other_checkpoints(folder: Path, keep: Iterable[str]) -> None:
-    """Remove every checkpoint but those named ``keep``; several machines may do so at once."""
-    for path in folder.glob("epoch-*"):
-        if _GENERATION.fullmatch(path.name) and path.name not in keep:
-            remove_checkpoint(path)

@@ -15,7 +15,6 @@ import gc
 import os
 import resource
 import sys
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -97,38 +96,35 @@ def serve_if_server() -> None:
 def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     """Join the job that this process was started in (by ``train`` or ``launch``), and leave it at the end.
 
-    An exception in the body (also ``sys.exit`` with a code other than 0) is written down as an event and in the log,
-    and ends the process at once: DGL's own exit would wait for all other trainers, which wait for this one.
+    An exception in the body (also an exit with a code other than 0) that the program does not catch ends the process at
+    once, see ``cluster/hook``: DGL's own exit would wait for all other trainers, which wait for this one.
 
     Args:
         graph_name: name the graph was partitioned under.
         seed: equal on all ranks; each rank draws its own numbers from it.
     """
+    import dgl
+
+    from tutorial_lib.trainer.seeding import seed_rank
+
     events = EventWriter()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+    dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
+    dist.init_process_group("gloo", timeout=collective_limit())
+    rank = dist.get_rank()
+    seed_rank(seed, rank)
+    graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
+    session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
+    events.emit("joined", machine=session.machine)
     try:
-        import dgl
-
-        from tutorial_lib.trainer.seeding import seed_rank
-
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
-        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
-        dist.init_process_group("gloo", timeout=collective_limit())
-        rank = dist.get_rank()
-        seed_rank(seed, rank)
-        graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
-        session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
-        events.emit("joined", machine=session.machine)
-        try:
-            yield session
-        except SystemExit as end:
-            if end.code not in (0, None):
-                raise
-        dist.barrier()
-        leave_process_group()
-        events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-        dgl.distributed.exit_client()
-    except BaseException as error:
-        _fail(events, error)
+        yield session
+    except SystemExit as end:
+        if end.code not in (0, None):
+            sys.exit(end.code)  # through the hook's, which an exit by other means passes by
+    dist.barrier()
+    leave_process_group()
+    events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    dgl.distributed.exit_client()
 
 
 def leave_process_group() -> None:
@@ -142,19 +138,3 @@ def leave_process_group() -> None:
     gloo = [cast(Any, dist.group.WORLD)._get_backend(torch.device("cpu"))]
     dist.destroy_process_group()
     atexit.register(gloo.clear)
-
-
-def _fail(events: EventWriter, error: BaseException) -> None:
-    # Each of these fails when the disk is full, and the process must end all the same.
-    with contextlib.suppress(OSError):
-        events.emit(
-            "failure",
-            exception=type(error).__name__,
-            message=str(error).strip().split("\n")[0][:1000],  # an agent passes over events of half a megabyte
-            traceback=[line[:1000] for line in traceback.format_exc().splitlines()[-20:]],
-        )
-    with contextlib.suppress(OSError):
-        traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(1)

@@ -77,7 +77,6 @@ def train(
         "loader",
         "cache",
         "ahead",
-        "half_wire",
     ],
     chosen={
         "dataset": "ogbn-products if present, else synthetic-products",
