@@ -20,9 +20,8 @@ try:
     while made < steps:
         dist.all_reduce(torch.ones(1), group=group)
         made += 1
-    said = f"{steps} steps, done"
+    print(f"rank {rank}: {steps} steps, done", flush=True)
+    if "agree" not in sys.argv:
+        time.sleep(6)  # it goes on with something else
 except RuntimeError as error:
-    said = f"waits in step {made + 1}. {type(error).__name__}: {str(error).split('] ')[-1]}"
-print(f"rank {rank}: {said}\n", end="", flush=True)  # in one piece: two ranks print at once
-if "agree" not in sys.argv:
-    time.sleep(6)  # the rank goes on with something else
+    print(f"rank {rank}: waits in step {made + 1}. {type(error).__name__}: {str(error).split('] ')[-1]}", flush=True)
