@@ -2,90 +2,162 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dgl
 import pytest
 import torch
-from solution_support import solutions, verdict
-from torch import Tensor
+from solution_support import assert_not_yet, solutions, verdict
 
 from support.exercises import lesson_03
 from support.plots import sampling
 
 ANSWERS = solutions("03")
-edges_sampled = ANSWERS.edges_sampled
-most_input_nodes = ANSWERS.most_input_nodes
-keep_visible = ANSWERS.keep_visible
 
 
-def keep_visible_other_order(frontier: dgl.DGLGraph, visible: Tensor) -> dgl.DGLGraph:
-    kept = visible[frontier.edges()[0]].nonzero().flatten().flip(0)
-    return dgl.edge_subgraph(frontier, kept, relabel_nodes=False, store_ids=False)
+def sampler(
+    *,
+    order: Any = reversed,
+    front: bool = True,
+    filtered: str = "src",
+    hops_filtered: int = 9,
+    keep_asking: bool = True,
+    early: bool = False,
+    relabel: bool = False,
+) -> Any:
+    """The solution, with one thing changed."""
+
+    def sample_visible(draw, graph, seeds, fanouts, visible):
+        first, blocks = seeds, []
+        for hop, fanout in enumerate(order(fanouts)):
+            frontier = draw(graph, seeds, fanout)
+            src, dst = frontier.edges()
+            shown = {"src": visible[src], "dst": visible[dst], "both": visible[src] & visible[dst]}[filtered]
+            if hop < hops_filtered:
+                if relabel:
+                    frontier = dgl.edge_subgraph(frontier, shown, relabel_nodes=True)
+                    seeds = torch.arange(min(len(seeds), frontier.num_nodes()))
+                else:
+                    frontier = dgl.remove_edges(frontier, (~shown).nonzero().flatten())
+            block = dgl.to_block(frontier, seeds)
+            seeds = block.srcdata[dgl.NID] if keep_asking else first
+            blocks.insert(0 if front else len(blocks), block)
+            if early:
+                return blocks
+        return blocks
+
+    return sample_visible
 
 
-def with_ends(frontier: dgl.DGLGraph, visible: Tensor, change: Callable[[Tensor, Tensor], Any]) -> dgl.DGLGraph:
-    """The right edges by number and id, but not the right ends."""
-    right = keep_visible(frontier, visible)
-    graph = dgl.graph(change(*right.edges()), num_nodes=frontier.num_nodes())
-    graph.edata[dgl.EID] = right.edata[dgl.EID]
-    return graph
+def test_right_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verdict(capsys, lesson_03.check_sample_visible, ANSWERS.sample_visible) == "Exercise 1: correct\n"
+    assert verdict(capsys, lesson_03.check_sample_visible, sampler()) == "Exercise 1: correct\n"
 
 
-CHECKS = (lesson_03.check_edges_sampled, lesson_03.check_most_input_nodes, lesson_03.check_keep_visible)
+def hide_in_the_graph(draw, graph, seeds, fanouts, visible):
+    """Another right way: take the edges out before the draw."""
+    kept = dgl.remove_edges(graph, (~visible[graph.edges()[0]]).nonzero().flatten())
+    return sampler(hops_filtered=0)(draw, kept, seeds, fanouts, visible)
 
 
-@pytest.mark.parametrize(
-    ("check", "answer"),
-    [*zip(CHECKS, (edges_sampled, most_input_nodes, keep_visible), strict=True), (CHECKS[2], keep_visible_other_order)],
-)
-def test_right_answer(check: Callable[[Any], None], answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, answer))
+def test_another_right_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verdict(capsys, lesson_03.check_sample_visible, hide_in_the_graph) == "Exercise 1: correct\n"
 
 
 WRONG = {
-    "stub": (0, lambda *_: None, "got       None"),
-    "ignores replace": (0, lambda d, f, _r: d if f == -1 else d.clamp(max=f), r"replace=True\n.*\n.*\[0, 4, 4, 4, 4\]"),
-    "-1 as a number": (0, lambda d, f, r: (d > 0) * f if r else d.clamp(max=f), r"fan-out -1.*\n.*\[-1, -1(.|\n)*hint"),
-    "a list": (0, lambda d, f, r: edges_sampled(d, f, r).tolist(), r"got       \[0, 1, 3, 4, 4\]\n.*tensor \(5,\)"),
-    "empty stub": (1, lambda *_: None, "got       None\n  expected  8"),
-    "forgets the seeds": (1, lambda b, f, n: min(n, b * f[0]), "got       6\n  expected  8"),
-    "no upper limit": (1, lambda b, f, _n: most_input_nodes(b, f, 10**9), "got       1056000\n  expected  5000"),
-    "-1 multiplied": (
-        1,
-        lambda b, f, n: min(n, b * torch.tensor(f).add(1).prod().item()),
-        "got       0\n  expected  700",
-    ),
-    "third stub": (2, lambda *_: None, "got       'NoneType'"),
-    "hides destinations": (2, lambda f, v: dgl.remove_edges(f, (~v[f.edges()[1]]).nonzero().flatten()), "edges"),
-    "new edge ids": (
-        2,
-        lambda f, v: dgl.edge_subgraph(f, v[f.edges()[0]], relabel_nodes=False),
-        "dgl.EID(.|\n)*store_ids",
-    ),
-    "new node ids": (2, lambda f, v: dgl.edge_subgraph(f, v[f.edges()[0]], store_ids=False), "sources|number of nodes"),
-    "a node more": (2, lambda f, v: dgl.add_nodes(keep_visible(f, v), 1), "number of nodes"),
-    "other sources": (2, lambda f, v: with_ends(f, v, lambda src, dst: (src.flip(0), dst)), "sources of the edges"),
-    "other ends": (2, lambda f, v: with_ends(f, v, lambda src, dst: (src, dst.flip(0))), "destinations of the edges"),
-    "raises": (2, lambda f, v: f.no_such_thing(v), "Your code raised AttributeError"),
+    "stub": (lambda *_: None, "got       'NoneType'"),
+    "return in the loop": (sampler(early=True), "number of blocks"),
+    "new blocks at the end": (sampler(front=False), "destination nodes of hop 1"),
+    "fan-outs from the front": (sampler(order=list), "edges of hop|at most 1 edges"),
+    "nothing hidden": (sampler(hops_filtered=0), "edges from hidden nodes, hop 1"),
+    "hidden in the first hop only": (sampler(hops_filtered=1), "edges from hidden nodes, hop 2"),
+    "hides destinations": (sampler(filtered="dst"), "edges from hidden nodes"),
+    "hidden seeds do not ask": (sampler(filtered="both"), "edges of hop 1"),
+    "always the same seeds": (sampler(keep_asking=False), "destination nodes of hop 2"),
+    "new node ids": (sampler(relabel=True), "destination nodes|edges|source nodes"),
+    "raises": (lambda *_: torch.zeros(2).no_such_thing(), "Your code raised AttributeError"),
 }
 
 
-@pytest.mark.parametrize(("number", "answer", "said"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_answer(number: int, answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    output = verdict(capsys, CHECKS[number], answer)
-    assert output.startswith(f"Exercise {number + 1}: not yet.")
+@pytest.mark.parametrize(("answer", "said"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_answer(answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    output = verdict(capsys, lesson_03.check_sample_visible, answer)
+    assert output.startswith("Exercise 1: not yet.")
     assert re.search(said, output), output
 
 
-def test_checkers_leave_the_generators_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkers_leave_the_generators_alone() -> None:
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    lesson_03.check_keep_visible(keep_visible)
+    lesson_03.check_sample_visible(ANSWERS.sample_visible)
     assert torch.equal(torch.rand(1), expected)
+
+
+# Exercise 2: the files that a program on two machines would have written.
+
+
+def reach(stored: Any, seeds: torch.Tensor, *, hops: int = 2, remote: bool = False) -> torch.Tensor:
+    """New ids of the seeds (places in the part) and of their neighbours, by sets."""
+    inner = stored.ndata["inner_node"].bool().tolist()
+    pairs = list(zip(*(ends.tolist() for ends in stored.edges()), strict=True))
+    found = set(seeds.tolist())
+    for _hop in range(hops):
+        found |= {a for a, b in pairs if b in found and inner[b] and (remote or inner[a])}
+    return stored.ndata[dgl.NID][torch.tensor(sorted(found))]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A part config: 400 nodes in two parts."""
+    torch.manual_seed(0)
+    graph = dgl.to_bidirected(dgl.rand_graph(400, 1200))
+    folder = tmp_path_factory.mktemp("parts")
+    dgl.distributed.partition_graph(graph, "small", 2, str(folder), part_method="random")
+    return folder / "small.json"
+
+
+def write(folder: Path, parts: Path, *, ranks: int = 2, fanouts: Any = (-1, -1), **changes: Any) -> Path:
+    for rank in range(ranks):
+        stored, *_ = dgl.distributed.load_partition(str(parts), rank)
+        seeds = stored.ndata["inner_node"].nonzero().flatten()[:64]
+        entry = {"seeds": stored.ndata[dgl.NID][seeds].tolist(), "fanouts": list(fanouts), "remote_rows": 0}
+        entry["inputs"] = reach(stored, seeds, **changes.get("reach", {})).tolist()
+        (folder / f"rank-{rank}.json").write_text(json.dumps([{**entry, **changes.get("entry", {})}]))
+    return folder
+
+
+def stays_at_home(folder: Path, parts: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    lesson_03.check_stays_at_home(folder, parts)
+    return capsys.readouterr().out
+
+
+def test_a_batch_that_stays_at_home(tmp_path, parts, capsys) -> None:
+    assert stays_at_home(write(tmp_path, parts), parts, capsys) == "Exercise 2: correct\n"
+
+
+LEAVES = {
+    "the program as it was": ({"reach": {"remote": True}, "entry": {"remote_rows": 7}}, "remote rows"),
+    "remote rows not counted": ({"reach": {"remote": True}}, "input rows"),
+    "seeds only": ({"reach": {"hops": 0}}, "input rows"),
+    "one hop": ({"reach": {"hops": 1}}, "input rows"),
+    "other seeds": ({"entry": {"seeds": [0, 1]}}, "seeds of its own part"),
+    "other rows": ({"entry": {"inputs": list(range(400))}}, "input rows"),
+}
+
+
+@pytest.mark.parametrize(("changes", "said"), LEAVES.values(), ids=LEAVES.keys())
+def test_a_batch_that_leaves(changes, said, tmp_path, parts, capsys) -> None:
+    assert_not_yet(stays_at_home(write(tmp_path, parts, **changes), parts, capsys), said)
+
+
+def test_a_program_that_did_not_run(tmp_path, parts, capsys) -> None:
+    assert "rank-0.json is not there" in stays_at_home(tmp_path, parts, capsys)
+    assert "rank-1.json is not there" in stays_at_home(write(tmp_path, parts, ranks=1), parts, capsys)
+    assert "no batch with the fan-outs" in stays_at_home(write(tmp_path, parts, fanouts=(5, 10)), parts, capsys)
 
 
 def test_pictures() -> None:
@@ -98,7 +170,3 @@ def test_pictures() -> None:
 
     figure = sampling.input_nodes([2, 5], {1: [30, 60], 2: [80, 99]}, 10, 100)
     assert "2 hops: 99% of nodes" in {text.get_text() for text in figure.axes[0].texts}
-    (ax,) = sampling.losses_compared({"a": [2.0, 1.0], "b": [3.0]}, 1, "title").axes
-    assert ax.get_title() == "title"
-    assert {line.get_label(): list(line.get_ydata()) for line in ax.lines[:2]} == {"a": [2.0, 1.0], "b": [3.0]}
-    assert [text.get_text() for text in ax.texts] == ["epoch 0", "epoch 1"]

@@ -2,105 +2,119 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from support.exercises import exercise, expect, expect_type
+from support.exercises import Unfinished, exercise, expect, expect_type
 
-SOME_DEGREES = ([0, 1, 3, 8, 4], [5, 0, 2], [1])
-FANOUT_CASES = ((4, False), (4, True), (1, True), (-1, False), (-1, True), (10, False))
+ALL = [-1, -1]  # every neighbour, in two hops
+SAMPLER_CASES = (ALL, [-1, -1, -1], [-1], [1, -1], [-1, 1])
 
 
-def _graph_with(degrees: Sequence[int]) -> Any:
-    """A graph whose node i has ``degrees[i]`` incoming edges, from nodes after the last i."""
+def _small_graph(generator: torch.Generator, nodes: int, edges: int) -> Any:
     import dgl
 
-    targets = torch.repeat_interleave(torch.arange(len(degrees)), torch.tensor(degrees))
-    sources = len(degrees) + torch.arange(len(targets))
-    return dgl.graph((sources, targets), num_nodes=len(degrees) + len(targets))
+    ends = torch.randint(0, nodes, (2, edges), generator=generator)
+    return dgl.to_simple(dgl.graph((ends[0], ends[1]), num_nodes=nodes))
 
 
 @exercise(1)
-def check_edges_sampled(edges_sampled: Callable[[Tensor, int, bool], Tensor]) -> None:
-    """Exercise 1: the number of edges per node, against what DGL draws."""
-    import dgl
-
-    for degrees in SOME_DEGREES:
-        graph = _graph_with(degrees)
-        nodes = torch.arange(len(degrees))
-        for fanout, replace in FANOUT_CASES:
-            drawn = dgl.sampling.sample_neighbors(graph, nodes, fanout, replace=replace).in_degrees(nodes)
-            got = edges_sampled(torch.tensor(degrees), fanout, replace)
-            what = f"edges of nodes with degrees {degrees}, fan-out {fanout}, replace={replace}"
-            expect(what, got, drawn, _edges_hint(fanout, replace))
-
-
-def _edges_hint(fanout: int, replace: bool) -> str:
-    if fanout == -1:
-        return "-1 takes every neighbour once, with replace=True too"
-    if replace:
-        return "with replacement a node with any neighbour gets fan-out many edges, one with none gets none"
-    return "without replacement a node gives no more edges than it has"
-
-
-# batch size, fan-outs, nodes of the graph, expected
-SIZE_CASES = (
-    (2, [3], 100, 8),
-    (256, [5, 10], 24490, 16896),
-    (10, [2, 3, 4], 10_000, 600),
-    (1000, [15, 10, 5], 5000, 5000),
-    (10, [-1, 5], 700, 700),
-    (10, [5, -1], 700, 700),
-)
-
-
-@exercise(2)
-def check_most_input_nodes(most_input_nodes: Callable[[int, list[int], int], int]) -> None:
-    """Exercise 2: the largest number of input nodes that a batch can have."""
-    for batch_size, fanouts, num_nodes, expected in SIZE_CASES:
-        got = most_input_nodes(batch_size, list(fanouts), num_nodes)
-        if -1 in fanouts:
-            hint = "-1 sets no limit, so only the size of the graph does"
-        elif expected == num_nodes:
-            hint = "a batch has no more input nodes than the graph has nodes"
-        else:
-            hint = "each hop keeps the nodes it starts from and adds up to fan-out many for each"
-        expect(f"batch of {batch_size}, fan-outs {fanouts}, {num_nodes:,} nodes", got, expected, hint)
-
-
-@exercise(3)
-def check_keep_visible(keep_visible: Callable[[Any, Tensor], Any]) -> None:
-    """Exercise 3: a frontier without the edges that start from hidden nodes."""
+def check_sample_visible(sample_visible: Callable[..., Any]) -> None:
+    """Exercise 1: blocks without the edges that start at a hidden node, hop by hop."""
     import dgl
 
     generator = torch.Generator().manual_seed(3)
-    for nodes, edges, share in ((8, 30, 0.5), (20, 90, 0.7), (6, 12, 1.0), (6, 12, 0.0)):
-        ends = torch.randint(0, nodes, (2, edges), generator=generator)
+    for nodes, edges, share in ((12, 60, 0.5), (30, 150, 0.7), (10, 40, 0.0), (10, 40, 1.0)):
+        graph = _small_graph(generator, nodes, edges)
         visible = torch.rand(nodes, generator=generator) < share
-        graph = dgl.graph((ends[0], ends[1]), num_nodes=nodes)
-        drawn = torch.randperm(edges, generator=generator)[: edges // 2]  # leaves DGL's generator alone
-        frontier = dgl.edge_subgraph(graph, drawn, relabel_nodes=False)
-        _check_frontier(keep_visible(frontier, visible), frontier, visible)
+        seeds = torch.randperm(nodes, generator=generator)[:3]
+        for fanouts in SAMPLER_CASES:
+            got = sample_visible(dgl.sampling.sample_neighbors, graph, seeds.clone(), list(fanouts), visible.clone())
+            what = f"seeds {seeds.tolist()}, fan-outs {fanouts}, {int((~visible).sum())} of {nodes} nodes hidden"
+            _check_blocks(got, graph, seeds, fanouts, visible, what)
 
 
-def _check_frontier(got: Any, frontier: Any, visible: Tensor) -> None:
+def _check_blocks(got: Any, graph: Any, seeds: Tensor, fanouts: Sequence[int], visible: Tensor, what: str) -> None:
     import dgl
 
-    src, dst = frontier.edges()
-    keep = visible[src]
-    what = f"of a frontier with {frontier.num_nodes()} nodes and {frontier.num_edges()} edges"
-    expect_type(f"type of what came back, {what}", got, "DGLGraph")
-    hint = "a frontier keeps all nodes of the graph, so that ids stay what they are"
-    expect(f"number of nodes, {what}", got.num_nodes(), frontier.num_nodes(), hint)
-    hint = "visible[src] says which edges stay"
-    expect(f"number of edges that start from visible nodes, {what}", got.num_edges(), int(keep.sum()), hint)
-    order = torch.argsort(frontier.edata[dgl.EID][keep])
-    hint = "frontier.edata[dgl.EID] holds ids in the whole graph; see store_ids of dgl.edge_subgraph"
-    ids, got_order = torch.sort(got.edata[dgl.EID]) if dgl.EID in got.edata else (None, None)
-    expect(f"edge ids in dgl.EID, sorted, {what}", ids, frontier.edata[dgl.EID][keep][order], hint)
-    for name, end, all_ends in zip(("sources", "destinations"), got.edges(), (src, dst), strict=True):
-        hint = "node ids must stay what they are; see relabel_nodes of dgl.edge_subgraph"
-        expect(f"{name} of the edges, {what}", end[got_order], all_ends[keep][order], hint)
+    expect_type(f"type of what came back: {what}", got, "list", "return the list of blocks, after the loop")
+    expect(f"number of blocks: {what}", len(got), len(fanouts), "one block for each fan-out")
+    known = seeds
+    hops = zip(reversed(fanouts), reversed(got), strict=True)
+    for hop, (fanout, block) in enumerate(hops, start=1):
+        where = f"hop {hop}: {what}"
+        expect_type(f"type of the block of {where}", block, "DGLBlock")
+        hint = "the block at the seeds is the last one; its source nodes are the seeds of the next hop"
+        expect(f"destination nodes of {where}", block.dstdata[dgl.NID], known, hint)
+        start, end = block.edges()
+        start, end = block.srcdata[dgl.NID][start], block.dstdata[dgl.NID][end]
+        hint = "visible[src] says which edges stay"
+        expect(f"edges from hidden nodes, {where}", int((~visible[start]).sum()), 0, hint)
+        real = graph.has_edges_between(start, end)
+        hint = "ids must stay what they are: see store_ids and relabel_nodes, or use dgl.remove_edges"
+        expect(f"edges that the graph has, {where}", int(real.sum()), len(start), hint)
+        asked = torch.cat([known, graph.in_edges(known)[0]])
+        if fanout == -1:
+            every = visible[graph.in_edges(known)[0]].sum()
+            expect(f"edges of {where}", len(start), int(every), "fan-out -1 takes every visible neighbour")
+        else:
+            most = int(block.in_degrees().max()) if len(known) else 0
+            expect(f"at most {fanout} edges for a node, {where}", most <= fanout, True, "fan-outs: outermost hop first")
+        sources = block.srcdata[dgl.NID]
+        expect(f"source nodes that belong there, {where}", bool(torch.isin(sources, asked).all()), True)
+        reached = torch.cat([known, start]).unique()
+        hint = "a node that no edge starts from is not needed; see dgl.to_block"
+        expect(f"source nodes of {where}", sources.sort().values, reached, hint)
+        known = sources
+
+
+def check_stays_at_home(folder: str | Path, part_config: str | Path) -> None:
+    """Exercise 2: what the reader's program has written on two machines, against the files of the parts.
+
+    Args:
+        folder: with ``rank-0.json`` and ``rank-1.json``, lists of what the program's ``count`` returns.
+        part_config: of the parts that the job ran on.
+    """
+    exercise(2)(lambda _: _check_ranks(Path(folder), part_config))(None)
+
+
+def _check_ranks(folder: Path, part_config: str | Path) -> None:
+    import dgl
+
+    parts = json.loads(Path(part_config).read_text())["num_parts"]
+    for rank in range(parts):
+        found = _entry(folder / f"rank-{rank}.json")
+        stored, *_ = dgl.distributed.load_partition(str(part_config), rank)
+        inner = stored.ndata["inner_node"].bool()
+        ids = stored.ndata[dgl.NID]
+        seeds = torch.isin(ids, torch.tensor(found["seeds"])) & inner
+        expect(f"rank {rank}: seeds of its own part", int(seeds.sum()), 64, "leave the seeds as they are")
+        hint = "take the edges out of the frontier whose source has another part than book.partid"
+        expect(f"rank {rank}: remote rows", found["remote_rows"], 0, hint)
+        start, end = stored.edges()
+        start, end = start[inner[start] & inner[end]], end[inner[start] & inner[end]]
+        reached = seeds
+        for _hop in ALL:
+            more = reached.clone()
+            more[start[reached[end]]] = True
+            reached = more
+        got = torch.tensor(found["inputs"])
+        hint = "count, among the files of the part: every neighbour that it owns, in two hops, each once"
+        expect(f"rank {rank}: input rows", len(got), int(reached.sum()), hint)
+        same = torch.equal(got.sort().values, ids[reached].sort().values)
+        expect(f"rank {rank}: the same rows as in the files of the part", same, True, hint)
+
+
+def _entry(file: Path) -> dict[str, Any]:
+    """What the program has written for all neighbours in two hops."""
+    if not file.exists():
+        raise Unfinished(f"{file} is not there\n  hint: write the program, and start it on two machines as above")
+    entries = [entry for entry in json.loads(file.read_text()) if entry["fanouts"] == ALL]
+    if not entries:
+        raise Unfinished(f"{file} has no batch with the fan-outs {ALL}\n  hint: the last argument is -1,-1")
+    return entries[-1]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from support.exercises import exercise, expect
+from support.exercises import Unfinished, exercise, expect, plain
 
 
 @exercise(1)
@@ -39,21 +41,35 @@ def check_original_order(original_order: Callable[[torch.Tensor, torch.Tensor], 
         expect("the table you were given, afterwards", rows, kept, "make a new tensor, the caller needs the old one")
 
 
-@exercise(3)
-def check_halo_nodes(halo_nodes: Callable[[Any, torch.Tensor, int], Any]) -> None:
-    """``halo_nodes(graph, part_of, part)``: ids of the halo nodes of a part, sorted, each once."""
-    import dgl
+WANTED = {"fanouts": [10, 5], "batch_size": 50}
+TOLERANCE = 0.10
 
-    cases = (
-        # 0 -> 1 crosses; 3 -> 0 crosses the other way; 4 -> 1 and 4 -> 2 find the same node twice
-        (([0, 3, 4, 4, 1, 5], [1, 0, 1, 2, 2, 4]), [0, 1, 1, 0, 0, 2], 1),
-        (([5, 4, 3, 2, 1, 0, 5], [0, 0, 1, 1, 2, 3, 1]), [0, 0, 1, 1, 2, 2], 0),
-        (([0, 1, 2], [1, 2, 0]), [0, 0, 0], 0),
-    )
-    for (src, dst), parts, part in cases:
-        expected = sorted({s for s, d in zip(src, dst, strict=True) if parts[d] == part != parts[s]})
-        pairs = ", ".join(f"{s}->{d}" for s, d in zip(src, dst, strict=True))
-        what = f"halo nodes of part {part}; edges {pairs}; parts {parts}"
-        graph = dgl.graph((src, dst), num_nodes=len(parts))
-        hint = "an owned edge ends in the part; its start is a halo node if another part owns it; list it once"
-        expect(what, halo_nodes(graph, torch.tensor(parts), part), torch.tensor(expected, dtype=torch.int64), hint)
+
+def check_prediction(prediction: Any, result: str | Path) -> None:
+    """Exercise 3: the bytes that the reader has predicted, against those that the reader's job has measured.
+
+    Args:
+        prediction: bytes that reach both machines in one epoch.
+        result: what the program has written: for each rank its settings, and bytes by phase.
+    """
+    exercise(3)(lambda answer: _check_bytes(answer, Path(result)))(prediction)
+
+
+def _check_bytes(prediction: Any, result: Path) -> None:
+    prediction = plain(prediction)
+    if type(prediction) not in (int, float):
+        expect("your prediction", prediction, "a number of bytes", "see expect_rows and model_bytes")
+    if not result.exists():
+        raise Unfinished(f"{result} is not there\n  hint: write the program, and start it on two machines as above")
+    ranks = json.loads(result.read_text())
+    expect("ranks that have written", len(ranks), 2, "the job has two machines with one trainer each")
+    for rank, found in enumerate(ranks):
+        for name, wanted in WANTED.items():
+            expect(f"{name} of rank {rank} in {result.name}", found[name], wanted, "two lines of the program say it")
+    measured = sum(found[phase] for found in ranks for phase in ("sample", "pull", "update"))
+    off = prediction / measured - 1
+    if not abs(off) <= TOLERANCE:
+        hint = "remote rows and steps of this run; the overhead of the first run; gradients in every step"
+        lines = [f"bytes that reach both machines: {off:+.0%}, at most {TOLERANCE:.0%} are allowed"]
+        lines += [f"  got       {prediction:,.0f}", f"  expected  {measured:,}", f"  hint: {hint}"]
+        raise Unfinished("\n".join(lines))

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from support.plots.pieces import PALE, VERMILION, cell, lines, write
+from support.plots.pieces import PALE, VERMILION, lines, write
 from support.plots.style import drawing, figure, legend_below
-from tutorial_lib.tools.finale.style import BLUE, GREEN, INK, ORANGE, SAND, SKY
+from tutorial_lib.tools.finale.style import BLUE, GREEN, INK, ORANGE
 
 COLOURS = (BLUE, ORANGE, GREEN)
 MARKERS = ("o", "s", "^")
@@ -125,31 +125,4 @@ def one_part(graph: Any, groups: Sequence[int], stored: Any, original: Any, part
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     ax.set(aspect="equal")
     ax.axis("off")
-    return fig
-
-
-def shares(ids: Any, owned_up_to: int, split: Mapping[str, Sequence[Any]]) -> Figure:
-    """Which ids each of two ranks gets, on the line of new ids, for several ways to split.
-
-    Args:
-        ids: all ids to split, sorted.
-        owned_up_to: first id of part 1.
-        split: name to the ids of rank 0 and of rank 1.
-    """
-    fig, ax = figure(10, 0.95 * len(split) + 1.1)
-    last = float(ids[-1])
-    for row, (name, of_rank) in enumerate(split.items()):
-        for rank, share in enumerate(of_rank):
-            first, end = float(share[0]), float(share[-1])
-            text = f"rank {rank}: {len(share):,} ids"
-            cell(ax, first, row - 0.3, end - first, 0.6, text, (SKY, SAND)[rank], COLOURS[rank])
-            start, stop = (max(first, owned_up_to), end) if rank == 0 else (first, min(end, owned_up_to))
-            if start < stop:  # rows of the other part
-                ax.add_patch(Rectangle((start, row - 0.3), stop - start, 0.6, fill=False, hatch="////", ec=INK, lw=0.8))
-        write(ax, -last * 0.015, row, name, ha="right")
-    ax.plot([owned_up_to] * 2, [len(split) - 0.5, -0.5], color=INK, lw=1.3, ls="--")
-    ax.text(owned_up_to, -0.55, f"part 1 begins at new id {owned_up_to:,}", ha="center", va="bottom")
-    ax.text(last, -0.55, "hatched: rows of the other part", ha="right", va="bottom")
-    ax.set(xlim=(0, last * 1.001), ylim=(len(split) - 0.5, -0.8), yticks=[], xlabel="new node id")
-    ax.spines["left"].set_visible(False)
     return fig

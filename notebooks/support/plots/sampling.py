@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from support.plots.pieces import PALE, VERMILION, lines
-from support.plots.style import figure, loss_curves
+from support.plots.style import figure
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE
 
 # Marker and colour of the nodes found by each hop; hop 0 are the seeds.
@@ -94,10 +94,3 @@ def input_nodes(
     ax.set(ylim=(batch_size, num_nodes * 3), xlim=(0, fanouts[-1] * 1.3))
     ax.legend(loc="lower right")
     return fig
-
-
-def losses_compared(losses: Mapping[str, Sequence[float]], steps_per_epoch: int, title: str = "") -> Figure:
-    """Loss of every step of several runs; the name of a run stands in the legend."""
-    styles = zip((BLUE, ORANGE, GREEN, VERMILION), ("-", "--", "-", "-."), (3.2, 1.6, 1.4, 1.6), strict=True)
-    looks = [(color, "", dashes, {"lw": width}) for color, dashes, width in styles]
-    return loss_curves(losses, steps_per_epoch, (9, 3.6), looks, title)

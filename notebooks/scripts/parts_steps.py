@@ -1,0 +1,27 @@
+"""Ranks that make as many steps as they have batches. Usage: torchrun ... parts_steps.py STEPS_0 STEPS_1 [agree]"""
+
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+group = dist.new_group(timeout=timedelta(seconds=4))
+rank = dist.get_rank()
+steps = int(sys.argv[1 + rank])
+if "agree" in sys.argv:
+    fewest = torch.tensor(steps)
+    dist.all_reduce(fewest, op=dist.ReduceOp.MIN)
+    steps = int(fewest)
+made = 0
+try:
+    while made < steps:
+        dist.all_reduce(torch.ones(1), group=group)
+        made += 1
+    print(f"rank {rank}: {steps} steps, done", flush=True)
+    if "agree" not in sys.argv:
+        time.sleep(6)  # it goes on with something else
+except RuntimeError as error:
+    print(f"rank {rank}: waits in step {made + 1}. {type(error).__name__}: {str(error).split('] ')[-1]}", flush=True)
