@@ -10,6 +10,8 @@ from torch import nn
 
 
 class GraphSAGE(nn.Module):
+    """One SAGEConv per hop; between two of them a ReLU and dropout."""
+
     def __init__(self, in_size, hidden_size, out_size, num_layers=2, dropout=0.5):
         super().__init__()
         sizes = [in_size] + [hidden_size] * (num_layers - 1) + [out_size]
@@ -17,26 +19,28 @@ class GraphSAGE(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, blocks, x):
-        for depth, (layer, block) in enumerate(zip(self.layers, blocks)):
+        """Scores of the seed nodes (B, out_size) from the features of the input nodes: one block for each layer."""
+        for layer, block in zip(self.layers, blocks):
             x = layer(block, x)
-            if depth < len(self.layers) - 1:  # the last layer's output are the scores
+            if layer is not self.layers[-1]:  # what the last layer gives are the scores, as they are
                 x = self.dropout(F.relu(x))
         return x
 
     @torch.no_grad()
     def inference(self, graph, x, batch_size=2048):
-        """Scores of all nodes, exact: layer after layer, each with all neighbours.
+        """Exact scores of all nodes (N, out_size): layer after layer, each over all neighbours.
 
-        graph: a DGLGraph, or a DistGraph in one process. x: (N, F), or a DistTensor.
+        graph: a DGLGraph, or a DistGraph in one process. x: features (N, in_size), a tensor or a DistTensor.
         """
-        self.eval()
-        every = dgl.dataloading.MultiLayerFullNeighborSampler(1)
-        for depth, layer in enumerate(self.layers):
+        was_training = self.training
+        self.eval()  # no dropout
+        sampler = dgl.dataloading.MultiLayerFullNeighborSampler(1)
+        for layer in self.layers:
             rows = []
             for nodes in torch.arange(graph.num_nodes()).split(batch_size):
-                inputs, _, (block,) = every.sample_blocks(graph, nodes)
+                inputs, _, (block,) = sampler.sample_blocks(graph, nodes)
                 h = layer(block, x[inputs])
-                rows.append(F.relu(h) if depth < len(self.layers) - 1 else h)
+                rows.append(h if layer is self.layers[-1] else F.relu(h))
             x = torch.cat(rows)
-        self.train()
+        self.train(was_training)
         return x

@@ -11,8 +11,8 @@ import dgl
 import numpy as np
 import pytest
 import torch
+from graph_statistics import average_clustering, graph_statistics
 
-from support.statistics import average_clustering, graph_statistics
 from tutorial_lib.compat.heap import fixed_fresh_memory
 from tutorial_lib.data import MASKS, Dataset, cache, check_dataset, load_dataset, synthetic
 from tutorial_lib.data.synthetic import PRODUCTS

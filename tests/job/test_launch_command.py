@@ -39,6 +39,7 @@ def test_the_guide_s_script_runs_unchanged(samplers, emulation, nothing_left, pa
         log = (tmp_path / "logs" / f"machine-{rank}" / "trainer-0.log").read_text()
         assert f'it\'s "quoted" from-the-environment: rank {rank} epoch 1 loss' in log
     assert "machine-1: sent" in done.stdout
+    assert "logs in logs/machine-1" in done.stdout  # from where the user is
 
 
 @pytest.mark.cluster

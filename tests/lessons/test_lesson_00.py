@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from solution_support import solutions
-from torch import Tensor
+from solution_support import assert_not_yet, solutions, verdict
 
 from support.exercises import lesson_00
-from support.plots import start
+from tutorial_lib.data import load_dataset
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
@@ -22,6 +21,8 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 @pytest.mark.parametrize(
     "right",
     [
+        solutions("00").machines_needed,
+        lambda total, memory: torch.tensor(-(-2 * total // memory)),
         lambda total, memory: -(-2 * total // memory),
         lambda total, memory: math.ceil(2 * total / memory),
         lambda total, memory: max(1, math.ceil(total / (memory / 2))),
@@ -55,58 +56,107 @@ def test_machines_needed_wrong(
     assert "hint: " in text
 
 
-ANSWERS = solutions("00")
-unseen = ANSWERS.unseen
+@pytest.fixture(scope="module")
+def graph():
+    return load_dataset("synthetic-products", scale=0.01).graph
 
 
-def test_unseen_right(capsys: pytest.CaptureFixture[str]) -> None:
-    lesson_00.check_unseen(unseen)
-    assert capsys.readouterr().out == "Exercise 2: correct\n"
+def job(numbers: list[object], text: str) -> list[str]:
+    """What a job prints whose ranks say these numbers, among the lines of launch."""
+    said = [f"[machine-{rank} 0] rank {rank}: in all {number} {text}" for rank, number in enumerate(numbers)]
+    return [
+        "    2.3 s  DGL servers are loading their parts",
+        *reversed(said),
+        "machine-0: sent 315.3 kB, logs in runs/x",
+    ]
 
 
-def classes_not_nodes(labels: Tensor, train: Tensor, test: Tensor) -> int:
-    return len(set(labels[test].tolist()) - set(labels[train].tolist()))
+def edges_that_join_equal_classes(graph, nodes) -> int:
+    sources, targets = graph.in_edges(nodes)
+    return int((graph.ndata["label"][sources] == graph.ndata["label"][targets]).sum())
 
 
-def not_in_train(_labels: Tensor, train: Tensor, _test: Tensor) -> int:
-    return int((~train).sum())
+EDGES = "edges join equal classes"
 
 
-@pytest.mark.parametrize(("wrong", "got"), [(classes_not_nodes, "1"), (not_in_train, "4"), (lambda *_: None, "None")])
-def test_unseen_wrong(wrong: Callable[..., int], got: str, capsys: pytest.CaptureFixture[str]) -> None:
-    lesson_00.check_unseen(wrong)
-    text = capsys.readouterr().out
-    assert text.startswith("Exercise 2: not yet. labels [0, 0, 1, 2, 2, 2]")
-    assert f"got       {got}\n  expected  2\n" in text
+@pytest.mark.parametrize("form", ["{}", "tensor({})", "{:_}", "{:,}", "{}.0"])
+def test_test_edges_right(form, graph, capsys: pytest.CaptureFixture[str]) -> None:
+    right = edges_that_join_equal_classes(graph, graph.ndata["test_mask"].nonzero().flatten())
+    said = verdict(capsys, lesson_00.check_test_edges, job([form.format(right)] * 2, EDGES))
+    assert said == "Exercise 2: correct\n"
 
 
-def test_a_number_in_a_tensor_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
-    lesson_00.check_unseen(lambda *masks: torch.tensor(unseen(*masks)))
-    assert capsys.readouterr().out == "Exercise 2: correct\n"
+def test_test_edges_wrong(graph, capsys: pytest.CaptureFixture[str]) -> None:
+    test = graph.ndata["test_mask"].nonzero().flatten()
+    right, half = (edges_that_join_equal_classes(graph, nodes) for nodes in (test, test[: len(test) // 2]))
+    train = edges_that_join_equal_classes(graph, graph.ndata["train_mask"].nonzero().flatten())
+    wrong = {
+        "nothing changed": job([train, train], EDGES),
+        "no all_reduce": job([half, right - half], EDGES),
+        "only rank 0 has the sum": job([right, right - half], EDGES),
+        "added twice": job([2 * right, 2 * right], EDGES),
+        "every edge into a test node": job([len(graph.in_edges(test)[0])] * 2, EDGES),
+        "one rank says nothing": job([right], EDGES),
+        "the job failed": ["error: trainer 0 (rank 0) on machine-0: NameError: name 'rank' is not defined"],
+        "another text": job([right, right], "edges"),
+    }
+    for lines in wrong.values():
+        assert_not_yet(verdict(capsys, lesson_00.check_test_edges, lines), "hint: ")
 
 
-def test_an_error_of_the_reader_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    lesson_00.check_unseen(lambda _labels: 0)  # too few arguments
-    assert "Your code raised TypeError" in capsys.readouterr().out
+UNSEEN = "test nodes are of an unseen class"
 
 
-def test_the_map_shows_the_lessons_that_there_are() -> None:
-    titles = [title for _level, _where, lessons in start.LEVELS for title in lessons]
-    assert {int(path.name[:2]) for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")} == set(range(len(titles)))
+def unseen_by_shares(graph) -> tuple[int, list[int]]:
+    """The right number; and what two ranks count when each knows the classes of its own training nodes only."""
+    label = graph.ndata["label"]
+    train, test = (graph.ndata[mask].nonzero().flatten() for mask in ("train_mask", "test_mask"))
+
+    def count(train, test) -> int:
+        return int((~torch.isin(label[test], label[train].unique())).sum())
+
+    halves = [count(a, b) for a, b in zip(train.split(len(train) // 2), test.split(len(test) // 2 + 1), strict=True)]
+    return count(train, test), halves
 
 
-def test_stubs_and_solutions_share_their_signatures() -> None:
-    """The committed outputs: stubs fail their checkers, solutions pass, and no function was renamed."""
-    found = {}
-    for path in (NOTEBOOKS / "00_start_here.ipynb", NOTEBOOKS / "solutions" / "00_start_here.ipynb"):
-        cells = json.loads(path.read_text())["cells"]
-        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-        text = "".join("".join(out.get("text", "")) for cell in cells for out in cell.get("outputs", []))
-        definitions = [
-            f"def {name}(" + code.split(f"def {name}(")[1].split(":\n")[0] for name in ("machines_needed", "unseen")
-        ]
-        found[path.parent.name] = (definitions, re.findall(r"Exercise \d: (?:correct|not yet)", text))
-    lesson, solution = found["notebooks"], found["solutions"]
-    assert lesson[0] == solution[0]
-    assert lesson[1] == ["Exercise 1: not yet", "Exercise 1: not yet", "Exercise 2: not yet"]
-    assert solution[1] == ["Exercise 1: correct", "Exercise 2: correct"]
+def test_unseen_right(graph, capsys: pytest.CaptureFixture[str]) -> None:
+    right, _ = unseen_by_shares(graph)
+    assert right > 0
+    assert verdict(capsys, lesson_00.check_unseen, job([right, right], UNSEEN)) == "Exercise 3: correct\n"
+
+
+def test_unseen_wrong(graph, capsys: pytest.CaptureFixture[str]) -> None:
+    right, halves = unseen_by_shares(graph)
+    assert sum(halves) > right  # a class that only the other rank has seen
+    wrong = {
+        "nothing written": [0, 0],
+        "each rank's own classes": [sum(halves), sum(halves)],
+        "no sum at all": halves,
+        "no second sum": [right // 3, right - right // 3],
+        "classes, not nodes": [2, 2],
+    }
+    for numbers in wrong.values():
+        said = verdict(capsys, lesson_00.check_unseen, job(numbers, UNSEEN))
+        assert_not_yet(said, "what ranks 0 and 1 said")
+    assert_not_yet(verdict(capsys, lesson_00.check_unseen, []), "ranks that said")
+
+
+def test_the_map_links_every_lesson() -> None:
+    cells = json.loads((NOTEBOOKS / "00_start_here.ipynb").read_text())["cells"]
+    (table,) = ["".join(cell["source"]) for cell in cells if "| what you build |" in "".join(cell["source"])]
+    linked = re.findall(r"\]\((\d\d_\w+\.ipynb)\)", table)
+    assert ["00_start_here.ipynb", *linked] == sorted(path.name for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+
+
+def test_the_exercises_start_from_the_program_of_the_lesson() -> None:
+    """Exercise 2 differs from first.py by what the exercise does not need; its solution by one word from the stub."""
+    programs = {}
+    for folder in (NOTEBOOKS, NOTEBOOKS / "solutions"):
+        cells = json.loads((folder / "00_start_here.ipynb").read_text())["cells"]
+        sources = ["".join(cell["source"]) for cell in cells]
+        (programs[folder.name],) = [text for text in sources if text.startswith("%%writefile scripts/exercise_00_2")]
+    stub, solution = programs["notebooks"], programs["solutions"]
+    assert stub.replace("train_mask", "test_mask") == solution
+    first = (NOTEBOOKS / "scripts" / "first.py").read_text().replace(" ", "")
+    lines = [line.strip() for line in stub.splitlines()[1:] if "node_split" not in line]
+    assert all(line.replace(" ", "") in first for line in lines)

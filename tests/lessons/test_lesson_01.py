@@ -1,124 +1,39 @@
-"""The checkers of lesson 1: they accept a right function and say what is wrong with a wrong one."""
+"""The checkers of lesson 1: they accept a right function and say what is wrong with a wrong one. And its programs."""
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import dgl
+import dgl.function as fn
 import pytest
 import torch
-from solution_support import solutions
-from torch import Tensor
+from solution_support import assert_not_yet, solutions, verdict
+from torch import Tensor, nn
 
-from support.exercises import Rows, lesson_01
+from support.exercises import lesson_01
+from tutorial_lib.data import load_dataset
 
-
-def said(check: Callable[[Any], None], function: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> str:
-    check(function)
-    return capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "right",
-    [
-        lambda mask: (~mask.bool()).nonzero().flatten(),
-        lambda mask: torch.where(mask == 0)[0],
-        lambda mask: torch.tensor([k for k, selected in enumerate(mask.tolist()) if not selected], dtype=torch.int64),
-    ],
-)
-def test_outside_right(right: Callable[[Tensor], Tensor], capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(lesson_01.check_outside, right, capsys) == "Exercise 1: correct\n"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "got"),
-    [
-        (lambda mask: (~mask).nonzero().flatten(), "tensor (5,) torch.int64 [0, 1, 2, 3, 4]"),  # the trap of the lesson
-        (lambda mask: mask.nonzero().flatten(), "tensor (2,) torch.int64 [1, 4]"),
-        (lambda mask: (mask == 0).nonzero(), "tensor (3, 1) torch.int64 [0, 2, 3]"),
-        (lambda mask: mask == 0, "tensor (5,) torch.bool [True, False, True, True, False]"),
-        (lambda _mask: torch.tensor([0, 2, 3]), "tensor (3,) torch.int64 [0, 2, 3]"),  # hard-coded
-    ],
-)
-def test_outside_wrong(wrong: Callable[[Tensor], Tensor], got: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(lesson_01.check_outside, wrong, capsys)
-    assert text.startswith("Exercise 1: not yet. ids outside the torch.uint8 mask")
-    assert f"got       {got}\n  expected  tensor" in text
-
-
-def in_pieces(graph: Any, table: Any, rows: int) -> None:
-    for ids in torch.arange(graph.num_nodes()).split(rows):
-        table[ids] = graph.in_degrees(ids)
-
-
-def in_slices(graph: Any, table: Any, rows: int) -> None:
-    for first in range(0, len(table), rows):
-        end = min(first + rows, len(table))
-        table[first:end] = graph.in_degrees(torch.arange(first, end))
-
-
-def one_by_one(graph: Any, table: Any, _rows: int) -> None:
-    for node in range(table.shape[0]):
-        table[[node]] = graph.in_degrees(torch.tensor([node]))
-
-
-@pytest.mark.parametrize("right", [in_pieces, in_slices, one_by_one])
-def test_write_degrees_right(right: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(lesson_01.check_write_degrees, right, capsys) == "Exercise 2: correct\n"
-
-
-def all_at_once(graph: Any, table: Any, _rows: int) -> None:
-    table[torch.arange(graph.num_nodes())] = graph.in_degrees()
-
-
-def last_piece_missing(graph: Any, table: Any, rows: int) -> None:
-    for first in range(0, graph.num_nodes() - rows + 1, rows):
-        table[first : first + rows] = graph.in_degrees(torch.arange(first, first + rows))
-
-
-def out_degrees(graph: Any, table: Any, rows: int) -> None:
-    for ids in torch.arange(graph.num_nodes()).split(rows):
-        table[ids] = graph.out_degrees(ids)
-
-
-def beyond_the_end(_graph: Any, table: Any, rows: int) -> None:
-    for first in range(0, len(table), rows):
-        table[first : first + rows] = torch.zeros(rows, dtype=torch.int64)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "lines"),
-    [
-        (all_at_once, ["rows=2: most rows written at once", "got       5", "expected  2"]),
-        (last_piece_missing, ["got       tensor (5,) torch.int64 [1, 3, 0, 0, -1]", "[1, 3, 0, 0, 0]"]),
-        (out_degrees, ["got       tensor (5,) torch.int64 [1, 1, 1, 1, 0]", "[1, 3, 0, 0, 0]"]),
-        (beyond_the_end, ["Your code raised IndexError"]),
-        (lambda *_: None, ["[-1, -1, -1, -1, -1]", "[1, 3, 0, 0, 0]"]),
-    ],
-)
-def test_write_degrees_wrong(wrong: Callable[..., None], lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(lesson_01.check_write_degrees, wrong, capsys)
-    assert text.startswith("Exercise 2: not yet.")
-    assert all(line in text for line in lines), text
-
-
-def test_rows_refuses_what_a_dist_tensor_refuses() -> None:
-    rows = Rows(torch.full((4,), -1))
-    with pytest.raises(RuntimeError, match="dtypes match"):
-        rows[torch.tensor([1])] = torch.tensor([1.5])
-    with pytest.raises(TypeError):
-        rows[[0, 1]] = [3, 4]
-    with pytest.raises(IndexError):
-        rows[2:6] = torch.zeros(4, dtype=torch.int64)
-
-
+SCRIPTS = Path(__file__).resolve().parents[2] / "notebooks" / "scripts"
 ANSWERS = solutions("01")
 nodes_to_read = ANSWERS.nodes_to_read
 
 
 def test_nodes_to_read_right(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(20):  # the draws differ, the answer must not
-        assert said(lesson_01.check_nodes_to_read, nodes_to_read, capsys) == "Exercise 3: correct\n"
+        assert verdict(capsys, lesson_01.check_nodes_to_read, nodes_to_read) == "Exercise 1: correct\n"
+
+
+def test_a_number_in_a_tensor_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    def in_a_tensor(*args: Any) -> Tensor:
+        return torch.tensor(nodes_to_read(*args))
+
+    assert verdict(capsys, lesson_01.check_nodes_to_read, in_a_tensor) == "Exercise 1: correct\n"
 
 
 def not_turned_round(graph: Any, seeds: Tensor, per_hop: list[int]) -> int:
@@ -136,18 +51,162 @@ def upper_bound(_graph: Any, seeds: Tensor, per_hop: list[int]) -> int:
     return count
 
 
+def first_hop_only(graph: Any, seeds: Tensor, per_hop: list[int]) -> int:
+    return nodes_to_read(graph, seeds, per_hop[:1])
+
+
 @pytest.mark.parametrize(
     ("wrong", "what", "got", "expected"),
     [
-        (not_turned_round, "per_hop [4, 2]", "11", "13"),
-        (seeds_left_out, "per_hop [3]", "3", "4"),
-        (upper_bound, "per_hop [4, 2]", "15", "13"),
+        (not_turned_round, "per_hop \\[4, 2\\]", "11", "13"),
+        (seeds_left_out, "per_hop \\[3\\]", "3", "4"),
+        (upper_bound, "per_hop \\[4, 2\\]", "15", "13"),
+        (first_hop_only, "per_hop \\[4, 2\\]", "5", "13"),
     ],
 )
 def test_nodes_to_read_wrong(
     wrong: Callable[..., int], what: str, got: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = said(lesson_01.check_nodes_to_read, wrong, capsys)
-    assert text.startswith(f"Exercise 3: not yet. a tree of 17 nodes, seeds [0], {what}\n")
-    assert f"got       {got}\n  expected  {expected}\n" in text
-    assert "outermost hop first" in text
+    said = verdict(capsys, lesson_01.check_nodes_to_read, wrong)
+    assert_not_yet(said, f"{what}\n  got       {got}\n  expected  {expected}\n")
+    assert "outermost hop first" in said
+
+
+class Conv(nn.Module):
+    """The solution, with places for mistakes."""
+
+    reduce, zero_first = staticmethod(fn.max), False
+
+    def __init__(self, in_size: int, out_size: int) -> None:
+        super().__init__()
+        self.fc_self = nn.Linear(in_size, out_size)
+        self.fc_neigh = nn.Linear(in_size, out_size, bias=False)
+
+    def received(self, block: Any, x: Tensor) -> Tensor:
+        with block.local_scope():
+            block.srcdata["x"] = x
+            block.update_all(fn.copy_u("x", "m"), self.reduce("m", "r"))
+            return block.dstdata["r"]
+
+    def forward(self, block: Any, x: Tensor) -> Tensor:
+        return self.fc_self(x[: block.num_dst_nodes()]) + self.fc_neigh(self.received(block, x))
+
+
+class Mean(Conv):
+    reduce = staticmethod(fn.mean)
+
+
+class Sum(Conv):
+    reduce = staticmethod(fn.sum)
+
+
+class WithItself(Conv):
+    def received(self, block: Any, x: Tensor) -> Tensor:
+        return torch.maximum(super().received(block, x), x[: block.num_dst_nodes()])
+
+
+class ReLUBefore(Conv):
+    def received(self, block: Any, x: Tensor) -> Tensor:
+        return super().received(block, x.relu())
+
+
+class ReLUAfter(Conv):
+    def forward(self, block: Any, x: Tensor) -> Tensor:
+        return super().forward(block, x).relu()
+
+
+class LinearBeforeMaximum(Conv):
+    def forward(self, block: Any, x: Tensor) -> Tensor:
+        return self.fc_self(x[: block.num_dst_nodes()]) + self.received(block, self.fc_neigh(x))
+
+
+class NoNeighbours(Conv):
+    def forward(self, block: Any, x: Tensor) -> Tensor:
+        return self.fc_self(x[: block.num_dst_nodes()])
+
+
+class AllSources(Conv):
+    def forward(self, _block: Any, x: Tensor) -> Tensor:
+        return self.fc_self(x)
+
+
+@pytest.mark.parametrize("right", [ANSWERS.MaxConv, Conv])
+def test_max_conv_right(right: type[nn.Module], capsys: pytest.CaptureFixture[str]) -> None:
+    assert verdict(capsys, lesson_01.check_max_conv, right) == "Exercise 2: correct\n"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [Mean, Sum, WithItself, ReLUBefore, ReLUAfter, LinearBeforeMaximum, NoNeighbours, AllSources],
+    ids=lambda wrong: wrong.__name__,
+)
+def test_max_conv_wrong(wrong: type[nn.Module], capsys: pytest.CaptureFixture[str]) -> None:
+    assert_not_yet(verdict(capsys, lesson_01.check_max_conv, wrong), "a block with edges")
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return load_dataset("synthetic-products", scale=0.01).graph
+
+
+@pytest.fixture(scope="module")
+def sage():
+    spec = importlib.util.spec_from_file_location("sage_of_lesson_01", SCRIPTS / "sage.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.GraphSAGE
+
+
+@pytest.fixture(scope="module")
+def models(graph, sage) -> list[tuple[nn.Module, float]]:
+    """Three models and their exact validation accuracies, by the method of the lesson."""
+    mask, found = graph.ndata["val_mask"], []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = sage(100, 64, 47)
+        right = model.inference(graph, graph.ndata["feat"])[mask].argmax(1) == graph.ndata["label"][mask]
+        found.append((model, right.double().mean().item()))
+    assert len({value for _, value in found}) == 3
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def test_inference_in_the_method_and_by_matrices_agree(models) -> None:
+    for model, value in models:
+        assert lesson_01.exact_accuracy(model.state_dict()) == pytest.approx(value, abs=1e-9)
+
+
+def test_best_epoch_right(models, tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    (_, low), _, (best, high) = models
+    for valid in ([low] * 5 + [high] + [low] * 2, [torch.tensor(high), *[torch.tensor(low)] * 7]):
+        torch.save({"valid": valid, "weights": best.state_dict()}, tmp_path / "x.pt")
+        assert verdict(capsys, lesson_01.check_best_epoch, tmp_path / "x.pt") == "Exercise 3: correct\n"
+
+
+def test_best_epoch_wrong(models, tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    (worst, low), (_, middle), (best, high) = models
+    wrong = {
+        "nothing counted": ([], best, 'numbers in "valid"'),
+        "the best only": ([high], best, 'numbers in "valid"'),
+        "the last weights, or no copy": ([high] + [low] * 7, worst, "state_dict"),
+        "the worst epoch": ([low, middle, *[high] * 6], worst, "state_dict"),
+        "accuracy of other nodes": ([high + 0.05] * 8, best, "state_dict"),
+        "percent": ([100 * high] * 8, best, "state_dict"),
+    }
+    for valid, model, complaint in wrong.values():
+        torch.save({"valid": valid, "weights": model.state_dict()}, tmp_path / "x.pt")
+        assert_not_yet(verdict(capsys, lesson_01.check_best_epoch, tmp_path / "x.pt"), complaint)
+    assert "not yet" in verdict(capsys, lesson_01.check_best_epoch, tmp_path / "missing.pt")
+
+
+def test_the_plain_program_learns_and_prints_its_epochs(graph, tmp_path) -> None:
+    """On a folder that DGL itself has written, as in the lesson."""
+    small = load_dataset("synthetic-products", scale=0.002).graph
+    dgl.distributed.partition_graph(small, "products", 1, str(tmp_path))
+    command = [sys.executable, str(SCRIPTS / "plain.py"), "--part_config", str(tmp_path / "products.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, check=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("epoch")]
+    losses = [float(line.split()[-1]) for line in lines]
+    assert len(losses) == 5
+    assert losses[-1] < losses[0]
+    assert done.stdout.splitlines()[-1].startswith("valid 0.")
+    assert len((SCRIPTS / "plain.py").read_text().splitlines()) < 60

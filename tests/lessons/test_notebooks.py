@@ -94,6 +94,42 @@ def test_the_programs_of_a_lesson_are_files(path: Path) -> None:
             assert (ROOT / "notebooks" / name).read_text().rstrip("\n") == source.rstrip("\n"), name
 
 
+GLOSSARY = ROOT / "notebooks" / "GLOSSARY.md"
+ALL_NOTEBOOKS = [*NOTEBOOKS, *(ROOT / "notebooks" / "solutions").glob("*.ipynb")]
+TERM_LINK = re.compile(r"\]\(((?:\.\./)?GLOSSARY\.md)#([^)\s]*)\)")
+
+
+def terms(glossary: str) -> list[str]:
+    """The anchors of its headings: they are lower-case, so that GitHub and JupyterLab make the same ones."""
+    return [heading.replace(" ", "-") for heading in re.findall(r"^## (.+)$", glossary, re.M)]
+
+
+@pytest.mark.parametrize("path", ALL_NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_linked_terms_are_in_the_glossary(path: Path) -> None:
+    known = terms(GLOSSARY.read_text())
+    for cell in nbformat.read(path, as_version=4).cells:
+        for file, term in TERM_LINK.findall(cell.source):
+            assert (path.parent / file).exists(), file
+            assert term in known, f"GLOSSARY.md has no heading for #{term}"
+
+
+def test_the_glossary_is_in_order_and_names_a_lesson_for_each_term() -> None:
+    text = GLOSSARY.read_text()
+    assert terms(text) == sorted(set(terms(text)))
+    assert text.count("\n## ") == len(terms(text))
+    assert re.findall(r"\n## .*[A-Z].*", text) == []
+    for entry in text.split("\n## ")[1:]:
+        lessons = re.findall(r"\]\((\d\d_\w+\.ipynb)\)", entry)
+        assert lessons, entry
+        assert all((ROOT / "notebooks" / lesson).exists() for lesson in lessons), lessons
+
+
+def test_a_term_without_a_heading_is_seen() -> None:
+    links = TERM_LINK.findall("a [rank](GLOSSARY.md#rank), a [halo node](../GLOSSARY.md#halo-node)")
+    assert links == [("GLOSSARY.md", "rank"), ("../GLOSSARY.md", "halo-node")]
+    assert terms("# Glossary\n\n## halo node\n\ntext\n") == ["halo-node"]
+
+
 def make_notebook(path: Path) -> nbformat.NotebookNode:
     """A small notebook without fault, also written to ``path``."""
     picture = new_output("display_data", data={"image/png": "iVBO/tmp/Rw0KGgo=", "text/plain": "<Figure>"})

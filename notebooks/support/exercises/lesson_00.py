@@ -1,13 +1,14 @@
-"""Checkers of lesson 0, Start here."""
+"""Checkers of lesson 0, Start here. Those of programs read what the ranks have printed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from support.exercises import exercise, expect
+from tutorial_lib.data import load_dataset
 
 GB = 10**9
 FILL_HINT = "Half of each memory may hold the graph, and a machine that is needed in part is needed."
@@ -28,22 +29,32 @@ def check_machines_needed(machines_needed: Callable[[int, int], int]) -> None:
         expect(what, machines_needed(total, memory), expected, FILL_HINT)
 
 
-# (labels, training nodes, test nodes, test nodes of a class without a training node)
-UNSEEN_CASES = (
-    ([0, 0, 1, 2, 2, 2], [0, 2], [1, 3, 4], 2),
-    ([0, 1, 0, 1], [0, 1], [2, 3], 0),
-    ([3, 1, 4, 1, 5, 5, 4, 3], [1, 4], [0, 2, 3, 5, 6], 3),
-    ([2, 2, 0], [2], [0, 1], 2),
-)
+def _expect_printed(lines: Sequence[str], text: str, expected: int, hint: str) -> None:
+    """Go on if each of two ranks has printed ``rank R: in all NUMBER`` and this text, with the right number."""
+    pattern = rf"rank (\d+): in all (?:tensor\()?([\d,_]+)(?:\.0*)?\)? {text}"
+    said = {int(rank): int(re.sub("[,_]", "", number)) for rank, number in re.findall(pattern, "\n".join(lines))}
+    no_answer = "What the job printed says why; its last lines first. Leave the line that prints as it is."
+    expect(f'ranks that said "in all ... {text}"', sorted(said), [0, 1], no_answer)
+    expect("what ranks 0 and 1 said", [said[0], said[1]], [expected, expected], hint)
 
 
 @exercise(2)
-def check_unseen(unseen: Callable[[Tensor, Tensor, Tensor], int]) -> None:
-    """Exercise 2: ``unseen(labels, train, test)``, int64 and two bool masks (N,), gives a number of nodes."""
-    for labels, train, test, expected in UNSEEN_CASES:
-        masks = [torch.zeros(len(labels), dtype=torch.bool) for _ in range(2)]
-        for mask, nodes in zip(masks, (train, test), strict=True):
-            mask[nodes] = True
-        what = f"labels {labels}, training nodes {train}, test nodes {test}"
-        hint = "Count nodes, not classes: a class that no training node has, times its nodes in the test set."
-        expect(what, unseen(torch.tensor(labels), *masks), expected, hint)
+def check_test_edges(lines: Sequence[str]) -> None:
+    """Exercise 2: the lines of a job whose ranks both say how many edges into test nodes join equal classes."""
+    graph = load_dataset("synthetic-products", scale=0.01).graph
+    label, mask = graph.ndata["label"], graph.ndata["test_mask"]
+    sources, targets = graph.in_edges(mask.nonzero().flatten())
+    expected = int((label[sources] == label[targets]).sum())
+    hint = "Which mask does node_split share out? And is the sum over all ranks still taken?"
+    _expect_printed(lines, "edges join equal classes", expected, hint)
+
+
+@exercise(3)
+def check_unseen(lines: Sequence[str]) -> None:
+    """Exercise 3: the lines of a job whose ranks both say how many test nodes are of a class unseen in training."""
+    graph = load_dataset("synthetic-products", scale=0.01).graph
+    label = graph.ndata["label"]
+    seen = label[graph.ndata["train_mask"]].unique()
+    expected = int((~torch.isin(label[graph.ndata["test_mask"]], seen)).sum())
+    hint = "A class is unseen if no rank has a training node of it: add up before you compare, and again at the end."
+    _expect_printed(lines, "test nodes are of an unseen class", expected, hint)

@@ -2,58 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from support.exercises import Rows, exercise, expect
-
-
-@exercise(1)
-def check_outside(outside: Callable[[Tensor], Tensor]) -> None:
-    """Exercise 1: ``outside(mask)``, uint8 or bool (N,), gives the ids that the mask does not select, int64."""
-    for values, expected in (([0, 1, 0, 0, 1], [0, 2, 3]), ([1, 1, 1], []), ([0, 0], [0, 1])):
-        for dtype in (torch.uint8, torch.bool):
-            got = outside(torch.tensor(values, dtype=dtype))
-            hint = "~ flips all eight bits of a uint8, and neither 254 nor 255 is zero."
-            expect(f"ids outside the {dtype} mask {values}", got, torch.tensor(expected, dtype=torch.int64), hint)
-
-
-DEGREE_CASES = (  # edges, number of nodes, rows at once; the last nodes of some have no edge
-    ([(0, 1), (2, 1), (3, 1), (1, 0)], 5, 2),
-    ([(0, 6), (1, 6), (2, 6), (6, 2), (5, 2)], 7, 3),
-    ([(0, 1), (1, 2), (2, 0), (0, 2)], 6, 6),
-    ([(3, 0), (2, 0), (1, 0)], 4, 10),
-)
-
-
-@exercise(2)
-def check_write_degrees(write_degrees: Callable[[Any, Any, int], None]) -> None:
-    """Exercise 2: ``write_degrees(graph, table, rows)`` writes in-degrees, at most ``rows`` of them at once."""
-    import dgl
-
-    for edges, nodes, rows in DEGREE_CASES:
-        graph = dgl.graph(tuple(map(list, zip(*edges, strict=True))), num_nodes=nodes)
-        table = Rows(torch.full((nodes,), -1))
-        write_degrees(graph, table, rows)
-        what = f"graph with {nodes} nodes, rows={rows}: the table (-1 was never written)"
-        expect(what, table.values, graph.in_degrees(), "Is the last piece written, when it is a short one?")
-        most = max(map(len, table.writes))
-        if most > rows:
-            hint = "Go through the ids piece by piece: torch.arange(n).split(rows)"
-            expect(f"graph with {nodes} nodes, rows={rows}: most rows written at once", most, rows, hint)
-
+from support.exercises import exercise, expect, plain
+from tutorial_lib.data import load_dataset
 
 # Node 0 has four in-neighbours, each of which has three of its own: what is drawn differs, how many are drawn does not.
 TREE = [(child, 0) for child in (1, 2, 3, 4)] + [(2 + 3 * child + k, child) for child in (1, 2, 3, 4) for k in range(3)]
 READ_CASES = (([0], [3], 4), ([0], [4, 2], 13), ([0], [2, 4], 11), ([1, 2], [2], 6))
 
 
-@exercise(3)
+@exercise(1)
 def check_nodes_to_read(nodes_to_read: Callable[[Any, Tensor, Sequence[int]], int]) -> None:
-    """Exercise 3: ``nodes_to_read(graph, seeds, per_hop)`` gives the number of input nodes of a sampled batch."""
+    """Exercise 1: ``nodes_to_read(graph, seeds, per_hop)`` gives the number of input nodes of a sampled batch."""
     import dgl
 
     graph = dgl.graph(tuple(map(list, zip(*TREE, strict=True))))
@@ -61,3 +28,61 @@ def check_nodes_to_read(nodes_to_read: Callable[[Any, Tensor, Sequence[int]], in
         got = nodes_to_read(graph, torch.tensor(seeds), per_hop)
         hint = "per_hop begins with the hop next to the seeds; DGL lists fan-outs outermost hop first."
         expect(f"a tree of 17 nodes, seeds {seeds}, per_hop {per_hop}", got, expected, hint)
+
+
+# (edges from a source node to a destination node, number of source nodes, of destination nodes)
+BLOCKS = (
+    ([(1, 0), (2, 0), (3, 1), (0, 1), (4, 2)], 5, 3),
+    ([(3, 0), (4, 0), (3, 2)], 5, 3),  # destination 1 receives nothing
+    ([(0, 0), (1, 0)], 2, 1),
+)
+
+
+@exercise(2)
+def check_max_conv(make: Callable[[int, int], nn.Module]) -> None:
+    """Exercise 2: ``MaxConv(in_size, out_size)``, a layer that takes the maximum of what a node receives."""
+    import dgl
+
+    torch.manual_seed(0)
+    layer = make(4, 3)
+    for edges, sources, destinations in BLOCKS:
+        block = dgl.create_block(tuple(map(list, zip(*edges, strict=True))), sources, destinations)
+        x = torch.randn(sources, 4) - 1  # many numbers below zero
+        received = [torch.stack([x[s] for s, d in edges if d == node] or [torch.zeros(4)]) for node in block.dstnodes()]
+        largest = torch.stack([rows.amax(0) for rows in received])
+        right = layer.fc_self(x[:destinations]) + layer.fc_neigh(largest)
+        what = f"a block with edges {edges}: "
+        got = layer(block, x)
+        shape = tuple(got.shape) if isinstance(got, Tensor) else got
+        expect(what + "shape", shape, (destinations, 3), "The destination nodes are the first of the source nodes.")
+        hint = "The maximum of the x that arrive, number by number; the linear maps come after it, and no ReLU."
+        largest_error = float((got - right).abs().max())
+        expect(what + "error of the rows below 1e-5", largest_error < 1e-5, True, f"It is {largest_error:.2g}. {hint}")
+
+
+@exercise(3)
+def check_best_epoch(path: str | Path) -> None:
+    """Exercise 3: a file with ``valid``, eight accuracies, and ``weights``, those of the epoch with the best one."""
+    saved = torch.load(path)
+    valid = [float(plain(value)) for value in saved["valid"]]
+    expect('numbers in "valid"', len(valid), 8, "Append the accuracy on val_mask after each epoch.")
+    weights = saved["weights"].state_dict() if isinstance(saved["weights"], nn.Module) else saved["weights"]
+    best, of_weights = max(valid), exact_accuracy(weights)
+    hint = "state_dict() does not copy: the next step changes what you kept. And is the accuracy that of inference?"
+    what = 'validation accuracy of "weights", beside the best in "valid"'
+    expect(what, round(of_weights, 4), round(best, 4) if abs(best - of_weights) > 0.001 else round(of_weights, 4), hint)
+
+
+def exact_accuracy(weights: Mapping[str, Tensor]) -> float:
+    """Validation accuracy of a GraphSAGE of two layers over all neighbours, computed here with matrices."""
+    import dgl
+
+    graph = load_dataset("synthetic-products", scale=0.01).graph
+    x = graph.ndata["feat"]
+    for depth in (0, 1):
+        names = ("fc_self.weight", "fc_self.bias", "fc_neigh.weight")
+        own, bias, neighbours = (weights[f"layers.{depth}.{name}"] for name in names)
+        x = F.relu(x) if depth else x
+        x = x @ own.T + bias + dgl.ops.copy_u_mean(graph, x) @ neighbours.T
+    mask = graph.ndata["val_mask"]
+    return (x[mask].argmax(1) == graph.ndata["label"][mask]).double().mean().item()

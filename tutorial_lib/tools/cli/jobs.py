@@ -158,5 +158,6 @@ def launch(
     with RunDisplay() as display:
         show = lambda plan: display.console.print(environment_text(plan), soft_wrap=True)  # noqa: E731
         use = run_launch(request, display.on_event, *([show] if verbose else []))
+    logs = out.relative_to(Path.cwd()) if out.is_relative_to(Path.cwd()) else out
     for machine, used in use.items():
-        print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {out / machine}")
+        print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {logs / machine}")
