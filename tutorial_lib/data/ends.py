@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tutorial_lib.data.tables import FIRST_LINE, array_in, columns_of, pieces, place_in, places_of
+from tutorial_lib.data.tables import FIRST_LINE, ROWS, array_in, columns_of, pieces, place_in, places_of
 from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SOURCES, DESTINATIONS = ("src", "source", "from", "u"), ("dst", "destination", "target", "to", "v")
-ROWS = 1 << 22  # of an array that are looked at together
 SPARSE_IDS = 1000  # nodes for each end of an edge; ids that leave more of them out are no numbers from 0 on
 Ends = tuple[list[np.ndarray], list[np.ndarray]]  # of edges: sources, destinations, in pieces
 
@@ -141,11 +141,9 @@ def _checked(path: Path, row: int, first_line: int, name: str, column: pa.Array)
         raise InputError(f"{place_in(path, at, first_line)}: the {name} is missing")
     if pa.types.is_string(column.type):
         return column
-    try:
-        if pa.types.is_integer(column.type):
+    if pa.types.is_integer(column.type):
+        with contextlib.suppress(pa.ArrowInvalid):  # above 2**63
             return column.cast(pa.int64())
-    except pa.ArrowInvalid:  # above 2**63
-        pass
     text = f"{path}: column {name} has {column.type}, expected whole numbers or texts"
     raise InputError(text, "Larger numbers than 2**63 have to be texts.")
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TABLES = (".csv", ".csv.gz", ".parquet")
 BLOCK = 128 << 20  # bytes of a text that are parsed at a time
+ROWS = 1 << 22  # of an array or a parquet file that are looked at together
 FIRST_LINE = 2  # of the rows of a CSV file: the header is line 1
 
 
@@ -63,7 +64,7 @@ def pieces(path: Path, columns: list[str] | None = None, delimiter: str | None =
 
     try:
         if path.suffix == ".parquet":
-            yield from parquet.ParquetFile(path).iter_batches(columns=columns)
+            yield from parquet.ParquetFile(path).iter_batches(ROWS, columns=columns)
             return
         options = texts.ConvertOptions(include_columns=columns or [], strings_can_be_null=True)
         # With threads, errors name no row.
