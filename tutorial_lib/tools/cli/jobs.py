@@ -46,6 +46,7 @@ def train(
         given.recall(out)
         machines, single_process = given.machines, given.single_process
     check_task(given.task)
+    check_arguments(given.dataset, given.scale, given.seed)  # before it takes seconds to import torch and DGL
     options = given.to_json()
     check_machines(given)
     if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
@@ -54,7 +55,6 @@ def train(
     if given.ip_config is None and not single_process and machines is None and given.emulate is None:
         given.emulate = 2
     source, keep = given.make(DataSource), given.make(Continuation, options=options)
-    source.check()  # before it takes seconds to import torch and DGL
     from tutorial_lib.job.train import run_distributed, run_single
 
     folder = keep.folder(out or default_run_folder(source.name))
