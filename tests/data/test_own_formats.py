@@ -322,6 +322,15 @@ def test_wide_features_stay_sparse_and_parts_have_them_dense(small_dataset: Data
     assert not dataset.wide
 
 
+def test_wide_features_of_one_type_of_several(data_root, tmp_path):
+    dataset = load_dataset("synthetic-academic", scale=0.002, root=data_root)
+    fields = sparse.random(dataset.graph.num_nodes("field"), 30, 0.2, format="csr", dtype=np.float32, random_state=0)
+    dataset.wide["field"] = sparse.csr_array(fields)
+    partition = partition_dataset(dataset, 2, tmp_path / "parts")
+    found = [dgl.distributed.load_partition(str(partition.config), number)[1]["field/feat"] for number in range(2)]
+    assert (torch.cat(found).numpy() == fields.toarray()[partition.node_map["field"]]).all()
+
+
 def owner(partition) -> np.ndarray:
     """The part of each new node."""
     return np.repeat(np.arange(2), partition.report.nodes)
