@@ -358,3 +358,19 @@ def test_unknown_arrays_are_left_alone(tmp_path: Path, toy: Path):
     """gnn-benchmark's files also hold names as pickled objects; nothing reads them."""
     arrays = {**toy_arrays(), "node_names": np.array(["a", None], dtype=object)}
     assert load_npz(save(tmp_path / "named.npz", arrays)).fingerprint() == load_npz(toy).fingerprint()
+
+
+def test_own_masks_take_the_place_of_a_random_split(toy: Path):
+    masks = {name: np.arange(N) % 3 == number for number, name in enumerate(MASKS)}
+    dataset = load_npz(save(toy, toy_arrays() | masks))
+    assert all((dataset.graph.ndata[name].numpy() == mask).all() for name, mask in masks.items())
+    assert (dataset.info["split"], dataset.info["directed"]) == ("masks", False)
+    assert dataset.info["edges_in_the_file"] == len(set(PAIRS))
+    masks.pop("val_mask")
+    assert "has no val_mask" in error_of(lambda: load_npz(save(toy, toy_arrays() | masks))).message
+
+
+def test_features_of_another_name_are_not_left_out_in_silence(toy: Path):
+    arrays = {name: array for name, array in toy_arrays().items() if not name.startswith("attr")}
+    error = error_of(lambda: load_npz(save(toy, arrays | {"feat": np.ones((N, 2))})))
+    assert error.message.endswith("features are looked for in attr_matrix or attr_*, and the file has feat")

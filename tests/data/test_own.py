@@ -82,7 +82,7 @@ def test_ids_without_a_table_of_nodes(tmp_path):
     """Whole numbers from 0 on are the nodes themselves; others, and texts, are sorted."""
     write(tmp_path, {"edges.csv": "src,dst\n30,10\n10,20\n"})
     np.save(tmp_path / "label.npy", np.array([0, 1, 0]))
-    with pytest.raises(InputError, match="ids run from 10 to 30, and the arrays have 3 nodes, 0 to 2"):
+    with pytest.raises(InputError, match=r"edges.csv, line 2: src 30 is not among the nodes, 0 to 2"):
         load_dataset(tmp_path, features=False)
     write(tmp_path, {"nodes.csv": "id\n10\n20\n30\n", "split.csv": "id,split\n30,train\n10,val\n20,test\n"})
     graph = load_dataset(tmp_path, features=False).graph
@@ -94,12 +94,12 @@ def test_ids_without_a_table_of_nodes(tmp_path):
     ("files", "message"),
     [
         ({"edges.csv": "src,dst\nann,bob\nbob,zed\n"}, "edges.csv, line 3: dst zed is not among the nodes"),
-        ({"edges.csv": "src,dst\nann,bob\n,cy\n"}, "edges.csv, line 3: the src of this edge is missing"),
+        ({"edges.csv": "src,dst\nann,bob\n,cy\n"}, "edges.csv, line 3: the src is missing"),
         ({"edges.csv": "src,dst\nann,bob\nbob,cy,3\n"}, "edges.csv: .*Row #3: Expected 2 columns, got 3"),
         ({"edges.csv": "1,2\n2,3\n"}, "edges.csv: the first line is 1,2"),
         ({"edges.csv": "a,b,c\n1,2,3\n"}, "edges.csv has the columns a, b, c"),
-        ({"edges.csv": "src,dst\n"}, "edges.csv: there is no edge in it"),
-        ({"nodes.csv": NODES + "ann,red,1,train\n"}, "nodes.csv: ann is listed more than once"),
+        ({"edges.csv": "src,dst\n"}, "edges.csv: there is no row in it"),
+        ({"nodes.csv": NODES + "ann,red,1,train\n"}, "nodes.csv, line 6: ann is listed more than once"),
         ({"nodes.csv": NODES.replace("id", "name")}, "nodes.csv has the columns name, label, age, split"),
         ({"nodes.csv": NODES.replace("valid", "dev")}, "nodes.csv, line 3: 'dev' is no split"),
         ({"nodes.csv": NODES.replace("1.5", "old")}, "nodes.csv: .*age.*old|column age has"),
@@ -117,6 +117,29 @@ def test_mistakes_are_told_with_file_and_line(folder, files, message):
         load_dataset(folder)
 
 
+def test_ids_that_are_no_numbers_of_nodes(tmp_path):
+    """A few ids between 0 and a large one would be a graph of mostly nothing; above int64 they are no numbers."""
+    write(tmp_path, {"edges.csv": "src,dst\n0,1000000000000\n"})
+    with pytest.raises(
+        InputError, match=r"ids run from 0 to 1000000000000, and nearly all of these nodes have no edge"
+    ):
+        load_dataset(tmp_path)
+    (tmp_path / "edges.csv").unlink()
+    parquet.write_table(pa.table({"src": np.array([2**63 + 1], np.uint64), "dst": [1]}), tmp_path / "edges.parquet")
+    with pytest.raises(InputError, match=r"edges.parquet: column src has uint64, expected whole numbers or texts"):
+        load_dataset(tmp_path)
+
+
+def test_numbers_on_one_side_and_texts_on_the_other(tmp_path):
+    write(tmp_path, {"edges.csv": "src,dst\n7,a\n8,b\n", "split.csv": "id,split\na,train\n7,val\nb,test\n"})
+    with pytest.raises(InputError, match=r"there are no labels"):
+        load_dataset(tmp_path)
+    write(tmp_path, {"nodes.csv": "id,label\n7,0\n8,1\na,0\nb,1\n"})
+    dataset = load_dataset(tmp_path, features=False)
+    assert dataset.ids.to_pylist() == ["7", "8", "a", "b"]
+    assert [end.tolist() for end in dataset.graph.edges()] == [[0, 1], [2, 3]]
+
+
 def test_arrays_of_other_lengths_and_kinds(folder):
     np.save(folder / "feat.npy", np.zeros((3, 2)))
     with pytest.raises(InputError, match=r"different numbers of nodes: feat.npy 3, nodes.csv 4"):
@@ -126,7 +149,7 @@ def test_arrays_of_other_lengths_and_kinds(folder):
         load_dataset(folder)
     (folder / "feat.npy").unlink()
     np.save(folder / "train_mask.npy", np.ones(4, bool))
-    with pytest.raises(InputError, match=r"has no val_mask.npy and no test_mask.npy"):
+    with pytest.raises(InputError, match="has no val_mask and no test_mask"):
         load_dataset(folder)
 
 

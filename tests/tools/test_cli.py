@@ -44,6 +44,15 @@ def test_help_waits_for_neither_torch_nor_dgl():
     assert "--embedding-learning-rate" in done.stdout
 
 
+@pytest.mark.parametrize("words", [["data", "cora"], ["train", "--dataset", "cora"], ["finale", "--dataset", "cora"]])
+def test_a_misspelt_data_set_is_refused_before_torch_and_dgl_are_imported(words):
+    code = f"import sys\nfrom tutorial_lib.tools.cli import main\ntry:\n    main({words})\n"
+    code += "finally:\n    print({'torch', 'dgl', 'matplotlib'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "set()\n")
+    assert done.stderr.startswith("error: unknown data set 'cora'")
+
+
 def given_to(command: str, *words: str) -> Given:
     """What a command understands by its arguments, without running it."""
     made = typer.main.get_command(app).commands[command]

@@ -10,12 +10,14 @@ ogbn-arxiv          citation graph of the Open Graph Benchmark                  
 amazon-computers    Amazon Computers, the file that DGL downloads                a download
 amazon-photo        Amazon Photo, the file that DGL downloads                    a download
 PATH.npz            any file in the layout of Amazon Computers                   the file
-FOLDER              a graph of one's own: tables of edges and nodes, see ``own`` the folder
+FOLDER, FILE        a graph of one's own, see ``own``: tables, a description of  it
+                    them, DGL's chunked format, a file of dgl.save_graphs
 ==================  ==========================================================  ================
 """
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,8 +56,9 @@ def check_arguments(name: str, scale: float, seed: int) -> None:
     """
     if generated := _generated(name):
         generated.check(scale, seed)
-    elif name not in NAMES and not name.endswith(".npz") and not Path(name).expanduser().is_dir():
-        text = f"Known: {', '.join(NAMES)}; or the path of an .npz file, or of a folder with a graph of your own."
+    elif name not in NAMES and not name.endswith(".npz") and not Path(name).expanduser().exists():
+        meant = "".join(f"Did you mean {near}? " for near in get_close_matches(name, NAMES, 1))
+        text = f"{meant}Known: {', '.join(NAMES)}; or the path of a graph of your own: docs/own-graph.md."
         raise InputError(f"unknown data set {name!r}", text)
 
 
@@ -84,14 +87,14 @@ def load_dataset(
     """Load a data set, checked and ready to partition.
 
     Args:
-        name_or_path: one of ``NAMES``, or the path of an ``.npz`` file or of a folder with tables.
+        name_or_path: one of ``NAMES``, or the path of a graph of one's own.
         scale: size of a generated data set, 0.002 to 1.0 (1.0 has the size of ogbn-products, or of ogbn-mag); ignored
             elsewhere.
         seed: seed of the generator, or of the random split of a data set that has none of its own.
         root: folder that holds downloads and caches; ``data/`` by default.
         features: False loads the graph, labels and split alone.
         download: allow a download. Without it, what is missing is said and nothing is fetched.
-        both_ways: add the reverse of each edge of a folder's; the others have both directions as they are.
+        both_ways: add the reverse of each edge of one's own; the others have both directions as they are.
 
     Raises:
         InputError: unknown name, missing, damaged or invalid data. Nothing half-written is left behind.
@@ -109,12 +112,12 @@ def load_dataset(
         from tutorial_lib.data.amazon import load_amazon
 
         dataset = load_amazon(name, root=root, seed=seed, download=download)
-    elif Path(name).expanduser().is_dir():
-        from tutorial_lib.data.own import load_folder
-
-        dataset = load_folder(Path(name), seed=seed, both_ways=both_ways)
-    else:
+    elif name.endswith(".npz") and not Path(name).expanduser().is_dir():
         from tutorial_lib.data.amazon import load_npz
 
         dataset = load_npz(Path(name), seed=seed)
+    else:
+        from tutorial_lib.data.own import load_own
+
+        dataset = load_own(Path(name), seed=seed, both_ways=both_ways)
     return check_dataset(dataset, need_features=features)

@@ -3,6 +3,7 @@
 The layout is that of https://github.com/shchur/gnn-benchmark ("Pitfalls of Graph Neural Network Evaluation",
 arXiv:1811.05868): a graph of N nodes as CSR arrays ``adj_data``, ``adj_indices``, ``adj_indptr``, ``adj_shape``;
 features as ``attr_*`` in the same form or as one dense ``attr_matrix``, or none; ``labels``, integers of shape (N,).
+And, which is ours: ``train_mask``, ``val_mask``, ``test_mask``, bool (N,), all three of them or none.
 
     load_amazon -> the file: ROOT/<name>.npz, or where DGL or the user put it, or a download that was allowed
     load_npz    -> _read (keys, no pickles) -> _csr (shapes, ranges) -> Dataset
@@ -24,8 +25,10 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from tutorial_lib.data.base import Dataset, check_features, check_labels, node_data, random_split
+from tutorial_lib.data.base import MASKS, Dataset, check_features, check_labels, node_data
 from tutorial_lib.data.download import WAIT_SECONDS, fetch
+from tutorial_lib.data.ends import Names
+from tutorial_lib.data.nodes import Nodes
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import alone_in
 
@@ -145,9 +148,9 @@ def _load(path: Path, name: str, seed: int, member: str = "") -> Dataset:
     if feat is not None:
         check_features(str(path), torch.from_numpy(feat), n)
         feat = standardise(feat)
-    # RandomState: the only numpy generator whose stream is promised never to change.
-    graph.ndata.update(node_data(feat, label, random_split(np.random.RandomState(seed).permutation(n))))
-    info = {"file": str(path), "seed": seed, "split": [0.6, 0.2, 0.2], "standardised": feat is not None}
+    info = {"file": str(path), "edges_in_the_file": adjacency.nnz, "directed": False, "standardised": feat is not None}
+    masks = {name: arrays[name] for name in MASKS if name in arrays}
+    graph.ndata.update(node_data(feat, label, Nodes(path, Names(range(n)), masks).split(seed, info)))
     return Dataset(name, graph, int(label.max()) + 1, info)
 
 
@@ -180,6 +183,10 @@ def _read(path: Path, member: str) -> dict[str, np.ndarray]:
             with np.load(stream, allow_pickle=False) as arrays:
                 names = set(arrays.files)
                 wanted = [*ADJACENCY, "labels", *(SPARSE if names & set(SPARSE) else names & {"attr_matrix"})]
+                if len(wanted) == 5 and (other := sorted(names & {"feat", "features", "x"})):
+                    text = f"{path}: features are looked for in attr_matrix or attr_*, and the file has {other[0]}"
+                    raise InputError(text, "Save them under that name.")
+                wanted += names & set(MASKS)
                 if missing := [key for key in wanted if key not in names]:
                     there = f"It has: {', '.join(arrays.files) or 'nothing'}."
                     raise InputError(f"{path}: has no {', '.join(missing)}", there)

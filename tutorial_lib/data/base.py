@@ -30,7 +30,8 @@ class Dataset:
             Or a heterogeneous one: then the nodes of one type, ``target``, have all of these.
         num_classes: number of classes, also those without a node.
         info: where it came from (scale, seed, file, ...); JSON types only.
-        ids: pyarrow array (N,) of what the user calls each node; None: its number.
+        ids: pyarrow array (N,) of what the user calls each node that is classified; None: its number.
+        wide: by type of nodes, float32 features (N, F) as a ``csr_array``, in place of ``feat``.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Dataset:
     num_classes: int
     info: dict[str, Any] = field(default_factory=dict)
     ids: Any = None
+    wide: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -66,7 +68,32 @@ class Dataset:
     @property
     def num_features(self) -> int:
         """Width F of ``feat``; 0 for a data set that was loaded without features."""
-        return self.target_data["feat"].shape[1] if "feat" in self.target_data else 0
+        feat = self.wide.get(self.target, self.target_data.get("feat"))
+        return 0 if feat is None else feat.shape[1]
+
+    def make_dense(self) -> None:
+        """Put wide features into the graph, as a process needs them that trains alone.
+
+        Raises:
+            InputError: they do not fit in the memory that is free.
+        """
+        import psutil
+        import torch
+
+        if (size := dense_size(self.wide)) > (free := psutil.virtual_memory().available):
+            text = f"{self.name}: wide features take {size / 1e9:.1f} GB when dense, and {free / 1e9:.1f} GB is free"
+            raise InputError(text, "Machines of a job hold a part each: --ip_config; or leave rare features out.")
+        for kind in [*self.wide]:
+            self.graph.nodes[kind].data["feat"] = torch.from_numpy(self.wide.pop(kind).toarray())
+
+    def cost(self) -> str:
+        """What the data take in memory."""
+        size = 16 * self.graph.num_edges() + data_size(self.graph)
+        if not self.wide:
+            return f"{size / 1e6:,.1f} MB"
+        stored = sum(8 * matrix.nnz + matrix.indptr.nbytes for matrix in self.wide.values())
+        dense = f"dense {dense_size(self.wide) / 1e6:,.1f} MB, a part on each machine of a job"
+        return f"{(size + stored) / 1e6:,.1f} MB; of that wide features {stored / 1e6:,.1f} MB ({dense})"
 
     def split_counts(self) -> dict[str, int]:
         """Number of nodes in each of the three masks."""
@@ -79,6 +106,10 @@ class Dataset:
             digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.contiguous().numpy().data.cast("B"))
         digest.update(str(self.num_classes).encode())
+        for kind, matrix in sorted(self.wide.items()):
+            digest.update(f"{kind} {matrix.shape}".encode())
+            for array in (matrix.indptr, matrix.indices, matrix.data):
+                digest.update(array)
         if self.ids is not None:
             digest.update("\0".join(map(str, self.ids.to_pylist())).encode())
         return digest.hexdigest()
@@ -95,6 +126,17 @@ class Dataset:
         for relation in graph.canonical_etypes:
             of = f" of {':'.join(relation)}" if hetero else ""
             yield from ((f"edge {key}{of}", tensor) for key, tensor in sorted(graph.edges[relation].data.items()))
+
+
+def data_size(graph: dgl.DGLGraph) -> int:
+    """Bytes of what the nodes and the edges of a graph have."""
+    of = [*(graph.nodes[kind] for kind in graph.ntypes), *(graph.edges[key] for key in graph.canonical_etypes)]
+    return sum(tensor.nbytes for frame in of for _, tensor in frame.data.items())  # ``values`` has no tensors
+
+
+def dense_size(wide: dict[str, Any]) -> int:
+    """Bytes of wide features once they are dense."""
+    return sum(4 * matrix.shape[0] * matrix.shape[1] for matrix in wide.values())
 
 
 def node_data(feat: np.ndarray | None, label: np.ndarray, split: np.ndarray) -> dict[str, torch.Tensor]:
@@ -141,7 +183,11 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
         if graph.num_edges(relation) == 0:
             raise InputError(f"{name}: there is no edge of type {relation}")
     n, data = graph.num_nodes(dataset.target), dataset.target_data
-    if need_features:
+    for kind, matrix in dataset.wide.items():
+        if not np.isfinite(matrix.data).all():
+            row = np.searchsorted(matrix.indptr, np.flatnonzero(~np.isfinite(matrix.data))[0], side="right") - 1
+            raise InputError(f"{name}: feat has NaN or infinite values, first in row {row} of nodes of type {kind!r}")
+    if need_features and dataset.target not in dataset.wide:
         check_features(name, data.get("feat"), n)
     check_labels(name, data.get("label"), n, dataset.num_classes)
     covered = np.zeros(n, np.int8)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TABLES = (".csv", ".csv.gz", ".parquet")
-BLOCK = 64 << 20  # bytes of a text that are parsed at a time
+BLOCK = 128 << 20  # bytes of a text that are parsed at a time
+ROWS = 1 << 22  # of an array or a parquet file that are looked at together
 FIRST_LINE = 2  # of the rows of a CSV file: the header is line 1
 
 
@@ -39,28 +40,37 @@ def places_of(values: pa.Array, ids: pa.Array) -> pa.Array:
         return pc.index_in(values.cast(pa.string()), value_set=ids.cast(pa.string()))
 
 
-def array_in(path: Path) -> np.ndarray | None:
-    if not path.is_file():
-        return None
+def place_in(path: Path, row: int, first_line: int = FIRST_LINE) -> str:
+    """Where a row is, for people: its line in a text; in another file its number, from 0 on."""
+    return f"{path}, row {row}" if path.suffix in (".parquet", ".npy") else f"{path}, line {row + first_line}"
+
+
+def array_in(path: Path) -> np.ndarray:
+    """An array of numbers, mapped from its file; who writes into it does not change the file."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path}: cannot be read: {error}", "Save it with numpy.save, as numbers.") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or array.ndim == 0:
+        raise InputError(f"{path} holds {getattr(array, 'dtype', 'an archive')}, expected an array of numbers")
+    return array
 
 
-def pieces(path: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a table, some megabytes at a time."""
+def pieces(path: Path, columns: list[str] | None = None, delimiter: str | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a table, some megabytes at a time; a text with a ``delimiter`` given has no header."""
     import pyarrow as pa
     from pyarrow import csv as texts
     from pyarrow import parquet
 
     try:
         if path.suffix == ".parquet":
-            yield from parquet.ParquetFile(path).iter_batches(columns=columns)
+            yield from parquet.ParquetFile(path).iter_batches(ROWS, columns=columns)
             return
         options = texts.ConvertOptions(include_columns=columns or [], strings_can_be_null=True)
-        reading = texts.ReadOptions(block_size=BLOCK, use_threads=False)  # with threads, errors name no row
-        with texts.open_csv(path, reading, convert_options=options) as reader:
+        # With threads, errors name no row.
+        reading = texts.ReadOptions(block_size=BLOCK, use_threads=False, autogenerate_column_names=bool(delimiter))
+        parsing = texts.ParseOptions(delimiter=delimiter or ",")
+        with texts.open_csv(path, reading, parsing, options) as reader:
             yield from reader
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         # pyarrow's message has the row; ids that are numbers at first and texts later are the usual cause
@@ -92,12 +102,15 @@ class NodeTable:
         if "id" not in self.columns:
             raise InputError(f"{path} has the columns {', '.join(self.columns)}", "One of them has to be id.")
         self.ids = pa.chunked_array([batch.column("id") for batch in pieces(path, ["id"])]).combine_chunks()
-        if self.ids.null_count or len(self.ids) == 0:
-            raise InputError(f"{path}: a node has no id" if self.ids.null_count else f"{path}: there is no node in it")
+        if len(self.ids) == 0:
+            raise InputError(f"{path}: there is no node in it")
+        if self.ids.null_count:
+            raise InputError(f"{place_in(path, pc.index(self.ids.is_null(), True).as_py())}: a node has no id")
         if pc.count_distinct(self.ids).as_py() < len(self.ids):
             seen = pc.value_counts(self.ids)
             twice = seen.filter(pc.greater(seen.field("counts"), 1))[0]["values"]
-            raise InputError(f"{path}: {twice} is listed more than once")
+            again = np.flatnonzero(pc.equal(self.ids, twice))[1]
+            raise InputError(f"{place_in(path, again)}: {twice} is listed more than once")
 
     def column(self, name: str) -> pa.Array | None:
         import pyarrow as pa

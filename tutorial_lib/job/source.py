@@ -20,7 +20,7 @@ class DataSource:
 
     Attributes:
         name: one of synthetic-products, synthetic-academic, ogbn-products, ogbn-arxiv, amazon-computers, amazon-photo,
-            or the path of an .npz file or of a folder with a graph of your own.
+            or the path of a graph of your own: a folder, a file of dgl.save_graphs, or an .npz file.
         scale: size of a generated data set, 0.002 to 1.0 (1.0: 2.4M nodes).
         seed: seed of data, partition and training.
         root: folder of downloads, caches and partitions. (default: data/)
@@ -57,6 +57,7 @@ class DataSource:
         dataset = load_dataset(self.name, features=features, **options)
         if not features and dataset.graph.is_homogeneous:  # with several types, the task's check says what is wrong
             dataset.graph.ndata.pop("feat", None)
+            dataset.wide.clear()
         return dataset
 
     def partition(
@@ -76,7 +77,7 @@ class DataSource:
         folders = {method: self._folder(fingerprint, parts, method) for method in METHODS}
         wanted = PREFERENCE if self.method == AUTO else (self.method,)
         there = [method for method in wanted if method in folders and folders[method].exists()]
-        choice = None if there else choose_method(dataset.graph, parts, self.method, self.max_memory)
+        choice = None if there else choose_method(dataset.graph, parts, self.method, self.max_memory, dataset.wide)
         method = choice.method if choice else there[0]
         return partition_dataset(dataset, parts, folders[method], method=method, choice=choice, **options)
 

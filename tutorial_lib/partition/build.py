@@ -24,6 +24,7 @@ from tutorial_lib.partition.methods import Say, assign, cannot_cut, check_no_emp
 from tutorial_lib.partition.report import count_partition
 from tutorial_lib.partition.split import NODE_TYPE, write_parts
 from tutorial_lib.partition.types import balance_of, part_of_original, type_counts
+from tutorial_lib.partition.wide import add_wide
 
 FORMAT_VERSION = 1
 
@@ -90,7 +91,7 @@ def partition_dataset(
         return _reuse(out, wanted, progress)
     if os.path.ismount(out):
         raise InputError(f"{out} is a mount point, which the finished folder cannot replace", f"Try --out {out}/parts.")
-    choice = choice or choose_method(dataset.graph, parts, method, max_memory)
+    choice = choice or choose_method(dataset.graph, parts, method, max_memory, dataset.wide)
     progress(choice.reason)
     return _write_partition(dataset, _settled(wanted, choice.method), choice, out, progress)
 
@@ -137,6 +138,9 @@ def _write_partition(dataset: Dataset, wanted: dict[str, Any], choice: Choice, o
             assigned = assign(graph, parts, method, train_mask=train_mask, seed=wanted["seed"], progress=say)
             write_parts(graph, assigned, parts, name, method, temporary, say)
             part_of = {NODE_TYPE: torch.from_numpy(assigned)}
+        if dataset.wide:
+            progress("writing wide features, dense")
+            add_wide(dataset, temporary, name)
         if dataset.ids is not None:
             write_ids(temporary, dataset.ids)
         progress("counting the cut and writing checksums")

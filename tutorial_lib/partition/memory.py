@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from tutorial_lib.data.base import data_size, dense_size
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition.adjacency import is_symmetric
 
@@ -42,6 +44,7 @@ NODE = 100  # bytes per node, and one more per part: maps, and what each method 
 PART = 72  # bytes per edge of the part that is written, in GraphBolt's conversion
 CUT = {"multilevel": 0.2, "streaming": 0.4}  # a cautious guess: edges that leave a part are stored there too
 
+NONE: Mapping[str, Any] = {}
 UNITS = ("", "K", "M", "G", "T")
 
 
@@ -86,29 +89,38 @@ def memory_for_us() -> int:
     return psutil.Process().memory_info().rss + int(SHARE_OF_FREE * free)
 
 
-def estimate_peak(graph: dgl.DGLGraph, parts: int, method: str, *, by_dgl: bool) -> int:
+def estimate_peak(graph: dgl.DGLGraph, parts: int, method: str, *, by_dgl: bool, wide: Mapping[str, Any] = NONE) -> int:
     """Bytes that the process will have used at its peak.
 
     Args:
         by_dgl: ``partition_graph`` does the work; False: this package does.
+        wide: of a data set; a part of them is made dense at a time, once the graph is cut.
     """
     edges, n = graph.num_edges(), graph.num_nodes()
-    frames = [*(graph.nodes[name] for name in graph.ntypes), *(graph.edges[name] for name in graph.canonical_etypes)]
-    data = sum(value.element_size() * value.numel() for frame in frames for _, value in frame.data.items())
+    data = data_size(graph)
+    dense = 1.1 * dense_size(wide) / parts  # parts are not of one size
+    data += sum(8 * matrix.nnz for matrix in wide.values())
     if by_dgl:
-        return int(LIBRARIES + DGL_SPLIT * edges + 2 * data)
+        return int(LIBRARIES + 2 * data + max(DGL_SPLIT * edges, INPUT * edges + dense))
     cut = CUT.get(method, 1) * (1 - 1 / parts)
     part = (edges * (1 + cut) * PART + data) / parts
     cutting = edges * (CLUSTERS if is_symmetric(graph) else CLUSTERS_ONE_WAY) if method in CUT else 0
-    return int(LIBRARIES + INPUT * edges + data + (NODE + parts) * n + max(cutting, RENUMBER * edges, part))
+    return int(LIBRARIES + INPUT * edges + data + (NODE + parts) * n + max(cutting, RENUMBER * edges, part, dense))
 
 
-def choose_method(graph: dgl.DGLGraph, parts: int, method: str = AUTO, max_memory: int | str | None = None) -> Choice:
+def choose_method(
+    graph: dgl.DGLGraph,
+    parts: int,
+    method: str = AUTO,
+    max_memory: int | str | None = None,
+    wide: Mapping[str, Any] = NONE,
+) -> Choice:
     """The method to use, before anything is started.
 
     Args:
         method: ``auto``, or a name of ``METHODS``, which then has to fit.
         max_memory: bytes, or a text such as ``12GB``; None: what this process has and 80 % of what is free.
+        wide: of the data set.
 
     Raises:
         InputError: unknown method, not an amount of memory, or it does not fit (with what would).
@@ -123,16 +135,19 @@ def choose_method(graph: dgl.DGLGraph, parts: int, method: str = AUTO, max_memor
         raise InputError(text, "Choose --method metis or random, which DGL does, or leave it at auto.")
     too_large: dict[str, str] = {}
     for name, by_dgl in ways:
-        peak = estimate_peak(graph, parts, name, by_dgl=by_dgl)
+        peak = estimate_peak(graph, parts, name, by_dgl=by_dgl, wide=wide)
         if peak <= limit:
             instead = ", ".join(text for other, text in too_large.items() if other != name)
             instead = f"; {instead} would be needed" if instead else ""
-            return Choice(name, by_dgl, f"method {name}: about {_gb(peak)} of {_gb(limit)} memory{instead}")
+            dense = f", with wide features of {_gb(dense_size(wide) / parts)} per part" if wide else ""
+            return Choice(name, by_dgl, f"method {name}: about {_gb(peak)} of {_gb(limit)} memory{dense}{instead}")
         too_large[name] = f"{name} about {_gb(peak)}"
     remedy = "Raise --max-memory, use more parts, or a computer with more memory."
     if method != AUTO and graph.is_homogeneous:  # with several types, both methods need the same
         fitting = (
-            name for name, (*_, last) in WRITERS.items() if estimate_peak(graph, parts, name, by_dgl=last) <= limit
+            name
+            for name, (*_, last) in WRITERS.items()
+            if estimate_peak(graph, parts, name, by_dgl=last, wide=wide) <= limit
         )
         if other := next(fitting, None):
             remedy = f"Choose --method {other}, or raise --max-memory."

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tutorial_lib.cluster.plan import environment_text
-from tutorial_lib.data import default_root
+from tutorial_lib.data import DEFAULT_SCALE, check_arguments, default_root
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import RunDisplay, comparison_table, human_bytes
 from tutorial_lib.job.folder import Continuation, check_run_folder, default_run_folder
@@ -40,14 +40,13 @@ def train(
     ] = None,
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
-    from tutorial_lib.job.train import run_distributed, run_single
-
     if given.resume:
         if out is None:
             raise InputError("--resume needs --out, the folder of the run to continue")
         given.recall(out)
         machines, single_process = given.machines, given.single_process
     check_task(given.task)
+    check_arguments(given.dataset, given.scale, given.seed)  # before it takes seconds to import torch and DGL
     options = given.to_json()
     check_machines(given)
     if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
@@ -56,6 +55,8 @@ def train(
     if given.ip_config is None and not single_process and machines is None and given.emulate is None:
         given.emulate = 2
     source, keep = given.make(DataSource), given.make(Continuation, options=options)
+    from tutorial_lib.job.train import run_distributed, run_single
+
     folder = keep.folder(out or default_run_folder(source.name))
     with RunDisplay() as display:
         if single_process:
@@ -102,6 +103,8 @@ def finale(
     ] = None,
 ) -> None:
     """Machines, data, partition, training, predictions, scaling, report; again with the same --out, it continues."""
+    if given.dataset is not None:
+        check_arguments(given.dataset, DEFAULT_SCALE, given.seed)  # before it takes seconds to import torch and DGL
     from tutorial_lib.data.ogb import is_present
     from tutorial_lib.tools.finale import FULL_EPOCHS, FULL_SCALE, Finale, FinaleSettings
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tutorial_lib.data import NAMES
+from tutorial_lib.data import NAMES, check_arguments
 from tutorial_lib.errors import InputError, JobError, to_stderr
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.job.source import DataSource
@@ -51,18 +51,21 @@ def doctor(
 @filling(DataSource, without=["method", "max_memory"])
 def data(
     given: Given,
-    dataset: Annotated[
-        str, typer.Argument(help=f"One of {', '.join(NAMES)}, or the path of an .npz file or of a folder.")
-    ],
+    dataset: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}, or the path of a graph of your own.")],
     graph_only: Annotated[bool, typer.Option("--graph-only", help="Load without node features.")] = False,
     download: Annotated[bool, typer.Option("--download", help="Allow a download.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Load (or generate, or download) a data set, check it, and print what it holds."""
+    check_arguments(dataset, given.scale, given.seed)
     from tutorial_lib.data import load_dataset
+    from tutorial_lib.partition.types import type_counts
 
     options = {"scale": given.scale, "seed": given.seed, "root": given.root, "both_ways": given.both_ways}
     loaded = load_dataset(dataset, features=not graph_only, download=download, **options)
+    types: dict[str, Any] = {}
+    if loaded.is_heterogeneous:
+        types = {f"{of}_of": counts for of, counts in type_counts(loaded.graph).items()} | {"target": loaded.target}
     facts = {
         "dataset": loaded.name,
         "nodes": loaded.graph.num_nodes(),
@@ -70,6 +73,7 @@ def data(
         "features": loaded.num_features,
         "classes": loaded.num_classes,
         **{name.replace("_mask", "_nodes"): count for name, count in loaded.split_counts().items()},
+        **types,
         **loaded.info,
     }
     show(facts, as_json=as_json)

@@ -1,0 +1,418 @@
+"""Graphs of one's own that are more than two tables: several types, DGL's chunked format and files, wide features."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import dgl
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from commands import tutorial
+from pyarrow import parquet
+from scipy import sparse
+from shared_data import tiny_dataset
+
+from tutorial_lib.data import Dataset, load_dataset
+from tutorial_lib.data.base import MASKS
+from tutorial_lib.errors import InputError
+from tutorial_lib.partition import choose_method, dataset_description, partition_dataset
+from tutorial_lib.tasks.hetero import TASK
+
+YAML = """nodes:
+  paper: papers
+  author: authors.csv
+  field: 3
+edges:
+  author:writes:paper: writes.csv
+  paper:cites:paper: cites.csv
+  paper:has-topic:field: topics.csv
+  paper:at:venue: venues.csv
+"""
+TYPED = {
+    "graph.yaml": YAML,
+    "papers/nodes.csv": "id,label,split\np1,ai,train\np2,db,valid\np3,ai,test\n",
+    "authors.csv": "id,age\nann,31\nbob,45\n",
+    "writes.csv": "author,paper\nann,p1\nann,p2\nbob,p3\nbob,p3\n",
+    "cites.csv": "src,dst\np2,p1\np3,p1\n",
+    "topics.csv": "src,dst\np1,0\np2,2\n",
+    "venues.csv": "src,dst\np1,KDD\np3,ICML\n",
+}
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Path:
+    write(tmp_path, TYPED)
+    np.save(tmp_path / "papers" / "feat.npy", np.arange(6.0).reshape(3, 2))
+    return tmp_path
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def ends(graph: dgl.DGLGraph, relation: tuple[str, str, str] | None = None) -> list[list[int]]:
+    return [end.tolist() for end in graph.edges(order="eid", etype=relation)]
+
+
+def same(one: dgl.DGLGraph, other: dgl.DGLGraph) -> bool:
+    """Types, edges in their order, and what nodes and edges have."""
+    if (one.ntypes, one.canonical_etypes) != (other.ntypes, other.canonical_etypes):
+        return False
+    frames = [(one.nodes[kind].data, other.nodes[kind].data) for kind in one.ntypes]
+    frames += [(one.edges[relation].data, other.edges[relation].data) for relation in one.canonical_etypes]
+    alike = all({*mine} == {*theirs} and all(torch.equal(mine[k], theirs[k]) for k in mine) for mine, theirs in frames)
+    return alike and all(ends(one, relation) == ends(other, relation) for relation in one.canonical_etypes)
+
+
+def test_several_types_by_graph_yaml(typed):
+    """A folder, a table, a number, and a type whose nodes are those of its edges."""
+    dataset = load_dataset(typed)
+    graph, papers = dataset.graph, dataset.target_data
+    assert {kind: graph.num_nodes(kind) for kind in graph.ntypes} == {"author": 2, "field": 3, "paper": 3, "venue": 2}
+    assert ends(graph, ("author", "writes", "paper")) == [[0, 0, 1, 1], [0, 1, 2, 2]]
+    assert ends(graph, ("paper", "at", "venue")) == [[0, 2], [1, 0]]  # ICML, KDD
+    assert (dataset.target, dataset.num_features, papers["feat"].tolist()[2]) == ("paper", 2, [4.0, 5.0])
+    assert [papers[name].nonzero().flatten().tolist() for name in MASKS] == [[0], [1], [2]]
+    assert graph.nodes["author"].data["feat"].tolist() == [[31.0], [45.0]]
+    assert dataset.ids.to_pylist() == ["p1", "p2", "p3"]
+    assert dataset.info["duplicate_edges"]["author:writes:paper"] == 1
+    assert dataset.info["isolated_nodes"] == {"paper": 0, "author": 0, "field": 1, "venue": 0}
+    TASK.check(dataset_description(dataset))
+
+
+def test_reverses_of_several_types_are_relations_of_their_own(typed):
+    graph = load_dataset(typed, both_ways=True).graph
+    assert len(graph.canonical_etypes) == 8
+    assert ends(graph, ("paper", "rev-writes", "author")) == [[0, 1, 2, 2], [0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"graph.yaml": "nodes: {a: 1\nedges: 2"}, "graph.yaml, line 2: "),
+        ({"graph.yaml": YAML + "kind: 3\n"}, "graph.yaml: kind: Extra inputs"),
+        ({"graph.yaml": YAML + "target: author\n"}, "authors.csv: there are no labels"),
+        ({"graph.yaml": YAML + "target: book\n"}, "target is 'book', and the types of nodes are paper, author"),
+        ({"graph.yaml": YAML.replace("cites.csv", "refs.csv")}, "graph.yaml: refs.csv: no such file"),
+        (
+            {"graph.yaml": YAML.replace("paper:cites:paper", "cites")},
+            "edges.cites.*: String should match",
+        ),
+        ({"graph.yaml": YAML.replace("venue:", "items:")}, "a type cannot be called 'items'"),
+        ({"authors.csv": "id,label\nann,1\nbob,2\n"}, "nodes of several types have labels: paper, author"),
+        ({"writes.csv": "author,paper\nann,p1\nann,p9\n"}, "writes.csv, line 3: paper p9 is not among the nodes"),
+        ({"topics.csv": "src,dst\np1,3\n"}, "topics.csv, line 2: dst 3 is not among the nodes, 0 to 2"),
+    ],
+)
+def test_mistakes_of_several_types(typed, files, message):
+    write(typed, files)
+    with pytest.raises(InputError, match=message):
+        load_dataset(typed, features=False)
+
+
+def chunked(graph: dgl.DGLGraph, folder: Path, form: str, per: str = "chunk") -> dict:
+    """What DGL's tools/chunk_graph.py makes of a graph: two chunks of everything."""
+    folder.mkdir(exist_ok=True)
+
+    def chunks(array: np.ndarray, name: str) -> dict:
+        files = []
+        for number, chunk in enumerate(np.array_split(array, 2)):
+            files.append(f"{name}-{number}.{'npy' if form == 'numpy' else form}".replace(":", "."))
+            if form == "numpy":
+                np.save(folder / files[-1], chunk)
+                continue
+            table = pa.Table.from_pandas(pd.DataFrame(chunk.astype(np.uint8) if chunk.dtype == bool else chunk))
+            if form == "csv":
+                options = pa.csv.WriteOptions(include_header=False, delimiter=" ")
+                pa.csv.write_csv(table, folder / files[-1], options)
+            else:
+                parquet.write_table(table.replace_schema_metadata({"shape": str(chunk.shape)}), folder / files[-1])
+        return {"format": {"name": form, **({"delimiter": " "} if form == "csv" else {})}, "data": files}
+
+    relations = {":".join(relation): relation for relation in graph.canonical_etypes}
+    found = {"graph_name": "mine", "node_type": graph.ntypes, "edge_type": [*relations]}
+    sizes = {"nodes": map(graph.num_nodes, graph.ntypes), "edges": map(graph.num_edges, relations.values())}
+    for of, counts in sizes.items():
+        split = [[count - count // 2, count // 2] if per == "chunk" else count for count in counts]
+        found[f"num_{of}_per_{per}"] = split
+    found["edges"] = {
+        key: chunks(torch.stack(graph.edges(order="eid", etype=relation), 1).numpy(), key)
+        for key, relation in relations.items()
+    }
+    found["node_data"] = {
+        kind: {name: chunks(value.numpy(), f"{kind}-{name}") for name, value in graph.nodes[kind].data.items()}
+        for kind in graph.ntypes
+    }
+    found["edge_data"] = {
+        key: {name: chunks(value.numpy(), f"{key}-{name}") for name, value in graph.edges[relation].data.items()}
+        for key, relation in relations.items()
+    }
+    (folder / "metadata.json").write_text(json.dumps(found))
+    return found
+
+
+@pytest.fixture
+def whole() -> dgl.DGLGraph:
+    graph = tiny_dataset().graph
+    graph.edata["length"] = torch.arange(graph.num_edges())
+    graph.ndata["year"] = torch.arange(2000, 2000 + graph.num_nodes())
+    return graph
+
+
+@pytest.mark.parametrize(("form", "per"), [("csv", "chunk"), ("parquet", "type"), ("numpy", "chunk")])
+def test_dgl_s_chunked_format(whole, tmp_path, form, per):
+    """Also what is neither feature, label nor mask comes along, for scripts that read the partition."""
+    chunked(whole, tmp_path, form, per)
+    found = load_dataset(tmp_path).graph
+    assert same(found, whole)
+
+
+def test_the_chunked_format_with_several_types(typed, tmp_path):
+    graph = load_dataset(typed).graph
+    chunked(graph, tmp_path / "chunks", "numpy")
+    found = load_dataset(tmp_path / "chunks")
+    assert same(found.graph, graph)
+    assert (found.target, found.ids) == ("paper", None)
+
+
+def test_a_key_target_says_which_type_is_classified(typed, tmp_path):
+    graph = load_dataset(typed).graph
+    graph.nodes["author"].data["label"] = torch.tensor([0, 1])
+    metadata = chunked(graph, tmp_path / "chunks", "numpy")
+    with pytest.raises(InputError, match="nodes of several types have labels: author, paper"):
+        load_dataset(tmp_path / "chunks")
+    (tmp_path / "chunks" / "metadata.json").write_text(json.dumps(metadata | {"target": "paper"}))
+    found = load_dataset(tmp_path / "chunks")
+    assert found.target == "paper"
+    assert "label" not in found.graph.nodes["author"].data
+
+
+def test_reverses_leave_out_what_edges_have(whole, tmp_path):
+    chunked(whole, tmp_path, "numpy")
+    graph = load_dataset(tmp_path, both_ways=True).graph
+    assert list(graph.edata) == []
+    assert list(graph.ndata) != []
+    assert graph.has_edges_between(*reversed(whole.edges())).all()
+
+
+def test_labels_with_gaps_and_one_feature_each(whole, tmp_path):
+    metadata = chunked(whole, tmp_path, "numpy")
+    metadata["node_data"]["_N"].pop("train_mask"), metadata["node_data"]["_N"].pop("val_mask")
+    metadata["node_data"]["_N"].pop("test_mask")
+    (tmp_path / "metadata.json").write_text(json.dumps(metadata))
+    np.save(tmp_path / "_N-label-0.npy", np.array([0, np.nan, 1, 0]))
+    np.save(tmp_path / "_N-feat-0.npy", np.arange(4.0))
+    np.save(tmp_path / "_N-feat-1.npy", np.arange(4.0))
+    dataset = load_dataset(tmp_path)
+    assert dataset.info["unlabelled_nodes"] == 1
+    assert dataset.info["split"] == [0.6, 0.2, 0.2]
+    assert dataset.graph.ndata["feat"].shape == (8, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.pop("edges"), "metadata.json: edges: Field required"),
+        (lambda m: m["num_nodes_per_chunk"].append([3]), "num_nodes_per_chunk is for 2 types, node_type names 1"),
+        (
+            lambda m: m.update(num_nodes_per_chunk=[[4]], node_data={}),
+            r"_N-0.npy, row \d: src 4 is not among",
+        ),
+        (lambda m: m["num_edges_per_chunk"][0].append(5), "_N:_E:_N has 23 edges, and its files 18"),
+        (lambda m: m["edges"]["_N:_E:_N"]["format"].update(name="hdf"), "format 'hdf' is not known"),
+        (lambda m: m["edges"]["_N:_E:_N"]["data"].append("more.npy"), "more.npy: no such file"),
+        (lambda m: m["node_data"]["_N"]["feat"]["data"].pop(), r"expected 8 rows alike, found _N-feat-0.npy \(4, 2\)"),
+        (lambda m: m["node_data"]["_N"].pop("label"), "there are no labels; it has: feat"),
+        (lambda m: m["node_data"]["_N"].pop("val_mask"), "metadata.json has no val_mask"),
+        (lambda m: m["node_data"].update(book={}), "node_data has book, and node_type is _N"),
+    ],
+)
+def test_mistakes_in_the_chunked_format(whole, tmp_path, change, message):
+    metadata = chunked(whole, tmp_path, "numpy")
+    change(metadata)
+    (tmp_path / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(InputError, match=message):
+        load_dataset(tmp_path)
+
+
+def test_a_description_that_is_no_json(tmp_path):
+    write(tmp_path, {"metadata.json": '{"node_type": ["a"]\n "edge_type": 3}'})
+    with pytest.raises(InputError, match=r"metadata.json, line 2: Expecting ',' delimiter"):
+        load_dataset(tmp_path)
+
+
+def test_a_file_of_save_graphs(whole, typed, tmp_path):
+    several = load_dataset(typed).graph
+    for number, graph in enumerate((whole, several, whole.int())):
+        dgl.save_graphs(str(tmp_path / f"{number}.bin"), [graph])
+    one, many, short = (load_dataset(tmp_path / f"{number}.bin") for number in range(3))
+    assert same(one.graph, whole)
+    assert same(many.graph, several)
+    assert same(short.graph, whole)
+    assert one.info["duplicate_edges"] == 0
+
+
+def test_other_files_are_refused_with_a_remedy(whole, tmp_path):
+    dgl.save_graphs(str(tmp_path / "two.bin"), [whole, whole])
+    with pytest.raises(InputError, match=r"two.bin holds 2 graphs") as caught:
+        load_dataset(tmp_path / "two.bin")
+    assert "save_graphs('two.bin', [graphs[0]])" in caught.value.remedy
+    (tmp_path / "cut.bin").write_bytes((tmp_path / "two.bin").read_bytes()[:100])
+    with pytest.raises(InputError, match=r"cut.bin: damaged"):
+        load_dataset(tmp_path / "cut.bin")
+    write(tmp_path, {"mine.csv": "src,dst\n0,1\n"})
+    with pytest.raises(InputError, match=r"mine.csv is not a file of dgl.save_graphs") as caught:
+        load_dataset(tmp_path / "mine.csv")
+    assert "as edges.csv" in caught.value.remedy
+    del whole.ndata["label"]
+    dgl.save_graphs(str(tmp_path / "bare.bin"), [whole])
+    with pytest.raises(InputError, match=r"there are no labels; it has: feat, .*year"):
+        load_dataset(tmp_path / "bare.bin")
+
+
+def tables_of(graph: dgl.DGLGraph, folder: Path, *, without: str = "") -> np.ndarray:
+    """Its edges and arrays; the features."""
+    np.save(folder / "edges.npy", torch.stack(graph.edges(order="eid"), 1).numpy())
+    for name, value in graph.ndata.items():
+        if name != without:
+            np.save(folder / f"{name}.npy", value.numpy())
+    return graph.ndata["feat"].numpy()
+
+
+def long_table(matrix: np.ndarray) -> pa.Table:
+    row, column = (matrix != 0).nonzero()
+    return pa.table({"id": row, "feature": column, "value": matrix[row, column]})
+
+
+@pytest.mark.parametrize("how", ["npz", "parquet", "csv"])
+def test_wide_features_stay_sparse_and_parts_have_them_dense(small_dataset: Dataset, tmp_path, how):
+    folder, parts = tmp_path / "mine", {}
+    folder.mkdir()
+    graph = small_dataset.graph
+    graph = dgl.graph(graph.edges(order="eid"), num_nodes=graph.num_nodes())
+    graph.ndata.update({name: small_dataset.graph.ndata[name] for name in ("label", *MASKS)})
+    graph.ndata["feat"] = (small_dataset.graph.ndata["feat"] > 1).float()
+    feat = tables_of(graph, folder, without="feat")
+    if how == "npz":
+        sparse.save_npz(folder / "feat.npz", sparse.csr_matrix(feat))
+    elif how == "parquet":
+        parquet.write_table(long_table(feat), folder / "feat.parquet")
+    else:
+        pa.csv.write_csv(long_table(feat).drop(["value"]), folder / "feat.csv")
+    dataset = load_dataset(folder)
+    assert "feat" not in dataset.graph.ndata
+    assert (dataset.wide["_N"].toarray() == feat).all()
+    assert dataset.num_features == feat.shape[1]
+    assert f"dense {feat.nbytes / 1e6:,.1f} MB, a part on each machine" in dataset.info["memory"]
+    for method in ("metis", "multilevel"):
+        parts[method] = partition_dataset(dataset, 2, tmp_path / method, method=method)
+        for number in range(2):
+            _, data, *_ = dgl.distributed.load_partition(str(parts[method].config), number)
+            chosen = parts[method].node_map[slice(*np.searchsorted(owner(parts[method]), [number, number + 1]))]
+            assert (data["_N/feat"].numpy() == feat[chosen]).all()
+    dataset.make_dense()
+    assert (dataset.graph.ndata["feat"].numpy() == feat).all()
+    assert not dataset.wide
+
+
+def test_wide_features_of_one_type_of_several(data_root, tmp_path):
+    dataset = load_dataset("synthetic-academic", scale=0.002, root=data_root)
+    fields = sparse.random(dataset.graph.num_nodes("field"), 30, 0.2, format="csr", dtype=np.float32, random_state=0)
+    dataset.wide["field"] = sparse.csr_array(fields)
+    partition = partition_dataset(dataset, 2, tmp_path / "parts")
+    found = [dgl.distributed.load_partition(str(partition.config), number)[1]["field/feat"] for number in range(2)]
+    assert (torch.cat(found).numpy() == fields.toarray()[partition.node_map["field"]]).all()
+
+
+def owner(partition) -> np.ndarray:
+    """The part of each new node."""
+    return np.repeat(np.arange(2), partition.report.nodes)
+
+
+def test_wide_features_are_part_of_the_forecast_and_of_the_fingerprint(tmp_path):
+    dataset = tiny_dataset()
+    names = {dataset.fingerprint()}
+    before = choose_method(dataset.graph, 2, max_memory="20GB").reason
+    for value in (1, 2):
+        dataset.wide = {"_N": sparse.csr_array(([value], ([3], [0])), shape=(8, 500_000_000), dtype=np.float32)}
+        names.add(dataset.fingerprint())
+    assert len(names) == 3
+    choice = choose_method(dataset.graph, 2, max_memory="20GB", wide=dataset.wide)
+    assert "wide features of 8.0 GB per part" in choice.reason
+    assert "about 0.6 GB" in before
+    assert "about 9.4 GB" in choice.reason
+    with pytest.raises(InputError, match=r"does not fit in 5.0 GB"):
+        choose_method(dataset.graph, 2, max_memory="5GB", wide=dataset.wide)
+    dataset.wide = {"_N": sparse.csr_array((8, 2**50), dtype=np.float32)}
+    with pytest.raises(InputError, match=r"GB when dense, and .* GB is free"):
+        dataset.make_dense()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,feature\n0,red\n9,red\n", "feat.csv, line 3: 9 is not among the nodes"),
+        ("id,feature\n0,red\n1,\n", "feat.csv, line 3: the feature is missing"),
+        ("id,feature,value\n0,red,much\n", "feat.csv: column value is not of numbers"),
+        ("id,feature,value\n0,red,inf\n", "NaN or infinite values, first in row 0"),
+        ("id,word\n0,red\n", "feat.csv has the columns id, word"),
+        ("id,feature\n", "feat.csv: there is no row in it"),
+    ],
+)
+def test_mistakes_in_wide_features(whole, tmp_path, text, message):
+    tables_of(whole, tmp_path, without="feat")
+    write(tmp_path, {"feat.csv": text})
+    with pytest.raises(InputError, match=message):
+        load_dataset(tmp_path)
+
+
+def test_a_matrix_of_another_shape_or_kind(whole, tmp_path):
+    tables_of(whole, tmp_path, without="feat")
+    sparse.save_npz(tmp_path / "feat.npz", sparse.csr_matrix((7, 3)))
+    with pytest.raises(InputError, match=r"feat.npz is of shape \(7, 3\), and there are 8 nodes"):
+        load_dataset(tmp_path)
+    np.savez(tmp_path / "feat.npz", data=np.ones(3))
+    with pytest.raises(InputError, match=r"feat.npz: no sparse matrix"):
+        load_dataset(tmp_path)
+
+
+@pytest.mark.whole_run
+def test_an_own_graph_of_several_types_is_trained_by_the_command_line(tmp_path):
+    """The label of a paper is its author's; predictions bear the papers' names."""
+    rng = np.random.default_rng(0)
+    folder, author = tmp_path / "mine", rng.integers(0, 40, 400)
+    write(tmp_path, {"mine/graph.yaml": "nodes: {paper: papers}\nedges: {'author:writes:paper': writes.csv}\n"})
+    rows = [f"p{k:03d},{'even' if who % 2 == 0 else 'odd'}\n" for k, who in enumerate(author)]
+    write(folder, {"papers/nodes.csv": "id,label\n" + "".join(rows)})
+    write(folder, {"writes.csv": "author,paper\n" + "".join(f"a{who},p{k:03d}\n" for k, who in enumerate(author))})
+    sparse.save_npz(folder / "papers" / "feat.npz", sparse.random(400, 50, 0.05, format="csr", random_state=0))
+    shown = json.loads(tutorial("data", str(folder), "--json").stdout)
+    assert (shown["target"], shown["nodes_of"]) == ("paper", {"author": 40, "paper": 400})
+    words = ["--task", "hetero", "--fanouts", "5,5", "--hidden-size", "16", "--epochs", "30", "--batch-size", "100"]
+    words += ["--both-ways", "--learning-rate", "0.02", "--out", str(tmp_path / "run")]
+    tutorial("train", "--single-process", "--dataset", str(folder), *words)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["test_accuracy"] > 0.8
+    with (tmp_path / "run" / "predictions.csv").open() as file:
+        found = list(csv.DictReader(file))
+    assert [row["id"] for row in found] == [row.split(",")[0] for row in rows]
+    assert {row["prediction"] for row in found} == {"even", "odd"}
+
+
+@pytest.mark.cluster
+def test_two_machines_train_on_a_chunked_graph_with_several_types(emulation, nothing_left, data_root, tmp_path):
+    """The whole way: DGL's format, a partition, servers, one score."""
+    graph = load_dataset("synthetic-academic", scale=0.002, root=data_root).graph
+    chunked(graph, tmp_path / "chunks", "numpy")
+    words = ["--task", "hetero", "--fanouts", "5,5", "--hidden-size", "16", "--epochs", "1", "--batch-size", "200"]
+    words += ["--emulate", "2", "--root", str(tmp_path), "--out", str(tmp_path / "run")]
+    tutorial("train", "--dataset", str(tmp_path / "chunks"), *words)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["test_accuracy"] > 0.15
+    assert len(np.load(tmp_path / "run" / "predictions.npy")) == graph.num_nodes("paper")
