@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -118,6 +119,18 @@ def test_a_port_in_use_is_passed_over(lab):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert port < lab.free_port(port) < port + 20
+
+
+def test_commands_in_a_cell_are_those_of_the_course(lab, monkeypatch):
+    """`!python` and `!torchrun`, also where the environment is not activated: kernels have the server's PATH."""
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setenv("DGLBACKEND", "pytorch")
+    monkeypatch.setattr(sys, "argv", ["lab.py", "--port", "18888"])
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(lab.os, "execv", lambda *_words: None)
+    lab.main()
+    for name in ("python", "torchrun"):
+        assert Path(shutil.which(name)).parent == Path(sys.executable).parent
 
 
 def test_jupyterlab_serves_lesson_00_with_the_repository_as_its_root(tmp_path):
