@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -16,6 +17,7 @@ import nbformat
 import psutil
 import pytest
 from commands import wait_until
+from nbformat.reader import NotJSONError
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
@@ -178,7 +180,14 @@ def test_links_at_the_end_of_a_lesson_open_the_next_one_its_solution_and_readme(
 
 
 def code_cells(notebook: Path) -> list[Any]:
-    return [cell for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
+    """Of a notebook that JupyterLab may be saving at this moment."""
+
+    def cells() -> list[Any] | None:
+        with contextlib.suppress(NotJSONError):
+            return nbformat.read(notebook, as_version=4).cells
+        return None
+
+    return [cell for cell in wait_until(cells, "the notebook is saved", 10) if cell.cell_type == "code"]
 
 
 def test_run_all_of_a_lesson_comes_to_its_end_and_leaves_the_checkout_as_it_was(lab, checkout):
