@@ -1,5 +1,5 @@
 # Each target makes .venv first if it is missing or stale, and reuses it afterwards.
-.PHONY: help run test test-quick mutants test-modern test-gpu test-faults test-soak test-long bench growth lint lab finale doctor venv lock clean
+.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-faults test-soak test-long bench growth lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
 # STACK=modern: a current torch and numpy, in .venv-modern (README, "GPUs and newer PyTorch")
@@ -12,6 +12,7 @@ help:
 	@echo "make test     set up, then run all tests, on every core"
 	@echo "make test-quick    the tests that start no job and run no notebook: three minutes"
 	@echo "make mutants       puts one bug at a time into a copy of the code, and says which the tests notice"
+	@echo "make test-browser  JupyterLab as make lab opens it, in headless Chromium: what is open, links, Run All of a lesson"
 	@echo "make test-modern   set up the modern stack, then train on it and run an unchanged script"
 	@echo "make test-gpu      the checks that need a GPU; says what was skipped where there is none"
 	@echo "make test-faults   set up, then break jobs in every way we know; writes docs/faults.md"
@@ -42,7 +43,11 @@ test: venv lint
 	$(PY) -m pytest $(ON_ALL_CORES)
 
 test-quick: venv
-	$(PY) -m pytest $(ON_ALL_CORES) -m "not cluster and not whole_run and not faults and not modern and not long and not gpu" tests
+	$(PY) -m pytest $(ON_ALL_CORES) -m "not cluster and not whole_run and not faults and not modern and not long and not gpu and not browser" tests
+
+# Chromium and its driver are the system's: apt install chromium chromium-driver.
+test-browser: venv
+	$(PY) -m pytest -m browser tests/browser
 
 mutants: venv
 	$(PY) scripts/mutants.py

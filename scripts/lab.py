@@ -2,9 +2,10 @@
 
     python scripts/lab.py [--port 8888] [--fresh]
 
-The notebooks are copied to work/, which git ignores, so that reading and running leaves the checkout as it is; links
-from one to another and to the repository lead to the same places from there. A copy that was not changed follows the
-original; one that was changed stays. --fresh puts all copies back, and keeps the changed ones beside them.
+The notebooks and the programs that they write (scripts/) are copied to work/, which git ignores, so that reading and
+running leaves the checkout as it is; links from one to another and to the repository lead to the same places from
+there. A copy that was not changed follows the original; one that was changed stays. --fresh puts all copies back, and
+keeps the changed ones beside them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import getpass
 import hashlib
 import json
 import os
+import re
 import socket
 import sys
 import sysconfig
@@ -25,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FIRST = "work/00_start_here.ipynb"
 # Of JupyterLab, in the environment of the course: nothing of the user's own is changed.
 OVERRIDES = {
+    "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}},
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/toc-extension:registry": {"maximalDepth": 3},
 }
@@ -32,30 +35,62 @@ CONTENTS = "@jupyterlab/toc:plugin"  # the table of contents, as JupyterLab's la
 PANELS = ["filebrowser", "running-sessions", CONTENTS, "extensionmanager.main-view"]
 
 
+def digest(content: bytes) -> str:
+    """Of a file, whatever empty lines it ends with: a cell that writes a program leaves one less."""
+    return hashlib.sha256(content.rstrip()).hexdigest()
+
+
+def originals(notebooks: Path) -> dict[str, bytes]:
+    """What is copied, by its name in work/: lessons, solutions, pages, and the programs that the lessons write.
+
+    A solution has another name there than its lesson, for JupyterLab shows names in its tabs; links follow.
+    """
+    programs = [path for path in notebooks.glob("scripts/**/*") if path.is_file()]
+    aside = ("scripts/out/", "scripts/exercise_")  # what running has left beside the originals
+    found = {}
+    for path in [*notebooks.glob("*.ipynb"), *notebooks.glob("*.md"), *notebooks.glob("solutions/*.ipynb"), *programs]:
+        name = path.relative_to(notebooks).as_posix()
+        if name.startswith(aside) or "__pycache__" in name:
+            continue
+        content = path.read_bytes()
+        if path.suffix != ".py":
+            content = re.sub(rb"\((?:\./)?solutions/(\w+)\.ipynb", rb"(solutions/\1_solution.ipynb", content)
+        found[re.sub(r"^solutions/(\w+)\.ipynb$", r"solutions/\1_solution.ipynb", name)] = content
+    return found
+
+
 def refresh_copies(notebooks: Path, work: Path, *, fresh: bool = False) -> list[str]:
     """Copy the notebooks, their solutions and programs; the names of changed copies whose originals have changed too.
+
+    A copy whose original is gone goes too, unless it was changed.
 
     Args:
         fresh: put all copies back; a changed one is kept beside it, with the time in its name.
     """
     known_file = work / ".copied.json"
     known = json.loads(known_file.read_text()) if known_file.exists() else {}
-    behind = []
-    sources = [*notebooks.glob("*.ipynb"), *notebooks.glob("*.md"), *notebooks.glob("scripts/**/*.py")]
-    for source in sorted([*sources, *notebooks.glob("solutions/*.ipynb")]):
-        name = str(source.relative_to(notebooks))
-        copy, content = work / name, source.read_bytes()
-        digest = hashlib.sha256(content).hexdigest()
-        changed = copy.exists() and hashlib.sha256(copy.read_bytes()).hexdigest() != known.get(name)
+    behind, sources = [], originals(notebooks)
+    for name in sorted({*sources, *known}):
+        copy, wanted = work / name, digest(sources.get(name, b""))
+        now = digest(copy.read_bytes()) if copy.exists() else None
+        changed = now is not None and now not in (known.get(name), wanted)
+        if name not in sources:
+            del known[name]
+            if not changed:
+                copy.unlink(missing_ok=True)
+            continue
         if changed and fresh:
             copy.rename(copy.with_stem(f"{copy.stem}-{time.strftime('%Y%m%d-%H%M%S')}"))
         elif changed:
-            if known.get(name) != digest:
+            if known.get(name) != wanted:
                 behind.append(name)
             continue
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(content)
-        known[name] = digest
+        if changed or now != wanted:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(sources[name])
+        known[name] = wanted
+    if (notebooks / "solutions" / "scripts").is_symlink() and not (work / "solutions" / "scripts").exists():
+        (work / "solutions" / "scripts").symlink_to("../scripts")
     known_file.write_text(json.dumps(known, indent=1))
     return behind
 
@@ -112,6 +147,9 @@ def main() -> None:
         *([] if display else ["--no-browser"]),
         *(["--allow-root"] if os.geteuid() == 0 else []),
     ]
+    # In a cell, `!python` and `!torchrun` are those of the course, also where its environment is not activated.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    os.environ.setdefault("DGLBACKEND", "pytorch")  # else the first import in a home folder prints which one it took
     os.chdir(ROOT)
     os.execv(words[0], words)
 

@@ -79,7 +79,7 @@ else
     set -- uv pip install --python $venv/bin/python
 fi
 
-say "Installing $(grep -c '==' $lock) packages, 2.5 to 3 GB to download and 6 GB on disk (torch brings CUDA libraries)"
+say "Installing $(grep -c '==' $lock) packages, about 3 GB to download and 6 GB on disk (torch brings CUDA libraries)"
 "$@" --require-hashes --no-deps -r $lock
 "$@" --no-deps --no-build-isolation -e .
 $venv/bin/python -c 'import tutorial_lib, dgl, torch; print("Installed: torch", torch.__version__, "dgl", dgl.__version__)'

@@ -19,7 +19,25 @@ import pytest
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import attempts
 
+ROOT = Path(__file__).resolve().parents[1]
+PYTHONPATH_OF_ALL = os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))])
 MARK = "TUTORIAL_TEST_SESSION"  # in the environment of what a test with nothing_left starts
+
+
+def ordinary_user() -> tuple[str, dict[str, Any]]:
+    """An interpreter, and options for subprocess: of user 65534 when the tests run as root, else of who runs them.
+
+    Our interpreter may lie in a private folder; then one of the system's is taken, which needs ``PYTHONPATH_OF_ALL``.
+    """
+    if os.geteuid() != 0:
+        return sys.executable, {}
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for path in (sys.executable, f"/usr/bin/{version}", "/usr/bin/python3"):
+        with contextlib.suppress(OSError):
+            if subprocess.run([path, "-c", ""], capture_output=True, cwd="/", **nobody).returncode == 0:
+                return path, nobody
+    pytest.skip("needs a Python interpreter that user 65534 may run")
 
 
 def tutorial(*arguments: str, code: int = 0, timeout: float = 600, **options: Any) -> subprocess.CompletedProcess:

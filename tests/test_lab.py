@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -27,26 +30,107 @@ def lab():
 
 def test_copies_follow_the_originals_until_they_are_changed(lab, tmp_path):
     notebooks, work = tmp_path / "notebooks", tmp_path / "work"
-    (notebooks / "solutions").mkdir(parents=True)
-    for name in ("00_a.ipynb", "01_b.ipynb", "solutions/00_a.ipynb"):
+    for folder in ("solutions", "scripts/out", "scripts/__pycache__"):
+        (notebooks / folder).mkdir(parents=True)
+    (notebooks / "solutions" / "scripts").symlink_to("../scripts")
+    names = ["00_a.ipynb", "01_b.ipynb", "02_c.ipynb", "GLOSSARY.md", "solutions/00_a.ipynb", "scripts/one.py"]
+    for name in [*names, "scripts/exercise_01_1.py", "scripts/out/table.py", "scripts/__pycache__/one.py"]:
         (notebooks / name).write_text("first")
     work.mkdir()
     assert lab.refresh_copies(notebooks, work) == []
+    copied = {path.relative_to(work).as_posix() for path in work.rglob("*") if path.is_file()} - {".copied.json"}
+    names[4] = "solutions/00_a_solution.ipynb"
+    assert {name for name in copied if not name.startswith("solutions/scripts")} == set(names)
+    assert (work / "solutions" / "scripts" / "one.py").samefile(work / "scripts" / "one.py")
     (work / "00_a.ipynb").write_text("my answer")
-    for path in notebooks.rglob("*.ipynb"):
+    (work / "scripts" / "one.py").write_text("first\n")  # as a cell with %%writefile writes it: no change
+    for path in [*notebooks.rglob("*.ipynb"), notebooks / "scripts" / "one.py"]:
         path.write_text("second")
+    (notebooks / "02_c.ipynb").unlink()
     assert lab.refresh_copies(notebooks, work) == ["00_a.ipynb"]
     assert (work / "00_a.ipynb").read_text() == "my answer"
-    assert (work / "01_b.ipynb").read_text() == (work / "solutions" / "00_a.ipynb").read_text() == "second"
+    assert [(work / name).read_text() for name in (names[1], names[4], names[5])] == ["second"] * 3
+    assert not (work / "02_c.ipynb").exists()
     assert lab.refresh_copies(notebooks, work, fresh=True) == []
     assert (work / "00_a.ipynb").read_text() == "second"
     assert [path.read_text() for path in work.glob("00_a-*.ipynb")] == ["my answer"]
+    assert lab.refresh_copies(notebooks, work) == []
+
+
+def text_of(path: Path) -> str:
+    """Of a page, or of a notebook's cells that are text."""
+    if path.suffix == ".md":
+        return path.read_text()
+    return "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+
+
+def relative_links(path: Path) -> list[str]:
+    links = re.findall(r"\]\(([^)\s]+)\)", text_of(path))
+    return [link for link in links if not re.match(r"[a-z]+:", link)]
+
+
+def headings(path: Path) -> set[str]:
+    """The anchors of a page or notebook, as GitHub names them and as JupyterLab does, and those written out."""
+    text = text_of(path)
+    titles = [re.sub(r"[`*]", "", title).strip() for title in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)]
+    github = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    written = set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", text))
+    return github | written | {title.replace(" ", "-") for title in titles}
+
+
+@pytest.fixture(scope="module", params=["notebooks", "work"])
+def course(lab, request, tmp_path_factory) -> Path:
+    """The folder of the notebooks, or one of their copies beside it, as ``make lab`` makes it."""
+    if request.param == "notebooks":
+        return ROOT / "notebooks"
+    root = tmp_path_factory.mktemp("checkout")
+    for path in ROOT.iterdir():
+        if path.name != "work":
+            (root / path.name).symlink_to(path)
+    (root / "work").mkdir()
+    lab.refresh_copies(ROOT / "notebooks", root / "work")
+    return root / "work"
+
+
+@pytest.mark.parametrize("folder", ["", "solutions"])
+def test_links_lead_somewhere_from_the_notebooks_and_from_their_copies(course, folder):
+    pages = [*(course / folder).glob("*.ipynb"), *(course / folder).glob("*.md")]
+    assert len(pages) >= 16
+    for page in pages:
+        for link in relative_links(page):
+            target, _, anchor = link.partition("#")
+            path = page.parent / target if target else page
+            assert path.exists(), f"{page.name} links {link}"
+            if anchor and path.suffix in (".md", ".ipynb"):
+                assert anchor in headings(path), f"{page.name} links {link}"
+
+
+LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("number", range(9, len(LESSONS)))
+def test_a_lesson_ends_with_its_solution_and_the_next_one(number):
+    end = text_of(LESSONS[number])[-1000:]
+    for name in [f"solutions/{LESSONS[number].name}", *(path.name for path in LESSONS[number + 1 : number + 2])]:
+        assert f"({name})" in end
 
 
 def test_a_port_in_use_is_passed_over(lab):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert port < lab.free_port(port) < port + 20
+
+
+def test_commands_in_a_cell_are_those_of_the_course(lab, monkeypatch):
+    """`!python` and `!torchrun`, also where the environment is not activated: kernels have the server's PATH."""
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setenv("DGLBACKEND", "pytorch")
+    monkeypatch.setattr(sys, "argv", ["lab.py", "--port", "18888"])
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(lab.os, "execv", lambda *_words: None)
+    lab.main()
+    for name in ("python", "torchrun"):
+        assert Path(shutil.which(name)).parent == Path(sys.executable).parent
 
 
 def test_jupyterlab_serves_lesson_00_with_the_repository_as_its_root(tmp_path):

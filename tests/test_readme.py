@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from commands import tutorial
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,15 +32,51 @@ def test_every_page_is_linked_from_readme():
     assert linked == {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
 
 
+def summary(text: str) -> dict[str, str]:
+    """The table at the end of a run, as README shows it or as a run prints it, with lines around it."""
+    text = text[text.index("synthetic-products: global result") :]
+    keys = ("machines", "epochs", "loss", "valid accuracy", "test accuracy", "seconds", "sent on the wire")
+    return {key: re.search(rf"^[\s│]*{key}[\s│]+(.*?)[\s│]*$", text, flags=re.MULTILINE)[1] for key in keys}
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r"[\d.,]*\d", "#", text)
+
+
 def test_readme_shows_what_its_picture_shows():
     """The picture is made by a script from a run; the numbers beside it are those of the same run."""
     picture = (ROOT / "docs" / "run.svg").read_text()
-    readme = (ROOT / "README.md").read_text()
-    shown = dict(re.findall(r"^    (loss|test accuracy|seconds|sent on the wire) +(.*)$", readme, flags=re.MULTILINE))
+    shown = summary((ROOT / "README.md").read_text())
     assert f"loss {shown['loss']}" in picture
     assert f"test accuracy {shown['test accuracy']}, after {float(shown['seconds']):.0f} s" in picture
     for sent in re.findall(r"[\d.]+ MB", shown["sent on the wire"]):
         assert sent in picture
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_readme_and_its_picture_show_what_make_run_gives(emulation, nothing_left, data_root, tmp_path):
+    """The same command: as many epochs, the same lines, and each figure within its tolerance; seconds vary too much."""
+    makefile = (ROOT / "Makefile").read_text()
+    words = re.search(r"^run: venv\n\t\$\(PY\) -m tutorial_lib (.*)$", makefile, flags=re.MULTILINE)[1].split()
+    printed = tutorial(*words, "--root", str(data_root), "--out", str(tmp_path / "run")).stdout
+    shown, real = summary((ROOT / "README.md").read_text()), summary(printed)
+    assert {key: without_numbers(value) for key, value in shown.items()} == {
+        key: without_numbers(value) for key, value in real.items()
+    }
+    for key in ("machines", "epochs"):
+        assert shown[key].split(",")[0] == real[key].split(",")[0]
+    for key, tolerance in [("loss", 0.02), ("valid accuracy", 0.01), ("test accuracy", 0.01)]:
+        assert float(shown[key]) == pytest.approx(float(real[key]), abs=tolerance), key
+    sent = [
+        [float(number) for number in re.findall(r"([\d.]+) MB", each["sent on the wire"])] for each in (shown, real)
+    ]
+    assert len(sent[0]) == 2
+    assert sent[0] == pytest.approx(sent[1], rel=0.1)
+    module = draw_run()
+    assert without_numbers((ROOT / "docs" / "run.svg").read_text()) == without_numbers(
+        module.draw(*module.read(tmp_path / "run"))
+    )
 
 
 @pytest.mark.cluster

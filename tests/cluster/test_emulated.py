@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 
 import pytest
+from commands import PYTHONPATH_OF_ALL, ordinary_user
 
 from tutorial_lib.cluster.emulated import EmulatedCluster, divide_cpus, parse_wire
 from tutorial_lib.cluster.spec import Machine
@@ -139,22 +138,9 @@ def test_sigkill_of_the_parent_leaves_nothing(emulation, nothing_left):
     parent.wait(timeout=10)
 
 
-NOBODY = {"user": 65534, "group": 65534, "extra_groups": []}
-
-
-def system_python() -> str:
-    """An interpreter that another user may run; ours may lie in a private folder."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for path in (sys.executable, f"/usr/bin/{version}", "/usr/bin/python3"):
-        with contextlib.suppress(OSError):
-            if subprocess.run([path, "-c", ""], capture_output=True, cwd="/", **NOBODY).returncode == 0:
-                return path
-    pytest.skip("needs a Python interpreter that user 65534 may run")
-
-
 def test_a_whole_run_of_an_unprivileged_user(emulation, nothing_left, data_root):
     """Two machines, servers, trainers, one accuracy; by user 65534 when the tests run as root."""
-    python, user = (system_python(), NOBODY) if os.geteuid() == 0 else (sys.executable, {})
+    python, user = ordinary_user()
     # Not below the test's own temporary folder: only root may enter that.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
@@ -162,7 +148,7 @@ def test_a_whole_run_of_an_unprivileged_user(emulation, nothing_left, data_root)
         done = subprocess.run(
             [python, "-B", "-m", "tutorial_lib", *arguments, "--root", f"{folder}/data", "--out", f"{folder}/run"],
             **user,
-            env={**os.environ, "HOME": folder, "PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}"},
+            env={**os.environ, "HOME": folder, "PYTHONPATH": PYTHONPATH_OF_ALL},
             cwd=folder,
             capture_output=True,
             text=True,

@@ -40,14 +40,15 @@ def test_whole_lines_from_now_on_and_the_rest_at_the_end(tmp_path):
     assert list(files.new(rest=True)) == [{"trainer": 1, "lines": ["half"], "skipped": 0}]
 
 
-def test_a_flood_is_counted_and_its_end_shown(tmp_path, clock):
+def test_of_a_burst_the_first_and_the_last_lines_are_shown(tmp_path, clock):
     """A million lines at once, then some more each tenth of a second: each is shown or counted, once."""
     log, files = tmp_path / "trainer-0.log", OutputFiles(tmp_path)
     write(log, "".join(f"{k}\n" for k in range(1_000_000)))
-    (first,) = files.new()
-    assert len(first["lines"]) == LINES_PER_SECOND
-    assert first["lines"][-1] == "999999"
-    assert first["skipped"] == 1_000_000 - LINES_PER_SECOND
+    first, last = files.new()
+    half = LINES_PER_SECOND // 2
+    assert first == {"trainer": 0, "lines": [str(k) for k in range(half)], "skipped": 0}
+    assert last["lines"] == [str(k) for k in range(1_000_000 - half, 1_000_000)]
+    assert last["skipped"] == 1_000_000 - LINES_PER_SECOND
     shown = skipped = 0
     for second in range(10):
         clock[0] += 0.1
@@ -56,8 +57,32 @@ def test_a_flood_is_counted_and_its_end_shown(tmp_path, clock):
             shown, skipped = shown + len(piece["lines"]), skipped + piece["skipped"]
     assert shown + skipped == 1000
     assert shown == LINES_PER_SECOND
+    assert list(files.new()) == []
     clock[0] += 1
     write(log, "x" * 3_000_000)
     ((line,),) = [piece["lines"] for piece in files.new(rest=True)]
     assert line.startswith("x" * 1000)
     assert len(line) < 1100
+
+
+@pytest.mark.parametrize("lines", [150, 201, 3000, 30_000])
+@pytest.mark.parametrize("width", [1, 300, 20_000])
+def test_each_line_of_a_burst_is_whole_and_counted_once(tmp_path, clock, lines, width):
+    """Short and wide ones, at once and with some room used up; what is shown are lines of the file, in their order."""
+    log, files = tmp_path / "trainer-0.log", OutputFiles(tmp_path)
+    lines = min(lines, 60_000_000 // width)
+    for start in (0, 30, 30 + lines):
+        count = 30 if start == 0 else lines
+        write(log, "".join(f"{k} {'x' * width}\n" for k in range(start, start + count)))
+        next_line, shown = start, 0
+        pieces = list(files.new(rest=True))
+        for piece in pieces:
+            next_line += piece["skipped"]
+            for line in piece["lines"]:
+                assert line.startswith(f"{next_line} x")
+                next_line, shown = next_line + 1, shown + 1
+        assert next_line == start + count
+        assert shown <= LINES_PER_SECOND
+        if width < 1000:
+            assert pieces[0]["lines"][0] == f"{start} {'x' * width}"
+        clock[0] += 0.3

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pexpect
 import psutil
 import pytest
+from commands import PYTHONPATH_OF_ALL, ordinary_user
 from commands import tutorial as run_command
 from ssh_support import SSHD
 
@@ -150,6 +152,99 @@ def test_they_end_by_themselves(emulation, nothing_left, end):
             os.kill(line.describe().pid, signal.SIGKILL)
             line.close()
     gone("short")
+
+
+LOGIN = """
+import json, subprocess, sys
+for line in sys.stdin:
+    words = [sys.executable, "-B", "-m", "tutorial_lib", *json.loads(line)]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(json.dumps([done.returncode, done.stdout]), flush=True)
+"""
+
+
+class Login:
+    """Somebody without privileges at a keyboard: user 65534 when the tests run as root.
+
+    Args:
+        folder: that anybody may write to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        python, user = ordinary_user()
+        environment = {**os.environ, "HOME": str(folder), "PYTHONPATH": PYTHONPATH_OF_ALL}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen([python, "-c", LOGIN], **pipes, **user, env=environment, cwd=folder)
+
+    def types(self, *words: str, code: int = 0) -> str:
+        """A command of ours; what it prints, on both streams. It must end with this exit code."""
+        self.process.stdin.write(json.dumps(words) + "\n")
+        self.process.stdin.flush()
+        ended, said = json.loads(self.process.stdout.readline())
+        assert ended == code, said
+        return said
+
+    def leaves(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=20)
+
+
+@pytest.fixture
+def folder_of_all() -> Iterator[Path]:
+    """Not below the test's own temporary folder: only root may enter that."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        yield Path(folder)
+
+
+@pytest.fixture
+def user(emulation, nothing_left, folder_of_all: Path) -> Iterator[Login]:
+    login = Login(folder_of_all)
+    yield login
+    login.leaves()  # and with it, its machines end
+
+
+def test_an_ordinary_user_starts_uses_and_stops_them(user):
+    said = user.types("machines", "start", "2", "--name", "lab", "--wire", "1gbit", "--shm", "100MB", "--ttl", "5m")
+    assert "machine-1" in said
+    assert [each["name"] for each in json.loads(user.types("machines", "list", "--json"))] == ["lab"]
+    assert user.types("on", "machine-1", "hostname") == "machine-1\n"
+    assert sorted(user.types("on", "all", "hostname").split())[2:] == ["machine-0", "machine-1"]
+    user.types("on", "machine-0", "sh", "-c", "exit 7", code=7)
+    closed = "import errno, socket; s = socket.socket(); s.settimeout(1); "
+    closed += "print(s.connect_ex(('machine-1', 9)) == errno.ECONNREFUSED)"
+    for order, reached in [(None, "True\n"), ("cut", "False\n"), ("mend", "True\n")]:
+        if order:
+            user.types("machines", order, "machine-1")
+        assert user.types("on", "machine-0", "python3", "-c", closed) == reached
+    user.types("machines", "wire", "machine-1", "200mbit")
+    assert "200mbit" in user.types("machines", "list")
+    if os.geteuid() == 0:  # somebody else's are nobody's business
+        assert standing.names() == []
+        assert "no machines named 'lab' are running" in tutorial("machines", "stop", "lab", code=2)
+    assert "lab: switched off" in user.types("machines", "stop", "lab")
+    assert "no machines named 'lab' are running" in user.types("on", "machine-0", "true", code=2)
+
+
+def test_an_ordinary_user_trains_on_them_and_they_go_at_logout(user, folder_of_all):
+    user.types("machines", "start", "2", "--name", "lab", "--ttl", "5m")
+    out = folder_of_all / "run"
+    words = ["--on", "lab", "--scale", "0.002", "--epochs", "1", "--batch-size", "100", "--fanouts", "5,5"]
+    user.types("train", *words, "--root", str(folder_of_all / "data"), "--out", str(out))
+    result = json.loads((out / "result.json").read_text())
+    assert result["world_size"] == 2
+    assert list(result["bytes_sent"]) == ["machine-0", "machine-1"]
+    for machine in ("machine-0", "machine-1"):
+        assert user.types("on", machine, "ls", "/dev/shm") == ""
+    assert [each["job"] for each in json.loads(user.types("machines", "list", "--json"))] == [None]
+    user.leaves()
+    again = Login(folder_of_all)
+    try:
+        for _left in attempts("the machines to go with the login", 15):
+            if json.loads(again.types("machines", "list", "--json")) == []:
+                break
+    finally:
+        again.leaves()
 
 
 def test_ssh_reaches_them_from_here_and_from_each_other(emulation, nothing_left):

@@ -8,12 +8,19 @@ checker says "correct". The tests hold both to it.
 from __future__ import annotations
 
 import functools
+import sysconfig
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+import tutorial_lib
+
+OURS = [Path(__file__).parents[1], Path(tutorial_lib.__file__).parent, Path(sysconfig.get_path("stdlib"))]
 
 
 class Unfinished(Exception):
@@ -31,13 +38,23 @@ def exercise(number: int) -> Callable[[Callable[[Any], None]], Callable[[Any], N
             except Unfinished as unfinished:
                 print(f"Exercise {number}: not yet. {unfinished}")
             except Exception as error:
-                print(f"Exercise {number}: not yet. Your code raised {type(error).__name__}: {error}")
+                print(f"Exercise {number}: not yet. Your code raised {type(error).__name__}: {error}{_where(error)}")
             else:
                 print(f"Exercise {number}: correct")
 
         return checked
 
     return checker
+
+
+def _where(error: Exception) -> str:
+    """The line of the learner's own cell or file in which an exception came up, or from which it was called."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        installed = {"site-packages", "dist-packages"} & set(path.parts) or frame.filename.startswith("<frozen")
+        if not installed and not any(path.is_relative_to(folder) for folder in OURS):
+            return f"\n  line {frame.lineno} of {path.name if path.exists() else 'your cell'}:  {frame.line}"
+    return ""
 
 
 def expect(what: str, got: Any, expected: Any, hint: str = "") -> None:

@@ -21,7 +21,10 @@ from tutorial_lib.tools.cli.options import Given, MachinesOption, app, check_mac
 from tutorial_lib.trainer.config import TrainConfig, check_loader
 
 
-@app.command()
+@app.command(
+    epilog="For example: train --emulate 2 --wire 200mbit --epochs 5; train --task link --dataset ogbn-arxiv; "
+    "train --dataset my_graph --emulate 2; train --resume --out runs/mine. A graph of your own: docs/own-graph.md."
+)
 @filling(
     *(DataSource, Layout, RealMachines, TrainConfig, Continuation),
     without=["method"],
@@ -46,18 +49,19 @@ def train(
         given.recall(out)
         machines, single_process = given.machines, given.single_process
     check_task(given.task)
-    check_arguments(given.dataset, given.scale, given.seed)  # before it takes seconds to import torch and DGL
     options = given.to_json()
+    source = given.make(DataSource)
+    source.check()
     check_machines(given)
     if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
     config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
     if given.ip_config is None and not single_process and machines is None and given.emulate is None:
         given.emulate = 2
-    source, keep = given.make(DataSource), given.make(Continuation, options=options)
-    from tutorial_lib.job.train import run_distributed, run_single
-
+    keep = given.make(Continuation, options=options)
     folder = keep.folder(out or default_run_folder(source.name))
+    from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are told before
+
     with RunDisplay() as display:
         if single_process:
             result = run_single(source, config, folder, display, keep, device=given.device)

@@ -1,0 +1,214 @@
+"""make lab in headless Chromium, as a learner sees it: what is open, where links lead, "Run All" of a lesson."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from commands import wait_until
+from nbformat.reader import NotJSONError
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+    "--window-size=1500,950",
+]
+LESSONS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
+LESSON, NEXT_TO_LAST, LAST = LESSONS[1], LESSONS[-2], LESSONS[-1]
+RUN_SECONDS = 90  # for "Run All" of LESSON
+pytestmark = pytest.mark.browser
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@localhost", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this one, with a history of its own: what a learner has in work/ stays as it is."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
+        if name and (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    git(folder, "init", "-q")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "all")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of JupyterLab, started by the program behind ``make lab`` on a machine without a display."""
+    home = tmp_path_factory.mktemp("home")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "HOME": str(home), "JUPYTER_CONFIG_DIR": str(home), "JUPYTER_TOKEN": "t"}
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME", "DGLBACKEND"):
+        environment.pop(name, None)
+    log = home / "log"
+    with log.open("w") as stream:
+        command = [sys.executable, str(checkout / "scripts" / "lab.py"), "--port", str(port)]
+        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
+    try:
+        wait_until(lambda: "is running at" in log.read_text(), "JupyterLab listens", 40, process)
+        yield f"http://localhost:{port}"
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen) -> None:
+    """A program and all that it has started."""
+    started = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.terminate()
+    _, alive = psutil.wait_procs([psutil.Process(process.pid), *started], timeout=15)
+    for each in alive:
+        each.kill()
+    process.wait(timeout=15)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no Chromium on this computer (apt install chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"]:
+        options.add_argument(flag)
+    window = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    window.set_page_load_timeout(40)
+    window.set_script_timeout(20)
+    try:
+        yield window
+    finally:
+        window.quit()
+
+
+class Lab:
+    """What a learner sees and does in JupyterLab.
+
+    Args:
+        address: of the server.
+    """
+
+    def __init__(self, window: webdriver.Chrome, address: str) -> None:
+        self.window, self.address = window, address
+
+    def shown(self, selector: str, text: str = "") -> list[WebElement]:
+        """The visible elements with this text in them."""
+        found = []
+        for each in self.window.find_elements(By.CSS_SELECTOR, selector):
+            try:
+                if each.is_displayed() and text in each.text:
+                    found.append(each)
+            except StaleElementReferenceException:  # drawn anew meanwhile
+                continue
+        return found
+
+    def wait(self, selector: str, text: str = "", seconds: float = 20) -> WebElement:
+        return wait_until(lambda: self.shown(selector, text), f"{selector} with {text!r} is shown", seconds)[0]
+
+    def open(self, path: str = "") -> None:
+        where = f"/lab/workspaces/course/tree/{path}" if path else "/"
+        self.window.get(f"{self.address}{where}?token=t")
+        self.tab(path.rsplit("/")[-1] or "00_start_here.ipynb")
+
+    def tab(self, name: str) -> None:
+        """Wait for the tab in front to have this name."""
+        self.wait("#jp-main-dock-panel .lm-TabBar-tab.lm-mod-current", name, 40)
+
+    def click(self, selector: str, text: str) -> None:
+        self.wait(selector, text).click()
+
+    def questions(self) -> list[str]:
+        """Dialogs, and notes in a corner, such as the offer of news."""
+        return [each.text for each in self.shown(".jp-Dialog, .Toastify__toast")]
+
+    def follow(self, path: str) -> None:
+        """Click the link to this file of the repository, in the notebook that is in front."""
+        link = f".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook a[href*='/files/{path}']"
+        found = wait_until(lambda: self.window.find_elements(By.CSS_SELECTOR, link), f"a link to {path}", 40)[-1]
+        self.window.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
+        wait_until(found.is_displayed, f"the link to {path} is shown", 10)
+        found.click()
+
+
+@pytest.fixture
+def lab(browser: webdriver.Chrome, server: str) -> Lab:
+    return Lab(browser, server)
+
+
+def test_lesson_00_is_open_with_its_contents_beside_it(lab):
+    lab.open()
+    lab.wait(".jp-Notebook h1")
+    lab.wait(".jp-TableOfContents .jp-tocItem")
+    assert lab.questions() == []
+
+
+def test_links_at_the_end_of_a_lesson_open_the_next_one_its_solution_and_readme(lab):
+    lab.open(f"work/{NEXT_TO_LAST}")
+    lab.follow(f"work/{LAST}")
+    lab.tab(LAST)
+    solution = LAST.replace(".ipynb", "_solution.ipynb")
+    lab.follow(f"work/solutions/{solution}")
+    lab.tab(solution)
+    lab.follow(f"work/{LAST}")  # and back
+    lab.tab(LAST)
+    lab.follow("README.md")
+    lab.tab("README.md")
+    lab.wait(".jp-MarkdownViewer h1", "Distributed GNN training with DGL")
+
+
+def code_cells(notebook: Path) -> list[Any]:
+    """Of a notebook that JupyterLab may be saving at this moment."""
+
+    def cells() -> list[Any] | None:
+        with contextlib.suppress(NotJSONError):
+            return nbformat.read(notebook, as_version=4).cells
+        return None
+
+    return [cell for cell in wait_until(cells, "the notebook is saved", 10) if cell.cell_type == "code"]
+
+
+def test_run_all_of_a_lesson_comes_to_its_end_and_leaves_the_checkout_as_it_was(lab, checkout):
+    notebook = checkout / "work" / LESSON
+    lab.open(f"work/{LESSON}")
+    lab.wait(".jp-NotebookPanel:not(.lm-mod-hidden) h1")
+    lab.click(".lm-MenuBar-itemLabel", "Run")
+    lab.click(".lm-Menu-itemLabel", "Run All Cells")
+
+    def waiting() -> bool:
+        """Whether some cell has not run yet, in what has just been saved."""
+        lab.window.find_element(By.CSS_SELECTOR, "body").send_keys(Keys.CONTROL, "s")
+        time.sleep(0.5)
+        return any(cell.execution_count is None for cell in code_cells(notebook))
+
+    wait_until(waiting, "the first cell runs", 30)
+    wait_until(lambda: not waiting(), "the last cell has run", RUN_SECONDS)
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    for cell in cells:
+        wrong = [output for output in cell.outputs if output.output_type == "error"]
+        assert not wrong or "raises-exception" in cell.metadata.get("tags", []), wrong
+    assert lab.questions() == []
+    assert git(checkout, "status", "--short") == ""

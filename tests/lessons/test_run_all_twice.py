@@ -1,0 +1,35 @@
+"""Run All, and then once more in the same kernel, as learners do: no lesson may need a fresh one."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbval_support import emulation_refused, folder_of_a_lesson
+
+LESSONS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_runs_twice_in_one_kernel(path, monkeypatch):
+    notebook = nbformat.read(path, as_version=4)
+    reason = emulation_refused()
+    if reason is not None and "namespaces" in notebook.metadata.tutorial.needs:
+        pytest.skip(reason)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("TUTORIAL_DATASET", "synthetic-products")
+    monkeypatch.setenv("DGLBACKEND", "pytorch")
+    monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
+    again = copy.deepcopy(notebook.cells)
+    for number, cell in enumerate(again):
+        cell["id"] = f"again-{number}"
+    notebook.cells += again
+    resources = {"metadata": {"path": str(folder_of_a_lesson())}}
+    NotebookClient(notebook, timeout=400, kernel_name="python3", resources=resources).execute()
