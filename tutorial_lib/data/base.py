@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +134,7 @@ def data_size(graph: dgl.DGLGraph) -> int:
     return sum(tensor.nbytes for frame in of for _, tensor in frame.data.items())  # ``values`` has no tensors
 
 
-def dense_size(wide: dict[str, Any]) -> int:
+def dense_size(wide: Mapping[str, Any]) -> int:
     """Bytes of wide features once they are dense."""
     return sum(4 * matrix.shape[0] * matrix.shape[1] for matrix in wide.values())
 

@@ -70,7 +70,7 @@ class Names:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if not self.known and self.ids is not None:
+        if not self.known and self.ids is not None and not isinstance(self.ids, range):
             order = pc.sort_indices(self.ids)
             rank = np.empty(len(order), np.int64)
             rank[order.to_numpy()] = np.arange(len(order))
@@ -125,7 +125,8 @@ def read_ends(
                     remedy = "Remove this row, or list the node: a column id of nodes.csv says which row is which."
                     raise InputError(f"{place_in(path, row + at, first_line)}: {text}", remedy)
                 places += np.split(joined, len(some))
-            found[0].append(places[0]), found[1].append(places[1])
+            for ends, these in zip(found, places, strict=True):
+                ends.append(these)
             row += len(batch)
     if not any(map(len, found[0])):
         raise InputError(f"{', '.join(map(str, paths))}: there is no row in it")

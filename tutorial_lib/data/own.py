@@ -98,7 +98,8 @@ def _together(parts: Parts, seed: int, both_ways: bool) -> Dataset:
     for relation in [*parts.edges]:  # one after the other: an edge is not in memory twice for long
         ends = parts.edges.pop(relation)
         edges[relation] = tuple(np.concatenate([*end] or [np.empty(0, np.int64)]) for end in ends)
-        ends[0].clear(), ends[1].clear()
+        for end in ends:
+            end.clear()
     facts: dict[str, Any] = {"file": str(parts.path), **_oddities(edges, counts, several), "directed": not both_ways}
     if both_ways:
         parts.edge_data.clear()
