@@ -16,6 +16,7 @@ import pytest
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 IMPORTS = (ast.Import, ast.ImportFrom)
+NO_PYTHON = re.compile(r"[%!]|\s*\w+ = !")  # a magic, a command, or a command of which the lines are kept
 
 
 def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
@@ -34,8 +35,9 @@ def assert_not_yet(said: str, complaint: str) -> None:
 
 def _code_of(folder: Path, lesson: str) -> list[ast.stmt]:
     (path,) = folder.glob(f"{lesson}_*.ipynb")
-    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-    sources = ["".join(line for line in cell["source"] if not line.startswith(("%", "!"))) for cell in cells]
+    cells = [cell["source"] for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    python = [cell for cell in cells if not "".join(cell).startswith("%%")]  # a program is a file's content
+    sources = ["".join(line for line in cell if not NO_PYTHON.match(line)) for cell in python]
     return [node for source in sources for node in ast.parse(source).body]
 
 
