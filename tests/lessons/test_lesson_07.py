@@ -2,32 +2,118 @@
 
 from __future__ import annotations
 
-import itertools
+import json
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from solution_support import lesson_code, solutions, verdict
+from program_support import changed, run, scripts_in, written
+from solution_support import assert_not_yet, solutions, verdict
 
 from support.exercises import lesson_07
 from support.lessons import attempts
 from support.plots import pitfalls as plots
 from tutorial_lib.errors import InputError
-from tutorial_lib.processes import fork
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
+first_failure = solutions("07").first_failure
+OPENMP, JOIN = (written("07", f"exercise_07_{number}.py") for number in (1, 2))
+ONE_THREAD = "    torch.set_num_threads(1)\n"
+UNDER_JOIN = "with Join([model], divide_by_initial_world_size=False):"
+EXERCISES = {
+    "exercise_07_1.py": (OPENMP, 0, lesson_07.check_openmp),
+    "exercise_07_2.py": (JOIN, 2, lesson_07.check_join),
+}
 
-ANSWERS = solutions("07")
-IN_CELLS = lesson_code("07", "die", "member", "plain_pair", "names_of", "keep_batches", "still_named")
-epoch_share = ANSWERS.epoch_share
-joined_gradients = ANSWERS.joined_gradients
-first_failure = ANSWERS.first_failure
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    return scripts_in(tmp_path)
+
+
+def said_about(scripts: Path, name: str, source: str, capsys: pytest.CaptureFixture[str]) -> str:
+    _solution, ranks, check = EXERCISES[name]
+    return verdict(capsys, check, str(run(scripts, name, source, ranks)))
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_right_program(name: str, scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert re.fullmatch(r"Exercise \d: correct\n", said_about(scripts, name, EXERCISES[name][0], capsys))
+
+
+THREAD = (
+    "    thread = threading.Thread(target=lambda: answers.put(parallel_sum()))\n    thread.start()\n    thread.join()\n"
+)
+OTHER_CURES = {
+    "a new thread": [
+        (ONE_THREAD + "    answers.put(parallel_sum())\n", THREAD),
+        ("import json\n", "import json\nimport threading\n"),
+    ],
+    "spawn": [(ONE_THREAD, ""), ('get_context("fork")', 'get_context("spawn")')],
+}
+
+
+@pytest.mark.parametrize("changes", OTHER_CURES.values(), ids=OTHER_CURES.keys())
+def test_other_cures(changes: list[tuple[str, str]], scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = changed(OPENMP, *changes)
+    assert said_about(scripts, "exercise_07_1.py", source, capsys) == "Exercise 1: correct\n"
+
+
+WRONG_PROGRAMS = {
+    "not cured": (1, [(ONE_THREAD, ""), ("join(8)", "join(2)")], "the child\n  got       None"),
+    "a longer wait": (1, [(ONE_THREAD, ""), ("join(8)", "join(4)")], "sum of the child\n  got       None"),
+    "the parent on one thread": (
+        1,
+        [("set_num_threads(2)", "set_num_threads(1)")],
+        "threads of the parent\n  got       1",
+    ),
+    "no sum in the parent": (
+        1,
+        [('"parent": parallel_sum()', '"parent": None')],
+        "sum of the parent\n  got       None",
+    ),
+    "threads of the parent only": (
+        1,
+        [(ONE_THREAD, "    torch.set_num_threads(2)\n"), ("join(8)", "join(2)")],
+        "got       None",
+    ),
+    "divided by all": (2, [(", divide_by_initial_world_size=False", "")], r"got       \[5\.24\d+, 5\.24"),
+    "no Join": (
+        2,
+        [(UNDER_JOIN, "if True:"), ("seconds=30", "seconds=2")],
+        "ranks that have written(.|\n)*with Join|has written",
+    ),
+    "cut": (2, [("TARGETS[rank]", "TARGETS[rank][:3]")], "the weight of rank 0"),
+    "each on its own": (2, [("fit(model,", "fit(model.module,")], "the weight of rank 0"),
+    "all targets": (2, [("TARGETS[rank]", "TARGETS[0] + TARGETS[1]")], "the weight of rank 0"),
+}
+
+
+@pytest.mark.parametrize(("number", "changes", "said"), WRONG_PROGRAMS.values(), ids=WRONG_PROGRAMS.keys())
+def test_wrong_program(
+    number: int, changes: list[tuple[str, str]], said: str, scripts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"exercise_07_{number}.py"
+    assert_not_yet(said_about(scripts, name, changed(EXERCISES[name][0], *changes), capsys), said)
+
+
+def test_the_weight_that_join_must_reach() -> None:
+    from scripts.ddp_uneven import TARGETS
+
+    weight = 0.0
+    for step in range(max(map(len, TARGETS))):
+        gradients = [2 * (weight - targets[step]) for targets in TARGETS if step < len(targets)]
+        weight -= 0.25 * sum(gradients) / len(gradients)
+    assert weight == lesson_07.JOINED
+
+
+def test_right_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verdict(capsys, lesson_07.check_first_failure, first_failure) == "Exercise 3: correct\n"
 
 
 def left_running(processes: list[Any], seconds: float) -> tuple[int, int] | None:
@@ -39,71 +125,32 @@ def left_running(processes: list[Any], seconds: float) -> tuple[int, int] | None
     return None
 
 
-CHECKS = (lesson_07.check_epoch_share, lesson_07.check_joined_gradients, lesson_07.check_first_failure)
+def code_only(processes: list[Any], seconds: float) -> Any:
+    found = first_failure(processes, seconds)
+    return found and found[1]
 
 
-@pytest.mark.parametrize(
-    ("check", "answer"),
-    zip(CHECKS, (epoch_share, joined_gradients, first_failure), strict=True),
-    ids=lambda f: f.__name__,
-)
-def test_right_answer(check: Callable[[Any], None], answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, answer))
+def positive(processes: list[Any], seconds: float) -> Any:
+    found = first_failure(processes, seconds)
+    return found and (found[0], abs(found[1]))
 
 
-def _own_seed(count: int, rank: int, world_size: int, epoch: int) -> torch.Tensor:
-    return torch.randperm(count, generator=torch.Generator().manual_seed(7 * epoch + rank))[rank::world_size]
-
-
-def _global_seed(count: int, rank: int, world_size: int, epoch: int) -> torch.Tensor:
-    torch.manual_seed(epoch)
-    return torch.randperm(count)[rank::world_size]
-
-
-CALLS = itertools.count()
-
-
-def _other_each_time(count: int, _rank: int, world_size: int, _epoch: int) -> torch.Tensor:
-    """Whole shares, but asked again it draws anew."""
-    number = next(CALLS)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(number - _rank))
-    return order[_rank::world_size]
-
-
-WRONG = {
-    "new each time": (0, _other_each_time, "asked again, epoch 1 is the same\n  got       False"),
-    "turned": (0, lambda n, r, w, e: torch.arange(n).roll(e)[r::w], "stays together in epoch 1\n  got       True"),
-    "reversed": (0, lambda n, r, w, e: (torch.arange(n).flip(0) if e else torch.arange(n))[r::w], "stays together"),
-    "stub": (0, lambda *_: None, "got       'NoneType'\n  expected  'torch.int64 tensor'"),
-    "own seed": (0, _own_seed, r"together, sorted\n  got       tensor \(40,\)(.|\n)*hint: every rank must shuffle"),
-    "drops the rest": (0, lambda n, r, w, e: epoch_share(n // w * w, r, w, e), r"41 ids.*\n  got       tensor \(40,\)"),
-    "no epoch": (0, lambda n, r, w, _e: epoch_share(n, r, w, 0), "epoch 1 repeats epoch 0\n  got       True"),
-    "global generator": (0, _global_seed, "global generator is as before\n  got       False"),
-    "uneven": (
-        0,
-        lambda n, r, w, e: epoch_share(n, 0, 1, e)[r * (n // w) : None if r == w - 1 else (r + 1) * (n // w)],
-        r"sizes \[12, 12, 12, 14\] differ by at most one\n  got       False",
-    ),
-    "a list": (0, lambda *a: epoch_share(*a).tolist(), "got       'list'"),
-    "second stub": (1, lambda *_: None, r"got       None\n  expected  \[4.0, 2.0\]"),
-    "shortest": (1, lambda g, _i: [sum(s) / len(s) for s in zip(*g, strict=False)], r"got       \[4.0\]"),
-    "never initial": (1, lambda g, _i: joined_gradients(g, False), r"got       \[4.0, 4.0\]\n  expected  \[4.0, 2.0\]"),
-    "always initial": (
-        1,
-        lambda g, _i: joined_gradients(g, True),
-        "hint: divide by the number of the ranks that still",
-    ),
-    "third stub": (2, lambda *_: None, r"got       None\n  expected  \(1, 3\)"),
-    "leaves the others": (2, left_running, r"still running\n  got       \[2\]\n  expected  \[\](.|\n)*terminate"),
-    "raises": (2, lambda processes, _s: processes.oops, "Your code raised AttributeError"),
+WRONG_WATCHES = {
+    "stub": (lambda *_: None, r"got       None\n  expected  \(1, 3\)"),
+    "leaves the others": (left_running, r"still running\n  got       \[2\]\n  expected  \[\](.|\n)*terminate"),
+    "only the code": (code_only, r"got       3\n  expected  \(1, 3\)"),
+    "no signals": (positive, r"got       \(0, 9\)\n  expected  \(0, -9\)"),
 }
 
 
-@pytest.mark.parametrize(("number", "answer", "said"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_answer(number: int, answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    output = verdict(capsys, CHECKS[number], answer)
-    assert output.startswith(f"Exercise {number + 1}: not yet.")
-    assert re.search(said, output), output
+@pytest.mark.parametrize(("answer", "said"), WRONG_WATCHES.values(), ids=WRONG_WATCHES.keys())
+def test_wrong_watch(answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_not_yet(verdict(capsys, lesson_07.check_first_failure, answer), said)
+
+
+def test_an_error_of_the_answer_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    output = verdict(capsys, lesson_07.check_first_failure, lambda processes, _s: processes.oops)
+    assert "Your code raised AttributeError" in output
 
 
 def test_join_in_order_is_too_slow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +163,7 @@ def test_join_in_order_is_too_slow(capsys: pytest.CaptureFixture[str], monkeypat
             process.join()
         return 1, processes[1].exitcode
 
-    assert "it came back at once\n  got       False" in verdict(capsys, CHECKS[2], in_order)
+    assert "it came back at once\n  got       False" in verdict(capsys, lesson_07.check_first_failure, in_order)
 
 
 def _late(processes: list[Any], _seconds: float) -> None:
@@ -145,15 +192,7 @@ def test_the_limit_is_looked_at(
     monkeypatch.setattr(lesson_07, "QUICK", 1.0)
     monkeypatch.setattr(lesson_07, "NAP", 1.5)
     monkeypatch.setattr(lesson_07, "WATCH_CASES", ())
-    output = verdict(capsys, CHECKS[2], answer)
-    assert re.search(said, output), output
-
-
-def test_global_generator_is_given_back() -> None:
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    lesson_07.check_epoch_share(_global_seed)
-    assert torch.equal(before, torch.get_rng_state())
+    assert re.search(said, verdict(capsys, lesson_07.check_first_failure, answer))
 
 
 # ---- helpers of the lesson
@@ -195,61 +234,25 @@ def test_stderr_of_children_is_collected() -> None:
     assert lines == ["to me"]
 
 
-def test_spawn_by_torch_says_only_exit_code_1() -> None:
-    """In a fresh interpreter, with which the tracker of multiprocessing ends."""
-    code = (
-        "from support.lessons import pitfalls\ndef mine(rank): ...\n"
-        "error, lines = pitfalls.spawn_by_torch(mine)\n"
-        "print(error)\nprint([line for line in lines if line.startswith('AttributeError')])"
+def test_cuda_marks_a_fork(scripts: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(scripts / "ddp_cuda_fork.py")], capture_output=True, text=True, timeout=100, check=True
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    error, line = done.stdout.splitlines()
-    assert error == "ProcessExitedException: process 0 terminated with exit code 1"
-    assert "Can't get attribute 'mine'" in line
-
-
-def test_scripts_end_or_are_stopped() -> None:
-    assert attempts.run_script("print('a')\nraise SystemExit(4)", 20) == (4, ["a"])
-    slow = "import subprocess, time\nprint('b', flush=True)\nsubprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
-    assert attempts.run_script(slow, 1.0) == (None, ["b"])  # nothing_left looks for the sleeping program
-
-
-def test_cuda_marks_a_fork() -> None:
-    """In a fresh interpreter: this one may have asked for CUDA."""
-    code = (
-        "from support.lessons import pitfalls; import sys; assert 'dgl' not in sys.modules\n"
-        "for row in pitfalls.cuda_after_each(0, 1): print(row[0], '|', 'forked subprocess' in row[2])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    marked = dict(line.split(" | ") for line in done.stdout.splitlines())
-    assert [name for name, mark in marked.items() if mark == "True"] == [
-        "torch.cuda.device_count(), no NVML",
+    refused = [line[:30].strip() for line in done.stdout.splitlines() if "Cannot re-initialize CUDA" in line]
+    assert [name for name in refused if "device_count" not in name] == [  # that asks NVML first, where there is one
         "torch.cuda.is_available()",
-        "torch.cuda.get_device_name(0)",
         'torch.zeros(1, device="cuda")',
     ]
-    assert len(marked) == 9
 
 
-@pytest.mark.parametrize("how", ["exits", "killed", "late"])
-def test_peer_of_a_dead_rank_hears_of_a_connection(how: str) -> None:
-    ((told, codes),) = fork(IN_CELLS.plain_pair, 1, (how,), threads=1, timeout=60)
-    assert codes == [0, {"exits": 3, "killed": -9, "late": 0}[how]]
-    assert ("Timed out waiting 1000ms" if how == "late" else "Connection closed by peer [127.0.0.1]:PORT") in told
-
-
-def test_names_in_shared_memory_go() -> None:
-    (seen,) = fork(IN_CELLS.keep_batches, 1, ("file_system", 40), threads=1, timeout=60)
-    _batches, _files, names = seen
-    assert len(names) > 100
-    assert IN_CELLS.still_named(names) == []
-    (text,) = fork(IN_CELLS.keep_batches, 1, ("file_descriptor", 40), threads=1, timeout=60)
-    assert "Too many open files" in text
+def test_threads_are_measured_three_times_each(scripts: Path) -> None:
+    run(scripts, "ddp_threads.py", changed((scripts / "ddp_threads.py").read_text(), ("0.3,", "0.02,")), 2)
+    rates = json.loads((scripts / "out" / "threads.json").read_text())
+    assert len(rates) >= 3
+    assert all(len(found) == 3 and min(found) > 0 for found in rates.values())
 
 
 def test_pictures() -> None:
     assert [ax.get_title() for ax in plots.what_a_fork_copies().axes][1] == "after the fork: the child"
     texts = [text.get_text() for text in plots.steps_of_ranks([1, 3]).axes[0].texts]
     assert texts == ["gradient", "gone", "gone", "gradient", "waits", "never"]
-    shown = {text.get_text() for text in plots.visits({"a": [[[0, 1], [1]]]}, 3).axes[0].texts}
-    assert shown == {"0", "both", "–"}

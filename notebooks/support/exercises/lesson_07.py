@@ -2,76 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from support.exercises import exercise, expect
-
-# number of ids, ranks
-SHARE_CASES = ((40, 2), (41, 2), (50, 4), (3, 5))
+from support.exercises.programs import result, results
 
 
 @exercise(1)
-def check_epoch_share(epoch_share: Callable[[int, int, int, int], Tensor]) -> None:
-    """Exercise 1: shares that cover all ids once, and are new in each epoch."""
-    before = torch.get_rng_state()
-    for count, ranks in SHARE_CASES:
-        epochs = [_shares(epoch_share, count, ranks, epoch) for epoch in range(2)]
-        for epoch, shares in enumerate(epochs):
-            where = f"{count} ids, {ranks} ranks, epoch {epoch}"
-            hint = "every rank must shuffle with the same seed, before the ids are divided"
-            together = torch.cat(shares).sort().values
-            expect(f"{where}: the shares of all ranks together, sorted", together, torch.arange(count), hint)
-            sizes = [len(share) for share in shares]
-            fair = max(sizes) - min(sizes) <= 1
-            expect(f"{where}: sizes {sizes} differ by at most one", fair, True, "ids[rank::world_size] is one way")
-        if count >= 40:
-            repeats = torch.equal(*(torch.cat(shares) for shares in epochs))
-            expect(f"{count} ids: epoch 1 repeats epoch 0", repeats, False, "put the epoch into the seed")
-            together = max(len(set(a.tolist()) & set(b.tolist())) / len(a) for a in epochs[0] for b in epochs[1])
-            hint = "shuffle all ids and then divide them: to turn or to reverse their order gives the same shares"
-            expect(f"{count} ids: a share of epoch 0 stays together in epoch 1", together > 0.85, False, hint)
-        again = torch.equal(torch.cat(_shares(epoch_share, count, ranks, 1)), torch.cat(epochs[1]))
-        expect(f"{count} ids: asked again, epoch 1 is the same", again, True)
-    hint = "a torch.Generator of your own leaves the global one, from which dropout draws, alone"
-    after = torch.get_rng_state()
-    torch.set_rng_state(before)
-    expect("the global generator is as before", torch.equal(before, after), True, hint)
+def check_openmp(program: str) -> None:
+    """Exercise 1: a program whose child ends, although its parent has used OpenMP on two threads."""
+    found = result(program)
+    expect("the sum of the parent", found["parent"], 2_000_000.0)
+    expect("threads of the parent", found["threads of the parent"], 2, "leave the parent as it was")
+    hint = "torch.set_num_threads(1) in the child, or a new threading.Thread there, or get_context('spawn')"
+    expect("the sum of the child", found["child"], 2_000_000.0, hint)
 
 
-def _shares(epoch_share: Callable[[int, int, int, int], Tensor], count: int, ranks: int, epoch: int) -> list[Tensor]:
-    shares = [epoch_share(count, rank, ranks, epoch) for rank in range(ranks)]
-    for rank, share in enumerate(shares):
-        kind = f"{share.dtype} tensor" if isinstance(share, Tensor) else type(share).__name__
-        expect(f"{count} ids, {ranks} ranks: what came back for rank {rank}", kind, "torch.int64 tensor")
-    return shares
-
-
-# per rank the gradients of its steps; with the initial world size; with the ranks that are left
-JOIN_CASES = (
-    ([[2.0, 4.0], [6.0]], [4.0, 2.0], [4.0, 4.0]),
-    ([[1.0], [3.0, 8.0, 4.0]], [2.0, 4.0, 2.0], [2.0, 8.0, 4.0]),
-    ([[3.0, 3.0], [6.0], [], [3.0, 9.0, 8.0]], [3.0, 3.0, 2.0], [4.0, 6.0, 8.0]),
-    ([[5.0], [7.0]], [6.0], [6.0]),
-)
+JOINED = 6.609375  # five steps in one process, each with the mean over the ranks that still have a batch
 
 
 @exercise(2)
-def check_joined_gradients(joined_gradients: Callable[[list[list[float]], bool], list[float]]) -> None:
-    """Exercise 2: the gradient of each step under ``Join``."""
-    for gradients, by_initial, by_active in JOIN_CASES:
-        for initial, expected in ((True, by_initial), (False, by_active)):
-            got = joined_gradients([list(rank) for rank in gradients], initial)
-            divisor = "all ranks" if initial else "the ranks that still have a batch"
-            what = f"gradients {gradients}, divide_by_initial_world_size={initial}"
-            expect(what, got, expected, f"divide by the number of {divisor}; who has none left gives zero")
+def check_join(program: str) -> None:
+    """Exercise 2: a program that makes all eight batches count under ``Join``."""
+    files = results(program, f"{Path(program).stem}-*.json")
+    expect("ranks that have written their weight", len(files), 2, "with Join([model]): around the loop")
+    weights = [json.loads(file.read_text()) for file in files]
+    hint = "divide by the ranks that still have a batch: divide_by_initial_world_size=False"
+    expect("the weight of rank 0 and of rank 1", weights, [JOINED] * 2, hint)
 
 
 # What each process does: (seconds, then the exit code or minus a signal); what the function should return.

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.processes import fork
 
 Rules = tuple[tuple[str, str], ...]
 ERRORS: Rules = (
@@ -56,25 +53,3 @@ def stderr_of_children() -> Iterator[list[str]]:
             os.close(saved)
             file.seek(0)
             lines += file.read().decode(errors="replace").splitlines()
-
-
-def run_script(text: str, seconds: float) -> tuple[int | None, list[str]]:
-    """Run a Python script that is nobody's module; its exit code (None: it hung) and the lines that it wrote."""
-    (result,) = fork(_run_script, 1, (text, seconds), threads=1, timeout=seconds + 60)
-    return result
-
-
-def _run_script(_rank: int, _world_size: int, text: str, seconds: float) -> tuple[int | None, list[str]]:
-    """The rank in between ends with the notebook, and the script and its children end with the rank."""
-    script = os.memfd_create("script")  # a file in memory: there is none to clean up
-    os.write(script, text.encode())
-    command = [sys.executable, f"/proc/{os.getpid()}/fd/{script}"]
-    with tempfile.TemporaryFile() as output:
-        program = subprocess.Popen(command, stdout=output, stderr=output)
-        try:
-            code: int | None = program.wait(seconds)
-        except subprocess.TimeoutExpired:
-            code = None
-            program.kill()
-        output.seek(0)
-        return code, output.read().decode().splitlines()

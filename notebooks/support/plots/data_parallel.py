@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from torch import Tensor
 
 from support.plots.pieces import MINT, arrow, box, cell, frame, write
 from support.plots.style import canvas, drawing, figure, legend_below
@@ -80,59 +79,35 @@ def collectives(held: Sequence[Mapping[str, Sequence[float]]], undefined: str) -
     return fig
 
 
-def paths(averaged: Tensor, alone: Sequence[Tensor], single: Tensor, x: Tensor, y: Tensor) -> Figure:
-    """The weights step by step, on a map of the loss of the whole batch.
+def backward(steps: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure:
+    """Measured backward passes: when each layer was computed, and when each bucket was on its way.
 
     Args:
-        averaged, single: (steps + 1, 2), weights of a rank with averaging, and of one process.
-        alone: per rank the same, without averaging.
-        x, y: the whole batch, (n, 2) and (n,).
+        steps: by name; of each event its seconds, "begin", "gradient", "starts", "done" or "end", and the parameters.
     """
-    import torch
-
-    fig, ax = figure(8.6, 4.4)
-    points = torch.cat([averaged, *alone])
-    low, high = points.min(0).values - 0.3, points.max(0).values + 0.45
-    first, second = (torch.linspace(float(low[k]), float(high[k]), 80) for k in (0, 1))
-    grid = torch.cartesian_prod(second, first).flip(1)
-    loss = ((grid @ x.T - y) ** 2).mean(1).reshape(80, 80)
-    levels = [float(loss.min()) * 1.02 + 0.02 * 2.1**k for k in range(10)]
-    ax.contour(first, second, loss, levels=levels, colors="#CCCCCC", linewidths=0.9)
-    ax.plot([], [], color="#CCCCCC", label="equal loss on the whole batch")
-    ax.plot(*single.T, color=GREY, marker="s", markersize=10, lw=0, markerfacecolor="none", label="one process")
-    ax.plot(*averaged.T, color=GREEN, marker="o", markersize=4.5, label="both ranks, gradients averaged")
-    for rank, path in enumerate(alone):
-        marker, style = (("^", "--"), ("v", ":"))[rank]
-        label = f"rank {rank} without averaging"
-        ax.plot(*path.T, color=RANKS[rank][1], marker=marker, ls=style, markersize=5, label=label)
-    ax.annotate("start", (0, 0), xytext=(-0.05, 0.12), ha="right")
-    ax.set(xlabel="first weight", ylabel="second weight")
-    fig.legend(loc="outside right center")
-    return fig
-
-
-def backward(events: Sequence[tuple[float, str, str]], title: str = "") -> Figure:
-    """A measured backward pass: when each layer was computed, and when each bucket was on its way."""
-    fig, ax = figure(9.5, 3.4)
-    begin, end = 0.0, events[-1][0] * 1e3
-    for seconds, what, of in events:
-        if what == "gradient" and of.endswith("weight"):
-            now = seconds * 1e3
-            ax.barh(0, now - begin, left=begin, height=0.55, color=SKY, edgecolor=BLUE)
-            write(ax, (begin + now) / 2, 0, of.split(".")[0], fontsize=9)
-            begin = now
-    buckets = [(seconds * 1e3, of) for seconds, what, of in events if what == "starts"]
-    for row, (start, of) in enumerate(buckets, start=1):
-        stop = next(seconds for seconds, what, name in events if what == "done" and name == of) * 1e3
-        ax.barh(row, stop - start, left=start, height=0.55, color=MINT, edgecolor=GREEN)
-        x, side = (stop + 0.01 * end, "left") if stop < 0.6 * end else (start - 0.01 * end, "right")
-        write(ax, x, row, of, ha=side, fontsize=9)
-    names = ["computing layer", *(f"all_reduce, bucket {k}" for k in range(len(buckets)))]
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.axvline(end, color=INK, lw=1, ls=":")
-    ax.set(xlim=(0, end * 1.02), xlabel="milliseconds since backward() was called; the dotted line: it returns")
-    ax.set_title(title)
-    ax.spines["left"].set_visible(False)
-    ax.tick_params(axis="y", length=0)
+    fig, axes = figure(9.5, 4.2, len(steps), 1, sharex=True, height_ratios=[2, 5])
+    longest = max(events[-1][0] for events in steps.values()) * 1e3
+    for ax, (name, events) in zip(axes, steps.items(), strict=True):
+        begin, end = 0.0, events[-1][0] * 1e3
+        for seconds, what, of in events:
+            if what == "gradient":
+                now = seconds * 1e3
+                ax.barh(0, now - begin, left=begin, height=0.6, color=SKY, edgecolor=BLUE)
+                write(ax, (begin + now) / 2, 0, of.split(".")[0], fontsize=9)
+                begin = now
+        buckets = [(seconds * 1e3, of) for seconds, what, of in events if what == "starts"]
+        names = ["compute the gradient of layer"]
+        for row, (start, of) in enumerate(buckets, start=1):
+            stop = next(seconds for seconds, what, other in events if what == "done" and other == of) * 1e3
+            ax.barh(row, stop - start, left=start, height=0.6, color=MINT, edgecolor=GREEN)
+            layers = " ".join(sorted((part.split(".")[0] for part in of.split()), reverse=True))
+            names.append(f"all_reduce of layer{'s' if ' ' in layers else ''} {layers}")
+        ax.set_yticks(range(len(names)), names)
+        ax.invert_yaxis()
+        ax.axvline(end, color=INK, lw=1, ls=":")
+        ax.set_xlim(0, longest * 1.02)
+        ax.set_title(name, loc="left")
+        ax.spines["left"].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+    axes[-1].set_xlabel("milliseconds since backward() was called; at the dotted line it returns")
     return fig

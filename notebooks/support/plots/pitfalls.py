@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -61,31 +61,4 @@ def steps_of_ranks(counts: Sequence[int]) -> Figure:
         ax.set(xlim=(-0.05, longest + 0.05), ylim=(-0.05, len(counts) + 0.05))
         ax.set_title("with Join: each step has an answer" if cure else "without: one rank waits for the other")
         bare(ax)
-    return fig
-
-
-def visits(cases: Mapping[str, Sequence[Sequence[Sequence[int]]]], count: int) -> Figure:
-    """Which rank visits which node in which epoch.
-
-    Args:
-        cases: name of the case to ``[epoch][rank]``, the nodes that this rank visits.
-        count: number of nodes.
-    """
-    fig, axes = figure(10.5, 0.9 + 1.05 * len(cases), len(cases), 1, squeeze=False)
-    axes = axes[:, 0]
-    looks: dict[tuple[int, ...], tuple[str, str, str]]
-    looks = {(0,): (SKY, BLUE, "0"), (1,): (SAND, ORANGE, "1"), (): ("white", VERMILION, "–")}
-    looks[0, 1] = (VERMILION, VERMILION, "both")
-    for ax, (case, epochs) in zip(axes, cases.items(), strict=True):
-        for epoch, ranks in enumerate(epochs):
-            for node in range(count):
-                fill, edge, text = looks[tuple(k for k, nodes in enumerate(ranks) if node in nodes)]
-                y, color = len(epochs) - 0.9 - epoch, "white" if text == "both" else INK
-                cell(ax, node + 0.06, y, 0.88, 0.8, text, fill, edge, fontsize=9, color=color)
-        ax.set_title(case, loc="left")
-        named_rows(ax, "epoch", len(epochs), at=len(epochs) - 0.5, by=-1)
-        ax.set_xticks([node + 0.5 for node in range(count)], [str(node) for node in range(count)])
-        ax.set(xlim=(0, count), ylim=(0, len(epochs)))
-        bare(ax)
-    axes[-1].set_xlabel("node; in its box, the rank that visits it")
     return fig

@@ -1,0 +1,13 @@
+"""torchrun --standalone --nproc_per_node 2 scripts/ddp_hello.py: ranks say who they are, and add one number each."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")  # meets the others, and returns when all are there
+rank, world_size = dist.get_rank(), dist.get_world_size()
+number = torch.tensor([10.0**rank])
+dist.all_reduce(number)  # the sum over all ranks, on every rank
+port = "a port" if int(os.environ["MASTER_PORT"]) else "no port"
+print(f"rank {rank} of {world_size}, met at {os.environ['MASTER_ADDR']} and {port}: the sum is {number.item():g}")

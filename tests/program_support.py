@@ -1,0 +1,48 @@
+"""Exercises that write a program: what the solution notebook writes, run as a learner runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from solution_support import NOTEBOOKS
+
+
+def written(lesson: str, name: str) -> str:
+    """The program that the solution notebook of a lesson writes as scripts/NAME."""
+    (path,) = (NOTEBOOKS / "solutions").glob(f"{lesson}_*.ipynb")
+    cells = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    (source,) = [found[1] for cell in cells if (found := re.match(rf"%%writefile scripts/{name}\n(.*)", cell, re.S))]
+    return source + "\n"
+
+
+def changed(source: str, *changes: tuple[str, str]) -> str:
+    """A program with some of its text replaced; each text must be there."""
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    return source
+
+
+def scripts_in(folder: Path) -> Path:
+    """A copy of the lessons' programs."""
+    ignored = shutil.ignore_patterns("exercise_*", "out", "__pycache__")
+    scripts = Path(shutil.copytree(NOTEBOOKS / "scripts", folder / "scripts", ignore=ignored))
+    (scripts / "out").mkdir()
+    return scripts
+
+
+def run(scripts: Path, name: str, source: str, ranks: int) -> Path:
+    """Write a program and run it to its end, however it ends; with 0 ranks without torchrun. Returns its path."""
+    path = scripts / name
+    path.write_text(source)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks else []
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, *launcher, str(path)]
+    subprocess.run(command, env=environment, capture_output=True, timeout=200, check=False)
+    return path
