@@ -171,13 +171,6 @@ def safety_in_rank(rank: int, world_size: int) -> bool:
     return fork_safety().fork
 
 
-def uneven_accuracy(rank: int, world_size: int) -> float:
-    from support.multi_process import distributed_accuracy
-
-    predictions = torch.ones(1 if rank == 0 else 3)
-    return distributed_accuracy(predictions, torch.full_like(predictions, 1 - rank))
-
-
 def edges_of_graphbolt(rank: int, world_size: int, graph) -> int:
     return graph.total_num_edges + rank
 

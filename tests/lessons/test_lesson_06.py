@@ -1,13 +1,11 @@
-"""The checkers of lesson 6 know right from wrong; what its ranks run agrees with DGL; its pictures can be drawn."""
+"""The checkers of lesson 6 know right from wrong; its programs agree with one process and with DGL; its pictures."""
 
 from __future__ import annotations
 
-import mmap
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,79 +13,150 @@ import dgl
 import pytest
 import torch
 from commands import wait_until
-from solution_support import solutions, verdict
-from torch import Tensor
+from program_support import changed, run, scripts_in, written
+from solution_support import assert_not_yet, solutions, verdict
 
 from support.exercises import lesson_06
-from support.lessons import node_classification as ranks
 from support.plots import multi_gpu as plots
 from tutorial_lib.batches.nodes import sampling_threads
 from tutorial_lib.data import Dataset
-from tutorial_lib.processes import fix_openmp, fork
 
 ANSWERS = solutions("06")
-contiguous_share = ANSWERS.contiguous_share
-loss_factors = ANSWERS.loss_factors
-popular_frontier = ANSWERS.popular_frontier
+epoch_share, fix_openmp = ANSWERS.epoch_share, ANSWERS.fix_openmp
+MACRO = written("06", "exercise_06_2.py")
 
 
-CHECKS = (lesson_06.check_contiguous_share, lesson_06.check_loss_factors, lesson_06.check_popular_frontier)
-RIGHT = [
-    *zip(CHECKS, (contiguous_share, loss_factors, popular_frontier), strict=True),
-    (CHECKS[0], lambda nids, rank, world_size: torch.tensor_split(nids, world_size)[rank]),
-]
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    scripts = scripts_in(tmp_path)
+    labels = torch.tensor([0] * 20 + [1] * 7 + [3] * 3 + [4])  # nothing is of class 2
+    predictions = labels.clone()
+    predictions[::3] = 0
+    torch.save((predictions, labels), scripts / "out" / "answers.pt")
+    return scripts
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (lesson_06.check_epoch_share, epoch_share),
+        (lesson_06.check_fix_openmp, fix_openmp),
+    ],
+)
 def test_right_answer(check: Callable[[Any], None], answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, answer))
 
 
-def drops(nids: Tensor, rank: int, world_size: int) -> Tensor:
-    size = len(nids) // world_size
-    return nids[size * rank : size * (rank + 1)]
+def _own_seed(count: int, rank: int, world_size: int, epoch: int) -> torch.Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(7 * epoch + rank))[rank::world_size]
 
 
-def last_takes_all(nids: Tensor, rank: int, world_size: int) -> Tensor:
-    size = len(nids) // world_size
-    return nids[size * rank : None if rank == world_size - 1 else size * (rank + 1)]
+def _global_seed(count: int, rank: int, world_size: int, epoch: int) -> torch.Tensor:
+    torch.manual_seed(epoch)
+    return torch.randperm(count)[rank::world_size]
 
 
-def ascending(graph: dgl.DGLGraph, seeds: Tensor, fanout: int) -> dgl.DGLGraph:
-    with graph.local_scope():
-        graph.edata["popular"] = graph.out_degrees(graph.edges()[0]).float()
-        return dgl.sampling.select_topk(graph, fanout, "popular", seeds, ascending=True)
-
-
-WRONG = {
-    "stub": (0, lambda *_: None, "got       'NoneType'"),
-    "drops the remainder": (0, drops, r"got       tensor \(20,\)(.|\n)*expected  tensor \(23,\)"),
-    "the last takes all": (0, last_takes_all, r"\[5, 5, 5, 8\]\n  got       3\n  expected  1"),
-    "strided": (0, lambda n, r, w: n[r::w], r"got       tensor \(23,\) torch.int64 \[100, 112(.|\n)*hint"),
-    "second stub": (1, lambda _s: None, "got       None"),
-    "shares of the sum": (1, lambda s: [size / sum(s) for size in s], r"\[0.5, 0.5\](.|\n)*expected  \[1.0, 1.0\]"),
-    "all one": (1, lambda s: [1.0] * len(s), r"got       \[1.0, 1.0\]\n  expected  \[1.5, 0.5\]"),
-    "third stub": (2, lambda *_: None, "got       'NoneType'"),
-    "uniform": (2, lambda g, s, f: dgl.sampling.sample_neighbors(g, s, f), "neighbours of node"),
-    "least popular": (2, ascending, "neighbours of node(.|\n)*out-degree"),
-    "all nodes receive": (2, lambda g, _s, f: popular_frontier(g, g.nodes(), f), "nodes that receive"),
-    "a node more": (2, lambda g, s, f: dgl.add_nodes(popular_frontier(g, s, f), 1), "number of nodes"),
-    "raises": (2, lambda g, _s, _f: g.no_such_thing(), "Your code raised AttributeError"),
+WRONG_SHARES = {
+    "turned": (lambda n, r, w, e: torch.arange(n).roll(e)[r::w], "stays together in epoch 1\n  got       True"),
+    "reversed": (lambda n, r, w, e: (torch.arange(n).flip(0) if e else torch.arange(n))[r::w], "stays together"),
+    "stub": (lambda *_: None, "got       'NoneType'\n  expected  'torch.int64 tensor'"),
+    "own seed": (_own_seed, r"together, sorted\n  got       tensor \(40,\)(.|\n)*hint: every rank must shuffle"),
+    "drops the rest": (lambda n, r, w, e: epoch_share(n // w * w, r, w, e), r"41 ids.*\n  got       tensor \(40,\)"),
+    "no epoch": (lambda n, r, w, _e: epoch_share(n, r, w, 0), "epoch 1 repeats epoch 0\n  got       True"),
+    "global generator": (_global_seed, "global generator is as before\n  got       False"),
+    "uneven": (
+        lambda n, r, w, e: epoch_share(n, 0, 1, e)[r * (n // w) : None if r == w - 1 else (r + 1) * (n // w)],
+        r"sizes \[12, 12, 12, 14\] differ by at most one\n  got       False",
+    ),
+    "a list": (lambda *a: epoch_share(*a).tolist(), "got       'list'"),
 }
 
 
-@pytest.mark.parametrize(("number", "answer", "said"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_answer(number: int, answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    output = verdict(capsys, CHECKS[number], answer)
-    assert output.startswith(f"Exercise {number + 1}: not yet.")
-    assert re.search(said, output), output
+@pytest.mark.parametrize(("answer", "said"), WRONG_SHARES.values(), ids=WRONG_SHARES.keys())
+def test_wrong_share(answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_not_yet(verdict(capsys, lesson_06.check_epoch_share, answer), said)
+
+
+def test_global_generator_is_given_back() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    lesson_06.check_epoch_share(_global_seed)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_right_program(scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = run(scripts, "exercise_06_2.py", MACRO, 3)
+    assert verdict(capsys, lesson_06.check_macro_accuracy, str(program)) == "Exercise 2: correct\n"
+
+
+WRONG_PROGRAMS = {
+    "not summed": ([("    dist.all_reduce(counts)\n", "")], "macro accuracy as each"),
+    "sums on one rank": ([("dist.all_reduce(counts)", "dist.reduce(counts, dst=0)")], "macro accuracy as each"),
+    "over all nodes": ([("(right / nodes).mean()", "(right.sum() / nodes.sum())")], "macro accuracy as each"),
+    "classes without a node": ([("counts[:, counts[1] > 0]", "counts")], "macro accuracy as each(.|\n)*nan"),
+    "fails": (
+        [("torch.stack([right, nodes])", "torch.stack(right, nodes)")],
+        "has written a result\n  got       False",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "said"), WRONG_PROGRAMS.values(), ids=WRONG_PROGRAMS.keys())
+def test_wrong_program(
+    changes: list[tuple[str, str]], said: str, scripts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = run(scripts, "exercise_06_2.py", changed(MACRO, *changes), 3)
+    assert_not_yet(verdict(capsys, lesson_06.check_macro_accuracy, str(program)), said)
+
+
+def _returns_nothing(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> None:
+        fix_openmp(function)(*args, **options)
+
+    return call
+
+
+def _keeps_exceptions_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    def careful(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except SystemExit:
+            return None
+
+    return fix_openmp(careful)
+
+
+def _hides_errors(function: Callable[..., Any]) -> Callable[..., Any]:
+    def careful(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except Exception as error:
+            return error
+
+    return fix_openmp(careful)
+
+
+WRONG_FIXES = {
+    "stub": (lambda _function: None, "got       \"raised TypeError: 'NoneType' object is not callable\""),
+    "no thread": (lambda function: function, "got       'no answer within 8 s'"),
+    "returns nothing": (_returns_nothing, r"got       'returned None'\n  expected  'returned \(5"),
+    "hides errors": (_hides_errors, "got       'returned a label is -1'"),
+    "no SystemExit": (_keeps_exceptions_only, "got       'returned None'\n  expected  'raised SystemExit: 3'"),
+}
+
+
+@pytest.mark.parametrize(("answer", "said"), WRONG_FIXES.values(), ids=WRONG_FIXES.keys())
+def test_wrong_fix(answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_not_yet(verdict(capsys, lesson_06.check_fix_openmp, answer), said)
 
 
 def test_own_sampler_draws_what_dgl_draws(small_dataset: Dataset) -> None:
+    from scripts.ddp_loader import FrontierSampler
+
     graph, seeds = small_dataset.graph, torch.arange(50)
     drawn = []
     with sampling_threads(1):  # with two, DGL numbers the nodes of a block as its threads find them
-        for sampler in (ranks.UniformSampler([3, 4]), dgl.dataloading.MultiLayerNeighborSampler([3, 4])):
+        for sampler in (FrontierSampler([3, 4]), dgl.dataloading.MultiLayerNeighborSampler([3, 4])):
             dgl.seed(1)
             drawn.append(sampler.sample(graph, seeds))
     (mine, mine_seeds, mine_blocks), (theirs, _, their_blocks) = drawn
@@ -95,35 +164,6 @@ def test_own_sampler_draws_what_dgl_draws(small_dataset: Dataset) -> None:
     assert torch.equal(mine_seeds, seeds)
     for a, b in zip(mine_blocks, their_blocks, strict=True):
         assert torch.equal(torch.stack(a.edges()), torch.stack(b.edges()))
-        assert torch.equal(a.edata[dgl.EID], b.edata[dgl.EID])
-
-
-@pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("validate", ["rank 0", "all ranks"])
-def test_training_of_the_lesson(validate: str, small_dataset: Dataset, tmp_path: Path) -> None:
-    data, path = ranks.Data.of(small_dataset), tmp_path / "best.safetensors"
-    cpu = torch.device("cpu")
-    job = ranks.Job(devices=(cpu,) * 3, epochs=2, fanouts=(4, 4), validate=validate, model_path=str(path))
-    reports = fork(fix_openmp(ranks.train), 3, (data, job), backend="gloo", threads=1, timeout=60, echo=False)
-    for epoch in range(2):
-        visited = torch.cat([report.visited[epoch] for report in reports])
-        assert torch.equal(visited.sort().values, data.train_ids)
-    assert reports[0].losses == reports[2].losses
-    assert reports[0].losses[1] < reports[0].losses[0]
-    assert reports[0].val[0][1] == len(data.val_ids)
-    assert reports[1].val == (reports[0].val if validate == "all ranks" else [None, None])
-    assert {what for what, _start, _end in reports[1].spans} <= {"train", "validate", "wait"}
-    assert path.exists()
-
-
-def test_first_weights_depend_on_the_seed_alone(small_dataset: Dataset) -> None:
-    data, job = ranks.Data.of(small_dataset), ranks.Job()
-    torch.manual_seed(3)
-    first = ranks.new_model(data, job).state_dict()
-    second = ranks.new_model(data, job).state_dict()
-    other = ranks.new_model(data, replace(job, seed=1)).state_dict()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -143,19 +183,8 @@ def test_pictures() -> None:
     figure = plots.shares({"floor": [[0, 1], [2, 3]], "padded": [[0, 1, 2], [3, 4, 3]]}, range(5))
     texts = {text.get_text() for text in figure.axes[0].texts}
     assert {"floor: 1 left out, 0 visited twice", "padded: 0 left out, 1 visited twice"} <= texts
-    (ax,) = plots.curves({"a": [0.1, 0.2], "b": [0.3]}, "accuracy").axes
-    assert (ax.get_ylabel(), [list(line.get_ydata()) for line in ax.lines]) == ("accuracy", [[0.1, 0.2], [0.3]])
-    spans = [("train", 1.0, 2.0), ("validate", 2.0, 2.5), ("wait", 2.5, 2.6)]
-    first, second = plots.timelines({"one": [spans, spans], "two": [spans]}).axes
-    assert [round(bar.get_width(), 6) for bar in first.patches] == [1.0, 0.5, 0.1] * 2
-    assert [round(bar.get_x(), 6) for bar in second.patches] == [0.0, 1.0, 1.5]
-
-
-def test_memory_is_in_bytes_and_consistent() -> None:
-    memory = ranks.pss_of()
-    assert memory["rss"] == memory["private"] + memory["shared"]
-    assert memory["private"] <= memory["pss"] <= memory["rss"]
-    # From the kernel itself: malloc may reuse what other tests have freed.
-    with mmap.mmap(-1, 80_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
-        block.write(bytes(80_000_000))
-        assert ranks.pss_of()["private"] - memory["private"] > 70_000_000
+    (ax,) = plots.throughput({1: [10.0, 12.0, 11.0], 2: [20.0, 21.0, 19.0], 4: [18.0, 17.0, 19.0]}, 2).axes
+    assert list(ax.lines[0].get_ydata()) == [11.0, 22.0, 22.0]
+    rows = {1: {"together": 1.0}, 8: {"together": 8.0}}
+    (ax,) = plots.memory({"fork": rows, "spawn": rows}).axes
+    assert [list(line.get_xdata()) for line in ax.lines] == [[1, 8], [1, 8]]

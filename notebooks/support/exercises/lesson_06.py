@@ -1,89 +1,116 @@
-"""Checkers of lesson 6, node classification with many processes on one machine."""
+"""Checkers of lesson 6, node classification on many ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from support.exercises import exercise, expect, expect_type
+from support.exercises import exercise, expect
+from support.exercises.programs import result
+from tutorial_lib.processes import RanksTimedOut, fork
 
-SHARE_CASES = ((23, 4), (12, 4), (3, 4), (7, 1), (10, 3))
+# number of ids, ranks
+SHARE_CASES = ((40, 2), (41, 2), (50, 4), (3, 5))
 
 
 @exercise(1)
-def check_contiguous_share(contiguous_share: Callable[[Tensor, int, int], Tensor]) -> None:
-    """Exercise 1: ``contiguous_share(nids, rank, world_size)``, neighbouring ids, nothing left out."""
+def check_epoch_share(epoch_share: Callable[[int, int, int, int], Tensor]) -> None:
+    """Exercise 1: shares that cover all ids once, and are new in each epoch."""
+    before = torch.get_rng_state()
     for count, ranks in SHARE_CASES:
-        nids = 100 + 3 * torch.arange(count)
-        shares = [contiguous_share(nids, rank, ranks) for rank in range(ranks)]
-        what = f"{count} ids, {ranks} ranks"
-        for rank, share in enumerate(shares):
-            expect_type(f"{what}: type of the share of rank {rank}", share, "Tensor")
-        hint = "rank r begins where rank r - 1 ended, and the last rank ends with the last id"
-        expect(f"{what}: the shares of rank 0, 1, ... one after the other", torch.cat(shares), nids, hint)
-        sizes = [len(share) for share in shares]
-        hint = "give the ids that remain to different ranks, one to each"
-        expect(
-            f"{what}: largest minus smallest of the sizes {sizes}",
-            max(sizes) - min(sizes),
-            int(count % ranks > 0),
-            hint,
-        )
+        epochs = [_shares(epoch_share, count, ranks, epoch) for epoch in range(2)]
+        for epoch, shares in enumerate(epochs):
+            where = f"{count} ids, {ranks} ranks, epoch {epoch}"
+            hint = "every rank must shuffle with the same seed, before the ids are divided"
+            together = torch.cat(shares).sort().values
+            expect(f"{where}: the shares of all ranks together, sorted", together, torch.arange(count), hint)
+            sizes = [len(share) for share in shares]
+            fair = max(sizes) - min(sizes) <= 1
+            expect(f"{where}: sizes {sizes} differ by at most one", fair, True, "ids[rank::world_size] is one way")
+        if count >= 40:
+            repeats = torch.equal(*(torch.cat(shares) for shares in epochs))
+            expect(f"{count} ids: epoch 1 repeats epoch 0", repeats, False, "put the epoch into the seed")
+            together = max(len(set(a.tolist()) & set(b.tolist())) / len(a) for a in epochs[0] for b in epochs[1])
+            hint = "shuffle all ids and then divide them: to turn or to reverse their order gives the same shares"
+            expect(f"{count} ids: a share of epoch 0 stays together in epoch 1", together > 0.85, False, hint)
+        again = torch.equal(torch.cat(_shares(epoch_share, count, ranks, 1)), torch.cat(epochs[1]))
+        expect(f"{count} ids: asked again, epoch 1 is the same", again, True)
+    hint = "a torch.Generator of your own leaves the global one, from which dropout draws, alone"
+    after = torch.get_rng_state()
+    torch.set_rng_state(before)
+    expect("the global generator is as before", torch.equal(before, after), True, hint)
 
 
-FACTOR_CASES = (([128, 128], [1.0, 1.0]), ([3, 1], [1.5, 0.5]), ([4, 4, 2, 0], [1.6, 1.6, 0.8, 0.0]), ([5], [1.0]))
+def _shares(epoch_share: Callable[[int, int, int, int], Tensor], count: int, ranks: int, epoch: int) -> list[Tensor]:
+    shares = [epoch_share(count, rank, ranks, epoch) for rank in range(ranks)]
+    for rank, share in enumerate(shares):
+        kind = f"{share.dtype} tensor" if isinstance(share, Tensor) else type(share).__name__
+        expect(f"{count} ids, {ranks} ranks: what came back for rank {rank}", kind, "torch.int64 tensor")
+    return shares
+
+
+RANKS = 3
 
 
 @exercise(2)
-def check_loss_factors(loss_factors: Callable[[list[int]], Sequence[float]]) -> None:
-    """Exercise 2: what each rank multiplies its mean loss with, so that DDP's average counts every seed node alike."""
-    for sizes, expected in FACTOR_CASES:
-        got = loss_factors(list(sizes))
-        if isinstance(got, (list, tuple)):
-            got = [round(float(factor), 6) for factor in got]
-        average = sum(expected) / len(sizes)
-        hint = f"DDP divides by the number of ranks, so the factors must have the mean {average:g}"
-        expect(f"factors of ranks with {sizes} seed nodes", got, expected, hint)
+def check_macro_accuracy(program: str) -> None:
+    """Exercise 2: a program in which every rank finds the mean of the accuracies of all classes."""
+    found = result(program)
+    predictions, labels = torch.load(Path(program).with_name("out") / "answers.pt")
+    classes = [(predictions[labels == k] == k).double().mean().item() for k in labels.unique()]
+    expected = [round(sum(classes) / len(classes), 4)] * RANKS
+    got = [round(float(value), 4) for value in found]
+    hint = "sum two vectors over the ranks, right answers and nodes of each class; divide after it; leave out classes"
+    expect(f"macro accuracy as each of {RANKS} ranks has it", got, expected, f"{hint} without a node")
 
 
-def _graph(sources: int, targets: int, generator: torch.Generator) -> Any:
-    """Source i has i + 1 outgoing edges, so no two neighbours of a node are equally popular."""
-    import dgl
+def _add(first: int, second: int = 0) -> tuple[int, float]:
+    """Needs OpenMP, as a training step does."""
+    return first + second, torch.ones(2_000_000).sum().item()
 
-    src = torch.repeat_interleave(torch.arange(sources), torch.arange(1, sources + 1))
-    dst = torch.cat([torch.randperm(targets, generator=generator)[: i + 1] for i in range(sources)])
-    order = torch.randperm(len(src), generator=generator)
-    return dgl.graph((src[order], sources + dst[order]), num_nodes=sources + targets)
+
+def _raise(what: BaseException) -> None:
+    raise what
+
+
+# what is called, its arguments, and what is to come of it
+CALLS = (
+    (_add, (2,), {"second": 3}, "returned (5, 2000000.0)"),
+    (_raise, (ValueError("a label is -1"),), {}, "raised ValueError: a label is -1"),
+    (_raise, (SystemExit(3),), {}, "raised SystemExit: 3"),
+)
 
 
 @exercise(3)
-def check_popular_frontier(popular_frontier: Callable[[Any, Tensor, int], Any]) -> None:
-    """Exercise 3: a frontier with the ``fanout`` in-neighbours of each seed that have the most outgoing edges."""
-    generator = torch.Generator().manual_seed(6)
-    for sources, targets, fanout in ((4, 5, 2), (8, 8, 3), (6, 9, 1), (5, 6, 10)):
-        graph = _graph(sources, targets, generator)
-        seeds = sources + torch.randperm(targets, generator=generator)[:4]
-        _check_frontier(popular_frontier(graph, seeds, fanout), graph, seeds, fanout)
+def check_fix_openmp(fix_openmp: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Exercise 3: what the function returns and raises arrives, in a forked child of a process that used OpenMP."""
+    for function, args, options, expected in CALLS:
 
+        def child(answers: Any) -> None:
+            try:
+                answers.put(f"returned {fix_openmp(function)(*args, **options)}")  # noqa: B023
+            except BaseException as error:
+                answers.put(f"raised {type(error).__name__}: {error}")
 
-def _check_frontier(got: Any, graph: Any, seeds: Tensor, fanout: int) -> None:
-    what = f"of a frontier for the seeds {seeds.tolist()}, fan-out {fanout}"
-    expect_type(f"type of what came back {what}", got, "DGLGraph")
-    hint = "a frontier has all nodes of the graph, so that ids stay what they are"
-    expect(f"number of nodes {what}", got.num_nodes(), graph.num_nodes(), hint)
-    src, dst = got.edges()
-    for seed in seeds.tolist():
-        neighbours = graph.in_edges(seed)[0]
-        best = neighbours[graph.out_degrees(neighbours).argsort(descending=True)][:fanout]
-        hint = "the weight of an edge is the out-degree of its source; see dgl.sampling.select_topk"
-        expect(f"neighbours of node {seed} {what}", sorted(src[dst == seed].tolist()), sorted(best.tolist()), hint)
-    hint = "only edges that end at a seed take part"
-    expect(
-        f"nodes that receive {what}",
-        sorted(set(dst.tolist())),
-        sorted(s for s in seeds.tolist() if graph.in_degrees(s)),
-        hint,
-    )
+        def parent(_rank: int, _world_size: int) -> str:
+            torch.set_num_threads(2)
+            _add(1)  # from now on, this process has OpenMP threads
+            context: Any = multiprocessing.get_context("fork")
+            answers = context.SimpleQueue()
+            process = context.Process(target=child, args=(answers,))
+            process.start()
+            process.join(8)
+            process.kill()
+            return "no answer within 8 s" if answers.empty() else answers.get()
+
+        try:
+            (got,) = fork(parent, 1, timeout=60, echo=False)
+        except RanksTimedOut:
+            got = "no answer"
+        hint = "keep what the function returned or raised in the thread, and return or raise it after join()"
+        expect(f"in a forked child: {function.__name__}{args}", got, expected, hint)

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from support.plots import style
 from support.plots.pieces import PURPLE, arrow, box, cell, frame, write
-from support.plots.style import drawing, figure, legend_below, named_rows, percent
+from support.plots.style import drawing, figure, legend_below
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 RANKS = (BLUE, ORANGE, GREEN, PURPLE)
@@ -52,10 +52,11 @@ def shares(rows: Mapping[str, Sequence[Sequence[int]]], ids: Sequence[int]) -> F
         summary = f"{visits.count(0)} left out, {sum(count > 1 for count in visits)} visited twice"
         ax.text(0, y + 1.12, f"{name}: {summary}", va="bottom")
         for column, node in enumerate(ids):
-            owner = next((rank for rank, part in enumerate(parts) if node in list(part)), None)
-            face, text = (LIGHT, "-") if owner is None else (RANKS[owner], str(owner))
+            owners = [rank for rank, part in enumerate(parts) for other in part if other == node]
+            owner = owners[0] if owners else None
+            face = LIGHT if owner is None else RANKS[owner]
             edge = INK if visits[column] > 1 or owner is None else "white"
-            label = f"{text} {text}" if visits[column] > 1 else text
+            label = " ".join(map(str, owners)) or "-"
             ink = "white" if owner in (0, 2) else INK
             look = {"hatch": "//" if owner is None else ""}
             cell(ax, column + 0.04, y + 0.04, 0.92, 0.92, label, face, edge, color=ink, patch=look)
@@ -66,35 +67,38 @@ def shares(rows: Mapping[str, Sequence[Sequence[int]]], ids: Sequence[int]) -> F
     return fig
 
 
-def curves(values: Mapping[str, Sequence[float]], ylabel: str) -> Figure:
-    """One line per run, over the epochs."""
-    fig, ax = figure(7.5, 3.4)
-    style.curves(ax, values, ms=5)
-    percent(ax.yaxis)
-    ax.set(xlabel="epoch", ylabel=ylabel, xticks=range(1, 1 + max(map(len, values.values()))))
+def throughput(rates: Mapping[int, Sequence[float]], cpus: int) -> Figure:
+    """Seed nodes per second of each epoch over the number of ranks, and what ranks would bring that share nothing.
+
+    Args:
+        rates: for each number of ranks, one value for each epoch.
+        cpus: of this computer; more ranks than that have no CPU of their own.
+    """
+    fig, ax = figure(6.5, 3.4)
+    counts = sorted(rates)
+    middles = {count: sorted(rates[count])[len(rates[count]) // 2] for count in counts}
+    ideal = [middles[counts[0]] * min(count, cpus) for count in counts]
+    ax.plot(counts, ideal, "--", color=GREY, label="if ranks shared nothing but the CPUs")
+    for count in counts:
+        ax.plot([count] * len(rates[count]), rates[count], "o", color=ORANGE, ms=4)
+    ax.plot(counts, [middles[count] for count in counts], "-s", color=BLUE, label="median of the epochs")
+    ax.plot([], [], "o", color=ORANGE, ms=4, label="an epoch")
+    ax.set(xlabel="ranks", ylabel="seed nodes per second, all ranks", xticks=counts)
+    ax.set_ylim(0, 1.1 * max(*ideal, *(max(found) for found in rates.values())))
     ax.legend(loc="lower right")
     return fig
 
 
-def timelines(panels: Mapping[str, Sequence[Sequence[tuple[str, float, float]]]]) -> Figure:
-    """What each rank did when.
+def memory(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Figure:
+    """Memory of a parent and its ranks together over the number of ranks.
 
     Args:
-        panels: per title, per rank, (what, start, end) in seconds of one clock; what: train, validate or wait.
+        runs: by name and number of ranks, "together" in MiB.
     """
-    fig, axes = figure(10.5, 1.1 + 1.25 * len(panels), len(panels), 1, sharex=True, squeeze=False)
-    axes = axes[:, 0]
-    looks = {"train": (BLUE, ""), "validate": (ORANGE, ""), "wait": (LIGHT, "////")}
-    for ax, (title, ranks) in zip(axes, panels.items(), strict=True):
-        origin = min(start for spans in ranks for _what, start, _end in spans)
-        for rank, spans in enumerate(ranks):
-            for what, start, end in spans:
-                color, hatch = looks[what]
-                ax.barh(rank, end - start, 0.7, start - origin, color=color, hatch=hatch, edgecolor=GREY, lw=0.6)
-        ax.set_title(title, loc="left")
-        named_rows(ax, "rank", len(ranks))
-        ax.invert_yaxis()
-    axes[-1].set_xlabel("seconds since the first of these epochs began")
-    handles = [Patch(fc=color, ec=GREY, hatch=hatch, label=what) for what, (color, hatch) in looks.items()]
-    fig.legend(handles=handles, loc="outside lower center", ncol=3)
+    fig, ax = figure(6.5, 3.2)
+    for (name, rows), (color, marker, dashes) in zip(runs.items(), style.LOOKS, strict=False):
+        ax.plot(list(rows), [row["together"] for row in rows.values()], dashes, color=color, marker=marker, label=name)
+    ax.set(xlabel="ranks", ylabel="MiB, parent and ranks together", xticks=[1, 2, 4, 8])
+    ax.set_ylim(0)
+    ax.legend()
     return fig
