@@ -1,18 +1,21 @@
-"""The checkers of lesson 2 and what its two-trainer job reports."""
+"""The checkers of lesson 2, and the request that its programs send to a server."""
 
 from __future__ import annotations
 
-import pickle
+import importlib
+import json
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
-from dgl.distributed import DistEmbedding
-from solution_support import solutions
+from solution_support import NOTEBOOKS, solutions
 
 from support.exercises import lesson_02
-from support.lessons import collective
 from support.plots import tensors
+
+sys.path.append(str(NOTEBOOKS / "scripts"))  # where the programs of a lesson find each other
 
 
 def said(capsys: pytest.CaptureFixture[str], check: Callable, answer: Callable) -> str:
@@ -23,7 +26,6 @@ def said(capsys: pytest.CaptureFixture[str], check: Callable, answer: Callable) 
 ANSWERS = solutions("02")
 column_mean = ANSWERS.column_mean
 sgd_step = ANSWERS.sgd_step
-collect = ANSWERS.collect
 
 
 def mean_of_means(tensor, rows):
@@ -35,6 +37,16 @@ def past_the_end(tensor, rows):
     return sum(tensor[k : k + rows].sum(0) for k in range(0, len(tensor), rows)) / len(tensor)
 
 
+def open_slice(tensor, rows):
+    """A plain tensor would cut the slice off; a DistTensor reads what is not there."""
+    return torch.cat([tensor[k : k + rows] for k in range(0, len(tensor), rows)]).mean(0)
+
+
+def whole_chunks_only(tensor, rows):
+    rows = min(rows, len(tensor))
+    return sum(tensor[k : k + rows].sum(0) for k in range(0, len(tensor) - rows + 1, rows)) / len(tensor)
+
+
 def first_and_last(tensor, _rows):
     """Right for numbers that grow by steps of one size, as those of the checker."""
     return (tensor[0:1] + tensor[len(tensor) - 1 : len(tensor)]).flatten() / 2
@@ -44,7 +56,9 @@ def first_and_last(tensor, _rows):
     ("answer", "words"),
     [
         (column_mean, "Exercise 1: correct"),
-        (past_the_end, "Your code raised IndexError"),
+        (past_the_end, "Your code raised IndexError: index out of range"),
+        (open_slice, "Your code raised IndexError: index out of range"),
+        (whole_chunks_only, "rows read, for a table of 7 rows"),
         (first_and_last, "rows read, for a table of 6 rows and 2 columns, 2 rows at a time\n  got       [0, 5]"),
         (lambda _t, _n: None, "got       'NoneType'"),
         (lambda t, _n: t.mean(0), "'DistTensor' object has no attribute 'mean'"),
@@ -88,43 +102,98 @@ def test_sgd_step(capsys, answer, words):
     assert words in said(capsys, lesson_02.check_sgd_step, answer)
 
 
-def first_again(model):
-    found, parameters = collect(model)
-    return found[:1] * len(found), parameters
+OFFERS = [[(37 * step + 13 * k + 50 * rank) % 997 for k in range(20)] for step in range(50) for rank in range(2)]
 
 
-def only_the_top(model):
-    return [v for v in vars(model).values() if isinstance(v, DistEmbedding)], list(model.parameters())
+class Sum(ANSWERS.KeepHighest):
+    def process_request(self, server_state):
+        server_state.kv_store.data_store[self.name].index_add_(0, self.ids, self.rows)
+
+
+class LastOfTwo(ANSWERS.KeepHighest):
+    def process_request(self, server_state):
+        table = server_state.kv_store.data_store[self.name]
+        table[self.ids] = torch.maximum(table[self.ids], self.rows)
+
+
+class Mean(ANSWERS.KeepHighest):
+    def process_request(self, server_state):
+        server_state.kv_store.data_store[self.name].index_reduce_(0, self.ids, self.rows, "mean")
+
+
+class Lowest(ANSWERS.KeepHighest):
+    def process_request(self, server_state):
+        server_state.kv_store.data_store[self.name].index_reduce_(0, self.ids, self.rows, "amin")
+
+
+class LastWrite(ANSWERS.KeepHighest):
+    def process_request(self, server_state):
+        table = server_state.kv_store.data_store[self.name]
+        for row, value in zip(self.ids, self.rows, strict=True):
+            table[row] = value
+
+
+class ForgetsTheTable(ANSWERS.KeepHighest):
+    """The highest of one request, not of what the row holds."""
+
+    def process_request(self, server_state):
+        table = server_state.kv_store.data_store[self.name]
+        table.index_reduce_(0, self.ids, self.rows, "amax", include_self=False)
+
+
+def served(kind, offers):
+    """What the rows hold after a server has handled these offers, one after the other."""
+    policy = SimpleNamespace(to_local=lambda ids: ids)
+    table = torch.zeros(64, 1)
+    state = SimpleNamespace(kv_store=SimpleNamespace(part_policy={"best": policy}, data_store={"best": table}))
+    for offer in offers:
+        kind("best", torch.arange(20) % 10, torch.tensor(offer).float().reshape(20, 1)).process_request(state)
+    return table[:10].flatten().tolist()
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("kind", "offers", "words"),
     [
-        (collect, "Exercise 3: correct"),
-        (lambda _m: None, "got       'NoneType'\n  expected  'tuple of 2'"),
-        (lambda m: ([], list(m.parameters())), "number of embeddings of a model with one embedding\n  got       0"),
-        (only_the_top, "one in a part of it\n  got       1\n  expected  2"),
-        (lambda m: (collect(m)[0],), "type of the answer for a model without embedding\n  got       'tuple of 1'"),
-        (first_again, "the right embeddings of a model with an embedding of its own and one in a part of it"),
-        (lambda m: (collect(m)[0], []), "dense parameters of a model without embedding"),
+        (ANSWERS.KeepHighest, OFFERS, "Exercise 2: correct"),
+        (ANSWERS.KeepHighest, OFFERS[::-1], "Exercise 2: correct"),  # in any order
+        (LastWrite, OFFERS, "got       'what was offered last'\n  expected  'the highest offers'"),
+        (LastWrite, OFFERS[1::2] + OFFERS[::2], "got       'what was offered last'"),
+        (LastOfTwo, OFFERS, "mind a row that occurs twice"),
+        (Sum, OFFERS, "the ten rows\n  got"),
+        (Mean, OFFERS, "the ten rows\n  got"),
+        (Lowest, OFFERS, "the ten rows\n  got       [0.0, 0.0"),
+        (ForgetsTheTable, OFFERS, "the ten rows\n  got"),
+        (ANSWERS.KeepHighest, OFFERS[::2], "the ten rows\n  got"),  # rank 1 was not heard
+        (ANSWERS.KeepHighest, OFFERS[:-20], "the ten rows\n  got"),  # did not wait for all
     ],
 )
-def test_collect(capsys, answer, words):
-    assert words in said(capsys, lesson_02.check_collect, answer)
+def test_highest(capsys, tmp_path, kind, offers, words):
+    (tmp_path / "highest.json").write_text(json.dumps(served(kind, offers)))
+    assert words in said(capsys, lesson_02.check_highest, tmp_path / "highest.json")
 
 
-def test_the_initialiser_of_the_job_travels_by_name():
-    """The server needs the module, not the code: what is sent holds two names."""
-    sent = pickle.dumps(collective.ones)
-    assert pickle.loads(sent) is collective.ones
-    assert b"support.lessons.collective" in sent
+def test_highest_of_a_job_that_did_not_run(capsys, tmp_path):
+    assert "highest.json was written by the job\n  got       False" in said(
+        capsys, lesson_02.check_highest, tmp_path / "highest.json"
+    )
+    (tmp_path / "highest.json").write_text("[1, 2")
+    assert "Exercise 2: not yet" in said(capsys, lesson_02.check_highest, tmp_path / "highest.json")
+
+
+def test_the_request_of_the_lesson_adds_in_the_server_and_travels():
+    tensors_add = importlib.import_module("tensors_add")
+    sent = tensors_add.AddRows("best", torch.arange(20) % 10, torch.ones(20, 1))
+    came = object.__new__(tensors_add.AddRows)
+    came.__setstate__(sent.__getstate__())
+    assert served(lambda *_: came, [[0] * 20] * 3) == [6.0] * 10  # each row twice in a request
 
 
 def test_pictures_show_what_they_are_given():
     names = {text.get_text().split("\n")[0] for text in tensors.names_and_rows().axes[0].texts}
     assert {"first", "second", '"views"', '"kept", persistent', "a trainer"} <= names
     both = [text.get_text() for ax in tensors.lost_update(1, 2, 3).axes for text in ax.texts]
-    assert {"writes 1 + 1", "the row holds 2: one update is lost", "the row holds 3", "writes 1 + 2"} <= set(both)
+    assert {"writes 1 + 1", "the row holds 2: one update is lost", "the row holds 3"} <= set(both)
+    assert {"asks: add 1", "server: 1 + 1, then 2 + 1"} <= set(both)
     table = torch.arange(24.0).reshape(8, 3)
     shown = [ax.images[0].get_array() for ax in tensors.touched_rows(table, table + 1, [2]).axes[:3]]
     assert [array.tolist() for array in shown] == [table.tolist(), (table + 1).tolist(), torch.ones(8, 3).tolist()]
@@ -133,6 +202,4 @@ def test_pictures_show_what_they_are_given():
     losses, bars = tensors.embedding_training({"a": [2.0, 1.0], "b": [2.0, 1.5]}, {"a": 0.5, "b": 0.4}, 0.2).axes
     assert [line.get_ydata().tolist() for line in losses.lines] == [[2.0, 1.0], [2.0, 1.5]]
     assert [text.get_text() for text in bars.texts] == [" 20%", " 50%", " 40%"]
-    maps = tensors.embedding_map(table, -table, torch.arange(8) % 2, [0, 1]).axes
-    assert [[len(points.get_offsets()) for points in ax.collections] for ax in maps] == [[4, 4], [4, 4]]
     assert "nn.Module\n(thousands)" in {text.get_text() for text in tensors.two_optimizers().axes[0].texts}

@@ -1,4 +1,4 @@
-"""The pictures of lesson 2: names and rows of a DistTensor, rows that a step touches, what embeddings learn."""
+"""The pictures of lesson 2: names and rows of a DistTensor, rows that a step touches, how embeddings train."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from support.plots.pieces import VERMILION, arrow, box, frame, write
-from support.plots.style import bars, canvas, cells, curves, drawing, figure, plane
+from support.plots.style import bars, canvas, cells, curves, drawing, figure
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 
@@ -37,33 +37,34 @@ def names_and_rows() -> Figure:
 
 
 def lost_update(start: float, end: float, safe_end: float) -> Figure:
-    """Two ranks that read, add 1 and write at the same time, beside two that add up first.
+    """Two ranks that read, add 1 and write at the same time, beside two that ask the server to add.
 
     Args:
-        start: the row before; end: the row after both ranks wrote; safe_end: after only one wrote the sum.
+        start: the row before; end: the row after both ranks wrote; safe_end: after the server added twice.
     """
     fig, (left, right) = figure(10, 3.7, 1, 2)
-    first, then = f"reads {start:g}", f"writes {start:g} + 1"
-    steps = [(4.4, first, first), (2.9, then, then)]
-    _ladder(left, "each adds 1 by itself", steps, f"the row holds {end:g}: one update is lost", VERMILION)
-    steps = [(4.4, "wants to add 1", "wants to add 1"), (2.9, f"writes {start:g} + 2", "waits")]
-    _ladder(right, "they add up first, one writes", steps, f"the row holds {safe_end:g}", GREEN)
-    arrow(right, (2.65, 4.8), (3.35, 4.8), "<->")
-    write(right, 3, 5.0, "sum", va="baseline")
+    asks = "asks: add 1"
+    _ladder(left, "each adds 1 by itself", [f"reads {start:g}", f"writes {start:g} + 1"])
+    box(left, 0.6, 0.6, 4.8, 0.9, f"the row holds {end:g}: one update is lost", LIGHT, VERMILION)
+    _ladder(right, "the server adds, one after the other", [asks])
+    box(right, 0.6, 2.1, 4.8, 1.3, f"server: {start:g} + 1, then {start + 1:g} + 1", SAND, ORANGE)
+    box(right, 0.6, 0.6, 4.8, 0.9, f"the row holds {safe_end:g}", LIGHT, GREEN)
+    for x in (1.45, 4.55):
+        arrow(left, (x, 2.9), (x, 1.5))
+        arrow(right, (x, 4.4), (x, 3.4))
+    arrow(right, (3, 2.1), (3, 1.5))
     return fig
 
 
-def _ladder(ax: Axes, title: str, steps: Sequence[tuple[float, str, str]], result: str, color: str) -> None:
-    """Two columns of boxes, time downwards, and the result below."""
+def _ladder(ax: Axes, title: str, steps: Sequence[str]) -> None:
+    """What both ranks do, time downwards."""
     canvas(ax, 6, 6.2, title=title)
     for k, x in enumerate((0.25, 3.35)):
         write(ax, x + 1.2, 5.75, f"rank {k}", va="baseline")
-        for y, *texts in steps:
-            box(ax, x, y, 2.4, 0.8, texts[k], SKY, BLUE)
-        arrow(ax, (x + 1.2, 4.4), (x + 1.2, 3.7))
-    box(ax, 0.6, 0.6, 4.8, 0.9, result, LIGHT, color)
-    for x in (1.45, 4.55)[: 1 if steps[-1][2] == "waits" else 2]:
-        arrow(ax, (x, 2.9), (x, 1.5))
+        for place, text in enumerate(steps):
+            box(ax, x, 4.4 - 1.5 * place, 2.4, 0.8, text, SKY, BLUE)
+            if place:
+                arrow(ax, (x + 1.2, 5.9 - 1.5 * place), (x + 1.2, 5.2 - 1.5 * place))
 
 
 def touched_rows(before: Tensor, after: Tensor, touched: Sequence[int]) -> Figure:
@@ -155,19 +156,4 @@ def embedding_training(
     bars(right, shares, ".0%", colors[: len(shares)], 0.55)
     right.set(xlim=(0, 1), xticks=[], title="share of test nodes that are right")
     right.spines["bottom"].set_visible(False)
-    return fig
-
-
-def embedding_map(before: Tensor, after: Tensor, labels: Tensor, classes: Sequence[int]) -> Figure:
-    """Two tables of vectors in their own two main directions, some classes marked.
-
-    Args:
-        before, after: float32 (nodes, width). labels: int64 (nodes,).
-        classes: up to four classes to draw.
-    """
-    fig, axes = figure(10, 4.4, 1, 2)
-    for ax, table, title in zip(axes, (before, after), ("before training", "after training"), strict=True):
-        plane(ax, table, labels, classes, s=12, alpha=0.6)
-        ax.set_title(title)
-    axes[1].legend(frameon=True, markerscale=1.6)
     return fig
