@@ -20,8 +20,9 @@ try:
     while made < steps:
         dist.all_reduce(torch.ones(1), group=group)
         made += 1
-    print(f"rank {rank}: {steps} steps, done", flush=True)
-    if "agree" not in sys.argv:
-        time.sleep(6)  # it goes on with something else
+    said = f"{steps} steps, done"
 except RuntimeError as error:
-    print(f"rank {rank}: waits in step {made + 1}. {type(error).__name__}: {str(error).split('] ')[-1]}", flush=True)
+    said = f"waits in step {made + 1}. {type(error).__name__}: {str(error).split('] ')[-1]}"
+print(f"rank {rank}: {said}\n", end="", flush=True)  # in one piece: two ranks print at once
+if "agree" not in sys.argv:
+    time.sleep(6)  # the rank goes on with something else
