@@ -56,9 +56,9 @@ def first_and_last(tensor, _rows):
     ("answer", "words"),
     [
         (column_mean, "Exercise 1: correct"),
-        (past_the_end, "Your code raised IndexError: index out of range"),
-        (open_slice, "Your code raised IndexError: index out of range"),
-        (whole_chunks_only, "rows read, for a table of 7 rows"),
+        (past_the_end, "Your code raised IndexError: index 7 is out of bounds"),
+        (open_slice, "Your code raised IndexError: index 7 is out of bounds"),
+        (whole_chunks_only, "mean for a table of 7 rows"),
         (first_and_last, "rows read, for a table of 6 rows and 2 columns, 2 rows at a time\n  got       [0, 5]"),
         (lambda _t, _n: None, "got       'NoneType'"),
         (lambda t, _n: t.mean(0), "'DistTensor' object has no attribute 'mean'"),
@@ -91,7 +91,7 @@ def one_row_more(weight, ids, grad, lr):
     ("answer", "words"),
     [
         (one_row_more, "rows written in a step on ids [1, 4]\n  got       [0, 1, 4]"),
-        (sgd_step, "Exercise 2: correct"),
+        (sgd_step, "Exercise 3: correct"),
         (lambda *_: None, "row 1 after a step on ids [1, 4]\n  got"),
         (uphill, "row 1 after a step on ids [1, 4]\n  got"),
         (last_gradient_wins, "row 5 after a step on ids [5, 2, 5]\n  got"),
