@@ -358,7 +358,7 @@ def test_wide_features_are_part_of_the_forecast_and_of_the_fingerprint(tmp_path)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,feature\n0,red\n9,red\n", "feat.csv, line 3: 9 is not among the nodes"),
+        ("id,feature\n0,red\n9,red\n", "feat.csv, line 3: id 9 is not among the nodes"),
         ("id,feature\n0,red\n1,\n", "feat.csv, line 3: the feature is missing"),
         ("id,feature,value\n0,red,much\n", "feat.csv: column value is not of numbers"),
         ("id,feature,value\n0,red,inf\n", "NaN or infinite values, first in row 0"),
