@@ -138,7 +138,6 @@ import torch, dgl
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.data.cache import cached
 from tutorial_lib.files import write_json
-from support.graphbolt_data import graphbolt_folder
 from tutorial_lib.partition import partition_dataset
 out = Path(sys.argv[1])
 graph = dgl.rand_graph(60, 400)
@@ -149,20 +148,15 @@ dataset = Dataset("toy", graph, 3, {})
 partition_dataset(dataset, 2, out / "metis", method="metis")
 partition_dataset(dataset, 2, out / "random", method="random")
 cached(out / "cache" / "made", lambda: {"x": np.arange(3)}, print)
-if len(sys.argv) > 2:
-    graphbolt_folder(dataset, root=out)
 write_json(out / "x.json", {})
 """
 
 
 @pytest.mark.parametrize("umask", [0o077, 0o002])
 def test_rights_are_those_that_the_umask_gives(tmp_path, umask):
-    from tutorial_lib.compat.stack import graphbolt_problem
-
     os.chmod(tmp_path, 0o777)
-    more = ["graphbolt"] if graphbolt_problem() is None else []
     done = subprocess.run(
-        [sys.executable, "-c", UMASK, str(tmp_path), *more], preexec_fn=lambda: os.umask(umask), capture_output=True
+        [sys.executable, "-c", UMASK, str(tmp_path)], preexec_fn=lambda: os.umask(umask), capture_output=True
     )
     assert done.returncode == 0, done.stderr.decode()
     wrong = {

@@ -126,7 +126,7 @@ NAMES = [
     *("DistTensor", "DistEmbedding", "SparseAdagrad", "init_func", "number_of_nodes", "ndata", "edata"),
     *("srcdata", "dstdata", "init_process_group", "part_config", "partition_graph", "ip_config", "use_graphbolt"),
     *("Join", ".join()", "DistributedDataParallel", "fix_openmp", "DistributedItemSampler", "force_even"),
-    *("DGL_SERVER_ID", "DGL_NUM_CLIENT", "torchrun", "OnDiskDataset", "BuiltinDataset"),
+    *("DGL_SERVER_ID", "DGL_NUM_CLIENT", "torchrun", "DGLBACKEND", "OnDiskDataset", "BuiltinDataset"),
     *("ItemSampler", "sample_neighbor(", "fetch_feature", "copy_to(", "gb.DataLoader", "pin_memory_", "tqdm("),
     *("dist.reduce", "torch.cuda.set_device", "torch.cuda.synchronize", "set_sharing_strategy", "mp.spawn"),
 ]
