@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from support.exercises import Unfinished, exercise, expect
+from support.exercises import Unfinished, exercise, expect, plain
 
 # items, ranks, batch size, drop_last, drop_uneven_inputs
 BATCH_CASES = (
@@ -40,12 +42,13 @@ def batches_of_replicas(total: int, ranks: int, batch_size: int, drop_last: bool
     return found
 
 
-@exercise(1)
+@exercise(2)
 def check_batches_per_rank(batches_per_rank: Callable[[int, int, int, bool, bool], list[int]]) -> None:
-    """Exercise 1: the number of batches of each rank, against what GraphBolt does."""
+    """Exercise 2: the number of batches of each rank, against what GraphBolt does."""
     for total, ranks, batch_size, drop_last, drop_uneven in BATCH_CASES:
         expected = batches_of_replicas(total, ranks, batch_size, drop_last, drop_uneven)
-        got = batches_per_rank(total, ranks, batch_size, drop_last, drop_uneven)
+        got = plain(batches_per_rank(total, ranks, batch_size, drop_last, drop_uneven))
+        got = [plain(count) for count in got] if isinstance(got, (list, tuple)) else got
         what = f"{total} items, {ranks} ranks, batch size {batch_size}"
         options = f"drop_last={drop_last}, drop_uneven_inputs={drop_uneven}"
         expect(f"{what}, {options}", got, expected, _batches_hint(drop_last, drop_uneven))
@@ -61,35 +64,9 @@ def _batches_hint(drop_last: bool, drop_uneven: bool) -> str:
     return "batches, not items, are shared out: the first ranks get one more"
 
 
-NAN = float("nan")
-MEAN_CASES = (
-    ([(2.0, 10), (1.0, 30)], 1.25),
-    ([(0.5, 3)], 0.5),
-    ([(0.75, 128), (0.25, 72)], 0.57),
-    ([(1.5, 64), (NAN, 0)], 1.5),
-    ([(NAN, 0), (NAN, 0)], NAN),
-)
-
-
-@exercise(2)
-def check_overall_mean(overall_mean: Callable[[Sequence[tuple[float, int]]], float]) -> None:
-    """Exercise 2: the mean over all items from the ranks' means and counts."""
-    for parts, expected in MEAN_CASES:
-        got = overall_mean(list(parts))
-        empty = any(count == 0 for _mean, count in parts)
-        hint = "NaN times 0 is NaN: a rank without items must not take part" if empty else "weight by the counts"
-        what = f"(mean, count) of the ranks {parts}"
-        same = isinstance(got, float) and (
-            math.isclose(got, expected, rel_tol=1e-9) or (math.isnan(got) and math.isnan(expected))
-        )
-        if not same:
-            expect(what, got, expected, "no item at all: the mean is NaN" if math.isnan(expected) else hint)
-            raise Unfinished(f"{what}\n  got       {got!r}\n  expected  {expected!r}")
-
-
-@exercise(3)
+@exercise(1)
 def check_degree_stage(degree_stage: Callable[[Any], Callable[[Any], Any]]) -> None:
-    """Exercise 3: a stage of one's own, which appends a column to the features."""
+    """Exercise 1: a stage of one's own, which appends a column to the features."""
     for seed, nodes, width in ((0, 9, 2), (1, 20, 4)):
         _check_stage(degree_stage, seed, nodes, width)
 
@@ -117,3 +94,45 @@ def _check_stage(degree_stage: Callable[[Any], Callable[[Any], Any]], seed: int,
     expect(f"the old columns, {what}", got[:, :width], feat, "the new column is the last one; float32")
     hint = "the edges into node v are indices[indptr[v]:indptr[v + 1]]; take those of batch.input_nodes"
     expect(f"the new column, {what}", got[:, width], degrees[input_nodes].float(), hint)
+
+
+RANKS, ENOUGH = 2, 0.9
+
+
+@exercise(3)
+def check_early_stop(out: str | Path) -> None:
+    """Exercise 3: what the ranks of the learner's program wrote to ``out``; the data set lies beside it."""
+    out = Path(out)
+    files = [out / f"rank-{rank}.json" for rank in range(RANKS)]
+    if not any(file.exists() for file in files):
+        raise Unfinished(f"{out.name} holds no result: write the function, then run the program")
+    there = [file.exists() for file in files]
+    expect("ranks that came to their end", there, [True] * RANKS, "the others waited for ever: who knows the accuracy?")
+    reports = [json.loads(file.read_text()) for file in files]
+    lengths = [len(report["accuracy"]) for report in reports]
+    expect("epochs of rank 1, as of rank 0", lengths[1], lengths[0], "both must stop in the same epoch")
+    expect("accuracy of rank 1, as of rank 0", reports[1]["accuracy"], reports[0]["accuracy"], "a sum for every rank")
+    expect("loss of rank 1, as of rank 0", reports[1]["loss"], reports[0]["loss"], "a sum for every rank")
+    _check_what_was_trained(reports, out.parent / "products")
+    *before, last = reports[0]["accuracy"]
+    expect(f"the last accuracy is {ENOUGH} or more", last >= ENOUGH, True, f"run it with --stop_at {ENOUGH}")
+    expect(f"accuracies of {ENOUGH} or more before it", sum(a >= ENOUGH for a in before), 0, "--stop_at stops there")
+
+
+def _check_what_was_trained(reports: list[dict[str, list[Any]]], folder: Path) -> None:
+    """All training nodes in each epoch; accuracies that are a number of right answers by the number of nodes."""
+    train = sorted(np.load(folder / "train-ids.npy").tolist())
+    for seeds in zip(*(report["seeds"] for report in reports), strict=True):
+        if sorted(node for of_rank in seeds for node in of_rank) != train:
+            raise Unfinished("the ranks together did not train on every node once: is this the lesson's program?")
+    asked = len(np.load(folder / "validation-ids.npy"))
+    for accuracy in reports[0]["accuracy"]:
+        right = accuracy * asked
+        if abs(right - round(right)) > 0.01:
+            expect(
+                f"right answers among {asked} nodes, by an accuracy of {accuracy:.4f}",
+                round(right, 2),
+                round(right),
+                "a mean of the ranks' means? They have different numbers of nodes.",
+            )
+            raise Unfinished("the accuracy is no number of right answers by the number of nodes")

@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from support.plots.pieces import arrow, box, cell, write
-from support.plots.style import bare, cells, drawing, figure, named_rows
+from support.plots.style import LOOKS, bare, cells, drawing, figure, named_rows
 from tutorial_lib.tools.finale.style import BLUE, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 Batches = Sequence[Sequence[int]]
@@ -90,4 +90,20 @@ def classes_seen(panels: Mapping[str, np.ndarray]) -> Figure:
         cells(ax, counts.shape[1], len(counts), 0.4)
     axes[-1].set(xlabel="classes that occur among the training nodes, in order of their number", xticks=[])
     fig.colorbar(image, ax=axes, label="part of the class\nthat the rank sees")
+    return fig
+
+
+def repeats(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+    """Every repeat of every loader as a point, and the median as a line; a panel for each thing that was timed.
+
+    Args:
+        panels: title -> loader -> seconds.
+    """
+    fig, axes = figure(10.5, 2.6, 1, len(panels), sharey=True, squeeze=False)
+    for ax, (title, loaders) in zip(axes.flat, panels.items(), strict=True):
+        for row, (seconds, (color, marker, _)) in enumerate(zip(loaders.values(), LOOKS, strict=False)):
+            ax.plot(seconds, [row] * len(seconds), marker, color=color, ms=6, alpha=0.7)
+            ax.plot([np.median(seconds)] * 2, [row - 0.3, row + 0.3], color=color, lw=2)
+        ax.set_yticks(range(len(loaders)), list(loaders))
+        ax.set(title=title, xlabel="seconds", xlim=(0, None), ylim=(len(loaders) - 0.5, -0.5))
     return fig

@@ -1,0 +1,56 @@
+"""What gb.DataLoader does in a process group. torchrun --nproc_per_node 2 scripts/bolt_traps.py alone|both"""
+
+import faulthandler
+import os
+import resource
+import sys
+from itertools import pairwise
+
+import dgl.graphbolt as gb
+import torch
+import torch.distributed as dist
+
+ITEMS = gb.ItemSet(torch.arange(8), names="seed_nodes")
+
+
+def pipeline():
+    """Every rank is meant to see all eight items, two at a time."""
+    return gb.ItemSampler(ITEMS, batch_size=2)
+
+
+def say(*words):
+    """Rank 0 speaks first."""
+    for rank in range(dist.get_world_size()):
+        if rank == dist.get_rank():
+            print(f"rank {rank}:", *words, flush=True)
+        dist.barrier()
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def files_per_pass(wrap, passes):
+    """How many more files are open after each pass over the batches."""
+    counts = [open_files()]
+    for _ in range(passes):
+        list(wrap(pipeline()))
+        counts.append(open_files())
+    return [after - before for before, after in pairwise(counts)]
+
+
+dist.init_process_group("gloo")
+if sys.argv[1] == "alone":
+    faulthandler.dump_traceback_later(5, exit=True)  # after 5 s: say where each thread is, and end
+    if dist.get_rank() == 0:
+        list(gb.DataLoader(pipeline()))
+    dist.barrier()
+else:
+    say("the pipeline itself", [batch.seed_nodes.tolist() for batch in pipeline()])
+    say("in gb.DataLoader   ", [batch.seed_nodes.tolist() for batch in gb.DataLoader(pipeline())])
+    say("new files per pass, the pipeline itself", files_per_pass(iter, 4))
+    say("new files per pass, gb.DataLoader      ", files_per_pass(gb.DataLoader, 4))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 60, hard))  # room for 60 more
+    print("passes without the loader:", len(files_per_pass(iter, 60)), flush=True)
+    print("passes with the loader:", len(files_per_pass(gb.DataLoader, 60)))  # not reached
