@@ -23,12 +23,15 @@ def rank_main(graph, all_there, answers):
     all_there.wait()
 
 
-def measure(method, prepared, ranks):
-    """MiB that the parent and its ranks use together, and MiB of a rank's own."""
+def new_graph():
+    """100,000 nodes with 100 features, 4 million edges."""
     graph = dgl.graph((torch.randint(100_000, (4_000_000,)), torch.randint(100_000, (4_000_000,))), num_nodes=100_000)
     graph.ndata["feat"] = torch.ones(100_000, 100)
-    if prepared:
-        prepare_mp(graph)
+    return graph
+
+
+def measure(graph, method, ranks):
+    """MiB that the parent and its ranks use together, and MiB of a rank's own."""
     context = mp.get_context(method)
     all_there, answers = context.Barrier(ranks + 1), context.SimpleQueue()
     processes = [context.Process(target=rank_main, args=(graph, all_there, answers)) for _ in range(ranks)]
@@ -47,7 +50,10 @@ def measure(method, prepared, ranks):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     method, state, *counts = sys.argv[1:]
-    rows = [measure(method, state == "prepared", int(ranks)) for ranks in counts]
+    graph = new_graph()
+    if state == "prepared":
+        prepare_mp(graph)
+    rows = [measure(graph, method, int(ranks)) for ranks in counts]
     out = Path(__file__).with_name("out")
     out.mkdir(exist_ok=True)
     (out / f"memory-{method}-{state}.json").write_text(json.dumps(rows))
