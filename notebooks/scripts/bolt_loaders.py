@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from bolt_loader import create_dataloader, evaluate, item_sampler, items_per_step, reshuffled, weighted_reduce
 from bolt_rank import make_model, one_epoch, open_dataset, start
+from leave import leave
 
 ROUNDS = 7  # the first one warms up
 ARGS = Namespace(batch_size=64, fanouts=[5, 10], hidden=64, dropout=0.5, drop=False)
@@ -75,3 +76,4 @@ def main(folder, out):
 
 
 main(*sys.argv[1:])
+leave()

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from bolt_loader import create_dataloader, evaluate, items_per_step, reshuffled, weighted_reduce
 from bolt_rank import make_model, one_epoch, open_dataset, start
+from leave import leave
 
 
 def run(rank, world_size, args, init_method="env://"):
@@ -53,7 +53,7 @@ def run(rank, world_size, args, init_method="env://"):
             print(f"Test accuracy {report['test']:.4f}")
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / f"rank-{rank}.json").write_text(json.dumps(report))
-    dist.destroy_process_group()
+    leave()
 
 
 def main():

@@ -5,6 +5,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from leave import leave
+
 
 def different(model):
     """Names of the parameters and buffers in which the ranks differ from rank 0."""
@@ -37,3 +39,4 @@ if rank == 0:
     for moment, names in moments.items():
         print(f"{moment:17} the ranks differ in {names}")
     print("names of saved weights:", next(iter(ddp.state_dict())), "or, of ddp.module,", next(iter(model.state_dict())))
+leave()

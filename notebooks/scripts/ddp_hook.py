@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from leave import leave
+
 WIDTH = 1024
 
 
@@ -55,3 +57,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    leave()

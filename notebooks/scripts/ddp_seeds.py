@@ -5,6 +5,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from leave import leave
+
 
 def same(tensor):
     parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
@@ -21,3 +23,4 @@ for name, seed in (("the same seed", 7), ("seed + rank", 7 + dist.get_rank()), (
     found += [same(model.weight.detach()), same(F.dropout(torch.ones(120), 0.5))]
     if dist.get_rank() == 0:
         print(f"{name:14} first weights {found[0]:10} after DDP {found[1]:10} dropout {found[2]}")
+leave()

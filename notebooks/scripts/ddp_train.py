@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
+from leave import leave
 from sage import GraphSAGE
 
 
@@ -74,3 +75,4 @@ if __name__ == "__main__":
     for name, default in {"graph": "", "out": "", **numbers}.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
     main(parser.parse_args())
+    leave()

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_task import batches, keep, mean_loss, new_model, points
+from leave import leave
 
 
 def weighted_loss(scores, labels, of_all):
@@ -46,3 +47,4 @@ def train(name, loss_of, hook=None):
 
 if __name__ == "__main__":
     train("wrapped", weighted_loss)
+    leave()
