@@ -149,7 +149,6 @@ def main() -> None:
     ]
     # In a cell, `!python` and `!torchrun` are those of the course, also where its environment is not activated.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    os.environ.setdefault("OUTDATED_IGNORE", "1")  # else ogb tells that it found no newer one
     os.environ.setdefault("DGLBACKEND", "pytorch")  # else the first import in a home folder prints which one it took
     os.chdir(ROOT)
     os.execv(words[0], words)

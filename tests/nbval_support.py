@@ -36,6 +36,7 @@ from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
 CHECK_EVERY = 1.0  # seconds between two looks at the kernel process
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "notebooks" / "scripts"
+NO_NEWS = Path(__file__).parent / "programs" / "no_news"
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 _await_reply = nbval.kernel.RunningKernel.await_reply
@@ -69,7 +70,8 @@ def _exit_status(kernel: nbval.kernel.RunningKernel) -> str:
 def start_new_kernel(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """As in nbval, with the environment described above; lesson 12 takes the small data set, whatever lies in data/."""
     environment = {**os.environ, "DGLBACKEND": "pytorch", "TUTORIAL_DATASET": "synthetic-products"}
-    environment["OUTDATED_IGNORE"] = "1"  # or ogb says that it found no newer version of itself
+    # Without a network, ogb would now and then print that it cannot look for a newer version of itself.
+    environment["PYTHONPATH"] = os.pathsep.join([str(NO_NEWS), *filter(None, [environment.get("PYTHONPATH")])])
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment.pop("PYTEST_CURRENT_TEST", None)
     return _start_new_kernel(*args, **{**kwargs, "env": environment, "cwd": str(folder_of_a_lesson())})

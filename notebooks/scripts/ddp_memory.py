@@ -24,8 +24,8 @@ def rank_main(graph, all_there, answers):
 
 
 def new_graph():
-    """100,000 nodes with 100 features, 4 million edges."""
-    graph = dgl.graph((torch.randint(100_000, (4_000_000,)), torch.randint(100_000, (4_000_000,))), num_nodes=100_000)
+    """100,000 nodes with 100 features, 2 million edges."""
+    graph = dgl.graph((torch.randint(100_000, (2_000_000,)), torch.randint(100_000, (2_000_000,))), num_nodes=100_000)
     graph.ndata["feat"] = torch.ones(100_000, 100)
     return graph
 
