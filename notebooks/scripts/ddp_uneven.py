@@ -21,8 +21,9 @@ def fit(model, targets):
 
 
 if __name__ == "__main__":
-    dist.init_process_group("gloo", timeout=timedelta(seconds=3))  # the default is 30 minutes
-    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    dist.init_process_group("gloo")
+    soon = dist.new_group(timeout=timedelta(seconds=3))  # the default is 30 minutes
+    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False), process_group=soon)
     torch.nn.init.zeros_(model.module.weight)
     fit(model, TARGETS[dist.get_rank()])
     print(f"rank {dist.get_rank()} is through and does something else", flush=True)
