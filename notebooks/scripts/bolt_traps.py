@@ -52,5 +52,5 @@ else:
     say("new files per pass, gb.DataLoader      ", files_per_pass(gb.DataLoader, 4))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 60, hard))  # room for 60 more
-    print("passes without the loader:", len(files_per_pass(iter, 60)), flush=True)
+    print(f"passes without the loader: {len(files_per_pass(iter, 60))}\n", end="", flush=True)
     print("passes with the loader:", len(files_per_pass(gb.DataLoader, 60)))  # not reached

@@ -10,4 +10,5 @@ rank, world_size = dist.get_rank(), dist.get_world_size()
 number = torch.tensor([10.0**rank])
 dist.all_reduce(number)  # the sum over all ranks, on every rank
 port = "a port" if int(os.environ["MASTER_PORT"]) else "no port"
-print(f"rank {rank} of {world_size}, met at {os.environ['MASTER_ADDR']} and {port}: the sum is {number.item():g}")
+told = f"rank {rank} of {world_size}, met at {os.environ['MASTER_ADDR']} and {port}: the sum is {number.item():g}"
+print(told + "\n", end="", flush=True)  # in one piece: all ranks print at once

@@ -13,4 +13,4 @@ else:
 if "--same-length" not in sys.argv and dist.get_rank() == 0:
     tensor = torch.cat([tensor, torch.zeros(1)])  # the gradient has a third number
 dist.all_reduce(tensor)
-print(f"rank {dist.get_rank()} holds {tensor.tolist()}")
+print(f"rank {dist.get_rank()} holds {tensor.tolist()}\n", end="", flush=True)

@@ -13,7 +13,7 @@ TARGETS = ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0, 8.0])
 def fit(model, targets):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
     for step, target in enumerate(targets):
-        print(f"rank {dist.get_rank()} step {step}", flush=True)
+        print(f"rank {dist.get_rank()} step {step}\n", end="", flush=True)  # in one piece: both print at once
         loss = (model(torch.ones(1, 1)) - target).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -26,5 +26,5 @@ if __name__ == "__main__":
     model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False), process_group=soon)
     torch.nn.init.zeros_(model.module.weight)
     fit(model, TARGETS[dist.get_rank()])
-    print(f"rank {dist.get_rank()} is through and does something else", flush=True)
+    print(f"rank {dist.get_rank()} is through and does something else\n", end="", flush=True)
     time.sleep(6)
