@@ -111,7 +111,7 @@ def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
 
 def test_a_shell_has_a_terminal_of_its_own(lab):
     """Its size, Ctrl-C for the program in it, jobs, and an end that does not wait for what runs in the background."""
-    shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "sh"], timeout=20, encoding="utf-8")
+    shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "sh"], timeout=60, encoding="utf-8")
     shell.setwinsize(33, 99)
     shell.expect("[#$] ")
     shell.sendline("hostname; stty size; set -m; echo rea''dy")
@@ -119,7 +119,7 @@ def test_a_shell_has_a_terminal_of_its_own(lab):
     assert "machine-0" in shell.before
     assert "33 99" in shell.before
     shell.sendline("sleep 1000; echo sta''tus $?")
-    for _left in attempts("the sleep to run", 10):
+    for _left in attempts("the sleep to run", 60):
         if "sleep 1000" in tutorial("on", "machine-0", "ps", "-eo", "args"):
             break
     shell.sendintr()
@@ -141,7 +141,7 @@ def test_they_end_by_themselves(emulation, nothing_left, end):
         quiet = "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
         start = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {code!r}], {quiet}).pid)"
         login = int(subprocess.run([sys.executable, "-c", start], capture_output=True, check=True).stdout)
-        for _left in attempts("the machines to be there", 20):
+        for _left in attempts("the machines to be there", 60):
             if "short" in standing.names():
                 break
         psutil.Process(login).kill()
