@@ -37,12 +37,15 @@ def scripts_in(folder: Path) -> Path:
     return scripts
 
 
-def run(scripts: Path, name: str, source: str, ranks: int) -> Path:
-    """Write a program and run it to its end, however it ends; with 0 ranks without torchrun. Returns its path."""
+def run(scripts: Path, name: str, source: str, ranks: int, *words: str, check: bool = False) -> Path:
+    """Write a program and run it to its end, however it ends unless ``check``; with 0 ranks without torchrun.
+
+    Returns its path.
+    """
     path = scripts / name
     path.write_text(source)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks else []
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, *launcher, str(path)]
-    subprocess.run(command, env=environment, capture_output=True, timeout=200, check=False)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TMPDIR": str(scripts / "out")}
+    command = [sys.executable, *launcher, str(path), *words]  # torchrun leaves an empty folder in TMPDIR
+    subprocess.run(command, env=environment, capture_output=True, timeout=200, check=check)
     return path

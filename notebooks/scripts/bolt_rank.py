@@ -63,4 +63,7 @@ def one_epoch(rank, model, optimizer, batches, steps, device):
             optimizer.step()
             total_loss += loss.detach()
             seeds += batch.seed_nodes.tolist()
+    state = [optimizer.state_dict()]
+    dist.broadcast_object_list(state)  # rank 0 has made every step. Join makes weights equal, not what Adam remembers
+    optimizer.load_state_dict(state[0])
     return total_loss, seeds

@@ -35,6 +35,9 @@ def train_epoch(model, optimizer, graph, ids, args, epoch):
             (loss * dist.get_world_size() / of_all).backward()  # DDP divides by the world size
             optimizer.step()
             total += loss.detach()
+    state = [optimizer.state_dict()]
+    dist.broadcast_object_list(state)  # rank 0 has made every step. Join makes weights equal, not what Adam remembers
+    optimizer.load_state_dict(state[0])
     dist.all_reduce(total)  # after Join: it answers for the model only
     return total.item() / len(ids)  # the mean over all ids
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import dgl
 import pytest
 import torch
-from program_support import scripts_in
+from program_support import run, scripts_in
 
 from tutorial_lib.data import Dataset
 
@@ -22,10 +19,8 @@ def trained(scripts: Path, ranks: int, **options: Any) -> dict[str, Any]:
     """What ``ddp_train.py`` has written after a run on the graph of the folder."""
     words = [f"--{name}={value}" for name, value in options.items()]
     out = scripts / "out" / f"{ranks}.pt"
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     files = [f"--graph={scripts / 'graph.bin'}", f"--out={out}"]
-    command = [sys.executable, *launcher, str(scripts / "ddp_train.py"), *files, *words]
-    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True, timeout=200)
+    run(scripts, "ddp_train.py", (scripts / "ddp_train.py").read_text(), ranks, *files, *words, check=True)
     return torch.load(out)
 
 

@@ -61,15 +61,15 @@ def all_gather(value: Any) -> list[Any]:
     return gather(value, everywhere=True)
 
 
-def broadcast(value: Any) -> Any:
-    """Rank 0's value on every rank; what the others give is not looked at. Raises as ``gather``."""
+def broadcast(value: Any, source: int = 0) -> Any:
+    """The value of the source, a rank, on every rank; what the others give is not looked at. Raises as ``gather``."""
     if alone():
         return value
-    own = pack(value if own_rank() == 0 else None)
+    own = pack(value if own_rank() == source else None)
     length = torch.tensor(len(own))
-    dist.broadcast(length, src=0)
-    content = own if own_rank() == 0 else torch.empty(int(length), dtype=torch.uint8)
-    dist.broadcast(content, src=0)
+    dist.broadcast(length, src=source)
+    content = own if own_rank() == source else torch.empty(int(length), dtype=torch.uint8)
+    dist.broadcast(content, src=source)
     return unpack(content)
 
 

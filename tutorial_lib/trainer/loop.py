@@ -26,8 +26,9 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, bytes_by_place, no_events
-from tutorial_lib.trainer.exchange import accuracy, own_rank, sum_over_ranks
+from tutorial_lib.trainer.exchange import accuracy, all_gather, broadcast, own_rank, sum_over_ranks
 from tutorial_lib.trainer.seeding import start_epoch
+from tutorial_lib.trainer.state import flatten_optimizer, unflatten_optimizer
 
 
 @dataclass
@@ -187,6 +188,7 @@ def train_task(
             loss_sum += value * examples
             count += examples
             log.done(value, *task.traffic(batch, prepared))
+    give_missed_steps(optimizer, log.step)
     total, examples = sum_over_ranks([loss_sum, count])
     log.close()
     return total / examples
@@ -245,6 +247,17 @@ def joined(model: nn.Module, sparse_optimizers: Sequence[Any] = ()) -> AbstractC
     if not isinstance(model, Joinable):
         return contextlib.nullcontext()
     return Join([model, *([SparseSteps(model, sparse_optimizers)] if sparse_optimizers else [])])
+
+
+def give_missed_steps(optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """After an epoch: a rank that ran out of batches gets the state of one that has made every step.
+
+    At its end ``Join`` makes the weights of all ranks equal, but not what an optimiser remembers: Adam's means on that
+    rank have missed steps. From then on the ranks would take different steps with the same gradients.
+    """
+    made = all_gather(steps)
+    if min(made) < max(made):
+        optimizer.load_state_dict(unflatten_optimizer(*broadcast(flatten_optimizer(optimizer), made.index(max(made)))))
 
 
 class SparseSteps(Joinable):

@@ -13,6 +13,7 @@ from torch import Tensor
 from support.exercises import exercise, expect
 from support.exercises.programs import result
 from tutorial_lib.processes import RanksTimedOut, fork
+from tutorial_lib.processes import fix_openmp as in_a_thread
 
 # number of ids, ranks
 SHARE_CASES = ((40, 2), (41, 2), (50, 4), (3, 5))
@@ -109,7 +110,7 @@ def check_fix_openmp(fix_openmp: Callable[[Callable[..., Any]], Callable[..., An
             return "no answer within 8 s" if answers.empty() else answers.get()
 
         try:
-            (got,) = fork(parent, 1, timeout=60, echo=False)
+            (got,) = fork(in_a_thread(parent), 1, timeout=60, echo=False)  # this process may have used OpenMP, too
         except RanksTimedOut:
             got = "no answer"
         hint = "keep what the function returned or raised in the thread, and return or raise it after join()"
