@@ -10,7 +10,7 @@ PY := .venv$(if $(filter modern,$(STACK)),-modern)/bin/python
 help:
 	@echo "make run      set up, then train on two emulated machines (about a minute once installed)"
 	@echo "make test     set up, then run all tests, on every core"
-	@echo "make test-quick    the tests that start no job and run no notebook: three minutes"
+	@echo "make test-quick    the tests that start no job and run no notebook: two minutes"
 	@echo "make mutants       puts one bug at a time into a copy of the code, and says which the tests notice"
 	@echo "make test-browser  JupyterLab as make lab opens it, in headless Chromium: what is open, links, Run All of a lesson"
 	@echo "make test-modern   set up the modern stack, then train on it and run an unchanged script"

@@ -64,8 +64,7 @@ def main(args):
     for epoch in range(args.epochs):
         start = time.perf_counter()
         loss = train_epoch(model, optimizer, graph, train_ids, args, epoch)
-        seconds = time.perf_counter() - start
-        val = accuracy(model.module, graph, val_ids, args)
+        seconds, val = time.perf_counter() - start, accuracy(model.module, graph, val_ids, args)
         epochs.append({"loss": loss, "seconds": seconds, "val_accuracy": val})
         if dist.get_rank() == 0:  # all ranks know the same; one writes
             print(f"epoch {epoch}  loss {loss:.4f}  validation accuracy {val:.4f}  {seconds:.2f} s")
@@ -74,8 +73,7 @@ def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    numbers = {"epochs": 5, "batch_size": 256, "fanout": 10, "dropout": 0.5}
-    for name, default in {"graph": "", "out": "", **numbers}.items():
+    for name, default in {"graph": "", "out": "", "epochs": 5, "batch_size": 256, "fanout": 10, "dropout": 0.5}.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
     main(parser.parse_args())
     leave()

@@ -198,6 +198,7 @@ def test_best_epoch_wrong(models, tmp_path, capsys: pytest.CaptureFixture[str]) 
     assert "not yet" in verdict(capsys, lesson_01.check_best_epoch, tmp_path / "missing.pt")
 
 
+@pytest.mark.whole_run
 def test_the_plain_program_learns_and_prints_its_epochs(graph, tmp_path) -> None:
     """On a folder that DGL itself has written, as in the lesson."""
     small = load_dataset("synthetic-products", scale=0.002).graph

@@ -25,6 +25,7 @@ def scripts(tmp_path: Path) -> Path:
     return scripts_in(tmp_path)
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize(
     ("name", "source", "check"),
     [
@@ -55,6 +56,7 @@ WRONG_PROGRAMS = {
 }
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize(("source", "changes", "said"), WRONG_PROGRAMS.values(), ids=WRONG_PROGRAMS.keys())
 def test_wrong_program(
     source: str, changes: list[tuple[str, str]], said: str, scripts: Path, capsys: pytest.CaptureFixture[str]
@@ -65,6 +67,7 @@ def test_wrong_program(
     assert_not_yet(verdict(capsys, check, str(program)), said)
 
 
+@pytest.mark.whole_run
 def test_a_program_that_is_not_there_or_runs_on_two_ranks(scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = str(scripts / "exercise_05_1.py")
     assert_not_yet(verdict(capsys, lesson_05.check_average_gradients, missing), "is there\n  got       False")
@@ -72,6 +75,7 @@ def test_a_program_that_is_not_there_or_runs_on_two_ranks(scripts: Path, capsys:
     assert_not_yet(verdict(capsys, lesson_05.check_average_gradients, str(program)), "got       2\n  expected  3")
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize(
     ("program", "ranks", "equal"), [("ddp_by_hand", 2, True), ("ddp_by_hand", 3, False), ("ddp_wrapped", 3, True)]
 )

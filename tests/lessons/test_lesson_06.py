@@ -85,6 +85,7 @@ def test_global_generator_is_given_back() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.whole_run
 def test_right_program(scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = run(scripts, "exercise_06_2.py", MACRO, 3)
     assert verdict(capsys, lesson_06.check_macro_accuracy, str(program)) == "Exercise 2: correct\n"
@@ -102,6 +103,7 @@ WRONG_PROGRAMS = {
 }
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize(("changes", "said"), WRONG_PROGRAMS.values(), ids=WRONG_PROGRAMS.keys())
 def test_wrong_program(
     changes: list[tuple[str, str]], said: str, scripts: Path, capsys: pytest.CaptureFixture[str]

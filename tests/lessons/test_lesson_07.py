@@ -41,6 +41,7 @@ def said_about(scripts: Path, name: str, source: str, capsys: pytest.CaptureFixt
     return verdict(capsys, check, str(run(scripts, name, source, ranks)))
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize("name", EXERCISES)
 def test_right_program(name: str, scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(r"Exercise \d: correct\n", said_about(scripts, name, EXERCISES[name][0], capsys))
@@ -58,6 +59,7 @@ OTHER_CURES = {
 }
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize("changes", OTHER_CURES.values(), ids=OTHER_CURES.keys())
 def test_other_cures(changes: list[tuple[str, str]], scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = changed(OPENMP, *changes)
@@ -94,6 +96,7 @@ WRONG_PROGRAMS = {
 }
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize(("number", "changes", "said"), WRONG_PROGRAMS.values(), ids=WRONG_PROGRAMS.keys())
 def test_wrong_program(
     number: int, changes: list[tuple[str, str]], said: str, scripts: Path, capsys: pytest.CaptureFixture[str]
@@ -234,6 +237,7 @@ def test_stderr_of_children_is_collected() -> None:
     assert lines == ["to me"]
 
 
+@pytest.mark.whole_run
 def test_cuda_marks_a_fork(scripts: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(scripts / "ddp_cuda_fork.py")], capture_output=True, text=True, timeout=100, check=True
@@ -245,6 +249,7 @@ def test_cuda_marks_a_fork(scripts: Path) -> None:
     ]
 
 
+@pytest.mark.whole_run
 def test_threads_are_measured_three_times_each(scripts: Path) -> None:
     run(scripts, "ddp_threads.py", changed((scripts / "ddp_threads.py").read_text(), ("0.3,", "0.02,")), 2)
     rates = json.loads((scripts / "out" / "threads.json").read_text())

@@ -12,7 +12,7 @@ from program_support import run, scripts_in
 
 from tutorial_lib.data import Dataset
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
+pytestmark = [pytest.mark.whole_run, pytest.mark.usefixtures("nothing_left")]
 
 
 def trained(scripts: Path, ranks: int, **options: Any) -> dict[str, Any]:

@@ -101,6 +101,7 @@ def bounded(small_dataset, tmp_path_factory) -> Partition:
     return partition_dataset(small_dataset, 3, tmp_path_factory.mktemp("ours") / "p", method="multilevel")
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize("graphbolt", [False, True])
 def test_dgl_s_own_verification_passes(bounded, graphbolt, monkeypatch, small_dataset, tmp_path):
     """``load_partition`` verifies what it loads in debug mode: ids of inner nodes and edges against the book."""
