@@ -161,8 +161,17 @@ def test_what_a_killed_job_left_is_removed():
     assert finding.detail == "no files of another job in /dev/shm"
 
 
-def test_processes_of_a_killed_job_that_are_about_to_end(tmp_path, monkeypatch):
-    """A server is killed a moment after its agent; until then its files are in use. It ends while we clean up."""
+@pytest.mark.parametrize(
+    ("seconds", "status", "detail"),
+    [
+        (3.0, "ok", "removed 1 files that a killed job left in /dev/shm"),
+        (0.0, "fail", "1 files of a job that was killed (process {}) are in /dev/shm"),
+    ],
+)
+def test_processes_of_a_killed_job_that_are_about_to_end(tmp_path, monkeypatch, seconds, status, detail):
+    """A server is killed a moment after its agent; until then its files are in use. It ends while we clean up, in time
+    or when we wait no more: what is still there then is not passed over.
+    """
     told = tmp_path / "server"
     code = (
         "import mmap, os, signal, subprocess, sys; from tutorial_lib.cluster.shm import SHM, job_marker\n"
@@ -175,7 +184,9 @@ def test_processes_of_a_killed_job_that_are_about_to_end(tmp_path, monkeypatch):
         "    server.stdout.readline(); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(told)], timeout=60)
-    assert [len(job.in_use) for job in leftovers().dead] == [1]
+    (job,) = leftovers().dead
+    assert len(job.in_use) == 1
+    monkeypatch.setattr(preflight_checks, "DYING_SECONDS", seconds)
     clean, server = preflight_checks.clean_leftovers, psutil.Process(int(told.read_text()))
 
     def clean_and_end() -> list[str]:
@@ -187,7 +198,8 @@ def test_processes_of_a_killed_job_that_are_about_to_end(tmp_path, monkeypatch):
 
     monkeypatch.setattr(preflight_checks, "clean_leftovers", clean_and_end)
     (finding,) = preflight_checks.segment_findings()
-    assert (finding.status, finding.detail) == ("ok", "removed 1 files that a killed job left in /dev/shm")
+    assert (finding.status, finding.detail) == (status, detail.format(job.pid))
+    assert clean() == ([] if status == "ok" else ["node~_N~preflight-kvdata-"])
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ sys.exit(pytest.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.whole_run
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this computer has a GPU: run make test-gpu")
 @pytest.mark.parametrize("start", [["-m", "pytest"], ["-c", WITHOUT_DGL]])
 def test_each_test_says_why_it_was_skipped(start):
@@ -36,7 +35,6 @@ def test_each_test_says_why_it_was_skipped(start):
     assert ("DGL is not installed" in done.stdout) == (start[0] == "-c")
 
 
-@pytest.mark.whole_run
 def test_ranks_train_on_the_cpu():
     first, second = spawn(train_ranks, 2, ((CPU.device,) * 2,), backend="gloo", timeout=100)
     assert first == second

@@ -142,23 +142,23 @@ def open_files(plan: JobPlan, _index: int = 0) -> Finding:
 
 def segment_findings(*_job: object) -> Iterator[Finding]:
     """DGL's files in /dev/shm from before: those of a dead job of ours are removed. Others DGL would write into."""
-    removed, deadline = [], time.monotonic() + DYING_SECONDS
-    while True:
-        dying = any(job.in_use for job in leftovers().dead)  # processes of a job that was killed a moment ago
-        removed += clean_leftovers()  # after looking: one that ends in between is seen the next time
-        if not dying or time.monotonic() > deadline:
-            break
+    removed, deadline = clean_leftovers(), time.monotonic() + DYING_SECONDS
+    while (found := leftovers()).dead and time.monotonic() < deadline:  # its processes are still ending
         time.sleep(0.1)
+        removed += clean_leftovers()
     if removed:
         yield Finding("leftovers", OK, f"removed {len(removed)} files that a killed job left in /dev/shm")
-    problems = list(leftover_problems(leftovers()))
+    problems = list(leftover_problems(found))
     yield from problems
     if not removed and not problems:
         yield Finding("leftovers", OK, "no files of another job in /dev/shm")
 
 
 def leftover_problems(found: Leftovers) -> Iterator[Finding]:
-    """A fail for each running job and for files of unknown origin."""
+    """A fail for each running job, for one that is still ending, and for files of unknown origin."""
+    for job in found.dead if not found.users else []:
+        detail = f"{len(job.files)} files of a job that was killed (process {job.pid}) are in /dev/shm"
+        yield Finding("leftovers", FAIL, detail, "Its last process has ended only now: start again.")
     for job in found.live:
         detail = f"another job is running on this machine (process {job.pid}); both would use the same /dev/shm"
         remedy = "Wait for it to end, or use --emulate N: each emulated machine has its own /dev/shm."
