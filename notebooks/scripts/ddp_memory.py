@@ -12,15 +12,13 @@ import torch.multiprocessing as mp
 from ddp_utils import prepare_mp
 
 
-def rank_main(graph, all_there, answers):
-    """Use the graph as a rank does; then look at the memory while all ranks are there."""
+def rank_main(graph, ready, done):
+    """Use the graph as a rank does; then stay, to be looked at."""
     torch.set_num_threads(1)
     graph.ndata["feat"].sum()  # reads every page of the features
     dgl.sampling.sample_neighbors(graph, torch.arange(100), 5)  # needs the format CSC
-    all_there.wait()
-    memory = psutil.Process().memory_full_info()
-    answers.put((memory.pss, memory.uss))  # proportional: a page that n processes share counts 1/n; and own pages
-    all_there.wait()
+    ready.release()
+    done.wait(200)
 
 
 def new_graph():
@@ -30,21 +28,26 @@ def new_graph():
     return graph
 
 
-def measure(graph, method, ranks):
-    """MiB that the parent and its ranks use together, and MiB of a rank's own."""
+def measure(graph, method, counts):
+    """For each number of ranks: MiB that the parent and they use together, and MiB of a rank's own."""
     context = mp.get_context(method)
-    all_there, answers = context.Barrier(ranks + 1), context.SimpleQueue()
-    processes = [context.Process(target=rank_main, args=(graph, all_there, answers)) for _ in range(ranks)]
-    for process in processes:
-        process.start()
-    all_there.wait()
-    found = [answers.get() for _ in processes]
-    parent = psutil.Process().memory_full_info().pss
-    all_there.wait()
-    for process in processes:
-        process.join()
-    together, own = (sum(values) for values in zip(*found, strict=True))
-    return {"ranks": ranks, "together": (together + parent) / 2**20, "own": own / ranks / 2**20}
+    ready, done, ranks, rows = context.Semaphore(0), context.Event(), [], []
+    for count in counts:
+        new = [context.Process(target=rank_main, args=(graph, ready, done)) for _ in range(count - len(ranks))]
+        for rank in new:  # those that are there stay
+            rank.start()
+        for _ in new:
+            assert ready.acquire(timeout=60), "a rank is not ready after a minute"
+        ranks += new
+        found = [psutil.Process(rank.pid).memory_full_info() for rank in ranks]
+        parent = psutil.Process().memory_full_info().pss
+        together = parent + sum(memory.pss for memory in found)  # proportional: a page that n share counts 1/n for each
+        own = sum(memory.uss for memory in found) / count
+        rows.append({"ranks": count, "together": together / 2**20, "own": own / 2**20})
+    done.set()
+    for rank in ranks:
+        rank.join()
+    return rows
 
 
 if __name__ == "__main__":
@@ -53,7 +56,7 @@ if __name__ == "__main__":
     graph = new_graph()
     if state == "prepared":
         prepare_mp(graph)
-    rows = [measure(graph, method, int(ranks)) for ranks in counts]
+    rows = measure(graph, method, [int(count) for count in counts])
     out = Path(__file__).with_name("out")
     out.mkdir(exist_ok=True)
     (out / f"memory-{method}-{state}.json").write_text(json.dumps(rows))
