@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import dgl
+import numpy as np
+import pytest
+import torch
 from rank_functions import drawn_after_start_epoch
 
 from tutorial_lib.processes import fix_openmp, fork
-from tutorial_lib.trainer.seeding import derived_seed
+from tutorial_lib.trainer import seeding
+from tutorial_lib.trainer.seeding import derived_seed, reseed, seed_rank, start_epoch
 
 
 def test_ranks_draw_different_numbers_and_the_same_ones_again():
@@ -17,3 +24,52 @@ def test_ranks_draw_different_numbers_and_the_same_ones_again():
 def test_seeds_differ_for_each_epoch_and_rank():
     seeds = {derived_seed(seed, epoch, rank) for seed in (0, 1) for epoch in range(5) for rank in (0, 1, 2**20)}
     assert len(seeds) == 2 * 5 * 3
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def drawn() -> list[Any]:
+    graph = dgl.graph((torch.arange(1, 2000), torch.zeros(1999, dtype=torch.int64)))
+    sampled = dgl.sampling.sample_neighbors(graph, [0], 3).edges()[0]
+    return [torch.rand(3).tolist(), np.random.rand(3).tolist(), sampled.tolist()]
+
+
+def test_every_generator_is_seeded_and_one_process_is_rank_0():
+    reseed(3, 1)
+    first = drawn()
+    drawn()
+    start_epoch(3, 1)
+    assert drawn() == first
+    reseed(3, 1, rank=1)
+    other = drawn()
+    assert all(one != same for one, same in zip(other, first, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("seed", "rank", "own"), [(0, 0, 0), (0, 3, 3), (7, 2, 7002), (20261122, 1, 20261122001 % 2147483648)]
+)
+def test_a_rank_begins_where_it_always_did(seed, rank, own):
+    """Runs of earlier versions can be repeated: the formula is part of what a seed means. A date is a seed, too."""
+    seed_rank(seed, rank)
+    begun = [torch.initial_seed(), *drawn()[::2]]
+    dgl.seed(own)
+    torch.manual_seed(own)
+    assert begun == [own, *drawn()[::2]]
+
+
+@pytest.mark.parametrize(
+    ("rank", "mode", "asked"), [(0, "distributed", 2), (1, "distributed", 0), (0, "standalone", 0)]
+)
+def test_rank_0_asks_each_server_once(monkeypatch, rank, mode, asked):
+    """Each with a seed of its own, and before any rank goes on."""
+    done: list[Any] = []
+    monkeypatch.setenv("DGL_DIST_MODE", mode)
+    monkeypatch.setattr(seeding, "alone", lambda: False)
+    monkeypatch.setattr(seeding, "is_initialized", lambda: True)
+    monkeypatch.setattr(seeding, "own_rank", lambda: rank)
+    monkeypatch.setattr(seeding, "barrier", lambda: done.append("barrier"))
+    monkeypatch.setattr(seeding.rpc, "get_num_server", lambda: 2)
+    monkeypatch.setattr(seeding.rpc, "send_request", lambda server, request: done.append((server, request.value)))
+    monkeypatch.setattr(seeding.rpc, "recv_response", lambda _ms: done.append("answer") or "answer")
+    start_epoch(3, 1)
+    asks = [(0, derived_seed(3, 1, 2**20)), (1, derived_seed(3, 1, 2**20 + 1))]
+    assert done == ([*asks, "answer", "answer"] if asked else []) + ["barrier"]
