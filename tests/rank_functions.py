@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tutorial_lib.processes import fix_openmp, fork_safety
+from tutorial_lib.processes import fix_openmp
 from tutorial_lib.trainer.exchange import all_gather, broadcast, gather
 
 
@@ -165,10 +165,6 @@ def thread_count(rank: int, world_size: int) -> int:
 
 def environment(rank: int, world_size: int) -> dict[str, str]:
     return {key: os.environ[key] for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")}
-
-
-def safety_in_rank(rank: int, world_size: int) -> bool:
-    return fork_safety().fork
 
 
 def edges_of_graphbolt(rank: int, world_size: int, graph) -> int:

@@ -25,9 +25,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 GPU = torch.device("cuda", 0)
 FORK = """
 import torch
-from tutorial_lib.processes import fork, fork_safety
+from tutorial_lib.processes import fork
 torch.zeros(1, device="cuda")
-print("safe" if fork_safety().fork else "unsafe")
 fork(lambda rank, world_size: torch.zeros(1, device="cuda").item(), 1, timeout=60)
 """
 
@@ -133,7 +132,6 @@ def test_a_fork_after_cuda_fails_as_we_say_and_spawn_works():
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=400)
     assert done.returncode != 0
     assert "Cannot re-initialize CUDA in forked subprocess" in done.stderr, done.stderr
-    assert done.stdout.split()[:1] == ["unsafe"], done.stdout
     torch.zeros(1, device=GPU)
     spawn(train_ranks, 1, ((GPU,),), backend="nccl", timeout=200)
 

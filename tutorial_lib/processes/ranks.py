@@ -26,12 +26,15 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.files import wait_until_written
 from tutorial_lib.processes.child import Call, Plan, flush_c, rank_main
 from tutorial_lib.processes.failures import RanksTimedOut, failure_of, users_frames
-from tutorial_lib.processes.forking import fork_safety
 
 COLLECTIVE_EXTRA = 30.0  # seconds: a collective must not give up before we have asked the ranks where they are
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 LEAVE = 30.0  # seconds for the end of ranks that have all returned
 PATIENCE = 2.0  # seconds for a stack to be written
+FORKED = (
+    "A forked rank hangs at its first parallel region where this process has used OpenMP, unless its function is in "
+    "fix_openmp or it has one thread; and it cannot use CUDA where this process has."
+)
 # Of calls in several threads, one starts its ranks at a time: they share os.environ, and a copy of this process made
 # while another thread makes a store has half of it.
 STARTING = threading.Lock()
@@ -91,15 +94,13 @@ def fork(
     """As ``spawn``, but in copies of this process: nothing is pickled on the way in, memory is shared until written.
 
     ``fn`` may be any function, also one from a notebook cell. Of this process's threads only the calling one is
-    copied; ``fork_safety()`` tells whether that is harmless now, ``fix_openmp`` cures the commonest harm. Random
-    generators are copied too: torch and numpy draw the same numbers in every rank until ``fn`` sets a seed.
+    copied: ``fix_openmp`` cures the commonest harm of that. Random generators are copied too: torch and numpy draw the
+    same numbers in every rank until ``fn`` sets a seed.
 
     Args, Returns, Raises: as ``spawn``.
     """
-    safety = fork_safety()
-    remedy = "" if safety.fork else "Before the fork: " + "; ".join(safety.reasons)
     flush_c()  # or the ranks would print once more what C code has printed here
-    return _run("fork", Call(fn, args), nprocs, timeout, backend, threads, echo, remedy)
+    return _run("fork", Call(fn, args), nprocs, timeout, backend, threads, echo, FORKED)
 
 
 class _Rank:
