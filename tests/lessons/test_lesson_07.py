@@ -249,14 +249,6 @@ def test_cuda_marks_a_fork(scripts: Path) -> None:
     ]
 
 
-@pytest.mark.whole_run
-def test_threads_are_measured_three_times_each(scripts: Path) -> None:
-    run(scripts, "ddp_threads.py", changed((scripts / "ddp_threads.py").read_text(), ("0.3,", "0.02,")), 2)
-    rates = json.loads((scripts / "out" / "threads.json").read_text())
-    assert len(rates) >= 3
-    assert all(len(found) == 3 and min(found) > 0 for found in rates.values())
-
-
 def test_pictures() -> None:
     assert [ax.get_title() for ax in plots.what_a_fork_copies().axes][1] == "after the fork: the child"
     texts = [text.get_text() for text in plots.steps_of_ranks([1, 3]).axes[0].texts]

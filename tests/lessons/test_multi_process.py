@@ -41,9 +41,3 @@ def test_ranks_take_the_steps_of_one_process(scripts: Path, small_dataset: Datas
         assert a["val_accuracy"] == pytest.approx(b["val_accuracy"], abs=0.01)
     for name, weight in one["model"].items():
         assert torch.allclose(weight, three["model"][name], atol=0.01)
-
-
-def test_ranks_learn_with_sampled_neighbours(scripts: Path) -> None:
-    best = [max(row["val_accuracy"] for row in trained(scripts, n, epochs=8, batch_size=128)["epochs"]) for n in (1, 2)]
-    assert min(best) > 0.7
-    assert abs(best[0] - best[1]) < 0.08
