@@ -48,6 +48,8 @@ NOTHING_TO_RUN = 5  # pytest's exit code
 MAY_SURVIVE = {
     "tutorial_lib/cluster/agent.py, end_descendants: time.sleep(POLL_SECONDS)  ->  pass": "it only looks more often",
     "tutorial_lib/cluster/transfer.py, _send_files: 1  ->  (2)": "asked is whether there is more, not how much",
+    "tutorial_lib/trainer/checkpoint.py, save: barrier()  ->  pass": "it is for a rank that still writes rows then",
+    "tutorial_lib/trainer/seeding.py, reseed_servers: 1  ->  (2)": "a number in a message, or a millisecond of waiting",
     "notebooks/support/exercises/lesson_13.py, check_gather_ranks: edges < 10  ->  (edges <= 10)": "no case has ten",
 }
 PAIRS = [(ast.Eq, ast.NotEq), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)]

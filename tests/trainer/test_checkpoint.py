@@ -360,3 +360,11 @@ def run_embeddings(partition, tmp_path: Path, mode: str) -> dict[int, dict]:
         for event in coordinator.events
         if event["kind"] == "sums"
     }
+
+
+def test_a_checkpoint_that_is_saved_again_keeps_the_one_before(tmp_path):
+    """A run that went on from the one before, because the newest was damaged, comes to the same epoch again."""
+    for folder in ("epoch-0001", "epoch-0002", "epoch-0002"):
+        generations.make_valid(tmp_path, {"format": generations.FORMAT_VERSION, "folder": folder})
+    assert generations.folders_named(tmp_path) == {"epoch-0001", "epoch-0002"}
+    assert generations.read_manifest(tmp_path / generations.BEFORE)["folder"] == "epoch-0001"
