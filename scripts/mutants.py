@@ -37,7 +37,7 @@ TARGETS = {
     "tutorial_lib/trainer/generations.py": ["tests/trainer/test_checkpoint.py"],
     "tutorial_lib/trainer/seeding.py": ["tests/trainer/test_seeding.py"],
     "tutorial_lib/partition/*.py": ["tests/partition"],
-    "tutorial_lib/tasks/evaluation.py": ["tests/tasks/test_evaluation.py"],
+    "tutorial_lib/tasks/evaluation.py": [f"tests/tasks/test_{name}.py" for name in ("evaluation", "hetero", "tasks")],
     "tutorial_lib/cluster/agent.py": ["tests/cluster/test_agents.py", "tests/cluster/test_supervision.py"],
     "tutorial_lib/cluster/transfer.py": ["tests/cluster/test_transfer.py"],
     "notebooks/support/exercises/lesson_*.py": ["tests/lessons/test_{}.py"],
