@@ -368,3 +368,11 @@ def test_a_checkpoint_that_is_saved_again_keeps_the_one_before(tmp_path):
         generations.make_valid(tmp_path, {"format": generations.FORMAT_VERSION, "folder": folder})
     assert generations.folders_named(tmp_path) == {"epoch-0001", "epoch-0002"}
     assert generations.read_manifest(tmp_path / generations.BEFORE)["folder"] == "epoch-0001"
+
+
+def test_a_checkpoint_without_the_rows_of_this_machine_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("TUTORIAL_MACHINE", "machine-3")
+    model, optimizer = trained()
+    save(tmp_path, model, optimizer, [{"epoch": 0}], SETTINGS)
+    with pytest.raises(InputError, match="has no embeddings of machine-3"):
+        restore(tmp_path, model, optimizer, embeddings={"node": SimpleNamespace(weight=torch.zeros(2, 1))})
