@@ -144,6 +144,7 @@ def main() -> None:
     words = [
         *(sys.executable, "-m", "jupyterlab", f"--port={port}", f"--ServerApp.root_dir={ROOT}"),
         *(f"--LabApp.workspaces_dir={workspaces}", f"--LabApp.default_url=/lab/workspaces/course/tree/{FIRST}"),
+        "--LanguageServerManager.autodetect=False",  # it would find the type checker's, whose messages cover the menu
         *([] if display else ["--no-browser"]),
         *(["--allow-root"] if os.geteuid() == 0 else []),
     ]

@@ -19,12 +19,10 @@ import pytest
 from commands import wait_until
 from nbformat.reader import NotJSONError
 from selenium import webdriver
-from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
-
-from tutorial_lib.errors import attempts
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = [
@@ -140,13 +138,7 @@ class Lab:
         self.wait("#jp-main-dock-panel .lm-TabBar-tab.lm-mod-current", name, 40)
 
     def click(self, selector: str, text: str) -> None:
-        for left in attempts(f"{text!r} to be clicked", 20):
-            try:
-                self.wait(selector, text).click()
-                return
-            except ElementClickInterceptedException:  # a message of the language server
-                assert left > 1, self.questions()
-                self.window.switch_to.active_element.send_keys(Keys.ENTER)
+        self.wait(selector, text).click()
 
     def questions(self) -> list[str]:
         """Dialogs, and notes in a corner, such as the offer of news."""
@@ -193,6 +185,7 @@ def code_cells(notebook: Path) -> list[Any]:
     def cells() -> list[Any] | None:
         with contextlib.suppress(NotJSONError):
             return nbformat.read(notebook, as_version=4).cells
+        return None
 
     return [cell for cell in wait_until(cells, "the notebook is saved", 10) if cell.cell_type == "code"]
 
