@@ -97,7 +97,7 @@ def load(model, optimizer, args):
 
 
 def run(g, args):
-    """Train from the checkpoint on, or from the beginning, until there are ``num_epochs``."""
+    """Train until there are ``num_epochs``, from the checkpoint on if there is one. The model, and its epochs."""
     train_ids, val_ids, _ = split(g)
     classes = g.ndata["label"][torch.cat([train_ids, val_ids])].max().long() + 1
     dist.all_reduce(classes, dist.ReduceOp.MAX)
@@ -117,7 +117,7 @@ def run(g, args):
             print(f"epoch {epoch}  loss {loss:.4f}  validation accuracy {val:.4f}  {seconds:.2f} s", flush=True)
     if args.out and dist.get_rank() == 0:
         Path(args.out).write_text(json.dumps({"epochs": epochs}))
-    return model.module
+    return model.module, epochs
 
 
 def arguments():
