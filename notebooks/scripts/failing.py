@@ -1,4 +1,4 @@
-"""train.py with a fault. Usage: faults.py FAULT READ OPTIONS. Rank 1 commits it at its READ-th read of features.
+"""train.py with a fault. Usage: failing.py FAULT READ OPTIONS. Rank 1 commits it at its READ-th read of features.
 
 kill, raise, wait, extra: see below. fill: the server of machine-1 loads its part when /dev/shm is nearly full.
 """
