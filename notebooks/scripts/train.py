@@ -1,8 +1,4 @@
-"""Train GraphSAGE on one machine or on many: every server and every trainer of a job runs this file.
-
-Launched: python -m tutorial_lib launch --emulate 2 ... "python3 scripts/train.py --graph_name NAME ..."
-Alone, with a partition of one part: python scripts/train.py --graph_name NAME --part_config FILE --ip_config none
-"""
+"""Train GraphSAGE: every server and every trainer of a job runs this file. Alone, it is a plain program."""
 
 import argparse
 import json
@@ -34,8 +30,7 @@ def join_job(args):
 
 def split(g):
     """This rank's share of the training, validation and test nodes."""
-    book = g.get_partition_book()
-    return [node_split(g.ndata[f"{name}_mask"], book, force_even=True) for name in ("train", "val", "test")]
+    return [node_split(g.ndata[f"{name}_mask"], force_even=True) for name in ("train", "val", "test")]
 
 
 def batches(g, ids, args, epoch):
@@ -63,8 +58,8 @@ def train_epoch(model, optimizer, g, ids, args, epoch):
             (loss * len(shares) / of_all).backward()  # DDP divides by the number of ranks
             optimizer.step()
             total += loss.detach()
-    state = [optimizer.state_dict()]  # Join makes weights equal, not what Adam remembers
-    dist.broadcast_object_list(state, src=shares.index(max(shares)))  # of a rank that has made every step
+    state = [optimizer.state_dict()]  # Join makes weights equal, not what Adam remembers:
+    dist.broadcast_object_list(state, src=shares.index(max(shares)))  # take that of a rank that has made every step
     optimizer.load_state_dict(state[0])
     dist.all_reduce(total)
     return total.item() / sum(shares)
@@ -74,7 +69,7 @@ def train_epoch(model, optimizer, g, ids, args, epoch):
 def evaluate(model, g, ids, args):
     """Accuracy over the nodes of all ranks, with sampled neighbours: counts are summed, accuracies not averaged."""
     model.eval()
-    counts = torch.tensor([0, len(ids)])
+    counts = torch.tensor([0, len(ids)])  # right ones, all
     for input_nodes, seeds, blocks in batches(g, ids, args, epoch=0):
         x, y = load_subtensor(g, seeds, input_nodes)
         counts[0] += (model(blocks, x).argmax(1) == y).sum()
@@ -85,25 +80,24 @@ def evaluate(model, g, ids, args):
 def save(model, optimizer, epochs, args):
     """Rank 0 writes the checkpoint beside the old one and then renames it: a whole one is always there."""
     if args.checkpoint and dist.get_rank() == 0:
-        new = Path(f"{args.checkpoint}.new")
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs}, new)
-        new.replace(args.checkpoint)
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs}
+        torch.save(state, f"{args.checkpoint}.new")
+        os.replace(f"{args.checkpoint}.new", args.checkpoint)
 
 
 def load(model, optimizer, args):
     """The epochs that the checkpoint has. Model and optimiser become what they were after the last of them."""
     there = dist.get_rank() == 0 and args.checkpoint and Path(args.checkpoint).exists()
-    state = [torch.load(args.checkpoint) if there else None]
+    state = [torch.load(args.checkpoint) if there else {"epochs": []}]
     dist.broadcast_object_list(state)  # the file is on the machine of rank 0
-    if state[0] is None:
-        return []
-    model.load_state_dict(state[0]["model"])
-    optimizer.load_state_dict(state[0]["optimizer"])
+    if state[0]["epochs"]:
+        model.load_state_dict(state[0]["model"])
+        optimizer.load_state_dict(state[0]["optimizer"])
     return state[0]["epochs"]
 
 
 def run(g, args):
-    """Train from the checkpoint on, or from the beginning, until there are ``num_epochs``."""
+    """Train until there are ``num_epochs``, from the checkpoint on if there is one. The model, and its epochs."""
     train_ids, val_ids, _ = split(g)
     classes = g.ndata["label"][torch.cat([train_ids, val_ids])].max().long() + 1
     dist.all_reduce(classes, dist.ReduceOp.MAX)
@@ -123,7 +117,7 @@ def run(g, args):
             print(f"epoch {epoch}  loss {loss:.4f}  validation accuracy {val:.4f}  {seconds:.2f} s", flush=True)
     if args.out and dist.get_rank() == 0:
         Path(args.out).write_text(json.dumps({"epochs": epochs}))
-    return model.module
+    return model.module, epochs
 
 
 def arguments():
@@ -137,11 +131,16 @@ def arguments():
     return parser
 
 
+def leave_job():
+    """When all trainers have come here, the servers end."""
+    if os.environ.get("DGL_DIST_MODE") == "distributed":
+        dgl.distributed.exit_client()
+    leave()
+
+
 def main(args):
     run(join_job(args), args)
-    if os.environ.get("DGL_DIST_MODE") == "distributed":
-        dgl.distributed.exit_client()  # when all trainers have come here, the servers end
-    leave()
+    leave_job()
 
 
 if __name__ == "__main__":
