@@ -15,7 +15,7 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 LESSONS = {path.name[:2]: path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))}
 
 
-OLDER = {"09", "14"}  # rows of these lessons may still come without source and output
+OLDER = {"09"}  # rows of these lessons may still come without source and output
 STATUS = re.compile(r"run|GPU|CPU only|text only|not possible: .+")
 SOURCES = re.compile(r"([1-4+](, [1-4+])*)?")
 PROGRAM = re.compile(r"%%writefile scripts/(\w+)\.py\n")
