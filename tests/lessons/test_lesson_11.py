@@ -219,7 +219,8 @@ def test_a_job_that_is_killed_in_an_epoch_goes_on(emulation, nothing_left, parti
     def job(program: str, *more: str, code: int = 0) -> list[float]:
         command = f"python3 {program} {options} --out {program[:3]}.json {' '.join(more)}"
         machines = ["--emulate", "2", "--part_config", str(part.config), "--ip_config", "ip_config.txt"]
-        done = launch(*machines, "--num_omp_threads", "1", "--out", f"logs-{program[:3]}-{code}", command, cwd=scripts)
+        logs = f"logs-{program[:3]}-{len(more)}"
+        done = launch(*machines, "--num_omp_threads", "1", "--out", logs, command, cwd=scripts)
         assert done.returncode == code, done.stdout + done.stderr
         return [epoch["loss"] for epoch in json.loads((scripts / "tra.json").read_text())["epochs"]] if not code else []
 
