@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from rows import RowCache
+from row_cache import RowCache
 from seeds import seed_job
 from train import batches, join_job, leave_job, split
 

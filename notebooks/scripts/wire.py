@@ -15,7 +15,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from ahead import made_by_worker, with_rows, worker
-from rows import RowCache
+from row_cache import RowCache
 from sage import GraphSAGE
 from seeds import seed_job
 from support.lessons.multi_machine_wire import set_wire

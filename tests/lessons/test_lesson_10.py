@@ -173,7 +173,7 @@ BOOK = SimpleNamespace(partid=0, nid2partid=lambda ids: (ids >= 4).long())
 
 def test_a_row_that_has_come_does_not_come_again(scripts) -> None:
     sys.path.insert(0, str(scripts))
-    from rows import RowCache
+    from row_cache import RowCache
 
     tensor = Tensor()
     cache = RowCache(tensor, BOOK, 3)
