@@ -1,7 +1,6 @@
 """train.py for several types of nodes: R-GCN, and learned rows for types without features (lesson 15)."""
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -12,10 +11,9 @@ import torch.nn.functional as F
 from dgl.distributed import node_split
 from torch.nn.parallel import DistributedDataParallel
 
-from leave import leave
 from rgcn import RGCN
 from seeds import seed_job
-from train import arguments, join_job
+from train import arguments, join_job, leave_job
 from typed import Rows, inference, make_stores
 
 
@@ -93,9 +91,7 @@ def run(g, args):
 
 def main(args):
     run(join_job(args), args)
-    if os.environ.get("DGL_DIST_MODE") == "distributed":
-        dgl.distributed.exit_client()  # when all trainers have come here, the servers end
-    leave()
+    leave_job()
 
 
 if __name__ == "__main__":
