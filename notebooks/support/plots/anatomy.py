@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -45,7 +46,7 @@ def cluster(roles: Mapping[tuple[str, int], str], calls: Collection[tuple[str, s
     return fig
 
 
-def _arrow(ax, caller: str, called: str, places: Mapping[str, Point]) -> None:
+def _arrow(ax: Axes, caller: str, called: str, places: Mapping[str, Point]) -> None:
     """Beside the one that goes the other way."""
     (x1, y1), (x2, y2) = places[caller], places[called]
     if y1 == y2:  # side by side
