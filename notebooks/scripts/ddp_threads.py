@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from leave import leave
+
 
 def steps_in(seconds, model, batch):
     start, steps = time.perf_counter(), 0
@@ -35,3 +37,4 @@ if __name__ == "__main__":
     if dist.get_rank() == 0:
         Path(__file__).with_name("out").mkdir(exist_ok=True)
         Path(__file__).with_name("out").joinpath("threads.json").write_text(json.dumps(rates))
+    leave()
