@@ -15,7 +15,6 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 LESSONS = {path.name[:2]: path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))}
 
 
-OLDER = {f"{number:02}" for number in range(9, 16)}  # rows of these lessons may still come without source and output
 STATUS = re.compile(r"run|GPU|CPU only|text only|not possible: .+")
 SOURCES = re.compile(r"([1-4+](, [1-4+])*)?")
 PROGRAM = re.compile(r"%%writefile scripts/(\w+)\.py\n")
@@ -110,9 +109,8 @@ def test_the_lesson_shows_it(row):
     )
     if row.status == "GPU":
         assert "NVIDIA" in json.dumps(cells), "no cell names the GPU"
-    if row.lesson not in OLDER:
-        assert row.source
-        assert len(row.output) >= 3
+    assert row.source
+    assert len(row.output) >= 3
 
 
 def test_every_lesson_is_covered():

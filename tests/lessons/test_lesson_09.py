@@ -1,210 +1,158 @@
-"""The checkers of lesson 9 know right from wrong; its helpers read sockets and logs; its pictures can be drawn."""
+"""The checkers of lesson 9 know right from wrong, its picture can be drawn, and its programs can be imported."""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Callable
-from multiprocessing.shared_memory import SharedMemory
+import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from solution_support import solutions, verdict
+from solution_support import assert_not_yet, solutions, verdict
 
 from support.exercises import lesson_09
-from support.lessons import anatomy, look_around, machines
-from support.lessons.anatomy import Call, Who
+from support.lessons import machines
 from support.plots import anatomy as plots
 from tutorial_lib.cluster.emulated import EmulationUnavailable
 
-ANSWERS = solutions("09")
-layout_numbers = ANSWERS.layout_numbers
-rows_and_bytes = ANSWERS.rows_and_bytes
+processes = solutions("09").processes
 
 
-def busiest_cable(traffic: Any, rate: int, direction: Callable[[int, int], int] = max) -> tuple[str, float]:
-    busy = {
-        name: direction(sum(row.values()), sum(other.get(name, 0) for other in traffic.values())) / rate
-        for name, row in traffic.items()
+def changed(**changes: Any) -> Any:
+    """The solution, with some variables of every process that has them changed; a function gets (layout, value)."""
+
+    def answer(addresses: list[str], servers: int, trainers: int, samplers: int) -> list[tuple[int, dict[str, Any]]]:
+        layout = (len(addresses), servers, trainers, samplers)
+        found = processes(addresses, servers, trainers, samplers)
+        for _machine, environment in found:
+            for name in environment.keys() & changes.keys():
+                environment[name] = changes[name](layout, environment[name])
+        return found
+
+    return answer
+
+
+def as_texts(*layout: Any) -> list[tuple[int, dict[str, str]]]:
+    """Values as an environment has them, and machines as numpy counts."""
+    found = processes(*layout)
+    return [(np.int64(machine), {name: str(value) for name, value in of.items()}) for machine, of in found]
+
+
+def tensors(*layout: Any) -> list[tuple[Any, dict[str, Any]]]:
+    return [(torch.tensor(machine), of) for machine, of in processes(*layout)]
+
+
+@pytest.mark.parametrize("answer", [processes, as_texts, tensors, changed()])
+def test_right_answers(answer, capsys):
+    assert verdict(capsys, lesson_09.check_processes, answer) == "Exercise 1: correct\n"
+
+
+def trainers_first(*layout: Any) -> list[Any]:
+    found = processes(*layout)
+    return sorted(found, key=lambda entry: "DGL_ROLE" in entry[1])
+
+
+def server_by_server(addresses: list[str], servers: int, trainers: int, samplers: int) -> list[Any]:
+    found, count = processes(addresses, servers, trainers, samplers), len(addresses)
+    of_servers = [(k % count, of) for k, (_machine, of) in enumerate(found[: count * servers])]
+    return of_servers + found[count * servers :]
+
+
+def with_samplers(addresses: list[str], servers: int, trainers: int, samplers: int) -> list[Any]:
+    found = processes(addresses, servers, trainers, samplers)
+    return found + [(0, {})] * (len(addresses) * trainers * samplers)
+
+
+WRONG = {
+    "stub": (lambda *_: None, "what came back"),
+    "environments alone": (lambda *layout: [of for _machine, of in processes(*layout)], "each entry is"),
+    "one machine only": (lambda a, *layout: processes(a[:1], *layout), "number of processes"),
+    "samplers started by hand": (with_samplers, "samplers are started by their trainers"),
+    "trainers first": (trainers_first, "names"),
+    "server by server": (server_by_server, "machine after machine"),
+    "samplers do not connect": (changed(DGL_NUM_CLIENT=lambda at, _: at[0] * at[2]), "a sampler is a client too"),
+    "samplers of a machine": (
+        changed(DGL_NUM_CLIENT=lambda at, _: at[0] * (at[2] + at[3])),
+        "samplers are per trainer",
+    ),
+    "servers in all": (changed(DGL_NUM_SERVER=lambda at, value: at[0] * value), "servers on each machine"),
+    "ids start on each machine": (changed(DGL_SERVER_ID=lambda at, value: value % at[1]), "through all servers"),
+    "ranks start on each machine": (changed(RANK=lambda at, value: value % at[2]), "through all trainers"),
+    "samplers are ranks": (changed(WORLD_SIZE=lambda at, value: value * (1 + at[3])), "samplers are no ranks"),
+    "another master": (changed(MASTER_ADDR=lambda *_: "127.0.0.1"), "one address for all"),
+}
+
+
+@pytest.mark.parametrize(("answer", "complaint"), WRONG.values(), ids=WRONG)
+def test_wrong_answers(answer, complaint, capsys):
+    assert_not_yet(verdict(capsys, lesson_09.check_processes, answer), complaint)
+
+
+RANKS = "".join(f"rank 0: epoch {epoch}\n" for epoch in range(6))
+ENDED = {"server-0": 0, "server-1": 0, "trainer-0": 1, "trainer-1": -9}
+LOG = RANKS + "Traceback (most recent call last):\nRuntimeError: Connection closed by peer\n"
+
+
+def left(folder: Path, exits: dict[str, Any] | None = None, log: str = LOG, capsys: Any = None) -> str:
+    """What the checker says of a job with these exit codes and this log of rank 0."""
+    folder.mkdir(exist_ok=True)
+    (folder / "exits.json").write_text(json.dumps({"seconds": 5.0, "exits": ENDED if exits is None else exits}))
+    (folder / "trainer-0.log").write_text(log)
+    lesson_09.check_job_ends(folder)
+    return capsys.readouterr().out
+
+
+def test_a_job_that_ends(tmp_path, capsys):
+    assert left(tmp_path, capsys=capsys) == "Exercise 2: correct\n"
+    others = {**ENDED, "server-0": 1, "server-1": 1, "trainer-0": 3}
+    assert left(tmp_path, others, capsys=capsys) == "Exercise 2: correct\n"
+
+
+HANGS = {
+    "nothing changed": ({**ENDED, "server-0": None, "server-1": None, "trainer-0": None}, LOG, "still ran"),
+    "one server told": ({**ENDED, "server-1": None}, LOG, "still ran"),
+    "servers not told": ({**ENDED, "server-0": None, "server-1": None}, LOG, "every server"),
+    "killed from outside": ({**ENDED, "server-0": -9, "server-1": -9}, LOG, "servers that were killed"),
+    "as if all were well": ({**ENDED, "trainer-0": 0}, LOG, "must say so"),
+    "traceback hidden": (ENDED, RANKS, "traceback.print_exc"),
+    "no fault": ({**ENDED, "trainer-0": 0, "trainer-1": 0}, RANKS, "KILL_RANK=1"),
+    "no training": (ENDED, LOG.replace(RANKS, ""), "six epochs"),
+    "another job": ({"trainer-0": 1}, LOG, "one server and one trainer"),
+}
+
+
+@pytest.mark.parametrize(("exits", "log", "complaint"), HANGS.values(), ids=HANGS)
+def test_a_job_that_does_not_end(exits, log, complaint, tmp_path, capsys):
+    assert_not_yet(left(tmp_path, exits, log, capsys=capsys), complaint)
+
+
+def test_a_job_that_was_not_started(tmp_path, capsys):
+    lesson_09.check_job_ends(tmp_path)
+    assert re.match(r"Exercise 2: not yet\. .*exits\.json is not there", capsys.readouterr().out)
+
+
+def test_picture(tmp_path):
+    roles = {
+        (f"machine-{k}", 7 + role): f"{name} {k}" for k in (0, 1) for role, name in enumerate(("server", "trainer"))
     }
-    return max(busy, key=lambda name: busy[name]), max(busy.values())
-
-
-def bytes_in_a_tensor(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    rows, count = rows_and_bytes(*arguments)
-    return rows, torch.tensor(count)
-
-
-def whole_seconds(traffic: Any, rate: int) -> tuple[str, int]:
-    name, seconds = busiest_cable(traffic, rate)
-    return name, int(seconds)
-
-
-RIGHT = [
-    (lesson_09.check_rows_and_bytes, bytes_in_a_tensor),
-    (lesson_09.check_busiest_cable, whole_seconds),
-    (lesson_09.check_layout_numbers, layout_numbers),
-    (lesson_09.check_rows_and_bytes, rows_and_bytes),
-    (lesson_09.check_busiest_cable, busiest_cable),
-]
-
-
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
-def test_right_answers(check, answer, capsys):
-    assert verdict(capsys, check, answer).endswith(": correct\n")
-
-
-def without_samplers(machines: Any, trainers: int, samplers: int, servers: int) -> tuple[int, list[str]]:
-    return len(machines) * trainers * max(samplers, 1), layout_numbers(machines, 1, 0, servers)[1]
-
-
-def server_by_server(machines: Any, trainers: int, samplers: int, servers: int) -> tuple[int, list[str]]:
-    addresses = [f"{address}:{port + k}" for k in range(servers) for address, port in machines]
-    return layout_numbers(machines, trainers, samplers, servers)[0], addresses
-
-
-def all_rows_travel(bounds: Any, nodes: torch.Tensor, here: int, row_bytes: int) -> tuple[torch.Tensor, int]:
-    return rows_and_bytes(bounds, nodes, here, row_bytes)[0], len(nodes) * row_bytes
-
-
-def last_id_included(bounds: Any, nodes: torch.Tensor, here: int, row_bytes: int) -> tuple[torch.Tensor, int]:
-    return rows_and_bytes([bounds[0], *(b + 1 for b in bounds[1:])], nodes, here, row_bytes)
-
-
-WRONG = [
-    (lesson_09.check_layout_numbers, lambda *a: layout_numbers(*a)[:1], ["what came back", "got       'tuple of 1'"]),
-    (lesson_09.check_rows_and_bytes, lambda *a: rows_and_bytes(*a)[:1], ["what came back", "got       'tuple of 1'"]),
-    (lesson_09.check_busiest_cable, lambda *a: busiest_cable(*a)[:1], ["what came back", "got       'tuple of 1'"]),
-    (lesson_09.check_layout_numbers, lambda *_: None, ["'NoneType'", "'tuple of 2'"]),
-    (lesson_09.check_layout_numbers, without_samplers, ["got       16", "expected  24", "a sampler is a client"]),
-    (lesson_09.check_layout_numbers, server_by_server, ["DGL_SERVER_ID counts", "10.0.0.7:31000"]),
-    (lesson_09.check_rows_and_bytes, lambda *_: None, ["'NoneType'", "'tuple of 2'"]),
-    (lesson_09.check_rows_and_bytes, all_rows_travel, ["got       2000", "expected  800", "shared memory"]),
-    (lesson_09.check_rows_and_bytes, last_id_included, ["got       tensor (2,)", "not including"]),
-    (lesson_09.check_busiest_cable, lambda *_: None, ["'NoneType'", "'tuple of 2'"]),
-    (
-        lesson_09.check_busiest_cable,
-        lambda traffic, rate: busiest_cable(traffic, rate, lambda received, _sent: received),
-        ["got       'c'", "expected  'a'", "each other row"],
-    ),
-    (
-        lesson_09.check_busiest_cable,
-        lambda traffic, rate: busiest_cable(traffic, rate, lambda received, sent: received + sent),
-        ["got       10.0", "expected  8.0", "same time"],
-    ),
-]
-
-
-@pytest.mark.parametrize(("check", "answer", "says"), WRONG)
-def test_wrong_answers(check, answer, says, capsys):
-    said = verdict(capsys, check, answer)
-    assert ": not yet. " in said
-    for words in says:
-        assert words in said
-
-
-def test_roles_are_read_from_command_and_environment():
-    server = {"DGL_ROLE": "server", "DGL_SERVER_ID": "5", "DGL_NUM_SERVER": "2"}
-    trainer = {"DGL_ROLE": "client", "LOCAL_RANK": "3"}
-    torchrun = ["python", "-m", "torch.distributed.run", "--nnodes=2"]
-    assert look_around.role_of(["python", "x.py"], server) == ("server", 1)
-    assert look_around.role_of(["python", "x.py"], trainer) == ("trainer", 3)
-    assert look_around.role_of(["python", "-c", "...", "--multiprocessing-fork"], trainer) == ("sampler", 3)
-    tracker = ["python", "-c", "from multiprocessing.resource_tracker import main;main(5)"]
-    assert look_around.role_of(tracker, trainer) == ("tracker", 3)
-    assert look_around.role_of(torchrun, {"DGL_ROLE": "client"}) == ("torchrun", 0)
-    assert look_around.role_of(["bash"], {}) is None
-
-
-def test_sockets_and_shared_memory_of_a_real_process():
-    own = {os.getpid(): {}}
-    with socket.socket() as server, socket.socket() as client:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        client.connect(server.getsockname())
-        accepted, _address = server.accept()
-        with accepted:
-            port = server.getsockname()[1]
-            listening, connected = look_around.sockets(own)
-            assert [os.getpid(), port] in listening
-            ends = [entry[1:] for entry in connected]
-            assert [f"127.0.0.1:{client.getsockname()[1]}", f"127.0.0.1:{port}"] in ends
-    assert look_around.sockets({}) == ([], [])
-    shared = SharedMemory(create=True, size=10)
-    try:
-        assert look_around.shared_memory(own)[shared.name] == [os.getpid()]
-        assert look_around.shared_memory({})[shared.name] == []
-    finally:
-        shared.close()
-        shared.unlink()
-
-
-def test_the_program_prints_one_line_of_json():
-    command = [sys.executable, "-m", "support.lessons.look_around"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    facts = json.loads(done.stdout)
-    assert facts["machine"] == os.uname().nodename
-    assert set(facts) == {"machine", "addresses", "processes", "listening", "connected", "shm"}
-
-
-def machine(name: str, address: str, **more: Any) -> dict[str, Any]:
-    facts = {"machine": name, "addresses": {"eth0": [address]}, "processes": {}, "listening": [], "connected": []}
-    return {**facts, "shm": {}, **more}
-
-
-@pytest.fixture
-def facts() -> list[dict[str, Any]]:
-    """Machine a has a server and a trainer, machine b has a trainer; each trainer calls, the server calls b back."""
-    on_a = {"2": {"role": "server", "index": 0}, "3": {"role": "trainer", "index": 0}}
-    return [
-        machine(
-            "a",
-            "10.0.0.1",
-            processes=on_a,
-            listening=[[2, 30050]],
-            connected=[
-                [2, "10.0.0.1:30050", "10.0.0.1:40000"],
-                [3, "10.0.0.1:40000", "10.0.0.1:30050"],
-                [2, "10.0.0.1:30050", "10.0.0.2:40000"],
-                [2, "10.0.0.1:41000", "10.0.0.2:50000"],
-                [3, "10.0.0.1:42000", "10.0.0.9:1"],  # to nobody we know
-            ],
-            shm={"node~_N~feat-kvdata-": [2, 3], "sem.mp-abc": [3]},
-        ),
-        machine(
-            "b",
-            "10.0.0.2",
-            processes={"2": {"role": "trainer", "index": 0}},
-            listening=[[2, 50000]],
-            connected=[[2, "10.0.0.2:40000", "10.0.0.1:30050"], [2, "10.0.0.2:50000", "10.0.0.1:41000"]],
-        ),
+    both = [
+        ("trainer 0", "server 1"),
+        ("server 1", "trainer 0"),
+        ("trainer 1", "trainer 0"),
+        ("trainer 0", "trainer 0"),
     ]
-
-
-def test_calls_join_both_ends(facts):
-    server, here, there = Who("a", "server", 0), Who("a", "trainer", 0), Who("b", "trainer", 0)
-    expected = [Call(server, there, 50000), Call(here, server, 30050), Call(there, server, 30050)]
-    assert anatomy.calls(facts) == sorted(expected)
-    assert str(there) == "trainer 0 on b"
-    assert str(Who("b", "torchrun", 0)) == "torchrun on b"
-
-
-def test_shared_names_leave_out_locks(facts):
-    assert anatomy.shared_names(facts[0]) == {"node~_N~feat-kvdata-": ["server 0", "trainer 0"]}
-
-
-def test_logs_are_shown_without_numbers_that_differ():
-    assert anatomy.plain("Client [33] waits on 10.77.0.1:4567") == "Client [PID] waits on 10.77.0.1:PORT"
-    assert anatomy.plain("Machine (0) group (0) client (1)") == "Machine (0) group (0) client (1)"
+    figure = plots.cluster(roles, both)
+    figure.savefig(tmp_path / "cluster.png")
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert {"machine-0", "machine-1", "server 0\nprocess 7", "trainer 1\nprocess 8"} <= set(texts)
+    assert sum(text == "" for text in texts) == 3  # the arrows; nobody is drawn as calling itself
 
 
 def test_a_host_that_forbids_emulation_gets_one_message(monkeypatch):
+    """What lessons 10 to 15 begin with."""
+
     def refuse(_cluster):
         raise EmulationUnavailable("this host does not allow emulated machines: no", "Change that.")
 
@@ -216,28 +164,3 @@ def test_a_host_that_forbids_emulation_gets_one_message(monkeypatch):
             "This lesson cannot run here: this host does not allow emulated machines: no",
             "Change that.",
         ]
-
-
-def test_a_process_that_ends_too_early_is_told_with_its_log(tmp_path):
-    cluster = SimpleNamespace(popen=lambda _machine, argv, **more: subprocess.Popen(argv, **more))
-    partition = SimpleNamespace(config=tmp_path / "x.json", graph_name="x")
-    machines = [SimpleNamespace(name="m", address="10.0.0.1", port=30050)]
-    job = anatomy.HandMade(cluster, anatomy.make_plan(machines, partition, tmp_path))  # type: ignore[arg-type]
-    job.start(0, "server-0", [sys.executable, "-c", "raise SystemExit('no such part')"], dict(os.environ))
-    with pytest.raises(RuntimeError, match=r"waited for the end; .*server-0.* ended\nno such part"):
-        job.wait_until(lambda: False, "the end")
-
-
-def test_pictures(facts, tmp_path: Path):
-    figure = plots.cluster_figure(facts, anatomy.calls(facts))
-    figure.savefig(tmp_path / "cluster.png")
-    texts = {text.get_text() for text in figure.axes[0].texts}
-    assert {"a   10.0.0.1", "b   10.0.0.2", "server 0\nport 30050", "trainer 0"} <= texts
-    assert "/dev/shm: 1 names of DGL\nmapped by server 0, trainer 0" in texts
-
-
-def test_the_environment_that_is_shown_is_that_of_the_job():
-    """Whatever the shell of the reader, or of the tests, has set for itself."""
-    given = {"TUTORIAL_NO_SKIP": "1", "TUTORIAL_LOG_DIR": "/w/logs", "HOME": "/root", "DGL_CONF_PATH": "/w/p.json"}
-    shown = anatomy.shown_env({**given, "TUTORIAL_MACHINE": "machine-0"}, Path("/w"))
-    assert shown == {"DGL_CONF_PATH": "WORK/p.json", "TUTORIAL_MACHINE": "machine-0"}

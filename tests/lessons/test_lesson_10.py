@@ -1,130 +1,283 @@
-"""The checkers of lesson 10 know right from wrong; its helpers compare sources, wait and collect; its pictures draw."""
+"""Lesson 10: train.py gives the same answer wherever it runs; its cache, its checkers, its pictures."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
+import dgl
 import pytest
 import torch
-from solution_support import assert_not_yet, lesson_code, solutions, verdict
+import torch.nn.functional as F
+from commands import launch
+from program_support import scripts_in
+from solution_support import NOTEBOOKS, assert_not_yet, solutions, verdict
 
 from support.exercises import lesson_10
-from support.lessons import multi_machine, multi_machine_single
-from support.lessons import multi_machine_jobs as jobs
 from support.plots import multi_machine as plots
-from tutorial_lib.batches.nodes import sampling_threads
-from tutorial_lib.processes import fix_openmp, fork
-from tutorial_lib.trainer.events import PHASES
+
+EXACT = "--fanouts=-1,-1 --dropout 0 --batch_size 100000 --hidden 16 --num_epochs 3"  # one step an epoch, no chance
+SAMPLED = "--fanouts 5,10 --dropout 0.5 --batch_size 50 --hidden 16"
+
+
+def options_of(part: Any, more: str, ip_config: str = "ip_config.txt") -> list[str]:
+    names = ["--graph_name", part.graph_name, "--part_config", str(part.config), "--ip_config", ip_config]
+    return [*names, *more.split()]
+
+
+def alone(scripts: Path, part: Any, more: str) -> dict[str, Any]:
+    """What train.py writes when it is started by hand."""
+    command = [sys.executable, str(scripts / "train.py"), *options_of(part, more, "none"), "--out", "alone.json"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "DGL_DIST_MODE")}
+    done = subprocess.run(command, cwd=scripts, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((scripts / "alone.json").read_text())
+    assert len(re.findall(r"^epoch \d+  loss \d.\d{4}  validation accuracy \d.\d{4}  \d.\d\d s$", done.stdout, re.M))
+    return found
+
+
+def launched(scripts: Path, part: Any, more: str, *machines: str, name: str = "job.json") -> dict[str, Any]:
+    """What train.py writes under our launch."""
+    command = shlex.join(["python3", "train.py", *options_of(part, more), "--out", name])
+    base = ["--part_config", str(part.config), "--ip_config", "ip_config.txt", "--num_omp_threads", "1"]
+    done = launch(*machines, *base, "--out", f"logs-{name}", command, cwd=scripts)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "validation accuracy" in done.stdout + done.stderr
+    return json.loads((scripts / name).read_text())
+
+
+def losses(found: dict[str, Any]) -> list[float]:
+    return [epoch["loss"] for epoch in found["epochs"]]
+
+
+def by_hand(scripts: Path, graph: Any) -> list[float]:
+    """The losses of EXACT, on the plain graph, by a loop that knows nothing of machines."""
+    sys.path.insert(0, str(scripts))
+    from sage import GraphSAGE
+
+    ids = graph.ndata["train_mask"].nonzero().flatten()
+    labels = graph.ndata["label"]
+    known = graph.ndata["train_mask"].bool() | graph.ndata["val_mask"].bool()
+    torch.manual_seed(0)
+    model = GraphSAGE(graph.ndata["feat"].shape[1], 16, int(labels[known].max()) + 1, dropout=0)
+    optimizer, found = torch.optim.Adam(model.parameters(), lr=0.01), []
+    whole = [dgl.to_block(graph, graph.nodes())] * 2
+    for _epoch in range(3):
+        loss = F.cross_entropy(model(whole, graph.ndata["feat"])[ids], labels[ids].long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    return scripts_in(tmp_path)
+
+
+def test_the_program_is_short_and_imports_torch_and_dgl_only() -> None:
+    source = (NOTEBOOKS / "scripts" / "train.py").read_text()
+    assert len(source.splitlines()) < 150
+    imported = set(re.findall(r"^(?:import|from) (\w+)", source, re.M))
+    assert imported - set(sys.stdlib_module_names) == {"torch", "dgl", "sage", "leave", "seeds"}
+
+
+@pytest.mark.whole_run
+def test_alone_it_is_a_plain_loop(scripts, partition_of, small_dataset) -> None:
+    expected = by_hand(scripts, small_dataset.graph)
+    torch.testing.assert_close(losses(alone(scripts, partition_of(1), EXACT)), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.cluster
+def test_one_machine_draws_what_one_process_draws(scripts, nothing_left, partition_of) -> None:
+    """Chance and dropout included, step by step; and a checkpoint continues as if nothing had happened."""
+    four = f"{SAMPLED} --num_epochs 4"
+    expected = losses(alone(scripts, partition_of(1), four))
+    found = losses(launched(scripts, partition_of(1), four, "--machines", "1"))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    kept = f"{SAMPLED} --checkpoint kept.pt --num_epochs"
+    alone(scripts, partition_of(1), f"{kept} 2")
+    assert losses(alone(scripts, partition_of(1), f"{kept} 4")) == expected
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("trainers", ["1", pytest.param("2", marks=pytest.mark.faults)])
+def test_two_machines_compute_what_one_process_computes(
+    trainers, scripts, emulation, nothing_left, partition_of, small_dataset
+) -> None:
+    machines = ["--emulate", "2", "--num_trainers", trainers, "--num_servers", trainers]
+    expected = by_hand(scripts, small_dataset.graph)
+    torch.testing.assert_close(
+        losses(launched(scripts, partition_of(2), EXACT, *machines)), expected, atol=1e-4, rtol=0
+    )
+
+
+@pytest.mark.cluster
+def test_two_machines_continue_as_if_nothing_had_happened(scripts, emulation, nothing_left, partition_of) -> None:
+    part, machines = partition_of(2), ("--emulate", "2")
+    whole = losses(launched(scripts, part, f"{SAMPLED} --num_epochs 3", *machines))
+    kept = f"{SAMPLED} --checkpoint kept.pt --num_epochs"
+    first = losses(launched(scripts, part, f"{kept} 1", *machines, name="first.json"))
+    assert first == whole[:1]
+    assert losses(launched(scripts, part, f"{kept} 3", *machines, name="second.json")) == whole
+
+
+@pytest.mark.cluster
+def test_over_ssh_with_the_command_line_of_dgl_s_tool(ssh_lab, scripts, partition_of, small_dataset) -> None:
+    """All options of that tool, on machines with ssh servers; the workspace is shared, as it expects."""
+    part = partition_of(2)
+    shutil.copytree(part.folder, scripts / "parts")
+    shutil.copy(ssh_lab.ip_config, scripts)
+    config = f"parts/{part.config.name}"
+    names = ["--graph_name", part.graph_name, "--part_config", config, "--ip_config", "ip_config.txt"]
+    command = shlex.join(["python3", "train.py", *names, *EXACT.split(), "--out", "ssh.json"])
+    tool = ["--workspace", str(scripts), "--part_config", config, "--ip_config", "ip_config.txt"]
+    tool += ["--num_trainers", "1", "--num_samplers", "0", "--num_servers", "1", "--num_server_threads", "1"]
+    tool += ["--num_omp_threads", "1", "--graph_format", "csc", "--extra_envs", "A=1", "--ssh_port", "2222"]
+    done = ssh_lab.tutorial("launch", *tool, "--out", str(scripts / "logs"), command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = losses(json.loads((scripts / "ssh.json").read_text()))
+    torch.testing.assert_close(found, by_hand(scripts, small_dataset.graph), atol=1e-4, rtol=0)
+    ssh_lab.assert_nothing_left()
+
+
+class Tensor:
+    """A ``DistTensor`` of 10 nodes, of which this machine owns the first four; counts the rows that are asked."""
+
+    shape = (10, 3)
+
+    def __init__(self) -> None:
+        self.rows, self.asked = torch.rand(self.shape), []
+        self.dtype = self.rows.dtype
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
+        self.asked += ids.tolist()
+        return self.rows[ids]
+
+
+BOOK = SimpleNamespace(partid=0, nid2partid=lambda ids: (ids >= 4).long())
+
+
+def test_a_row_that_has_come_does_not_come_again(scripts) -> None:
+    sys.path.insert(0, str(scripts))
+    from row_cache import RowCache
+
+    tensor = Tensor()
+    cache = RowCache(tensor, BOOK, 3)
+    for ids in ([0, 9, 5, 1], [5, 7, 9, 2], [8, 7, 6, 3], []):
+        ids = torch.tensor(ids, dtype=torch.int64)
+        assert torch.equal(cache[ids], tensor.rows[ids])
+    assert sorted(tensor.asked) == [0, 1, 2, 3, 5, 6, 7, 8, 9]  # 7 was the third row; there is no room for 8 and 6
+    assert (cache.kept, cache.found, cache.asked) == (3, 3, 8)
+
 
 ANSWERS = solutions("10")
 plan_epoch = ANSWERS.plan_epoch
-global_accuracy = ANSWERS.global_accuracy
-remote_bytes = ANSWERS.remote_bytes
-
-
-RIGHT = {
-    lesson_10.check_plan_epoch: plan_epoch,
-    lesson_10.check_global_accuracy: global_accuracy,
-    lesson_10.check_remote_bytes: remote_bytes,
-}
 WRONG = [
-    (lesson_10.check_plan_epoch, lambda *_: None, "got       'NoneType'\n  expected  'tuple of 3'"),
+    (lambda *_: None, "got       'NoneType'\n  expected  'tuple of 3'"),
     (
-        lesson_10.check_plan_epoch,
         lambda n, r, b, a: ([-(-n // (r * b))] * r, r * b, a[1] * r * b / a[0]),
         r"got       \[6, 6, 6, 6\]\n  expected  \[6, 6, 6, 5\]",
     ),
-    (lesson_10.check_plan_epoch, lambda n, r, b, a: (*plan_epoch(n, r, b, a)[:2], a[1]), r"expected  0.02\n  hint"),
-    (lesson_10.check_plan_epoch, lambda n, r, b, a: (plan_epoch(n, r, b, a)[0], b, 0.01), r"got       49\n"),
-    (lesson_10.check_global_accuracy, lambda *_: None, r"got       None\n  expected  0.625"),
-    (lesson_10.check_global_accuracy, lambda a, _c: sum(a) / len(a), r"got       0.75\n  expected  0.625"),
-    (
-        lesson_10.check_global_accuracy,
-        lambda a, c: sum(x * y for x, y in zip(a, c, strict=True)) / sum(c),
-        r"got       nan\n  expected  0.5",
-    ),
-    (lesson_10.check_remote_bytes, lambda *_: None, "got       None\n  expected  2000"),
-    (lesson_10.check_remote_bytes, lambda b, f, e, w: remote_bytes(b, f, e, w) // 4, "has four bytes"),
-    (
-        lesson_10.check_remote_bytes,
-        lambda b, f, e, w: remote_bytes([torch.cat(b).unique()], f, e, w),
-        "pulled twice",
-    ),
-    (lesson_10.check_remote_bytes, lambda b, f, e, w: remote_bytes(b, f, e + 1, w), "first node of the next part"),
+    (lambda n, r, b, a: (*plan_epoch(n, r, b, a)[:2], a[1]), r"expected  0.02\n  hint"),
+    (lambda n, r, b, a: (plan_epoch(n, r, b, a)[0], b, 0.01), r"got       49\n"),
+    (lambda n, r, b, a: ([n // r // b] * r, *plan_epoch(n, r, b, a)[1:]), r"got       \[5, 5, 5, 5\]"),
 ]
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT.items(), ids=lambda f: f.__name__)
-def test_right_answer(check: Callable[[Any], None], answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, answer))
+def test_right_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verdict(capsys, lesson_10.check_plan_epoch, plan_epoch) == "Exercise 1: correct\n"
+    tensors = lambda *case: tuple(torch.tensor(each) for each in plan_epoch(*case))  # noqa: E731
+    assert verdict(capsys, lesson_10.check_plan_epoch, tensors) == "Exercise 1: correct\n"
 
 
-@pytest.mark.parametrize(("check", "answer", "complaint"), WRONG)
-def test_wrong_answer(
-    check: Callable[[Any], None], answer: Any, complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert_not_yet(verdict(capsys, check, answer), complaint)
+@pytest.mark.parametrize(("answer", "complaint"), WRONG)
+def test_wrong_plan(answer: Callable[..., Any], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_not_yet(verdict(capsys, lesson_10.check_plan_epoch, answer), complaint)
 
 
-def test_a_reader_s_tensor_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
-    said = verdict(capsys, lesson_10.check_remote_bytes, lambda *args: torch.tensor(remote_bytes(*args)))
-    assert said == "Exercise 3: correct\n"
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A part config: 400 nodes in two parts."""
+    torch.manual_seed(0)
+    graph = dgl.to_bidirected(dgl.rand_graph(400, 1200))
+    folder = tmp_path_factory.mktemp("parts")
+    dgl.distributed.partition_graph(graph, "small", 2, str(folder), part_method="random")
+    return folder / "small.json"
 
 
-def test_diff_names_what_changes() -> None:
-    diff = jobs.SourceDiff(multi_machine_single.train, multi_machine.train)
-    new = [line for line in diff.lines if line.startswith("+ ")]
-    for word in ("initialize(", "init_process_group(", "DistGraph(", "node_split(", "DistNodeDataLoader(", "Join("):
-        assert any(word in line for line in new), word
-    assert diff.count("+") == len(new)
-    assert diff.count("+") + diff.count("-") + diff.count(" ") == len(diff.lines)
-    assert "&quot;" in diff._repr_html_()  # escaped
-    assert not any(line != line.rstrip() for line in repr(diff).splitlines())
+def caches(folder: Path, parts: Path, choose: Callable[..., torch.Tensor], mine: Any = (70, 100)) -> str:
+    """The path of a program whose ranks have kept what ``choose(degrees, remote, capacity)`` says."""
+    program = folder / "exercise_10_2.py"
+    program.write_text("")
+    (folder / "out").mkdir()
+    stored = [dgl.distributed.load_partition(str(parts), rank)[0] for rank in range(2)]
+    inner = [each.ndata["inner_node"].bool() for each in stored]
+    degrees = torch.cat([each.in_degrees()[own] for each, own in zip(stored, inner, strict=True)])
+    owner = torch.cat([torch.full((int(own.sum()),), rank) for rank, own in enumerate(inner)])
+    for rank in range(2):
+        remote = (owner != rank).nonzero().flatten()
+        kept = choose(degrees, remote, len(remote) // 4).tolist()
+        found = {"capacity": len(remote) // 4, "kept": kept, "first come": [30, 100], "mine": list(mine)}
+        (folder / "out" / f"exercise_10_2-{rank}.json").write_text(json.dumps(found))
+    return str(program)
 
 
-def test_logits_come_back_in_the_original_order(tmp_path: Path) -> None:
-    logits = np.arange(12, dtype=np.float32).reshape(6, 2)
-    node_map = np.array([4, 2, 0, 5, 1, 3])  # original id of each new node
-    for rank, nodes in enumerate((np.array([2, 0, 1]), np.array([5, 3, 4]))):
-        np.savez(tmp_path / f"logits-{rank}.npz", nodes=nodes, logits=logits[node_map[nodes]])
-    part = SimpleNamespace(node_map=node_map)
-    assert np.array_equal(jobs.collect_logits(part, tmp_path).numpy(), logits)
+def hottest(degrees: torch.Tensor, remote: torch.Tensor, capacity: int) -> torch.Tensor:
+    return remote[degrees[remote].argsort(descending=True)[:capacity]]
 
 
-def test_both_ways_of_join_agree() -> None:
-    train_uneven = lesson_code("10", "train_uneven").train_uneven
-    long, short = fork(fix_openmp(train_uneven), 2, ([3, 1],), backend="gloo", threads=1, timeout=60)
-    assert long["Join([model])"] == long["model.join()"] == [-0.5, -1.5, -3.0]
-    assert short["model.join()"] == [-0.5]
+def test_the_hottest_rows(tmp_path, parts, capsys) -> None:
+    lesson_10.check_hot_rows(caches(tmp_path, parts, hottest), parts)
+    assert capsys.readouterr().out == "Exercise 2: correct\n"
 
 
-def test_run_in_this_process() -> None:
-    settings = SimpleNamespace(
-        dataset="synthetic-products", scale=0.002, num_classes=47, num_epochs=1, batch_size=200, seed=0
-    )
-    with sampling_threads(1):
-        run, again = (jobs.run_single(settings) for _ in range(2))  # type: ignore[arg-type]
-    assert len(run.losses(0)) == -(-run.of("split")[0]["nodes"] // 200)
-    assert run.losses(0) == again.losses(0)
-    assert torch.equal(run.logits, again.logits)
-    assert run.accuracy("val") == run.of("val")[0]["right"] / run.of("val")[0]["count"]
+COLD = {
+    "nothing is kept": ((lambda _d, r, _c: r[:0],), "rows kept\n  got       0"),
+    "all remote rows": ((lambda _d, r, _c: r,), "rows kept"),
+    "the first remote rows": ((lambda _d, r, c: r[:c],), "neighbours of all kept nodes"),
+    "fewest neighbours": ((lambda d, r, c: r[d[r].argsort()[:c]],), "neighbours of all kept nodes"),
+    "of all nodes": ((lambda d, _r, c: d.argsort(descending=True)[:c],), "nodes of its own part"),
+    "positions for ids": ((lambda d, r, c: d[r].argsort(descending=True)[:c],), "own part|neighbours of all kept"),
+    "filled after the batches": ((hottest, (20, 100)), "more of them were here"),
+    "does not count": ((hottest, (0, 0)), "asked for as many rows"),
+}
+
+
+@pytest.mark.parametrize(("how", "said"), COLD.values(), ids=COLD.keys())
+def test_colder_rows(how, said, tmp_path, parts, capsys) -> None:
+    lesson_10.check_hot_rows(caches(tmp_path, parts, *how), parts)
+    assert_not_yet(capsys.readouterr().out, said)
+
+
+def test_a_program_that_did_not_run(tmp_path, parts, capsys) -> None:
+    lesson_10.check_hot_rows(str(tmp_path / "exercise_10_2.py"), parts)
+    assert "exercise_10_2.py is there\n  got       False" in capsys.readouterr().out
+    program = caches(tmp_path, parts, hottest)
+    (tmp_path / "out" / "exercise_10_2-1.json").unlink()
+    lesson_10.check_hot_rows(program, parts)
+    assert "start it on both machines" in capsys.readouterr().out
 
 
 def test_pictures() -> None:
-    phases = [
-        {"rank": rank, "epochs": 1, "seconds": dict.fromkeys(PHASES, 0.1), "bytes_remote": 1e6 * rank}
-        for rank in range(2)
-    ]
-    figures = [
-        plots.loss_curves({"a": [3.0, 2.0], "b": [3.0]}, 1),
-        plots.wires({"fast": phases, "slow": phases}),
-    ]
-    assert [list(line.get_ydata()) for line in figures[0].axes[0].lines[:2]] == [[3.0, 2.0], [3.0]]
-    seconds, megabytes = ([text.get_text().strip() for text in ax.texts] for ax in figures[1].axes)
-    assert seconds == [f"{0.1 * len(PHASES):.2f}"] * 2
-    assert megabytes == ["1.0", "1.0"]
+    found = {(1, "same"): [0.7, 0.72], (2, "same"): [0.6, 0.62], (2, "scaled"): [0.7, 0.7]}
+    (ax,) = plots.accuracies(found).axes
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["1 machine", "2 machines"]
+    assert {text.get_text() for text in ax.get_legend().get_texts()} == {"same", "scaled"}
+    epochs = [{"seconds": seconds, "waited": 0.1, "bytes": 2e6} for seconds in (0.3, 0.2, 0.4)]
+    left, right = plots.wires({"fast": epochs, "slow": epochs}).axes
+    assert [bar.get_width() for bar in left.patches[:2]] == pytest.approx([0.1, 0.2])
+    assert [text.get_text().strip() for text in right.texts] == ["2.0", "2.0"]

@@ -1,45 +1,106 @@
-"""The checkers of lesson 12 know right from wrong; its helpers read commands and pages; its pictures can be drawn."""
+"""The checkers of lesson 12 know right from wrong; the program of its exercise runs on two machines; its pictures."""
 
 from __future__ import annotations
 
 import re
-import time
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from solution_support import lesson_code, solutions, verdict
+from commands import tutorial
+from program_support import scripts_in, written
+from solution_support import assert_not_yet, solutions, verdict
 
 from support.exercises import lesson_12
-from support.lessons import whole_run
 from support.plots import whole_run as plots
-from tutorial_lib.errors import InputError
+from tutorial_lib.data import load_dataset
+from tutorial_lib.partition import partition_dataset
 
-ANSWERS = solutions("12")
-IN_CELLS = lesson_code("12", "REAL", "GENERATED", "choose", "command_line", "has_event", "milestones", "read_page")
-choose = IN_CELLS.choose
-to_original = ANSWERS.to_original
-plan_machines = ANSWERS.plan_machines
-real_cluster = ANSWERS.real_cluster
+plan_machines = solutions("12").plan_machines
 
 
-RIGHT = (
-    (lesson_12.check_to_original, to_original),
-    (lesson_12.check_plan_machines, plan_machines),
-    (lesson_12.check_real_cluster, real_cluster),
-)
-
-
-@pytest.mark.parametrize(("check", "answer"), RIGHT, ids=lambda f: f.__name__)
-def test_right_answer(check: Callable[[Any], None], answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, answer))
+@pytest.mark.cluster
+@pytest.mark.whole_run
+def test_right_program(emulation, nothing_left, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the lesson runs it, on two machines; and then the checker with a file that came home in two halves."""
+    scripts = scripts_in(tmp_path)
+    partition_dataset(load_dataset("synthetic-products", scale=lesson_12.SCALE), 2, scripts / "parts")
+    (scripts / "exercise_12_1.py").write_text(written("12", "exercise_12_1.py"))
+    files = ["--part_config", "parts/synthetic-products.json", "--ip_config", "ip_config.txt"]
+    words = ["exercise_12_1.py", "--graph_name", "synthetic-products", *files, "--num_epochs", "2"]
+    place = ["--emulate", "2", "--workspace", str(scripts), "--out", str(tmp_path / "logs")]
+    said = tutorial("launch", *place, *files, " ".join(["python3", *words])).stdout
+    right, count = map(int, re.search(r"counted on the machines: (\d+) of (\d+) test nodes", said).groups())
+    assert 0.3 * count < right < count
+    shutil.move(scripts / "predictions.npz", scripts / "out" / "exercise_12_1.npz")
+    capsys.readouterr()
+    program = str(scripts / "exercise_12_1.py")
+    assert verdict(capsys, lesson_12.check_to_original, program) == "Exercise 1: correct\n"
+    (scripts / "out" / "exercise_12_1.npz").write_bytes(b"")
+    assert_not_yet(verdict(capsys, lesson_12.check_to_original, program), "has come home whole")
 
 
 def _in_place(rows: torch.Tensor, node_map: torch.Tensor) -> torch.Tensor:
-    rows[:] = to_original(rows, node_map)
+    for i, node in enumerate(node_map.tolist()):
+        rows[node] = rows[i]
     return rows
+
+
+RIGHT_ORDERS = {
+    "written": lambda rows, node_map: torch.empty_like(rows).scatter(0, node_map, rows),
+    "read": lambda rows, node_map: rows[node_map.argsort()],
+    "numpy": lambda rows, node_map: rows.numpy()[np.argsort(node_map.numpy())],
+}
+WRONG_ORDERS = {
+    "stub": (lambda rows, _map: rows, r"node_map\[i\] of the data set: write it there"),
+    "the other way": (lambda rows, node_map: rows[node_map], "test nodes that are right"),
+    "in place": (_in_place, "into a new tensor"),
+    "sorted": (lambda rows, _map: rows.sort().values, "test nodes that are right"),
+    "shifted": (lambda rows, node_map: rows[node_map.argsort()].roll(1), "test nodes that are right"),
+    "floats": (lambda rows, node_map: rows[node_map.argsort()].float(), "got +'torch.float32'"),
+    "a column": (lambda rows, node_map: rows[node_map.argsort()][:, None], r"got +\(24490, 1\)"),
+    "nobody": (lambda rows, _map: rows[:0], r"got +\(0,\)"),
+}
+
+
+@pytest.fixture
+def judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Callable[..., Any]], str]:
+    """What the checker says of a function: its program's file, with machines that are right in three of four nodes."""
+
+    def judge(function: Callable[..., Any]) -> str:
+        graph = load_dataset("synthetic-products", scale=lesson_12.SCALE).graph
+        generator = torch.Generator().manual_seed(0)
+        node_map = torch.randperm(graph.num_nodes(), generator=generator)
+        label, test = graph.ndata["label"], graph.ndata["test_mask"].bool()
+        predicted = torch.where(torch.rand(len(label), generator=generator) < 0.75, label, label + 1)
+        right = int((predicted == label)[test].sum())
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "program.py").write_text("")
+        rows = function(predicted[node_map], node_map)
+        np.savez(tmp_path / "out" / "exercise_12_1.npz", predictions=np.asarray(rows), right=right)
+        return verdict(capsys, lesson_12.check_to_original, str(tmp_path / "program.py"))
+
+    return judge
+
+
+@pytest.mark.parametrize("function", RIGHT_ORDERS.values(), ids=RIGHT_ORDERS.keys())
+def test_right_order(function, judged) -> None:
+    assert judged(function) == "Exercise 1: correct\n"
+
+
+@pytest.mark.parametrize(("function", "says"), WRONG_ORDERS.values(), ids=WRONG_ORDERS.keys())
+def test_wrong_order(function, says: str, judged) -> None:
+    assert_not_yet(judged(function), says)
+
+
+def test_a_program_that_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "program.py").write_text("")
+    assert_not_yet(verdict(capsys, lesson_12.check_to_original, str(tmp_path / "program.py")), "run the program")
 
 
 def _rounded_down(nodes, edges, train, widths, machines, batch, remote) -> tuple[int, int]:
@@ -51,129 +112,43 @@ def _one_rank(**counts: Any) -> tuple[int, int]:
     return memory, wire // counts["machines"]
 
 
-def _words(change: Callable[[list[str]], list[str]]) -> Callable[..., tuple[str, list[str]]]:
-    def answer(**cluster: Any) -> tuple[str, list[str]]:
-        text, words = real_cluster(**cluster)
-        return text, change(words)
-
-    return answer
+def _all_widths(**counts: Any) -> tuple[int, int]:
+    memory, wire = plan_machines(**counts)
+    return memory, wire // counts["widths"][0] * sum(counts["widths"])
 
 
-def _other_text(text: str) -> Callable[..., tuple[str, list[str]]]:
-    return lambda **cluster: (text, real_cluster(**cluster)[1])
+WRONG_PLANS = {
+    "stub": (lambda **_: None, "got +'NoneType'"),
+    "a number": (lambda **_: 7, "got +'int'"),
+    "rounded down": (_rounded_down, r"machines 2.*got +344000.*expected +344080.*rounded up"),
+    "one rank": (_one_rank, r"on the wire in an epoch\n +got +4800\n +expected +9600"),
+    "all layers on the wire": (_all_widths, "on the wire in an epoch"),
+    "features alone": (lambda **c: plan_machines(**{**c, "widths": c["widths"][:1]}), "in the memory of a machine"),
+}
 
 
-WRONG = [
-    (lesson_12.check_to_original, lambda rows, node_map: rows[node_map], r"got +tensor \(3,\).*expected +tensor"),
-    (lesson_12.check_to_original, lambda rows, _map: rows, "node_map\\[i\\]: write it there"),
-    (lesson_12.check_to_original, _in_place, "the argument is as before"),
-    (lesson_12.check_to_original, lambda _rows, _map: None, "got +None"),
-    (lesson_12.check_plan_machines, _rounded_down, r"machines 2.*got +344000.*expected +344080.*rounded up"),
-    (lesson_12.check_plan_machines, _one_rank, r"on the wire in an epoch\n +got +4800\n +expected +9600"),
-    (lesson_12.check_plan_machines, lambda **_: 7, "got +'int'"),
-    (lesson_12.check_real_cluster, lambda **_: None, "got +'NoneType'"),
-    (lesson_12.check_real_cluster, _other_text("node-1\n"), "'node-1' is not an IPv4 address"),
-    (lesson_12.check_real_cluster, _other_text("10.1.0.5\n10.1.0.6\n"), r"got +\[\('10.1.0.5', 30050\).*expected"),
-    (lesson_12.check_real_cluster, _words(lambda w: [*w, "--emulate", "3"]), "would be refused\n +choose one of"),
-    (lesson_12.check_real_cluster, _words(lambda w: [*w, "--sheared"]), "would be refused\n +No such option"),
-    (lesson_12.check_real_cluster, _words(lambda w: [x for x in w if x != "--full"]), r"as full\n +got +False"),
-    (
-        lesson_12.check_real_cluster,
-        _words(lambda w: [*w, "--ssh_port", "22"]),
-        r"ssh_port\n +got +22\n.*2222",
-    ),
-    (
-        lesson_12.check_real_cluster,
-        _words(lambda w: ["other.txt" if x == "ip_config.txt" else x for x in w]),
-        "--ip_config\n +got +'other.txt'",
-    ),
-    (lesson_12.check_real_cluster, _words(lambda w: ["train", *w[1:]]), "the command is train, not finale"),
-]
+def test_right_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verdict(capsys, lesson_12.check_plan_machines, plan_machines) == "Exercise 2: correct\n"
 
 
-@pytest.mark.parametrize(("check", "answer", "says"), WRONG)
-def test_wrong_answer(check, answer, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = verdict(capsys, check, answer)
-    assert re.match(r"Exercise \d: not yet\. ", said)
-    assert re.search(says, said, flags=re.DOTALL), said
-
-
-def test_the_data_set_of_the_lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real one when its files are there, unless the environment names another."""
-    monkeypatch.delenv("TUTORIAL_DATASET", raising=False)
-    source, config = choose(tmp_path)
-    assert (source.name, source.scale, source.root) == ("synthetic-products", 0.01, tmp_path)
-    monkeypatch.setitem(
-        choose.__globals__, "is_present", lambda name, root: (name, root) == ("ogbn-products", tmp_path)
-    )
-    real, recipe = choose(tmp_path)
-    assert (real.name, recipe.fanouts, recipe.hidden_size) == ("ogbn-products", (15, 10, 5), 256)
-    monkeypatch.setenv("TUTORIAL_DATASET", "synthetic-products")
-    assert choose(tmp_path) == (source, config)
-
-
-@pytest.mark.parametrize("name", ["synthetic-products", "ogbn-products"])
-def test_the_command_has_the_same_settings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUTORIAL_DATASET", name)
-    source, config = choose(tmp_path)
-    options = whole_run.options_of(IN_CELLS.command_line(source, config))
-    assert options["dataset"] == name
-    assert options["scale"] == (source.scale if name == "synthetic-products" else None)
-    assert options["fanouts"] == ",".join(map(str, config.fanouts))
-    for field in ("epochs", "batch_size", "hidden_size", "learning_rate", "seed"):
-        assert options[field] == getattr(config, field)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ([], "missing, not finale"),
-        (["finale", "--epochs", "many"], "--epochs"),
-        (["finale", "--emulate", "2", "--ip_config", "f"], "choose one of"),
-        (["finale", "--copy_to", "d"], "they need --ip_config"),
-        (["finale", "--help"], "show its help"),
-    ],
-)
-def test_commands_that_would_be_refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(InputError, match=says):
-        whole_run.options_of(words)
-
-
-def test_milestones_are_the_same_in_each_run() -> None:
-    output = (
-        "    0.1 s  step 1 of 6: a\n   12.5 s  rank 0 joined\n  100.0 s  continuing after epoch 3 from the checkpoint\n"
-    )
-    assert IN_CELLS.milestones(output) == "step 1 of 6: a\ncontinuing after epoch K from the checkpoint"
-
-
-def test_commands_are_run_and_stopped(tmp_path: Path, nothing_left, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a notebook
-    page = whole_run.run_command(["data", "--help"]).stdout
-    assert "data set" in page
-    assert "\033" not in page
-    with pytest.raises(RuntimeError, match="ended too early"):
-        whole_run.run_command(["data", "no-such-data"], stop_at=lambda: False)
-    begin = time.monotonic()
-    stopped = whole_run.run_command(["finale", "--out", str(tmp_path / "f")], stop_at=lambda: True)
-    assert stopped.returncode in (130, -2)  # -2: still in the interpreter's own start
-    assert time.monotonic() - begin < 20
-
-
-def test_events_of_a_run(tmp_path: Path) -> None:
-    assert not IN_CELLS.has_event(tmp_path, "epoch")
-    (tmp_path / "events.jsonl").write_text('{"time": 1.0, "kind": "epoch"}\n{"time": 2')
-    assert IN_CELLS.has_event(tmp_path, "epoch")
-    assert not IN_CELLS.has_event(tmp_path, "checkpoint")
-
-
-def test_the_page_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text('<p class="data">\nData: <strong>a &amp; b</strong>,\nnot real.</p><img alt="Loss" src="x">')
-    assert IN_CELLS.read_page(path) == ("Data: a & b, not real.", ["Loss"])
+@pytest.mark.parametrize(("answer", "says"), WRONG_PLANS.values(), ids=WRONG_PLANS.keys())
+def test_wrong_plan(answer, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_not_yet(verdict(capsys, lesson_12.check_plan_machines, answer), f"(?s){says}")
 
 
 def test_pictures_say_what_they_show() -> None:
     steps = plots.steps_figure()
     words = " ".join(text.get_text() for text in steps.axes[0].texts)
-    for word in ("machines", "partition", "launch", "evaluation", "predictions.npy", "report.html"):
+    for word in ("machines", "partition", "copy and launch", "evaluation", "predictions.npy", "report.html"):
         assert word in words
+    runs = {
+        count: [{"epoch": k, "val_accuracy": 0.1 * k, "seconds": 9.0 if k == 0 else count + k} for k in range(4)]
+        for count in (1, 2)
+    }
+    accuracy, seconds = plots.scaling_figure(runs, 2).axes
+    assert [text.get_text() for text in accuracy.get_legend().get_texts()] == ["1 machine", "2 machines"]
+    assert [line.get_ydata().tolist() for line in accuracy.lines] == [pytest.approx([0, 0.1, 0.2, 0.3])] * 2
+    dots = [list(line.get_ydata()) for line in seconds.lines if line.get_marker() == "o" and len(line.get_xdata())]
+    assert dots == [[2, 3, 4], [3, 4, 5]]  # without the first epochs
+    (middles,) = [list(line.get_ydata()) for line in seconds.lines if line.get_marker() == "s"]
+    assert middles == [3, 4]

@@ -13,17 +13,18 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import dgl
 import numpy as np
 import pytest
 import torch
+from programs.rows_script import run_rows_script
 from safetensors.torch import load_file, save_file
 from shared_data import shared_data
-from solution_support import lesson_code
+from solution_support import NOTEBOOKS
 
 from support.lessons.breaking import failure_of
-from support.lessons.learned_rows_script import run_rows_script
 from support.lessons.lifelines import processes_of, wait_for_step
 from tutorial_lib.cluster.coordinator import Limits
 from tutorial_lib.errors import InputError
@@ -43,8 +44,19 @@ from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import train_task
 from tutorial_lib.trainer.state import stores_of
 
-LESSON = lesson_code("14", "propagate_labels", "held_by")
-propagate_labels, held_by = LESSON.propagate_labels, LESSON.held_by
+_IN_CELL: dict[str, Any] = {"torch": torch}
+_CELLS = json.loads(next(NOTEBOOKS.glob("14_*.ipynb")).read_text())["cells"]  # the lesson's cell, as it is
+exec(next(text for cell in _CELLS if "def propagate_labels" in (text := "".join(cell["source"]))), _IN_CELL)
+propagate_labels = _IN_CELL["propagate_labels"]
+
+
+def held_by(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of each machine, rows and bytes as the ``embedding`` events tell."""
+    found = sorted((event for event in events if event["kind"] == "embedding"), key=lambda event: event["rank"])
+    keys = ("rows", "weight", "step", "mem", "power", "shared_memory")
+    return {event["machine"]: {key: event[key] for key in keys} for event in found}
+
+
 LIMITS = Limits(cause=60)  # how long to wait for the cause of a lost connection: on a busy computer more than 5 s
 CONFIG = TrainConfig(
     task="embedding",

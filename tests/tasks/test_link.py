@@ -15,9 +15,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from commands import kill_trainer, start_and_kill, tutorial
+from programs.link_runs import run_links
 from safetensors.torch import load_file
 
-from support.lessons.link_prediction import run_links
 from support.multi_process import hush_dgl
 from tutorial_lib.batches.edges import SIDES, TEST, TRAIN, EdgeLoader, EdgeSplit, TrainingGraph, contains, pair_hash
 from tutorial_lib.data import Dataset, load_dataset

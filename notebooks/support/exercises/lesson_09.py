@@ -1,80 +1,95 @@
-"""Checkers of lesson 9, the anatomy of a cluster."""
+"""Checkers of lesson 9: the environment of each process of a job, and a job that ends by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from support.exercises import Unfinished, exercise, expect, expect_type, plain
 
-from support.exercises import exercise, expect, expect_type
+Process = tuple[int, dict[str, Any]]  # number of its machine, environment
+Wanted = tuple[str, int, dict[str, Any]]  # its role before them
 
-# (addresses and first ports, trainers, samplers, servers), clients of each server, where each server listens
-LAYOUT_CASES = (
-    (([("10.0.0.1", 30050), ("10.0.0.2", 30050)], 1, 0, 1), 2, ["10.0.0.1:30050", "10.0.0.2:30050"]),
-    (
-        ([("10.0.0.1", 30050), ("10.0.0.7", 31000)], 4, 2, 2),
-        24,
-        ["10.0.0.1:30050", "10.0.0.1:30051", "10.0.0.7:31000", "10.0.0.7:31001"],
-    ),
-    (([("192.168.3.4", 20090)], 2, 1, 3), 4, ["192.168.3.4:20090", "192.168.3.4:20091", "192.168.3.4:20092"]),
+# addresses, servers and trainers of each machine, samplers of each trainer
+LAYOUTS = (
+    (["10.0.0.7", "10.0.0.8"], 1, 1, 0),
+    (["10.0.0.7", "10.0.0.8"], 2, 1, 0),
+    (["10.0.0.7", "10.0.0.8"], 1, 2, 1),
+    (["10.1.0.9", "10.1.0.3", "10.1.0.5"], 2, 3, 2),
 )
+HINTS = {
+    "DGL_ROLE": "a server needs it to know that it is one",
+    "DGL_SERVER_ID": "it counts through all servers: machine * servers + k",
+    "DGL_NUM_SERVER": "servers on each machine, not in all",
+    "DGL_NUM_CLIENT": "trainers are per machine, samplers are per trainer, and a sampler is a client too",
+    "DGL_NUM_SAMPLER": "samplers of each trainer",
+    "RANK": "it counts through all trainers: machine * trainers + k",
+    "WORLD_SIZE": "trainers on all machines; samplers are no ranks",
+    "MASTER_ADDR": "one address for all: that of the machine of rank 0",
+}
+
+
+def _expected(addresses: list[str], servers: int, trainers: int, samplers: int) -> list[Wanted]:
+    ranks = len(addresses) * trainers
+    of_servers = {"DGL_ROLE": "server", "DGL_NUM_SERVER": servers, "DGL_NUM_CLIENT": ranks * (1 + samplers)}
+    of_trainers = {"DGL_NUM_SERVER": servers, "DGL_NUM_SAMPLER": samplers, "WORLD_SIZE": ranks}
+    of_trainers["MASTER_ADDR"] = addresses[0]
+    return [
+        *(("server", k // servers, {**of_servers, "DGL_SERVER_ID": k}) for k in range(len(addresses) * servers)),
+        *(("trainer", k // trainers, {**of_trainers, "RANK": k}) for k in range(ranks)),
+    ]
 
 
 @exercise(1)
-def check_layout_numbers(
-    layout_numbers: Callable[[list[tuple[str, int]], int, int, int], tuple[int, list[str]]],
-) -> None:
-    """Exercise 1: DGL_NUM_CLIENT and the address of each server."""
-    for (machines, trainers, samplers, servers), clients, addresses in LAYOUT_CASES:
-        got = layout_numbers(list(machines), trainers, samplers, servers)
-        what = f"machines {machines}, trainers={trainers}, samplers={samplers}, servers={servers}"
-        expect_type(f"{what}: what came back", got, "tuple of 2", "return two things: a number and a list")
-        hint = "trainers are per machine, samplers are per trainer, and a sampler is a client too"
-        expect(f"{what}: DGL_NUM_CLIENT", got[0], clients, hint)
-        hint = "DGL_SERVER_ID counts through all servers of machine 0, then those of machine 1; ports go up by one"
-        expect(f"{what}: server addresses", got[1], addresses, hint)
+def check_processes(processes: Callable[[list[str], int, int, int], list[Process]]) -> None:
+    """Exercise 1: machine and environment of each process that is started by hand."""
+    for addresses, servers, trainers, samplers in LAYOUTS:
+        got = processes(list(addresses), servers, trainers, samplers)
+        what = f"{len(addresses)} machines, servers={servers}, trainers={trainers}, samplers={samplers}"
+        expect_type(f"{what}: what came back", got, "list", "return a list of pairs: (machine, environment)")
+        expected = _expected(addresses, servers, trainers, samplers)
+        hint = "servers and trainers of all machines; samplers are started by their trainers"
+        expect(f"{what}: number of processes", len(got), len(expected), hint)
+        for k, (entry, (role, machine, wanted)) in enumerate(zip(got, expected, strict=True)):
+            where = f"{what}: entry {k}, a {role}"
+            expect_type(f"{where}: what it is", entry, "tuple of 2", "each entry is (machine, environment)")
+            expect(f"{where}: its machine", entry[0], machine, "machine after machine")
+            environment = {str(name): str(plain(value)) for name, value in dict(entry[1]).items()}
+            expect(f"{where}: names", sorted(environment), sorted(wanted), "exactly the names of the exercise")
+            for name, value in wanted.items():
+                expect(f"{where}: {name}", environment[name], str(value), HINTS[name])
 
 
-# first ids of the parts and the end of the last, nodes, this machine, bytes of a row; expected rows by machine, bytes
-ROW_CASES = (
-    ([0, 5, 9], [0, 4, 5, 8, 1], 0, 400, [3, 2], 800),
-    ([0, 5, 9], [0, 4, 5, 8, 1], 1, 400, [3, 2], 1200),
-    ([0, 10, 10, 30, 40], [9, 10, 29, 30, 39, 15], 2, 8, [1, 0, 3, 2], 24),
-    ([0, 6, 12], [], 0, 16, [0, 0], 0),
-)
+NAMES = ("server-0", "server-1", "trainer-0", "trainer-1")
+KILLED = -9
 
 
-@exercise(2)
-def check_rows_and_bytes(rows_and_bytes: Callable[[list[int], Tensor, int, int], tuple[Tensor, int]]) -> None:
-    """Exercise 2: whose rows they are, and how many bytes come over the wire."""
-    for bounds, nodes, here, row_bytes, rows, remote in ROW_CASES:
-        got = rows_and_bytes(list(bounds), torch.tensor(nodes, dtype=torch.int64), here, row_bytes)
-        what = f"bounds {bounds}, nodes {nodes}, machine {here}, {row_bytes} bytes a row"
-        expect_type(f"{what}: what came back", got, "tuple of 2", "return two things: a tensor and a number")
-        hint = "part p owns the ids from bounds[p] up to, not including, bounds[p + 1]"
-        expect(f"{what}: rows of each machine", got[0], torch.tensor(rows), hint)
-        expect(f"{what}: bytes over the wire", got[1], remote, "rows of this machine come from shared memory")
+def check_job_ends(folder: str | Path) -> None:
+    """Exercise 2: what a job of the reader's program has left, whose rank 1 was killed.
+
+    Args:
+        folder: with ``exits.json``, as the lesson's ``wait_for_end`` writes it, and the logs.
+    """
+    exercise(2)(lambda _: _check_job(Path(folder)))(None)
 
 
-# receiver -> sender -> bytes; bytes per second of each cable, in each direction; seconds, busiest machine
-TRAFFIC_CASES: tuple[tuple[dict[str, dict[str, int]], int, float, str], ...] = (
-    ({"a": {"b": 800}, "b": {"a": 200}}, 100, 8.0, "a"),  # both cables carry 800; a is named first
-    ({"a": {"b": 100, "c": 100}, "b": {"a": 300, "c": 0}, "c": {"a": 500, "b": 100}}, 100, 8.0, "a"),
-    ({"a": {"b": 400, "c": 500}, "b": {"a": 100, "c": 300}, "c": {"a": 100, "b": 100}}, 50, 18.0, "a"),
-    ({"a": {"b": 10, "c": 60}, "b": {"a": 20, "c": 90}, "c": {"a": 30, "b": 10}}, 10, 15.0, "c"),
-)
-
-
-@exercise(3)
-def check_busiest_cable(busiest_cable: Callable[[Mapping[str, Mapping[str, int]], int], tuple[str, float]]) -> None:
-    """Exercise 3: read a traffic matrix."""
-    for traffic, rate, seconds, machine in TRAFFIC_CASES:
-        copy: dict[str, Any] = {receiver: dict(row) for receiver, row in traffic.items()}
-        got = busiest_cable(copy, rate)
-        what = f"received {traffic}, {rate} bytes per second"
-        expect_type(f"{what}: what came back", got, "tuple of 2", "return two things: a name and seconds")
-        hint = "a row of the dictionary is what a machine receives; what it sends is one entry of each other row"
-        expect(f"{what}: the busiest machine", got[0], machine, hint)
-        expect(f"{what}: seconds", got[1], seconds, "both directions go at the same time: take the larger one")
+def _check_job(folder: Path) -> None:
+    file = folder / "exits.json"
+    if not file.exists():
+        raise Unfinished(f"{file} is not there\n  hint: write the program, and start it with the lines above")
+    exits: dict[str, int | None] = json.loads(file.read_text())["exits"]
+    expect("processes of the job", sorted(exits), list(NAMES), "one server and one trainer on each machine")
+    log = (folder / "trainer-0.log").read_text()
+    hint = "leave the training as it is: six epochs, then the fault"
+    expect("rank 0 trained its six epochs", "rank 0: epoch 5" in log, True, hint)
+    expect("exit code of trainer-1", exits["trainer-1"], KILLED, "start the job with KILL_RANK=1")
+    waiting = [name for name in NAMES if exits[name] is None]
+    hint = "a trainer that raises must not run DGL's exit handler, and every server must be told to end"
+    expect("processes that still ran when the time was up", waiting, [], hint)
+    expect("trainer-0 left with an error", exits["trainer-0"] not in (0, None), True, "a job that failed must say so")
+    hint = "nobody should kill the servers from outside: a request makes them end"
+    killed = [name for name in ("server-0", "server-1") if (exits[name] or 0) < 0]
+    expect("servers that were killed", killed, [], hint)
+    expect("the traceback is in the log of trainer-0", "Traceback" in log, True, "traceback.print_exc()")

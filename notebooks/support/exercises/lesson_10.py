@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from support.exercises import exercise, expect, expect_type, plain, rounded
+from support.exercises.programs import results
 
 # training nodes, ranks, batch size of a rank, (batch size, learning rate) of one process -> steps, effective, rate
 PLAN_CASES = (
@@ -35,51 +37,45 @@ def check_plan_epoch(plan_epoch: Callable[[int, int, int, tuple[int, float]], An
         expect(f"{what}: learning rate", rounded(got[2], 9), rate, "alone's, times effective batch / alone's batch")
 
 
-ACCURACY_CASES = (
-    (([0.5, 1.0], [30, 10]), 0.625),
-    (([0.8, 0.6], [50, 50]), 0.7),
-    (([0.9, math.nan, 0.4], [10, 0, 40]), 0.5),
-    (([0.75], [8]), 0.75),
-    (([math.nan, 1.0, 0.0, 0.5], [0, 1, 3, 4]), 0.375),
-)
+def check_hot_rows(program: str, part_config: str | Path) -> None:
+    """Exercise 2: which rows the reader's cache had kept on each machine, against the files of the parts.
+
+    Args:
+        program: its path; it has written ``out/PROGRAM-0.json`` and ``out/PROGRAM-1.json`` by ``measure``.
+        part_config: of the parts that the job ran on.
+    """
+    exercise(2)(lambda _: _check_caches(program, Path(part_config)))(None)
 
 
-@exercise(2)
-def check_global_accuracy(global_accuracy: Callable[[list[float], list[int]], float]) -> None:
-    """Exercise 2: one accuracy from those of the ranks."""
-    for (accuracies, counts), expected in ACCURACY_CASES:
-        got = global_accuracy(list(accuracies), list(counts))
-        hint = "accuracy times count is the number of right answers; a rank with 0 nodes has none (nan * 0 is nan)"
-        expect(f"accuracies {accuracies} on {counts} nodes", rounded(got, 9), expected, hint)
+def _check_caches(program: str, part_config: Path) -> None:
+    degrees, owner = _degrees(part_config)
+    files = results(program, f"{Path(program).stem}-?.json")
+    expect("files that the ranks have written", len(files), int(owner.max()) + 1, "start it on both machines")
+    for rank, file in enumerate(files):
+        found = json.loads(file.read_text())
+        kept, remote = torch.tensor(found["kept"], dtype=torch.int64), owner != rank
+        expect(f"rank {rank}: rows kept", len(kept), found["capacity"], "self.keep(ids, rows), with capacity ids")
+        hint = "rows of the own part are in shared memory anyway; see book.nid2partid(ids) != book.partid"
+        expect(f"rank {rank}: rows kept of nodes of its own part", int((~remote[kept]).sum()), 0, hint)
+        most = degrees[remote].sort(descending=True).values[: len(kept)].sum()
+        hint = "degrees[remote] goes with remote: the positions that argsort gives are positions in remote"
+        expect(f"rank {rank}: neighbours of all kept nodes, in all", int(degrees[kept].sum()), int(most), hint)
+        (hits, asked), (hits_before, asked_before) = found["mine"], found["first come"]
+        hint = "__getitem__ of RowCache counts; leave it as it is"
+        expect(f"rank {rank}: both caches were asked for as many rows", asked, asked_before, hint)
+        hint = "the rows must be there before the first batch"
+        expect(f"rank {rank}: more of them were here than in the first cache", hits > hits_before, True, hint)
 
 
-@exercise(3)
-def check_remote_bytes(remote_bytes: Callable[[list[Tensor], int, int, int], int]) -> None:
-    """Exercise 3: bytes of features that come from other parts."""
-    generator = torch.Generator().manual_seed(10)
-    cases = [([torch.tensor([3, 9, 10, 14]), torch.tensor([3, 9, 12, 20])], 10, 20, 100)]
-    for first, end, width, batches in ((0, 40, 16, 3), (40, 100, 100, 5), (100, 130, 1, 1)):
-        drawn = [torch.randperm(130, generator=generator)[: 20 + 7 * k] for k in range(batches)]
-        cases.append((drawn, first, end, width))
-    cases.append(([torch.arange(5)], 0, 5, 8))
-    for drawn, first, end, width in cases:
-        sizes = [len(nodes) for nodes in drawn]
-        ids = f", {[nodes.tolist() for nodes in drawn]}" if sum(sizes) < 10 else ""
-        what = f"part {first} to {end - 1}, batches with {sizes} input nodes{ids}, rows of {width}"
-        got = remote_bytes([nodes.clone() for nodes in drawn], first, end, width)
-        expect(what, plain(got), 4 * width * _rows(drawn, first, end), _bytes_hint(got, drawn, first, end, width))
+def _degrees(part_config: Path) -> tuple[Tensor, Tensor]:
+    """Of each node, in the numbering of the parts: the number of edges into it, and the part that owns it."""
+    import dgl
 
-
-def _rows(batches: Sequence[Tensor], first: int, end: int) -> int:
-    return sum(sum(not first <= node < end for node in nodes.tolist()) for nodes in batches)
-
-
-def _bytes_hint(got: Any, batches: Sequence[Tensor], first: int, end: int, width: int) -> str:
-    everything = torch.cat(list(batches))
-    if got == 4 * width * _rows([everything.unique()], first, end):
-        return "a node that two batches need is pulled twice"
-    if got == 4 * width * (len(everything) - _rows(batches, first, end)):
-        return "these are the rows of the own part"
-    if got == width * _rows(batches, first, end):
-        return "a float32 has four bytes"
-    return "end is the first node of the next part; a row has width numbers of four bytes"
+    parts = json.loads(part_config.read_text())["num_parts"]
+    degrees, owner = [], []
+    for part in range(parts):
+        stored, *_ = dgl.distributed.load_partition(str(part_config), part)
+        inner = stored.ndata["inner_node"].bool()
+        degrees.append(stored.in_degrees()[inner][stored.ndata[dgl.NID][inner].argsort()])
+        owner.append(torch.full((int(inner.sum()),), part))
+    return torch.cat(degrees), torch.cat(owner)

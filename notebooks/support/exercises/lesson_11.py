@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from support.exercises import exercise, expect
@@ -75,30 +77,50 @@ def check_waited_for(waited_for: Callable[[dict[int, list[str]]], int]) -> None:
         expect(f"{what}: the rank that the others wait for", got, expected, hint)
 
 
-OWN = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
-HINTS: Mapping[str, str] = {
-    "not an address": "ipaddress.IPv4Address(...) raises a ValueError for what is none",
-    "nobody": "no machine has it",
-    "twice": "the second line of the two is the wrong one",
-    "wrong place": "line k is for the machine that serves part k",
-    "missing": "number the missing lines on from the last one",
-}
-# what is tested, the lines of the file, the machines' addresses, what is wrong by number of the line
-ADDRESS_CASES = (
-    ("all is well", ["10.0.0.1 30050", "10.0.0.2", "10.0.0.3 30050"], OWN, {}),
-    ("a host name", ["10.0.0.1", "node2 30050", "10.0.0.3"], OWN, {2: "not an address"}),
-    ("an address of nobody", ["10.0.0.1", "10.0.0.2", "10.0.0.33"], OWN, {3: "nobody"}),
-    ("two lines swapped", ["10.0.0.2 30050", "10.0.0.1 30050"], OWN[:2], {1: "wrong place", 2: "wrong place"}),
-    ("one machine twice", ["10.0.0.1", "10.0.0.1 30060", "10.0.0.3"], OWN, {2: "twice"}),
-    ("too few lines", ["10.0.0.1"], OWN, {2: "missing", 3: "missing"}),
-    ("several at once", ["10.0.0.256", "10.0.0.3"], OWN, {1: "not an address", 2: "wrong place", 3: "missing"}),
-)
+SETTINGS = ("batch_size", "fanouts", "hidden", "dropout", "lr", "seed")
 
 
-@exercise(3)
-def check_wrong_lines(wrong_lines: Callable[[Sequence[str], Sequence[str]], dict[int, str]]) -> None:
-    """Exercise 3: an address file against the machines that there are."""
-    for what, lines, addresses, expected in ADDRESS_CASES:
-        got = wrong_lines(list(lines), list(addresses))
-        hint = "; ".join(dict.fromkeys(HINTS[word] for word in expected.values()))
-        expect(f"{what}, {lines} for {addresses}: what is wrong", got, expected, hint)
+def check_refuses(checkpoint: str | Path, said: Sequence[str]) -> None:
+    """Exercise 3: the checkpoint of the reader's program, and what it said when it was to continue at another rate.
+
+    Args:
+        checkpoint: of a run of two epochs; the second run asked for three, with ``--lr 0.5``.
+        said: lines of the second run.
+    """
+    exercise(3)(lambda _: _check_refuses(Path(checkpoint), list(said)))(None)
+
+
+def _check_refuses(checkpoint: Path, said: list[str]) -> None:
+    import torch
+
+    hint = "run it, with --checkpoint and --num_epochs 2"
+    expect("the checkpoint is there", checkpoint.exists(), True, hint)
+    saved = torch.load(checkpoint)
+    hint = "the second run must end before it trains or saves; the first must have done two epochs"
+    expect("epochs in the checkpoint", len(saved.get("epochs", [])), 2, hint)
+    hint = "a program that cannot continue needs both; call torch.save with what train.save writes, and more"
+    expect("model and optimiser are in the checkpoint", {"model", "optimizer"} <= set(saved), True, hint)
+    kept = _values(saved)
+    wanted = {"lr": 0.01, "batch_size": 256, "hidden": 16, "dropout": 0.5, "fanouts": "10,10", "seed": 0}
+    for name in SETTINGS:
+        hint = "of the options, as the first run had them: vars(args)"
+        expect(f"the option {name} in the checkpoint", kept.get(name, "not there"), wanted[name], hint)
+    expect("the second run has said something", bool(said), True, "refused = !{mine} --num_epochs 3 --lr 0.5 2>&1")
+    trained = [line for line in said if line.startswith("epoch ")]
+    expect("epochs that the second run has trained", len(trained), 0, "compare in load, before the first epoch")
+    last = [line for line in said if line.strip()][-1]
+    expect("how the second run has ended", last.split(":")[0], "ValueError", f"its last line is {last[:80]!r}")
+    named = [name for name in SETTINGS if re.search(rf"\b{name}\b", last)]
+    hint = "of all options: num_epochs and the others may be as they are; lr alone has changed"
+    expect("options that the error names", named, ["lr"], hint)
+
+
+def _values(saved: dict[str, Any]) -> dict[str, Any]:
+    """The options, wherever in the checkpoint they are."""
+    found = dict(saved)
+    for value in saved.values():
+        if isinstance(value, dict) and "lr" in value:
+            found |= value
+        elif hasattr(value, "lr"):
+            found |= vars(value)
+    return found

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from support.exercises import exercise, expect, expect_type, rounded
+from support.exercises import exercise, expect
+from support.exercises.programs import result
 
 
 def _symmetric(nodes: int, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -45,52 +45,33 @@ def check_with_twins(with_twins: Callable[[Tensor, Tensor, Tensor], Tensor]) -> 
         expect(f"held-out mask of {len(src)} edges{shown}", got, expected, hint)
 
 
-MRR_CASES = (
-    (([2.0, 0.5], [[1.0, 0.0, 3.0], [0.1, 0.2, 0.3]]), 0.75),
-    (([1.0], [[1.0, 0.0]]), 1 / 1.5),
-    (([0.0, 0.0, 5.0, -1.0], [[1.0], [-1.0], [4.0], [0.0]]), 0.75),
-    (([3.0], [[9.0, 8.0, 7.0, 3.0, 3.0, 1.0]]), 0.2),
-)
-
-
 @exercise(2)
-def check_mean_reciprocal_rank(mean_reciprocal_rank: Callable[[Tensor, Tensor], float]) -> None:
-    """Exercise 2: MRR from scores; a tie counts as one half."""
-    for (positive, negative), expected in MRR_CASES:
-        got = mean_reciprocal_rank(torch.tensor(positive), torch.tensor(negative))
-        hint = "rank = 1 + negatives that score higher + half of those that score the same; mean of 1 / rank"
-        number = rounded(got, 6)
-        if number == rounded(1 / _mean_rank(positive, negative), 6) != rounded(expected, 6):
-            hint = "this is 1 / (mean of the ranks); take 1 / rank of each edge first"
-        expect(f"edges score {positive}, their negatives {negative}", number, rounded(expected, 6), hint)
+def check_in_batch(program: str) -> None:
+    """Exercise 2: what the reader's program has written about the last batch of each rank, and about the wire.
 
-
-def _mean_rank(positive: list[float], negative: list[list[float]]) -> float:
-    ranks = [
-        1 + sum(n > p for n in others) + sum(n == p for n in others) / 2
-        for p, others in zip(positive, negative, strict=True)
-    ]
-    return sum(ranks) / len(ranks)
-
-
-@exercise(3)
-def check_gather_ranks(gather_ranks: Callable[[list[tuple[Tensor, Tensor]], Tensor], Any]) -> None:
-    """Exercise 3: put what the trainers found per edge into the data set's order of edges."""
-    for seed, edges, trainers in ((1, 6, 2), (2, 50, 3), (3, 400, 4)):
-        generator = torch.Generator().manual_seed(seed)
-        edge_map = torch.randperm(edges, generator=generator)
-        test = torch.randperm(edges, generator=generator)[: edges * 2 // 3].sort().values
-        ranks = torch.randint(1, 101, (len(test),), generator=generator).float()
-        owner = torch.arange(len(test)) * trainers // len(test)
-        shares = [(test[owner == k], ranks[owner == k]) for k in range(trainers)]
-        original = edge_map[test]
-        order = original.argsort()
-        ids = f", edge_map {edge_map.tolist()}, shares {[part.tolist() for part, _ in shares]}" if edges < 10 else ""
-        what = f"{edges} edges, {len(test)} test edges of {trainers} trainers{ids}"
-        got = gather_ranks([(a.clone(), b.clone()) for a, b in shares], edge_map.clone())
-        expect_type(f"{what}: what came back", got, "tuple of 2")
-        hint = "edge_map[new id] is the original id; then sort by it"
-        if isinstance(got[0], Tensor) and torch.equal(got[0], test):
-            hint = "these are ids of the partition; " + hint
-        expect(f"{what}: original ids", got[0], original[order], hint)
-        expect(f"{what}: ranks", got[1], ranks[order], "the same order for the ranks as for the ids")
+    Args:
+        program: its path.
+    """
+    found = result(program)
+    hint = "the program must run on two machines with --ways in_batch"
+    expect(f"{program} has measured", list(found), ["in_batch"], hint)
+    ranks = found["in_batch"]["ranks"]
+    expect("ranks", len(ranks), 2, hint)
+    for rank, told in enumerate(ranks):
+        src, dst, negatives = told["batch"]
+        expect(f"rank {rank}: edges with negatives", len(negatives), len(src), "a row for each edge")
+        counts = sorted({len(row) for row in negatives})
+        expect(f"rank {rank}: negatives of an edge", counts, [16], "k columns, and k is 16 here")
+        strangers = {node for row in negatives for node in row} - set(dst)
+        hint = "only destinations of the batch: dst[places], with int64 places of shape (B, k)"
+        expect(f"rank {rank}: negatives that are no destination of the batch", len(strangers), 0, hint)
+        own = [row.count(v) - (dst.count(v) - 1) for v, row in zip(dst, negatives, strict=True)]
+        hint = "edge i must not get its own destination: leave place i out of row i"
+        expect(f"rank {rank}: edges that have themselves as a negative", sum(n > 0 for n in own), 0, hint)
+        twice = sum(row.count(node) > dst.count(node) for row in negatives for node in set(row))
+        hint = "k different edges: draw places without repetition"
+        expect(f"rank {rank}: edges of the batch that were taken twice", twice, 0, hint)
+        drawn = {node for row in negatives for node in row}
+        hint = "the same few destinations for every edge? let each edge take others"
+        expect(f"rank {rank}: more than 17 destinations are used", len(drawn) > 17, True, hint)
+        expect(f"rank {rank}: nodes to embed are the ends alone", told["seeds"] <= 2 * len(src), True)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.exercises import exercise, expect, expect_type, plain
+from support.exercises import exercise, expect, expect_type, plain, rounded
+from support.exercises.programs import result
 
 # nodes of each machine's part, width, optimiser -> bytes on each machine
 MEMORY_CASES = (
@@ -20,9 +21,9 @@ MEMORY_CASES = (
 )
 
 
-@exercise(1)
+@exercise(2)
 def check_machine_bytes(machine_bytes: Callable[[list[int], int, str], Any]) -> None:
-    """Exercise 1: memory of rows and of their optimiser on each machine."""
+    """Exercise 2: memory of rows and of their optimiser on each machine."""
     for (nodes, width, optimizer), expected in MEMORY_CASES:
         got = machine_bytes(list(nodes), width, optimizer)
         expect(f"{nodes} nodes, rows of {width}, {optimizer}", plain(got), expected, _memory_hint(got, nodes, width))
@@ -36,9 +37,9 @@ def _memory_hint(got: Any, nodes: Sequence[int], width: int) -> str:
     return "a float32 has four bytes; SparseAdam keeps 2 numbers for each of the row's and a counter, SparseAdagrad 1"
 
 
-@exercise(2)
+@exercise(1)
 def check_merge_gradients(merge_gradients: Callable[[list[Tensor], list[Tensor]], Any]) -> None:
-    """Exercise 2: one gradient for each row out of those of all ranks."""
+    """Exercise 1: one gradient for each row out of those of all ranks."""
     generator = torch.Generator().manual_seed(14)
     cases = [([torch.tensor([0]), torch.tensor([0])], [torch.tensor([[2.0]]), torch.tensor([[6.0]])])]
     for ranks, rows, width in ((2, 9, 3), (3, 12, 2), (1, 5, 4)):
@@ -62,30 +63,32 @@ def merged(ids: Sequence[Tensor], gradients: Sequence[Tensor]) -> tuple[Tensor, 
     return rows, total / count[:, None]
 
 
+# node -> gradients of two ranks; None: the rank does not need the row
+GRADIENTS = {"0": (2.0, 6.0), "1": (4.0, None), "2": (None, 3.0), "12000": (1.0, -5.0)}
+
+
 @exercise(3)
-def check_vote(vote: Callable[[Tensor, Tensor, Tensor, Tensor, int], Any]) -> None:
-    """Exercise 3: the class that most labelled neighbours have."""
-    generator = torch.Generator().manual_seed(3)
-    cases = [(torch.tensor([0, 1, 2]), torch.tensor([3, 3, 3]), torch.tensor([1, 0, 1, 9]), torch.arange(3), 2)]
-    for nodes, edges, classes in ((8, 30, 3), (15, 70, 4)):
-        src, dst = torch.randint(nodes, (2, edges), generator=generator)
-        labels = torch.randint(classes, (nodes,), generator=generator)
-        cases.append((src, dst, labels, torch.randperm(nodes, generator=generator)[: nodes // 2], classes))
-    for src, dst, labels, known, classes in cases:
-        got = vote(src.clone(), dst.clone(), labels.clone(), known.clone(), classes)
-        pairs = list(zip(src.tolist(), dst.tolist(), strict=True))
-        what = f"{len(labels)} nodes, {len(pairs)} edges, labels of {sorted(known.tolist())} known"
-        hint = "count[dst, label of src] for the edges whose src is known; then argmax over the classes"
-        counts = counted(src, dst, labels, known, classes)
-        kind = f"tensor {tuple(got.shape)} {got.dtype}" if isinstance(got, Tensor) else type(got).__name__
-        expect(f"{what}: what came back", kind, f"tensor {(len(labels),)} torch.int64")
-        votes = counts.gather(1, got[:, None])[:, 0]
-        expect(f"{what}: votes for the class of each node", votes, counts.amax(1), hint)  # any class of a draw will do
+def check_sparse_sgd(program: str) -> None:
+    """Exercise 3: rows after two steps of gradient descent on two machines, as the reader's program has written them.
+
+    Args:
+        program: its path.
+    """
+    found = result(program)
+    expect(f"{program}: nodes", sorted(found), sorted(GRADIENTS), "leave GRADIENTS as they are")
+    for node, (first, second) in GRADIENTS.items():
+        expected = -0.5 * 2 * ((first or 0.0) + (second or 0.0)) / 2  # rate, steps, mean over all ranks
+        got = [rounded(number, 4) for number in found[node]]
+        what = f"row of node {node} after two steps with the gradients {first} and {second}, rate 0.5"
+        expect(what, got, [expected, expected], _sgd_hint(got[0], first, second))
 
 
-def counted(src: Tensor, dst: Tensor, labels: Tensor, known: Tensor, classes: int) -> Tensor:
-    """Labelled in-neighbours of each node by class, int64 (N, classes)."""
-    counts = torch.zeros(len(labels), classes, dtype=torch.int64)
-    seen = torch.isin(src, known)
-    counts.index_put_((dst[seen], labels[src[seen]]), torch.ones(int(seen.sum()), dtype=torch.int64), accumulate=True)
-    return counts
+def _sgd_hint(got: Any, first: float | None, second: float | None) -> str:
+    had = [gradient for gradient in (first, second) if gradient is not None]
+    if len(had) == 2 and got in (-had[0], -had[1]):
+        return "one of the two gradients is lost: idx names the row twice, and the last one wins; see torch.unique"
+    if len(had) == 2 and got == -sum(had):
+        return "this is the sum; divide by self._world_size"
+    if got == -sum(had) / len(had):
+        return "this is the mean over the ranks that had the row, as DGL takes it; DDP divides by all ranks"
+    return "for each row: the sum of its gradients, divided by self._world_size, times self._lr"

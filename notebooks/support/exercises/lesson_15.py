@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from support.exercises import exercise, expect, expect_type, plain
+from support.exercises import Unfinished, exercise, expect, expect_type, plain
+from support.exercises.programs import results
 
 # node_map of a part config, ids on the line, -> names and type-wise ids
 RANGES = (
@@ -40,78 +43,48 @@ def check_typed_ids(typed_ids: Callable[[Mapping[str, list[list[int]]], Tensor],
         expect(f"{what}: type-wise ids", plain(got[1]), numbers, hint)
 
 
-GRAPHS: tuple[dict[tuple[str, str, str], list[tuple[int, int]]], ...] = (
-    {("a", "r", "b"): [(0, 0), (1, 0), (2, 1)], ("b", "r", "b"): [(1, 0)], ("b", "s", "a"): [(0, 2)]},
-    {("a", "r", "b"): [(0, 1)], ("c", "r", "b"): [(0, 1), (1, 1), (1, 0)]},
-    {("a", "r", "b"): [(2, 2)], ("b", "t", "a"): [(0, 0), (1, 0)]},
-)
-COUNTS = {"a": 3, "b": 3, "c": 2}
-WIDTH = 2
+FIELD, HIDDEN = "field", 32
+WORSE = 0.05  # of the accuracy, that one run may be by chance
+TOLERANCE = 0.01
 
 
-@exercise(2)
-def check_relational_sum(relational_sum: Callable[..., Tensor]) -> None:
-    """Exercise 2: what an R-GCN layer adds up for the nodes of one type."""
-    generator = torch.Generator().manual_seed(15)
-    for edges in GRAPHS:
-        rows = {
-            name: torch.randint(0, 9, (count, WIDTH), generator=generator).float() for name, count in COUNTS.items()
-        }
-        weights = {r: torch.randint(-2, 3, (WIDTH, WIDTH), generator=generator).float() for r in edges}
-        for target in sorted({relation[2] for relation in edges}, reverse=True):
-            given = {r: (torch.tensor([p[0] for p in ps]), torch.tensor([p[1] for p in ps])) for r, ps in edges.items()}
-            got = relational_sum(given, dict(rows), dict(weights), target, COUNTS[target])
-            what = f"edges {edges}, nodes of type {target!r}"
-            hint = _sum_hint(got, edges, rows, weights, target)
-            expect(what, _rounded(got), _rounded(_relational(edges, rows, weights, target)), hint)
+def check_without_fields(saved: Any, program: str | Path, before: str | Path) -> None:
+    """Exercise 2: a job that draws no neighbours of type field, and the share of the bytes that it saves.
+
+    Args:
+        saved: the share, 0 to 1.
+        program: that the reader has written; it has written types/NAME.json in the folder ``out`` beside it.
+        before: what the lesson's own program has written.
+    """
+    exercise(2)(lambda answer: _check_job(answer, Path(program), Path(before)))(saved)
 
 
-def _relational(edges: Any, rows: Any, weights: Any, target: str, *, mean: bool = True) -> Tensor:
-    total = torch.zeros(COUNTS[target], WIDTH)
-    for (source, name, end_type), pairs in edges.items():
-        if end_type == target:
-            paths = torch.zeros(COUNTS[target], COUNTS[source])
-            for start, end in pairs:
-                paths[end, start] += 1
-            paths = paths / paths.sum(1, keepdim=True).clamp(min=1) if mean else paths
-            total += paths @ rows[source] @ weights[source, name, end_type]
-    return total
+def _check_job(saved: Any, program: Path, before: Path) -> None:
+    (path,) = results(str(program), f"types/{program.stem}.json")
+    found, earlier = json.loads(path.read_text()), json.loads(before.read_text())
+    expect("ranks of the job", found["ranks"], 2, "start it with launch --emulate 2")
+    expect("epochs", len(found["epochs"]), len(earlier["epochs"]), "take the options of the run that you compare with")
+    hint = "the fan-out of each relation that begins at a field is 0; make_sampler has a number for each relation"
+    expect("rows of fields that were read in training", found["rows"][FIELD][0], 0, hint)
+    for name in sorted(earlier["rows"].keys() - {FIELD}):
+        share = found["rows"][name][0] / earlier["rows"][name][0]
+        hint = "only relations that begin at a field go; the batches and the other relations stay"
+        expect(f"more than half of the rows of type {name} are still read", share > 0.5, True, hint)
+    if not found["test_accuracy"] >= earlier["test_accuracy"] - WORSE:
+        hint = "does the inference read fields? What training never reads has not learned anything"
+        lines = ["accuracy on the test papers", f"  got       {found['test_accuracy']:.3f}"]
+        lines += [f"  expected  at least {earlier['test_accuracy'] - WORSE:.3f}", f"  hint: {hint}"]
+        raise Unfinished("\n".join(lines))
+    share, saved = 1 - _remote_bytes(found) / _remote_bytes(earlier), plain(saved)
+    if type(saved) not in (int, float) or not abs(saved - share) <= TOLERANCE:
+        hint = "bytes, not rows: features of papers are wider than learned rows; 1 - bytes of this run / bytes before"
+        lines = [
+            "share of the bytes that is saved",
+            f"  got       {saved!r}",
+            f"  expected  {share:.3f}, within {TOLERANCE}",
+        ]
+        raise Unfinished("\n".join([*lines, f"  hint: {hint}"]))
 
 
-def _sum_hint(got: Any, edges: Any, rows: Any, weights: Any, target: str) -> str:
-    summed = _rounded(_relational(edges, rows, weights, target, mean=False))
-    if isinstance(got, Tensor) and torch.equal(_rounded(got), summed):
-        return "the mean over the neighbours of a relation, not their sum"
-    return (
-        "for each relation into the type: the mean of the start nodes' rows, times its weight; no neighbour gives zeros"
-    )
-
-
-BATCHES = (
-    ({"a": ([0, 1, 2, 5, 6], 8), "b": ([4], 4)}, {"a": [[0, 3], [3, 9]], "b": [[0, 1], [1, 7]]}, 0),
-    ({"a": ([0, 1, 2, 5, 6], 8), "b": ([4], 4)}, {"a": [[0, 3], [3, 9]], "b": [[0, 1], [1, 7]]}, 1),
-    ({"p": ([], 64), "q": ([9, 8, 0], 16)}, {"p": [[0, 4], [4, 5], [5, 9]], "q": [[0, 8], [8, 9], [9, 10]]}, 2),
-)
-
-
-@exercise(3)
-def check_pulled_bytes(
-    pulled_bytes: Callable[[Mapping[str, Tensor], Mapping[str, int], Mapping[str, Any], int], int],
-) -> None:
-    """Exercise 3: bytes that a batch with types pulls from other machines."""
-    for batch, owned, part in BATCHES:
-        nodes = {name: torch.tensor(ids, dtype=torch.int64) for name, (ids, _width) in batch.items()}
-        widths = {name: width for name, (_ids, width) in batch.items()}
-        got = pulled_bytes(nodes, widths, {name: [list(pair) for pair in own] for name, own in owned.items()}, part)
-        expected = 0
-        for name, (ids, width) in batch.items():
-            first, end = owned[name][part]
-            expected += 4 * width * sum(not first <= one < end for one in ids)
-        given = {name: ids for name, (ids, _width) in batch.items()}
-        what = f"part {part}, input nodes {given}, widths {widths}, type-wise ranges {owned}"
-        hint = "each type has its own ranges and its own width; a float32 has four bytes"
-        expect(what, plain(got), expected, hint)
-
-
-def _rounded(value: Any) -> Any:
-    return torch.round(value * 1000) / 1000 if isinstance(value, Tensor) and value.is_floating_point() else value
+def _remote_bytes(found: Mapping[str, Any]) -> int:
+    return sum(remote * 4 * found["widths"].get(name, HIDDEN) for name, (_read, remote) in found["rows"].items())

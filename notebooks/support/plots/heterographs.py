@@ -1,4 +1,4 @@
-"""Pictures of lesson 15: types and relations, and the two kinds of ids."""
+"""Pictures of lesson 15: types and relations, the two kinds of ids, remote rows by type, memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from support.plots.pieces import Point, cell, write
-from support.plots.style import drawing, figure
+from support.plots.style import bars, drawing, figure, legend_below, stack
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 Relation = tuple[str, str, str]
@@ -93,4 +93,32 @@ def id_line(ranges: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
     ax.text(-least * 0.4, -0.12, "type-wise", ha="right", va="top", color=GREY)
     ax.set(xlim=(-least * 2.4, at * 1.03), ylim=(-0.85, 2.0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
+    return fig
+
+
+def remote_rows(rows: Mapping[str, Sequence[int]]) -> Figure:
+    """By type, the rows that were read: those of the own machine, and those of others.
+
+    Args:
+        rows: by type, rows read, and how many of them were remote.
+    """
+    fig, ax = figure(7.5, 2.2)
+    names = list(rows)
+    own, remote = [read - away for read, away in rows.values()], [away for _read, away in rows.values()]
+    looks = [{"color": SKY, "label": "of the own machine"}, {"color": ORANGE, "label": "of the other machine"}]
+    ends = stack(ax, names, zip((own, remote), looks, strict=True))
+    for at, (end, away) in enumerate(zip(ends, remote, strict=True)):
+        ax.text(end, at, f" {away / max(end, 1):.0%} remote", va="center")
+    ax.invert_yaxis()
+    ax.set(xlim=(0, max(ends) * 1.18), xlabel="rows read in training")
+    ax.xaxis.set_major_formatter(lambda value, _at: f"{value:,.0f}")
+    legend_below(ax, -0.35)
+    return fig
+
+
+def peaks(of: Mapping[str, float]) -> Figure:
+    """The most memory that each command had, in MB."""
+    fig, ax = figure(7.5, 0.5 + 0.42 * len(of))
+    bars(ax, of, [f" {value:,.0f} MB" for value in of.values()])
+    ax.set(xlim=(0, max(of.values()) * 1.15), xlabel="most memory, MB")
     return fig

@@ -1,4 +1,4 @@
-"""Pictures of lesson 14: accuracies without features, a row in one step, what each machine holds, rows in a plane."""
+"""Pictures of lesson 14: accuracies of several seeds, a row in one step, rows in a plane."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from support.plots.link_prediction import dots
 from support.plots.pieces import arrow, box, write
 from support.plots.style import drawing, figure, plane
 from tutorial_lib.tools.finale.style import BLUE, LIGHT, ORANGE, SAND, SKY
+
+__all__ = ["dots", "one_step", "planes"]
 
 
 def one_step() -> Figure:

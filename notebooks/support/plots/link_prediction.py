@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from support.plots.pieces import VERMILION, lines
-from support.plots.style import figure, legend_below, percent
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE
+from support.plots.style import LOOKS, figure, legend_below, percent, stack
+from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE, SKY
 
 Pairs = Sequence[tuple[int, int]]
 PLACES = [1, 2, 5, 10, 20, 50, 100]  # that are marked on the axis of ranks
@@ -71,4 +71,34 @@ def rank_curves(ranks: Mapping[str, Any], candidates: int) -> Figure:
     ax.set_xticks(PLACES, map(str, PLACES))
     ax.minorticks_off()
     ax.legend(loc="upper left")
+    return fig
+
+
+def cost_of_negatives(ways: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Input rows of a batch for each way to draw negatives: from this machine, from the other one.
+
+    Args:
+        ways: by name, ``rows``, how many of them are ``remote``, and ``came``, bytes.
+    """
+    fig, ax = figure(8.5, 2.6)
+    local, remote = [way["rows"] - way["remote"] for way in ways.values()], [way["remote"] for way in ways.values()]
+    looks = ({"color": SKY, "label": "on this machine"}, {"color": ORANGE, "hatch": "//", "label": "on the other one"})
+    ends = stack(ax, list(ways), zip((local, remote), looks, strict=True))
+    for row, (end, way) in enumerate(zip(ends, ways.values(), strict=True)):
+        ax.text(end, row, f"  {way['came'] / 1e3:,.0f} kB came", va="center")
+    ax.invert_yaxis()
+    ax.set(xlabel="input rows of a batch", xlim=(0, max(ends) * 1.25))
+    legend_below(ax, -0.25, 2)
+    return fig
+
+
+def dots(groups: Mapping[str, Sequence[float]], quantity: str) -> Figure:
+    """A row for each group: a dot for each run, and a line at their mean."""
+    fig, ax = figure(8.5, 0.7 + 0.5 * len(groups))
+    for row, ((name, values), (color, marker, _dashes)) in enumerate(zip(groups.items(), LOOKS * 2, strict=False)):
+        ax.plot(values, [row] * len(values), marker, color=color, alpha=0.7, label=name)
+        ax.plot([sum(values) / len(values)] * 2, [row - 0.3, row + 0.3], color=color, lw=2)
+    ax.set_yticks(range(len(groups)), list(groups))
+    ax.set(xlabel=quantity, ylim=(len(groups) - 0.5, -0.5))
+    ax.grid(axis="x", color=GREY, lw=0.4)
     return fig

@@ -1,48 +1,65 @@
-"""Pictures of lesson 10: losses, shares and steps, accuracies of ranks, the wire. Drawn without pyplot."""
+"""Pictures of lesson 10: accuracy against the number of machines; the wire. Drawn without pyplot."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 
-from support.plots import style
 from support.plots.pieces import write
-from support.plots.style import bars, figure, legend_above, stack
-from tutorial_lib.tools.finale.figures import COLORS
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE
-from tutorial_lib.trainer.events import PHASES
+from support.plots.style import LOOKS, figure, legend_above, percent
+from tutorial_lib.tools.finale.style import GREY, INK, LIGHT, SKY
 
 
-def loss_curves(curves: Mapping[str, Sequence[float]], steps_per_epoch: int) -> Figure:
-    """Loss of every step of some runs, over each other; lengths may differ."""
-    # They may lie on each other: large dots, crosses over them, and lines through both.
-    first, second, others = {"lw": 1, "ms": 5.5}, {"ms": 7}, {"lw": 1}
-    looks = [(INK, "o", "-", first), (ORANGE, "x", "none", second), (BLUE, "s", "-", others), (GREEN, "^", "-", others)]
-    return style.loss_curves(curves, steps_per_epoch, (10.5, 3.6), looks)
-
-
-def wires(phases: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Seconds per epoch by phase, mean over the ranks, and bytes of features from other machines, sum over the ranks.
+def accuracies(found: Mapping[tuple[int, str], Sequence[float]]) -> Figure:
+    """Test accuracy of each way to treat rate and batch, by number of machines.
 
     Args:
-        phases: by the name of a job, the ``phases`` of its result.
+        found: (machines, way) -> accuracies of runs that began differently. One machine has the way "same" alone.
     """
-    fig, (left, right) = figure(10.5, 1.7 + 0.55 * len(phases), 1, 2, width_ratios=[2.1, 1], sharey=True)
-    names = list(phases)
-    parts = []
-    for phase in PHASES:
-        means = [sum(rank["seconds"][phase] for rank in ranks) / len(ranks) for ranks in phases.values()]
-        parts.append((means, {"color": COLORS[phase], "edgecolor": GREY, "linewidth": 0.6, "label": phase}))
-    ends = stack(left, names, parts)
-    for row, total in enumerate(ends):
-        write(left, total, row, f" {total:.2f}", ha="left")
-    left.set(xlabel="seconds per epoch, mean of the ranks", xlim=(0, max(ends) * 1.12))
-    legend_above(left, 3)
-    remote = {n: sum(rank["bytes_remote"] for rank in ranks) / 1e6 for n, ranks in phases.items()}
-    bars(right, remote, ".1f", LIGHT, edgecolor=INK, linewidth=0.8)
-    right.set(xlabel="MB of features per epoch\nfrom other machines", xlim=(0, max(remote.values()) * 1.2))
+    fig, ax = figure(7.5, 3.4)
+    counts = sorted({machines for machines, _ in found})
+    ways = list(dict.fromkeys(way for _, way in found))
+    for k, (way, (color, marker, dashes)) in enumerate(zip(ways, LOOKS, strict=False)):
+        runs = [found.get((machines, way), found[1, "same"]) for machines in counts]
+        ax.plot(range(len(counts)), [sum(each) / len(each) for each in runs], dashes, color=color, label=way)
+        for at, each in enumerate(runs):
+            if (counts[at], way) in found:
+                shift = 0.03 * (k - (len(ways) - 1) / 2) * (at > 0)
+                ax.plot([at + shift] * len(each), each, marker, color=color, ms=6)
+    ax.set_xticks(range(len(counts)), [f"{n} machine{'s' * (n > 1)}" for n in counts])
+    ax.set(ylabel="test accuracy", xlim=(-0.3, len(counts) - 0.7))
+    percent(ax.yaxis)
+    legend_above(ax, len(ways))
+    return fig
+
+
+def wires(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
+    """Seconds and megabytes of an epoch, by way: the bar is the median, the dots are all epochs that were measured.
+
+    Args:
+        found: way -> epochs with seconds, waited (the part in which the model waited for a batch) and bytes.
+    """
+    fig, (left, right) = figure(10.5, 1.3 + 0.42 * len(found), 1, 2, width_ratios=[2.1, 1], sharey=True)
+    names = list(found)
+    for row, epochs in enumerate(found.values()):
+        middle = sorted(epochs, key=lambda epoch: epoch["seconds"])[len(epochs) // 2]
+        look = {"edgecolor": INK, "linewidth": 0.7}
+        label = ("waits for the batch", "computes") if row == 0 else (None, None)
+        left.barh(row, middle["waited"], 0.6, color=SKY, label=label[0], **look)
+        left.barh(
+            row, middle["seconds"] - middle["waited"], 0.6, middle["waited"], color="white", label=label[1], **look
+        )
+        left.plot([epoch["seconds"] for epoch in epochs], [row] * len(epochs), ".", color=INK, ms=5)
+        size = middle["bytes"] / 1e6
+        right.barh(row, size, 0.6, color=LIGHT, edgecolor=GREY, linewidth=0.7)
+        write(right, size, row, f" {size:.1f}", ha="left")
+    left.set_yticks(range(len(names)), names)
+    left.invert_yaxis()
+    left.set(xlabel="seconds per epoch; dots: each of the epochs", xlim=(0, None))
+    right.set(xlabel="MB received per epoch, all machines")
+    right.set_xlim(0, right.get_xlim()[1] * 1.15)
+    legend_above(left, 2)
     for ax in (left, right):
-        ax.spines["left"].set_visible(False)
+        ax.tick_params(axis="y", length=0)
     return fig

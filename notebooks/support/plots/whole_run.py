@@ -1,12 +1,15 @@
-"""Pictures of lesson 12: the steps of the finale, what crossed the wire, original ids, the published accuracies."""
+"""Pictures of lesson 12: the steps of the finale, and the same training on 1, 2 and 4 machines."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from support.plots.pieces import arrow, box, frame, write
-from support.plots.style import drawing
-from tutorial_lib.tools.finale.style import BLUE, GREY, LIGHT, SAND, SKY
+from support.plots.style import LOOKS, drawing, figure
+from tutorial_lib.tools.finale.style import BLUE, GREY, LIGHT, ORANGE, SAND, SKY
 
 # name, what it does, what it leaves
 STEPS = (
@@ -28,7 +31,7 @@ def steps_figure() -> Figure:
         x = k * (WIDTH + GAP)
         if name == "training":
             frame(ax, x, 1.3, WIDTH, HEIGHT, f"{k + 1}  {name}")
-            for row, part in enumerate(("launch", "epochs", "evaluation")):
+            for row, part in enumerate(("copy and launch", "epochs", "evaluation")):
                 box(ax, x + 0.25, 2.48 - 0.5 * row, WIDTH - 0.5, 0.4, part, SKY, BLUE)
         else:
             box(ax, x, 1.3, WIDTH, HEIGHT, f"{k + 1}  {name}\n\n{does}", SAND if k < 3 else LIGHT, GREY)
@@ -40,4 +43,30 @@ def steps_figure() -> Figure:
     arrow(ax, (0, 3.65), (end, 3.65), "|-|", color=GREY, mutation_scale=4)
     words = "finale.json: settings, and what each finished step has found. The same command goes on with the next one."
     write(ax, end / 2, 3.75, words, va="bottom")
+    return fig
+
+
+def scaling_figure(runs: Mapping[int, Sequence[Mapping[str, Any]]], cpus: int) -> Figure:
+    """How the same training learned on several numbers of machines, and what its epochs took.
+
+    Args:
+        runs: for each number of machines its epochs, with ``epoch``, ``val_accuracy`` and ``seconds``.
+        cpus: that all machines share.
+    """
+    fig, (left, right) = figure(9.5, 3.3, 1, 2)
+    for (count, epochs), (color, marker, dashes) in zip(sorted(runs.items()), LOOKS, strict=False):
+        numbers = [epoch["epoch"] + 1 for epoch in epochs]
+        name = f"{count} machine{'s' if count > 1 else ''}"
+        left.plot(numbers, [e["val_accuracy"] for e in epochs], dashes, color=color, marker=marker, ms=4, label=name)
+    left.set(xlabel="epochs", ylabel="validation accuracy", ylim=(0, 1))
+    left.legend(loc="lower right")
+    counts, later = sorted(runs), {count: sorted(e["seconds"] for e in runs[count][1:]) for count in runs}
+    for count in counts:
+        right.plot([count] * len(later[count]), later[count], "o", color=ORANGE, ms=4)
+    middles = [later[count][len(later[count]) // 2] for count in counts]
+    right.plot(counts, middles, "-s", color=BLUE, label="median")
+    right.plot([], [], "o", color=ORANGE, ms=4, label="an epoch, the first left out")
+    right.set(xlabel=f"machines, all on the same {cpus} CPUs", ylabel="seconds per epoch", xticks=counts)
+    right.set_ylim(0, 1.25 * max(max(seconds) for seconds in later.values()))
+    right.legend(loc="upper left")
     return fig

@@ -11,7 +11,7 @@ from tutorial_lib.cluster.plan import environment_text
 from tutorial_lib.data import DEFAULT_SCALE, check_arguments, default_root
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import RunDisplay, comparison_table, human_bytes
-from tutorial_lib.job.folder import Continuation, check_run_folder, default_run_folder
+from tutorial_lib.job.folder import OPTIONS_FILE, Continuation, check_run_folder, default_run_folder
 from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.launch import launch as run_launch
 from tutorial_lib.job.layout import Layout, RealMachines
@@ -88,14 +88,16 @@ def train(
         "scale": "0.1",
         "emulate": "2",
         "wire": "1gbit; none: not shaped",
-        "epochs": "10",
+        "epochs": "10; published recipe: 20",
+        "batch_size": "1000; published recipe: 1024 of all trainers together",
+        "learning_rate": "0.006; published recipe: 0.003",
     },
 )
 def finale(
     given: Given,
     machines: MachinesOption = None,
     full: Annotated[
-        bool, typer.Option("--full", help="The complete recipe: the whole graph, 20 epochs. Over an hour on 2 cores.")
+        bool, typer.Option("--full", help="The whole graph and the published recipe, which ogbn-products gets anyway.")
     ] = False,
     scaling: Annotated[
         str | None,
@@ -105,12 +107,22 @@ def finale(
         Path | None,
         typer.Option(help="Folder; that of an unfinished finale continues it. (default: runs/TIME-finale-XXXX)"),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the finale in --out, with the options that it was started with.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Start without a question, however large it is.")] = False,
 ) -> None:
-    """Machines, data, partition, training, predictions, scaling, report; again with the same --out, it continues."""
+    """Machines, data, partition, training, predictions, scaling, report; broken off, --resume --out continues."""
+    if resume:
+        if out is None or not (out / OPTIONS_FILE).exists():
+            raise InputError("--resume needs --out, the folder of a finale that was started")
+        given.recall(out)
+        machines, full, scaling = given.machines, given.full, given.scaling
+    options = given.to_json()
     if given.dataset is not None:
         check_arguments(given.dataset, DEFAULT_SCALE, given.seed)  # before it takes seconds to import torch and DGL
     from tutorial_lib.data.ogb import is_present
-    from tutorial_lib.tools.finale import FULL_EPOCHS, FULL_SCALE, Finale, FinaleSettings
+    from tutorial_lib.tools.finale import EPOCHS, FULL_SCALE, SCALE, Finale, FinaleSettings, Forecast, agree, recipe
 
     check_machines(given)
     if given.ip_config is None and machines is None:
@@ -126,18 +138,27 @@ def finale(
     available = len(layout.cluster().machines) if layout.real or layout.on else 1 if machines else 4
     counts = tuple(k for k in (1, 2, 4) if k <= available) if given.dataset != "ogbn-products" else ()
     if given.scale is None:
-        given.scale = FULL_SCALE if full else 0.1
+        given.scale = FULL_SCALE if full else SCALE
+    published = full or given.dataset == "ogbn-products"
+    defaults = recipe(len(layout.cluster().machines) * layout.trainers) if published else {"epochs": EPOCHS}
+    for name in ("epochs", "batch_size", "learning_rate"):
+        if getattr(given, name) is None:
+            setattr(given, name, defaults.get(name, getattr(TrainConfig, name)))
     settings = FinaleSettings(
         source=given.make(DataSource),
         layout=layout,
-        config=given.make(TrainConfig, epochs=given.epochs or (FULL_EPOCHS if full else 10)),
+        config=given.make(TrainConfig),
         scaling=counts if scaling is None else parse_machine_counts(scaling),
     )
     folder = out or default_run_folder("finale")
+    if (forecast := Forecast.of(settings)) is not None and not (folder / OPTIONS_FILE).exists():
+        print(forecast, flush=True)
+        if not yes:
+            agree(forecast)
     with RunDisplay() as display:
-        result = Finale(settings, folder, display).run()
+        result = Finale(settings, folder, display, options).run()
     display.summary(result, folder)
-    display.console.print(comparison_table(result))
+    display.console.print(comparison_table(result), soft_wrap=True)
     display.console.print(f"report:     {folder / 'report.html'}", soft_wrap=True)
 
 

@@ -1,7 +1,18 @@
 """The scripted multi-machine run: machines, data, partition, training, predictions, scaling, report; step by step."""
 
+from tutorial_lib.tools.finale.forecast import Forecast, agree
 from tutorial_lib.tools.finale.report import write_report
 from tutorial_lib.tools.finale.script import Finale
-from tutorial_lib.tools.finale.settings import FULL_EPOCHS, FULL_SCALE, FinaleSettings
+from tutorial_lib.tools.finale.settings import EPOCHS, FULL_SCALE, SCALE, FinaleSettings, recipe
 
-__all__ = ["FULL_EPOCHS", "FULL_SCALE", "Finale", "FinaleSettings", "write_report"]
+__all__ = [
+    "EPOCHS",
+    "FULL_SCALE",
+    "SCALE",
+    "Finale",
+    "FinaleSettings",
+    "Forecast",
+    "agree",
+    "recipe",
+    "write_report",
+]

@@ -29,16 +29,17 @@ def write_report(folder: Path) -> Path:
     if "training" not in steps:
         raise InputError(f"the finale in {folder} has not finished its training: nothing to report yet")
     result = steps["training"]["result"]
+    real = is_published_graph(result["dataset"], steps["data"]["nodes"])
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(TEMPLATE.read_text()).render(
         result=result,
         layout=content["settings"]["layout"],
         data=steps["data"],
-        real=is_published_graph(result["dataset"], steps["data"]["nodes"]),
+        real=real,
         published=beside_published(result),
         steps=steps,
         scaling=scaling_rows(steps),
-        figures=_figures(steps),
+        figures=_figures(steps, real),
         size=human_bytes,
         total_of=lambda peak_rss: sum(sum(roles.values()) for roles in peak_rss.values()),
         folder=folder.name,
@@ -60,6 +61,7 @@ def scaling_rows(steps: dict[str, Any]) -> list[dict[str, Any]]:
             "cores": step["cores"],
             "steps": result["phases"][0]["steps"] // result["phases"][0]["epochs"],
             "val_accuracy": result["val_accuracy"],
+            "rate": result["config"]["learning_rate"],
             "epochs": len(result["epochs"]),
             "nodes": sum(result["partition"]["nodes"]),
         }
@@ -69,11 +71,11 @@ def scaling_rows(steps: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["machines"])
 
 
-def _figures(steps: dict[str, Any]) -> dict[str, str]:
-    """By the names that the template has for them, as PNG in base64."""
+def _figures(steps: dict[str, Any], real: bool) -> dict[str, str]:
+    """By the names that the template has for them, as PNG in base64. ``real``: of the published graph."""
     from tutorial_lib.tools.finale import figures as draw
 
-    result, published = steps["training"]["result"], PUBLISHED["test accuracy"][0]
+    result, published = steps["training"]["result"], PUBLISHED["test accuracy"][0] if real else None
     figures = {
         "learning": draw.learning_figure(result["epochs"], result["test_accuracy"], published),
         "memory": draw.memory_figure(result["peak_rss"]),

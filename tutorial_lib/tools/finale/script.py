@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -29,7 +30,16 @@ import numpy as np
 from tutorial_lib.cluster.spec import read_ip_config, write_ip_config
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.job.folder import NEW_RUN, Continuation, Reporter, check_right_to_write, events_in, own_run_folder
+from tutorial_lib.files import write_json
+from tutorial_lib.job.folder import (
+    NEW_RUN,
+    OPTIONS_FILE,
+    Continuation,
+    Reporter,
+    check_right_to_write,
+    events_in,
+    own_run_folder,
+)
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import dataset_description, load_partition_folder
 from tutorial_lib.tools.finale.report import write_report
@@ -64,13 +74,16 @@ class Finale:
     Args:
         out: folder of a finale with the same settings, which is continued with the first step that is not finished, or
             a new one.
+        options: of the command line, for ``--resume``.
 
     Raises:
         InputError: it cannot be done; found before anything is started, and not hours later.
     """
 
-    def __init__(self, settings: FinaleSettings, out: Path, display: Reporter) -> None:
-        self.settings, self.out, self.display = settings, out.absolute(), display
+    def __init__(
+        self, settings: FinaleSettings, out: Path, display: Reporter, options: dict[str, Any] | None = None
+    ) -> None:
+        self.settings, self.out, self.display, self.options = settings, out.absolute(), display, options or {}
         layout, most = settings.layout, max(settings.scaling, default=1)
         layout.check_device()
         settings.source.check()
@@ -92,11 +105,13 @@ class Finale:
         self.out.mkdir(parents=True, exist_ok=True)
         with own_run_folder(self.out, "finale"):
             self.state = State(self.out, self.settings)
+            write_json(self.out / OPTIONS_FILE, self.options)
             try:
                 return self._run()
             except BaseException:
-                words = f"finished steps are kept; the same command with --out {self.out} continues"
-                print(words, file=sys.stderr)
+                out = self.out.relative_to(Path.cwd()) if self.out.is_relative_to(Path.cwd()) else self.out
+                words = f"python -m tutorial_lib finale --resume --out {shlex.quote(str(out))}"
+                print(f"finished steps are kept; to continue: {words}", file=sys.stderr)
                 raise
 
     def _run(self) -> dict[str, Any]:
@@ -208,8 +223,11 @@ class Finale:
             cores = max(1, cores // max(self.settings.scaling))  # on each machine as many as where there are most
         if (out := self.out / "scaling" / f"{count}-machines").exists():
             _set_aside(out)
+        # A step of more machines takes more seed nodes, and the rate grows with them (lesson 10).
+        rate = config.learning_rate * count / len(self.settings.layout.cluster().machines)
+        config = replace(config, epochs=SCALING_EPOCHS, learning_rate=rate)
         with only_cores(cores * count if layout.emulate else cores):
-            result = run_distributed(source, layout, replace(config, epochs=SCALING_EPOCHS), out, self.display)
+            result = run_distributed(source, layout, config, out, self.display)
         return {"result": result, "startup": startup_of(out / "events.jsonl"), "cores": min(cores, all_cores / count)}
 
 

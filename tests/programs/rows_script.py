@@ -1,4 +1,4 @@
-"""Lesson 14, on every machine: two trainers and the same learned row. ``python -m`` this, GRAPH, OUT.
+"""On every machine: two trainers and the same learned row. ``python`` this, GRAPH, OUT.
 
 Rank 0 is on machine 0, which keeps node 0's row. Both ranks want to change it in the same step.
 """
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from support.lessons.multi_machine_jobs import launch_module
+from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.loop import joined
 from tutorial_lib.trainer.session import join, serve_if_server
@@ -93,7 +93,17 @@ def run_rows_script(part: Partition, out: Path) -> dict[str, Any]:
     Raises:
         JobFailed: with the first cause.
     """
-    launch_module("learned_rows_script", [str(out / "found.json")], part, out)
+    out.mkdir(exist_ok=True)
+    request = LaunchRequest(
+        command=[sys.executable, __file__, part.graph_name, str(out / "found.json")],
+        workspace=out,
+        part_config=part.config,
+        ip_config=Path("ip_config.txt"),  # does not exist yet: launch writes it
+        out=out / "logs",
+        emulate=part.report.parts,
+        num_omp_threads=1,
+    )
+    launch(request, lambda _event: None)
     return json.loads((out / "found.json").read_text())
 
 

@@ -1,6 +1,6 @@
 """Link prediction on many machines, several runs in one job: servers and trainers run this module.
 
-    python -m support.lessons.link_prediction GRAPH_NAME SETTINGS
+    python link_runs.py GRAPH_NAME SETTINGS
 
 SETTINGS is JSON: ``partition``, its folder, and ``runs``, each with ``config`` (a TrainConfig), ``options`` (of a
 LinkOptions) and ``out``, the folder that takes its results. Every run has its own seeds, model and edges; starting the
@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from support.lessons.multi_machine_jobs import launch_module
+from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import Partition
 from tutorial_lib.tasks.link import LinkOptions, LinkPrediction
 from tutorial_lib.tasks.task import train_in_job
@@ -36,7 +36,7 @@ def main(graph_name: str, settings: Mapping[str, Any]) -> None:
 
 
 def run_links(
-    part: Partition, runs: Mapping[str, tuple[TrainConfig, LinkOptions]], out: Path, *, trainers: int = 1
+    part: Partition, runs: Mapping[str, tuple[TrainConfig, LinkOptions]], out: Path
 ) -> dict[str, dict[str, Any]]:
     """Run link prediction on an emulated machine for each part, one run after the other, in one job.
 
@@ -56,12 +56,17 @@ def run_links(
     ]
     settings = json.dumps({"partition": str(part.folder), "runs": described})
 
-    def told(event: Mapping[str, Any]) -> str:
-        known = event["kind"] == "step"
-        return f"epoch {event['epoch'] + 1}, rank {event['rank']}: loss {event['loss']:.3f}" if known else ""
-
-    title = f"link prediction on {part.report.parts} machine(s), {len(runs)} run(s)"
-    events = launch_module("link_prediction", [settings], part, out, title, told, trainers=trainers)
+    events: list[dict[str, Any]] = []
+    request = LaunchRequest(
+        command=[sys.executable, __file__, part.graph_name, settings],
+        workspace=out,
+        part_config=part.config,
+        ip_config=Path("ip_config.txt"),  # does not exist yet: launch writes it
+        out=out / "logs",
+        emulate=part.report.parts,
+        num_omp_threads=1,
+    )
+    launch(request, events.append)
     return {
         name: {**outcome, "out": folders[name]} for name, outcome in zip(runs, outcomes(events, len(runs)), strict=True)
     }

@@ -1,0 +1,10 @@
+"""peak.py COMMAND...: run a command, and say how much memory it had at most."""
+
+import resource
+import subprocess
+import sys
+
+code = subprocess.run(sys.argv[1:], check=False).returncode
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+print(f"peak {peak / 1e6:.0f} MB")
+sys.exit(code)

@@ -1,0 +1,147 @@
+"""Train GraphSAGE: every server and every trainer of a job runs this file. Alone, it is a plain program."""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import dgl
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from dgl.distributed import DistGraph, node_split
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+from leave import leave
+from sage import GraphSAGE
+from seeds import seed_job
+
+
+def join_job(args):
+    """Connect to the servers and to the other trainers, and open the graph. A server stays in the first line."""
+    dgl.distributed.initialize(args.ip_config)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("gloo", **alone)
+    return DistGraph(args.graph_name, part_config=args.part_config)
+
+
+def split(g):
+    """This rank's share of the training, validation and test nodes."""
+    return [node_split(g.ndata[f"{name}_mask"], force_even=True) for name in ("train", "val", "test")]
+
+
+def batches(g, ids, args, epoch):
+    """Input nodes, seed nodes and blocks of each batch of this rank, in an order that is new in every epoch."""
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(args.seed * 1000 + epoch))
+    sampler = dgl.dataloading.MultiLayerNeighborSampler([int(fanout) for fanout in args.fanouts.split(",")])
+    return dgl.dataloading.DistNodeDataLoader(g, ids[order], sampler, batch_size=args.batch_size)
+
+
+def load_subtensor(g, seeds, input_nodes):
+    """Features of the input nodes and labels of the seed nodes; rows of other machines come over the wire."""
+    return g.ndata["feat"][input_nodes], g.ndata["label"][seeds].long()
+
+
+def train_epoch(model, optimizer, g, ids, args, epoch):
+    """The mean loss over the training nodes of all ranks."""
+    shares, total = [0] * dist.get_world_size(), torch.zeros(1)
+    dist.all_gather_object(shares, len(ids))
+    with Join([model.train()]):  # a rank that has no batch left answers the others with zeros
+        for step, (input_nodes, seeds, blocks) in enumerate(batches(g, ids, args, epoch)):
+            of_all = sum(min(max(share - step * args.batch_size, 0), args.batch_size) for share in shares)
+            x, y = load_subtensor(g, seeds, input_nodes)
+            loss = F.cross_entropy(model(blocks, x), y, reduction="sum")
+            optimizer.zero_grad()
+            (loss * len(shares) / of_all).backward()  # DDP divides by the number of ranks
+            optimizer.step()
+            total += loss.detach()
+    state = [optimizer.state_dict()]  # Join makes weights equal, not what Adam remembers:
+    dist.broadcast_object_list(state, src=shares.index(max(shares)))  # take that of a rank that has made every step
+    optimizer.load_state_dict(state[0])
+    dist.all_reduce(total)
+    return total.item() / sum(shares)
+
+
+@torch.no_grad()
+def evaluate(model, g, ids, args):
+    """Accuracy over the nodes of all ranks, with sampled neighbours: counts are summed, accuracies not averaged."""
+    model.eval()
+    counts = torch.tensor([0, len(ids)])  # right ones, all
+    for input_nodes, seeds, blocks in batches(g, ids, args, epoch=0):
+        x, y = load_subtensor(g, seeds, input_nodes)
+        counts[0] += (model(blocks, x).argmax(1) == y).sum()
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+def save(model, optimizer, epochs, args):
+    """Rank 0 writes the checkpoint beside the old one and then renames it: a whole one is always there."""
+    if args.checkpoint and dist.get_rank() == 0:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs}
+        torch.save(state, f"{args.checkpoint}.new")
+        os.replace(f"{args.checkpoint}.new", args.checkpoint)
+
+
+def load(model, optimizer, args):
+    """The epochs that the checkpoint has. Model and optimiser become what they were after the last of them."""
+    there = dist.get_rank() == 0 and args.checkpoint and Path(args.checkpoint).exists()
+    state = [torch.load(args.checkpoint) if there else {"epochs": []}]
+    dist.broadcast_object_list(state)  # the file is on the machine of rank 0
+    if state[0]["epochs"]:
+        model.load_state_dict(state[0]["model"])
+        optimizer.load_state_dict(state[0]["optimizer"])
+    return state[0]["epochs"]
+
+
+def run(g, args):
+    """Train until there are ``num_epochs``, from the checkpoint on if there is one. The model, and its epochs."""
+    train_ids, val_ids, _ = split(g)
+    classes = g.ndata["label"][torch.cat([train_ids, val_ids])].max().long() + 1
+    dist.all_reduce(classes, dist.ReduceOp.MAX)
+    torch.manual_seed(args.seed)  # every rank begins with the same weights
+    sizes = g.ndata["feat"].shape[1], args.hidden, int(classes), len(args.fanouts.split(","))
+    model = DistributedDataParallel(GraphSAGE(*sizes, dropout=args.dropout))
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    epochs = load(model.module, optimizer, args)
+    for epoch in range(len(epochs), args.num_epochs):
+        seed_job(args.seed * 1000 + epoch)  # what an epoch draws does not depend on the epochs before it
+        start = time.perf_counter()
+        loss = train_epoch(model, optimizer, g, train_ids, args, epoch)
+        seconds, val = time.perf_counter() - start, evaluate(model.module, g, val_ids, args)
+        epochs.append({"epoch": epoch, "loss": loss, "seconds": seconds, "val_accuracy": val})
+        save(model.module, optimizer, epochs, args)
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}  loss {loss:.4f}  validation accuracy {val:.4f}  {seconds:.2f} s", flush=True)
+    if args.out and dist.get_rank() == 0:
+        Path(args.out).write_text(json.dumps({"epochs": epochs}))
+    return model.module, epochs
+
+
+def arguments():
+    """The options, for this program and for those that extend it."""
+    parser = argparse.ArgumentParser()
+    for name in ("graph_name", "part_config", "ip_config"):
+        parser.add_argument(f"--{name}", required=True)
+    options = {"num_epochs": 3, "batch_size": 256, "fanouts": "10,10", "hidden": 64, "dropout": 0.5, "lr": 0.01}
+    for name, default in {**options, "seed": 0, "checkpoint": "", "out": ""}.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
+    return parser
+
+
+def leave_job():
+    """When all trainers have come here, the servers end."""
+    if os.environ.get("DGL_DIST_MODE") == "distributed":
+        dgl.distributed.exit_client()
+    leave()
+
+
+def main(args):
+    run(join_job(args), args)
+    leave_job()
+
+
+if __name__ == "__main__":
+    main(arguments().parse_args())

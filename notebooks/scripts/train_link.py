@@ -1,0 +1,78 @@
+"""Link prediction: scripts/train.py with edges in place of nodes. It takes the options of train.py, and three more."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import dgl
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import train
+from leave import leave
+from link_edges import Links, split
+from link_negatives import batches, pair_loss
+from link_scores import mean_reciprocal_rank
+from sage import GraphSAGE
+from seeds import seed_job
+
+
+def train_epoch(model, optimizer, links, ids, args, epoch):
+    """The mean loss of all steps and ranks. All ranks have equally many batches, so there is no Join."""
+    losses = []
+    for blocks, places in batches(links, ids, args, epoch):
+        x = links.g.ndata["feat"][blocks[0].srcdata[dgl.NID]]
+        loss = pair_loss(F.normalize(model.train()(blocks, x)), *places)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    mean = torch.stack(losses).mean() / dist.get_world_size()
+    dist.all_reduce(mean)
+    return mean.item()
+
+
+def run(links, ids, args):
+    """Train from the checkpoint on, or from the beginning, until there are ``num_epochs``; then the test edges."""
+    torch.manual_seed(args.seed)  # every rank begins with the same weights
+    sizes = links.g.ndata["feat"].shape[1], args.hidden, args.hidden, len(args.fanouts.split(","))
+    model = DistributedDataParallel(GraphSAGE(*sizes, dropout=args.dropout))
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    epochs = train.load(model.module, optimizer, args)
+    for epoch in range(len(epochs), args.num_epochs):
+        seed_job(args.seed * 1000 + epoch)
+        start = time.perf_counter()
+        loss = train_epoch(model, optimizer, links, ids["train"], args, epoch)
+        seconds, val = time.perf_counter() - start, mean_reciprocal_rank(model.module, links, ids["val"])
+        epochs.append({"epoch": epoch, "loss": loss, "seconds": seconds, "val_mrr": val})
+        train.save(model.module, optimizer, epochs, args)
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}  loss {loss:.4f}  validation MRR {val:.4f}  {seconds:.2f} s", flush=True)
+    return {"epochs": epochs, "test_mrr": mean_reciprocal_rank(model.module, links, ids["test"])}
+
+
+def main(work=run, **more):
+    """Options, the job, this rank's edges, the work, its result. more: options of a program that extends this one."""
+    parser = train.arguments()
+    for name, default in {"negatives": "uniform", "num_negatives": 1, "epoch_edges": 10_000, **more}.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser.set_defaults(fanouts="5,5", batch_size=250, hidden=32, dropout=0.0)
+    args = parser.parse_args()
+    g = train.join_job(args)
+    links = Links(g, torch.from_numpy(np.load(Path(args.part_config).with_name("node_map.npy"))))
+    ids = split(links)
+    print("edges:", *(f"{name} {len(share)}" for name, share in ids.items()), flush=True)
+    found = work(links, ids, args)
+    if args.out and dist.get_rank() == 0:
+        Path(args.out).write_text(json.dumps(found))
+    if os.environ.get("DGL_DIST_MODE") == "distributed":
+        dgl.distributed.exit_client()
+    leave()
+
+
+if __name__ == "__main__":
+    main()
