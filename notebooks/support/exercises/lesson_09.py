@@ -34,8 +34,10 @@ HINTS = {
 def _expected(addresses: list[str], servers: int, trainers: int, samplers: int) -> list[Wanted]:
     ranks = len(addresses) * trainers
     of_servers = {"DGL_ROLE": "server", "DGL_NUM_SERVER": servers, "DGL_NUM_CLIENT": ranks * (1 + samplers)}
-    of_trainers = {"DGL_NUM_SERVER": servers, "DGL_NUM_SAMPLER": samplers, "WORLD_SIZE": ranks}
-    of_trainers["MASTER_ADDR"] = addresses[0]
+    of_trainers = {
+        **{"DGL_NUM_SERVER": servers, "DGL_NUM_SAMPLER": samplers, "WORLD_SIZE": ranks},
+        "MASTER_ADDR": addresses[0],
+    }
     return [
         *(("server", k // servers, {**of_servers, "DGL_SERVER_ID": k}) for k in range(len(addresses) * servers)),
         *(("trainer", k // trainers, {**of_trainers, "RANK": k}) for k in range(ranks)),
