@@ -19,13 +19,14 @@ from typer.testing import CliRunner
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.data.ogb import PRODUCTS, SPECS
 from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.files import write_json
 from tutorial_lib.job.display import PUBLISHED_NODES, Reporter, comparison_table
 from tutorial_lib.job.folder import own_run_folder
-from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.cli import app
 from tutorial_lib.tools.cli.options import parse_machine_counts
-from tutorial_lib.tools.finale import FinaleSettings, Forecast, agree, recipe, write_report
+from tutorial_lib.tools.finale import FinaleSettings, Forecast, recipe, write_report
 from tutorial_lib.tools.finale.figures import memory_figure, scaling_figure
 from tutorial_lib.tools.finale.script import Finale, PeakMemory, startup_of
 from tutorial_lib.tools.finale.settings import State
@@ -162,77 +163,10 @@ def test_the_published_recipe_makes_the_same_steps_on_any_number_of_ranks():
     assert recipe(3)["batch_size"] == 342
 
 
-def settings_at(scale: float, machines: int = 2, **config) -> FinaleSettings:
-    source = DataSource("synthetic-products", scale=scale)
-    return FinaleSettings(source=source, layout=Layout(machines), config=TrainConfig(**config), scaling=())
-
-
-def test_a_forecast_tells_what_was_measured_at_full_size_within_its_own_tolerance():
-    """benchmarks/RESULTS.md: 17.3 GB in use; an epoch of training 56 s, and the rest of a finale of one epoch."""
-    one, two = (Forecast.of(settings_at(1.0, epochs=epochs)) for epochs in (1, 2))
-    assert (one.nodes, one.edges) == (PRODUCTS.nodes, PRODUCTS.directed_edges)
-    assert one.memory == pytest.approx(17.3e9, rel=0.2)
-    assert 250 < one.seconds < 1300
-    cores = min(2, len(os.sched_getaffinity(0)))
-    assert 56 / 2 < (two.seconds - one.seconds) * cores / 2 < 56 * 2
-    small = Forecast.of(settings_at(0.01, epochs=1))
-    assert small.memory < one.memory / 3
-    assert small.seconds < 60
-    assert Forecast.of(settings_at(0.01, machines=4)).memory > small.memory  # each has processes of its own
-    assert Forecast.of(dataclasses.replace(settings_at(1.0), source=DataSource("amazon-computers"))) is None
-
-
-def test_a_forecast_is_a_sentence_with_its_doubt():
-    said = str(Forecast(1000, 25_000, 3.21e9, 16e9, 0.0, 125.0))
-    assert said.startswith("forecast: 1,000 nodes, 25,000 edges; about 3.2 GB of memory here, of 16.0 GB; about 2 min")
-    assert "half or twice" in said
-    assert "of 16.0 GB, and 2.0 GB on each machine; about" in str(Forecast(1000, 25_000, 3.21e9, 16e9, 2e9, 125.0))
-
-
-def test_machines_over_ssh_have_a_memory_of_their_own(tmp_path):
-    (tmp_path / "ip_config.txt").write_text("10.0.0.1\n10.0.0.2\n")
-    real = Layout(None, real=RealMachines(tmp_path / "ip_config.txt"))
-    here, there = settings_at(1.0), dataclasses.replace(settings_at(1.0), layout=real)
-    assert Forecast.of(here).there == 0
-    assert Forecast.of(there).memory < Forecast.of(here).memory
-    assert Forecast.of(there).there == pytest.approx(Forecast.of(here).memory / 2)
-
-
-SMALL, LARGE = Forecast(1, 1, 1e9, 8e9, 0.0, 60.0), Forecast(1, 1, 9e9, 8e9, 0.0, 60.0)
-
-
-def test_something_small_starts_without_a_question(monkeypatch):
-    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question"))
-    agree(SMALL)
-
-
-@pytest.mark.parametrize("forecast", [LARGE, Forecast(1, 1, 1e9, 8e9, 0.0, 3600.0)])
-def test_something_large_is_refused_where_nobody_can_be_asked(forecast, monkeypatch):
-    monkeypatch.setattr("sys.stdin.isatty", lambda: False)
-    with pytest.raises(InputError, match="nobody can be asked") as refused:
-        agree(forecast)
-    assert "--yes" in refused.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("answer", "starts"), [("y", True), ("YES ", True), ("", False), ("n", False), ("what", False)]
-)
-def test_a_person_is_asked_before_something_large(answer, starts, monkeypatch):
-    for stream in ("stdin", "stdout"):
-        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
-    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
-    monkeypatch.setattr("builtins.input", lambda _question: answer)
-    if starts:
-        agree(LARGE)
-    else:
-        with pytest.raises(InputError, match="not started"):
-            agree(LARGE)
-
-
 def test_the_full_recipe_is_not_started_by_mistake(tmp_path, monkeypatch):
     """No folder is made; --full has the published recipe, and an option of the user's goes before it."""
     seen = []
-    monkeypatch.setattr(Forecast, "of", lambda settings: seen.append(settings) or LARGE)
+    monkeypatch.setattr(Forecast, "of", lambda settings: seen.append(settings) or Forecast(1, 1, 9e9, 8e9, 0.0, 60.0))
     words = ["finale", "--dataset", "synthetic-products", "--full", "--out", str(tmp_path / "out")]
     for more in ([], ["--epochs", "3", "--batch-size", "100"]):
         done = CliRunner().invoke(app, [*words, *more])
@@ -246,7 +180,7 @@ def test_the_full_recipe_is_not_started_by_mistake(tmp_path, monkeypatch):
 
 def test_a_default_finale_has_its_own_settings(tmp_path, monkeypatch):
     monkeypatch.setattr(Finale, "run", _stop)
-    done = CliRunner().invoke(app, ["finale", "--root", str(tmp_path), "--out", str(tmp_path / "out")])
+    done = CliRunner().invoke(app, ["finale", "--yes", "--root", str(tmp_path), "--out", str(tmp_path / "out")])
     settings = done.exception.args[0]
     assert settings == dataclasses.replace(
         FinaleSettings(), source=dataclasses.replace(FinaleSettings().source, root=tmp_path)
@@ -259,6 +193,18 @@ class _Stopped(Exception):
 
 def _stop(finale: Finale) -> None:
     raise _Stopped(finale.settings)
+
+
+def test_a_data_set_that_appears_meanwhile_is_not_what_is_continued(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Finale, "run", lambda finale: seen.append(finale) or _stop(finale))
+    root, out = tmp_path / "root", tmp_path / "out"
+    CliRunner().invoke(app, ["finale", "--yes", "--root", str(root), "--out", str(out)])
+    write_as_ogb(load_dataset("synthetic-products", scale=0.002, root=tmp_path), root / "ogbn_products")
+    out.mkdir(exist_ok=True)
+    write_json(out / "options.json", seen[0].options)
+    CliRunner().invoke(app, ["finale", "--resume", "--out", str(out)])
+    assert [finale.settings.source.name for finale in seen] == ["synthetic-products"] * 2
 
 
 def test_resume_needs_a_finale(tmp_path):

@@ -133,6 +133,7 @@ def finale(
     if given.dataset is None:  # a scale is one of the generated graph
         real_data = given.scale is None and is_present("ogbn-products", given.root)
         given.dataset = "ogbn-products" if real_data else "synthetic-products"
+        options["dataset"] = given.dataset  # what is downloaded meanwhile does not change what is continued
     if given.scale is not None and given.dataset != "synthetic-products":
         raise InputError(f"--scale is for synthetic-products; {given.dataset} has one size")
     available = len(layout.cluster().machines) if layout.real or layout.on else 1 if machines else 4

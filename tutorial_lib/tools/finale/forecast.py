@@ -16,9 +16,10 @@ from tutorial_lib.data.ogb import SPECS
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import human_bytes
 from tutorial_lib.partition.memory import memory_for_us
-from tutorial_lib.tools.finale.settings import FinaleSettings
+from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, SCALING_SCALE, FinaleSettings
 
-PROCESS, TRAINER = 0.6e9, 1.4e9  # bytes: libraries of a process; of a trainer, with batches and the rows that it keeps
+PROCESS, TRAINER = 0.5e9, 0.6e9  # bytes: this process, and a server, with their libraries; a trainer with its
+BATCHES, REACHED = 0.8e9, 245_000  # bytes of a trainer's batches and kept rows where a graph has so many nodes or more
 CUTTING, TRAINING = 62, 107  # bytes per edge of the graph: this process when it cuts it; servers and trainers together
 PREPARING, EVALUATING = 1.4e-6, 1.8e-6  # seconds per edge: made, cut, checked, loaded; all neighbours of all nodes
 SEED, SEED_REACH = 0.3e-3, 915  # seconds for a seed node, with 15 + 15 * 10 + 15 * 10 * 5 neighbours
@@ -50,22 +51,23 @@ class Forecast:
     @classmethod
     def of(cls, settings: FinaleSettings) -> Forecast | None:
         """None for a graph whose size is known only when it is loaded: all but ogbn-products and its imitation."""
-        source, layout, config = settings.source, settings.layout, settings.config
+        source, layout = settings.source, settings.layout
         if source.name not in ("ogbn-products", "synthetic-products"):
             return None
-        scale = source.scale if source.name == "synthetic-products" else 1.0
-        whole = SPECS["ogbn-products"]
+        generated = source.name == "synthetic-products"
+        scale, whole = source.scale if generated else 1.0, SPECS["ogbn-products"]
         nodes, edges = round(scale * whole.nodes), round(scale * whole.directed_edges)
-        machines, here = len(layout.cluster().machines), len(os.sched_getaffinity(0))
-        memory, machine, there = PROCESS + CUTTING * edges, PROCESS + TRAINER * layout.trainers, 0.0
-        if layout.real is not None:
-            there = machine + TRAINING * edges / machines
-        else:  # all machines are this computer; those of the scaling runs have a small graph
-            memory = max(memory, machines * machine + TRAINING * edges, max(settings.scaling, default=0) * machine)
-        reach = sum(itertools.accumulate(config.fanouts, operator.mul)) / SEED_REACH
-        computing = EVALUATING * edges + config.epochs * SEEDS * nodes * SEED * max(reach, 0.2)
-        workers = machines if layout.real else min(machines * layout.trainers, here)
-        seconds = PREPARING * edges + computing * CORES / workers + JOB * (1 + len(settings.scaling))
+        part = min(1.0, SCALING_SCALE / scale) if generated else 1.0  # of the graph, in the scaling runs
+        jobs = [(len(layout.cluster().machines), 1.0, settings.config.epochs)]
+        jobs += [(machines, part, SCALING_EPOCHS) for machines in settings.scaling]
+        memory, there, seconds = PROCESS + CUTTING * edges, 0.0, 0.0
+        for machines, of_graph, epochs in jobs:
+            needed, takes = _job(settings, machines, of_graph * nodes, of_graph * edges, epochs)
+            seconds += takes
+            if layout.real is None:  # all machines are this computer
+                memory = max(memory, PROCESS + needed)
+            else:
+                there = max(there, needed / machines)
         return cls(nodes, edges, memory, memory_for_us(), there, seconds)
 
     @property
@@ -79,6 +81,17 @@ class Forecast:
         memory += f", and {human_bytes(int(self.there))} on each machine" if self.there else ""
         size = f"{self.nodes:,} nodes, {self.edges:,} edges"
         return f"forecast: {size}; {memory}; about {minutes} min (it may be half or twice as much)"
+
+
+def _job(settings: FinaleSettings, machines: int, nodes: float, edges: float, epochs: int) -> tuple[float, float]:
+    """Bytes on all machines together, and seconds, of one training."""
+    trainers, real = settings.layout.trainers, settings.layout.real is not None
+    machine = PROCESS + trainers * (TRAINER + BATCHES * min(1.0, nodes / REACHED))
+    fanouts = [edges / nodes if fanout == -1 else fanout for fanout in settings.config.fanouts]  # -1: all neighbours
+    reach = max(sum(itertools.accumulate(fanouts, operator.mul)) / SEED_REACH, 0.2)
+    computing = EVALUATING * edges + epochs * SEEDS * nodes * SEED * reach
+    workers = machines if real else min(machines * trainers, len(os.sched_getaffinity(0)))
+    return machines * machine + TRAINING * edges, JOB + PREPARING * edges + computing * CORES / workers
 
 
 def agree(forecast: Forecast) -> None:
