@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from support.plots.pieces import arrow, box, frame, write
 from support.plots.style import LOOKS, drawing, figure
-from tutorial_lib.tools.finale.style import BLUE, GREY, LIGHT, ORANGE, SAND, SKY
+from tutorial_lib.tools.finale.style import BLUE, GREY, LIGHT, ORANGE, SKY
 
 # name, what it does, what it leaves
 STEPS = (
@@ -34,7 +34,7 @@ def steps_figure() -> Figure:
             for row, part in enumerate(("copy and launch", "epochs", "evaluation")):
                 box(ax, x + 0.25, 2.48 - 0.5 * row, WIDTH - 0.5, 0.4, part, SKY, BLUE)
         else:
-            box(ax, x, 1.3, WIDTH, HEIGHT, f"{k + 1}  {name}\n\n{does}", SAND if k < 3 else LIGHT, GREY)
+            box(ax, x, 1.3, WIDTH, HEIGHT, f"{k + 1}  {name}\n\n{does}", LIGHT, GREY)
         if leaves:
             write(ax, x + WIDTH / 2, 0.85, leaves, va="top", fontsize=9, family="monospace")
             arrow(ax, (x + WIDTH / 2, 1.28), (x + WIDTH / 2, 0.9), color=GREY)
