@@ -41,7 +41,7 @@ def dispatch_edges(chunks, about, part_of, new, places):
 def main(chunks, assignment, out):
     """Number the nodes, dispatch the edges, write part after part, and describe them as DGL does."""
     about = json.loads((chunks / "metadata.json").read_text())
-    part_of = {name: np.loadtxt(assignment / f"{name}.txt", np.uint8) for name in about["node_type"]}
+    part_of = {name: np.loadtxt(assignment / f"{name}.txt", np.uint8, ndmin=1) for name in about["node_type"]}
     places = [out / f"part{part}" for part in range(1 + max(int(of.max()) for of in part_of.values()))]
     for place in places:
         place.mkdir(parents=True)

@@ -16,6 +16,8 @@ def measure(args, make):
 
     capacity: rows, a quarter of those of the other machines. degrees: number of neighbours of each node.
     """
+    if not args.out:
+        raise SystemExit("--out is needed")
     g = join_job(args)
     feat, book, ids = g.ndata["feat"], g.get_partition_book(), split(g)[0]
     capacity = (len(feat) - len(feat.local_partition)) // 4

@@ -35,6 +35,7 @@ def cost(links, ids, args):
 
 
 def compare(links, ids, args):
+    args.checkpoint = ""  # each training begins anew
     loader_of_dgl(links.g, ids["train"])
     found = {}
     for way in args.ways.split(","):

@@ -34,7 +34,9 @@ def batches(links, ids, args, epoch):
     """Blocks and places. Each rank takes equally many of its training edges, other ones in every epoch."""
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(args.seed * 1000 + epoch))
     fanouts = [int(fanout) for fanout in args.fanouts.split(",")]
-    for edges in ids[order[: args.epoch_edges // dist.get_world_size()]].split(args.batch_size):
+    smallest = torch.tensor(len(ids))
+    dist.all_reduce(smallest, dist.ReduceOp.MIN)  # shares may differ by one edge, and nobody may make a step more
+    for edges in ids[order[: min(args.epoch_edges // dist.get_world_size(), int(smallest))]].split(args.batch_size):
         yield links.batch(edges, fanouts, WAYS[args.negatives], args.num_negatives)
 
 

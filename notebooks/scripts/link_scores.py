@@ -40,10 +40,10 @@ def ranks_among(h, src, dst, rivals):
     return 1 + (others > score).sum(1) + (others == score).sum(1) / 2
 
 
-def mean_reciprocal_rank(model, links, edges, count=100):
+def mean_reciprocal_rank(h, links, edges, count=100):
     """Over the edges of all ranks; the rivals are the same nodes of the data set on any number of machines."""
     chosen = torch.randperm(len(links.original), generator=torch.Generator().manual_seed(0))[:count]
-    rivals, h = links.original.argsort()[chosen], embed(model, links)
+    rivals = links.original.argsort()[chosen]
     ranks = [ranks_among(h, *links.g.find_edges(ids), rivals) for ids in edges.split(4096)]
     sums = torch.tensor([sum((1 / found.double()).sum() for found in ranks), len(edges)], dtype=torch.float64)
     dist.all_reduce(sums)  # sums and counts; a mean of means would be wrong

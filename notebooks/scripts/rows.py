@@ -33,13 +33,20 @@ class Rows:
             torch.save(self.table.weight[self.mine], f"{args.checkpoint}-{epochs}-rows_{dist.get_rank()}")
             self.optimizer.save(f"{args.checkpoint}-{epochs}-state")  # waits for all ranks at its end
 
+    def forget(self, args, epochs):
+        """Each rank deletes its files of fewer epochs, when all ranks have come here."""
+        dist.barrier()
+        for old in range(1, epochs if args.checkpoint else 0):
+            for kind in ("rows", "state"):
+                Path(f"{args.checkpoint}-{old}-{kind}_{dist.get_rank()}").unlink(missing_ok=True)
+
     def load(self, args, epochs):
         if epochs:
             self.table.weight[self.mine] = torch.load(f"{args.checkpoint}-{epochs}-rows_{dist.get_rank()}")
             self.optimizer.load(f"{args.checkpoint}-{epochs}-state")
 
 
-class SparseSteps(Joinable):
+class SparseSteps(Joinable, JoinHook):
     """Tells Join that the step of a sparse optimiser is a collective, too."""
 
     def __init__(self, model, optimizer):
@@ -47,7 +54,12 @@ class SparseSteps(Joinable):
         self.model, self.optimizer = model, optimizer
 
     def join_hook(self, **_options):
-        return Answer(self.optimizer)
+        return self
+
+    def main_hook(self):
+        """What a rank without batches does in each step of the others."""
+        self.optimizer.zero_grad()  # forget the last batch of this rank
+        self.optimizer.step()  # and take part: others may send gradients of rows that lie here
 
     @property
     def join_device(self):
@@ -56,17 +68,6 @@ class SparseSteps(Joinable):
     @property
     def join_process_group(self):
         return self.model.join_process_group
-
-
-class Answer(JoinHook):
-    """What a rank without batches does in each step of the others."""
-
-    def __init__(self, optimizer):
-        self.optimizer = optimizer
-
-    def main_hook(self):
-        self.optimizer.zero_grad()  # forget the last batch of this rank
-        self.optimizer.step()  # and take part: others may send gradients of rows that lie here
 
 
 def share_state(optimizer, rank):

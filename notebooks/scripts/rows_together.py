@@ -71,7 +71,8 @@ if __name__ == "__main__":
     for kind in (optim.SparseAdam, optim.SparseAdagrad):
         step_together(kind, [2.0, 6.0])
         step_together(kind, [2.0, None])
-    step_together(optim.SparseAdagrad, [2.0, 6.0], steps=2)
+    for steps in (2, 20):
+        step_together(optim.SparseAdagrad, [2.0, 6.0], steps)
     write_by_hand([2.0, 6.0])
     uneven([3, 1])
     dgl.distributed.exit_client()

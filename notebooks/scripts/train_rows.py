@@ -1,8 +1,8 @@
 """Classes of nodes without features: scripts/train.py with learned rows in their place. Its options, and three more."""
 
+import argparse
 import os
 
-import dgl
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -10,7 +10,6 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import train
-from leave import leave
 from rows import Rows, SparseSteps, share_state
 from sage import GraphSAGE
 from seeds import seed_job
@@ -53,9 +52,12 @@ def run(g, args):
         epochs.append({"epoch": epoch, "loss": loss, "val_accuracy": train.evaluate(model.module, g, val_ids, args)})
         rows.save(args, len(epochs))
         train.save(model.module, optimizer, epochs, args)  # last: it says which rows belong to it
+        rows.forget(args, len(epochs))
         if dist.get_rank() == 0:
             print(f"epoch {epoch}  loss {loss:.4f}  validation accuracy {epochs[-1]['val_accuracy']:.4f}", flush=True)
-    return {"epochs": epochs, "test_accuracy": train.evaluate(model.module, g, test_ids, args)}
+    large = argparse.Namespace(**{**vars(args), "batch_size": 2048})  # many test nodes: a few large batches
+    test = train.evaluate(model.module, g, test_ids, large) if args.out else None  # None: nobody would read it
+    return {"epochs": epochs, "test_accuracy": test}
 
 
 def main():
@@ -70,9 +72,7 @@ def main():
         args.seed, args.checkpoint = args.seed + 1, ""  # checkpoints are of the first seed
     if args.out and dist.get_rank() == 0:
         torch.save(found, args.out)
-    if os.environ.get("DGL_DIST_MODE") == "distributed":
-        dgl.distributed.exit_client()
-    leave()
+    train.leave_job()
 
 
 if __name__ == "__main__":

@@ -74,8 +74,7 @@ def run(g, args):
         seed_job(args.seed * 1000 + epoch)
         start = time.perf_counter()
         loss = train_epoch(model, optimizers, rows, g, train_ids, args, epoch)
-        seconds = time.perf_counter() - start
-        scores = inference(alone, g, rows.tables, stores, make_sampler(g, [-1]))
+        seconds, scores = time.perf_counter() - start, inference(alone, g, rows.tables, stores, make_sampler(g, [-1]))
         val = accuracy(scores, val_ids, label)
         epochs.append({"epoch": epoch, "loss": loss, "seconds": seconds, "val_accuracy": val})
         if dist.get_rank() == 0:
@@ -86,7 +85,7 @@ def run(g, args):
         found = {"epochs": epochs, "test_accuracy": test, "ranks": dist.get_world_size(), "widths": widths}
         Path(args.out).write_text(json.dumps({**found, "rows": dict(zip(g.ntypes, read.tolist()))}))
         tables = {name: rows.tables[name][torch.arange(g.num_nodes(name))] for name in rows.learned}
-        torch.save({"model": alone.state_dict(), "learned": tables}, args.checkpoint)
+        torch.save({"model": alone.state_dict(), "learned": tables}, args.weights)
 
 
 def main(args):
@@ -98,4 +97,8 @@ if __name__ == "__main__":
     parser = arguments()
     parser.add_argument("--target", default="paper")
     parser.add_argument("--rows_lr", type=float, default=0.03)
-    main(parser.parse_args())
+    parser.add_argument("--weights", required=True, help="file for weights and learned rows, written at the end")
+    options = parser.parse_args()
+    if not options.out or options.checkpoint:
+        parser.error("--out is needed, and there are no checkpoints")
+    main(options)

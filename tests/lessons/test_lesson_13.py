@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,6 +180,33 @@ def test_joint_negatives_are_the_same_for_all_edges(graph: Any) -> None:
         drawn = WAYS[way](graph, src, src, 8)
         assert drawn.shape == (20, 8)
         assert bool((drawn == drawn[0]).all()) == (way == "joint")
+
+
+STEPS = """
+import sys
+from types import SimpleNamespace
+import torch
+import torch.distributed as dist
+from link_negatives import batches
+rank, store = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+links = SimpleNamespace(batch=lambda edges, *_: edges)
+options = {"seed": 0, "fanouts": "5", "batch_size": 4, "negatives": "uniform", "num_negatives": 1}
+args = SimpleNamespace(**options, epoch_edges=int(sys.argv[3]))
+print(sum(1 for _ in batches(links, torch.arange(8 + rank), args, 0)))
+"""
+
+
+@pytest.mark.parametrize(("epoch_edges", "steps"), [(100, 2), (8, 1)])
+def test_ranks_with_uneven_shares_make_equally_many_steps(epoch_edges: int, steps: int, tmp_path: Path) -> None:
+    """Shares of 8 and 9 edges, batches of 4: a rank with a third batch would wait for ever in DDP."""
+    words = [sys.executable, "-c", STEPS]
+    more = [str(tmp_path / "store"), str(epoch_edges)]
+    ranks = [
+        subprocess.Popen([*words, str(rank), *more], cwd=NOTEBOOKS / "scripts", stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    assert [int(rank.communicate(timeout=60)[0]) for rank in ranks] == [steps, steps]
 
 
 def test_pictures() -> None:

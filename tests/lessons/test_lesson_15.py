@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from program_support import scripts_in
-from solution_support import assert_not_yet, solutions, verdict
+from solution_support import NOTEBOOKS, assert_not_yet, solutions, verdict
 
 from support.exercises import lesson_15
 from support.plots import heterographs as plots
@@ -124,12 +124,12 @@ def test_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert_not_yet(check_job(SAVED, paths, capsys), "exercise_15_2.py is there")
 
 
-COUNTS = {"a": 40, "b": 30}
-RELATIONS = {("a", "r", "b"): 120, ("b", "s", "a"): 25, ("b", "t", "b"): 60}
+COUNTS = {"a": 40, "b": 30, "c": 1}  # np.loadtxt makes a number, not an array, of a file with one line
+RELATIONS = {("a", "r", "b"): 120, ("b", "s", "a"): 25, ("b", "t", "b"): 60, ("c", "u", "a"): 3}
 
 
 def write_chunks(folder: Path) -> dict[tuple[str, str, str], torch.Tensor]:
-    """A small graph in chunks of at most 50 edges, of two types and three relations, in text and in arrays."""
+    """A small graph in chunks of at most 50 edges, of three types and four relations, in text and in arrays."""
     generator = torch.Generator().manual_seed(0)
     ends = {
         (start, name, end): torch.stack(
@@ -198,6 +198,15 @@ def test_dispatched_parts_hold_the_graph(parts: int, tmp_path: Path, monkeypatch
             found[relation].append(torch.stack(pairs, dim=1))
     for relation, pairs in ends.items():
         assert sorted(map(tuple, torch.cat(found[relation]).tolist())) == sorted(map(tuple, pairs.tolist()))
+
+
+@pytest.mark.parametrize("words", [[], ["--out", "o", "--checkpoint", "c"]])
+def test_results_that_could_not_be_written_are_refused_at_once(words: list[str]) -> None:
+    words = ["--graph_name", "g", "--part_config", "p", "--ip_config", "i", "--weights", "w", *words]
+    program = [sys.executable, "train_types.py", *words]
+    ended = subprocess.run(program, cwd=NOTEBOOKS / "scripts", capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "--out is needed, and there are no checkpoints" in ended.stderr
 
 
 def test_a_layer_adds_up_means_by_relation_and_every_weight_gets_a_gradient() -> None:
