@@ -33,7 +33,7 @@ def train_epoch(model, optimizer, g, ids, pool=None, samplers=0):
         of_job, pool.num_workers, pool.current_proc_id = pool.num_workers, samplers, 0  # these get all batches
     dist.barrier()
     done = time.perf_counter()
-    with model.join():
+    with model.join():  # all ranks have as many steps here, so Adam's state needs no transfer after it (lesson 07)
         for blocks in loader:
             times = [done, time.perf_counter()]  # until here the trainer waited for the batch
             x, y = g.ndata["feat"][blocks[0].srcdata[dgl.NID]], g.ndata["label"][blocks[-1].dstdata[dgl.NID]]

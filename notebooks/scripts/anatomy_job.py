@@ -14,6 +14,7 @@ from dgl.distributed import DistGraph, DistTensor, dist_context, rpc
 from torch.nn.parallel import DistributedDataParallel
 
 from anatomy_epoch import stale_reads, train_epoch
+from leave import leave
 from sage import GraphSAGE
 
 
@@ -32,7 +33,10 @@ def main(folder):
     g = DistGraph("synthetic-products")
     table = DistTensor((g.num_nodes(), 256), torch.float32, name="table")
     Path(folder, f"joined-{rank}").touch()
+    deadline = time.monotonic() + 3 * 3600  # as long as the machines live
     while not Path(folder, "go").exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody has written {folder}/go")
         time.sleep(0.1)
 
     torch.manual_seed(0)  # all ranks begin with the same weights
@@ -49,6 +53,8 @@ def main(folder):
     if os.environ.get("KILL_RANK") == str(rank):
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
+    dgl.distributed.exit_client()  # when all clients have come here, the servers end
+    leave()
 
 
 if __name__ == "__main__":

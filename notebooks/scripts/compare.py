@@ -13,9 +13,11 @@ from train import arguments, join_job, leave_job, run, split
 
 def main(common, changes):
     args = arguments().parse_args(common)
+    if not args.out:
+        sys.exit("compare.py: --out FILE is missing")
     g, found = join_job(args), {}
     for number, change in enumerate(changes):
-        each = arguments().parse_args([*common, *change.split(), "--out", ""])
+        each = arguments().parse_args([*common, *change.split(), "--out", "", "--checkpoint", ""])
         model, epochs = run(g, each)
         test, own = accuracy(inference(model, g, f"scores-{number}"), g, split(g)[2])
         own_of_all = [None] * dist.get_world_size()

@@ -48,14 +48,18 @@ class Faulty:
 
 
 def fill():
-    """Take all of /dev/shm but half a megabyte, as a file of somebody else's."""
+    """Take all of /dev/shm but half a megabyte, as a file of somebody else's. Not that of a whole computer."""
     free = os.statvfs("/dev/shm")
+    if free.f_blocks * free.f_frsize > 100_000_000:
+        sys.exit("fill is for emulated machines: machines start 2 --shm 60MB")
     with open("/dev/shm/not-ours", "wb") as file:
         os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - 500_000)
 
 
 if __name__ == "__main__":
     faults = {"kill": kill, "wait": wait, "extra": extra, "raise": fail}
+    if sys.argv[1] not in (*faults, "fill"):
+        sys.exit(f"failing.py: no fault is called {sys.argv[1]}; there are {', '.join(faults)} and fill")
     if sys.argv[1] == "fill" and os.environ.get("DGL_ROLE") == "server" and os.environ["DGL_SERVER_ID"] == "1":
         fill()
     args = arguments().parse_args(sys.argv[3:])

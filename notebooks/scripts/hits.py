@@ -1,6 +1,7 @@
 """How often is a remote row already here? ``measure`` asks two caches of the same size for the same batches."""
 
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ def measure(args, make):
     capacity: rows, a quarter of those of the other machines. degrees: number of neighbours of each node.
     """
     if not args.out:
-        raise SystemExit("--out is needed")
+        sys.exit("hits.py: --out FILE is missing")
     g = join_job(args)
     feat, book, ids = g.ndata["feat"], g.get_partition_book(), split(g)[0]
     capacity = (len(feat) - len(feat.local_partition)) // 4

@@ -24,9 +24,11 @@ class RowCache:
         result = torch.empty(len(ids), *self.shape[1:], dtype=self.rows.dtype)
         result[here] = self.rows[self.place[ids[here]]]
         others = ids[~here]
-        result[~here] = came = self.tensor[others]  # own rows out of shared memory, the rest over the wire
-        remote = self.book.nid2partid(others) != self.book.partid
         self.found += int(here.sum())
-        self.asked += int(here.sum() + remote.sum())
-        self.keep(others[remote], came[remote])
+        self.asked += int(here.sum())
+        if len(others):
+            result[~here] = came = self.tensor[others]  # own rows out of shared memory, the rest over the wire
+            remote = self.book.nid2partid(others) != self.book.partid
+            self.asked += int(remote.sum())
+            self.keep(others[remote], came[remote])
         return result

@@ -30,11 +30,12 @@ rpc.register_service(20_001, Seed, Seed)  # DGL's own services have other number
 
 def seed_job(seed):
     """Seed all ranks and all servers, which draw neighbours for other machines, each with a number of its own."""
-    torch.manual_seed(seed * 1000 + dist.get_rank())  # dropout
-    dgl.seed(seed * 1000 + dist.get_rank())  # neighbours
+    own = (seed * 1000 + dist.get_rank()) % 2**31  # DGL takes a C int
+    torch.manual_seed(own)  # dropout
+    dgl.seed(own)  # neighbours
     if dist.get_rank() == 0 and os.environ.get("DGL_DIST_MODE") == "distributed":
         for server in range(rpc.get_num_server()):
-            rpc.send_request(server, Seed(seed * 1000 + 500 + server))
-        for _ in range(rpc.get_num_server()):
-            rpc.recv_response()
+            rpc.send_request(server, Seed((seed * 1000 + 500 + server) % 2**31))
+            if rpc.recv_response(60_000) is None:  # milliseconds
+                raise TimeoutError(f"DGL server {server} has not answered within a minute")
     dist.barrier()  # nobody asks a server before it is seeded

@@ -49,7 +49,7 @@ def train_epoch(model, optimizer, g, ids, args, epoch):
     """The mean loss over the training nodes of all ranks."""
     shares, total = [0] * dist.get_world_size(), torch.zeros(1)
     dist.all_gather_object(shares, len(ids))
-    with Join([model.train()]):  # a rank that has no batch left answers the others with zeros
+    with Join([model.train()]):  # a rank that has no batch left adds zeros to the all-reduces
         for step, (input_nodes, seeds, blocks) in enumerate(batches(g, ids, args, epoch)):
             of_all = sum(min(max(share - step * args.batch_size, 0), args.batch_size) for share in shares)
             x, y = load_subtensor(g, seeds, input_nodes)
@@ -107,7 +107,7 @@ def run(g, args):
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     epochs = load(model.module, optimizer, args)
     for epoch in range(len(epochs), args.num_epochs):
-        seed_job(args.seed * 1000 + epoch)  # what an epoch draws does not depend on the epochs before it
+        seed_job(args.seed * 1000 + epoch)  # the epochs before it do not matter; lesson 10 says where this holds
         start = time.perf_counter()
         loss = train_epoch(model, optimizer, g, train_ids, args, epoch)
         seconds, val = time.perf_counter() - start, evaluate(model.module, g, val_ids, args)

@@ -27,7 +27,7 @@ def main(args):
     torch.manual_seed(args.seed)
     model = DistributedDataParallel(GraphSAGE(g.ndata["feat"].shape[1], args.hidden, 47))
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    with model.join():  # the English page
+    with model.join():  # the English page. Adam's state would have to follow (train.py); one epoch does not need it
         loop(model, optimizer, g, ids, args, epoch=0)
     loop(model, optimizer, g, ids, args, epoch=1)  # the Korean page
     leave_job()

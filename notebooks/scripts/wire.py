@@ -32,16 +32,15 @@ def received():
 def sources(g, feat, book):
     """Where features come from: the servers; caches of our own and the library's, for a quarter or all remote rows."""
     remote = len(feat) - len(feat.local_partition)
-    library = RowTable(feat, book, remote // 4 * feat.shape[1] * 4)  # bytes: a float32 has four
-    found = {"none": feat, "quarter": RowCache(feat, book, remote // 4), "all": RowCache(feat, book, remote)}
-    return {**found, "library": library}
+    caches = {"quarter": RowCache(feat, book, remote // 4), "all": RowCache(feat, book, remote)}
+    return {"none": feat, **caches, "library": RowTable(feat, book, remote // 4 * feat.shape[1] * 4)}  # in bytes
 
 
 def train(model, optimizer, items, depth):
     """An epoch: its seconds, those in which the model waited for a batch, and the bytes that all machines received."""
     before, start, waited = received(), time.perf_counter(), 0.0
     last = start
-    with Join([model.train()]):
+    with Join([model.train()]):  # without train.py's transfer of Adam's state: only time and bytes matter
         for blocks, x, y in made_by_worker(items, depth):
             waited += time.perf_counter() - last
             optimizer.zero_grad()
@@ -56,6 +55,8 @@ def train(model, optimizer, items, depth):
 
 
 def main(args, ways):
+    if not args.out:
+        sys.exit("wire.py: --out FILE is missing")
     g = join_job(args)
     ids, feat = split(g)[0], g.ndata["feat"]
     model = DistributedDataParallel(GraphSAGE(feat.shape[1], args.hidden, 47, dropout=args.dropout))

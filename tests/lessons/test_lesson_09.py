@@ -13,9 +13,7 @@ import torch
 from solution_support import assert_not_yet, solutions, verdict
 
 from support.exercises import lesson_09
-from support.lessons import machines
 from support.plots import anatomy as plots
-from tutorial_lib.cluster.emulated import EmulationUnavailable
 
 processes = solutions("09").processes
 
@@ -148,19 +146,3 @@ def test_picture(tmp_path):
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert {"machine-0", "machine-1", "server 0\nprocess 7", "trainer 1\nprocess 8"} <= set(texts)
     assert sum(text == "" for text in texts) == 3  # the arrows; nobody is drawn as calling itself
-
-
-def test_a_host_that_forbids_emulation_gets_one_message(monkeypatch):
-    """What lessons 10 to 15 begin with."""
-
-    def refuse(_cluster):
-        raise EmulationUnavailable("this host does not allow emulated machines: no", "Change that.")
-
-    monkeypatch.setattr(machines.EmulatedCluster, "__enter__", refuse)
-    for call in (lambda: machines.start_machines(2), machines.require_machines):
-        with pytest.raises(machines.StopHere) as stop:
-            call()
-        assert stop.value._render_traceback_() == [
-            "This lesson cannot run here: this host does not allow emulated machines: no",
-            "Change that.",
-        ]

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import dgl
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -45,9 +46,11 @@ def alone(scripts: Path, part: Any, more: str) -> dict[str, Any]:
     return found
 
 
-def launched(scripts: Path, part: Any, more: str, *machines: str, name: str = "job.json") -> dict[str, Any]:
-    """What train.py writes under our launch."""
-    command = shlex.join(["python3", "train.py", *options_of(part, more), "--out", name])
+def launched(
+    scripts: Path, part: Any, more: str, *machines: str, name: str = "job.json", program: str = "train.py"
+) -> dict[str, Any]:
+    """What train.py, or a program that extends it, writes under our launch."""
+    command = shlex.join(["python3", program, *options_of(part, more), "--out", name])
     base = ["--part_config", str(part.config), "--ip_config", "ip_config.txt", "--num_omp_threads", "1"]
     done = launch(*machines, *base, "--out", f"logs-{name}", command, cwd=scripts)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -122,6 +125,64 @@ def test_two_machines_compute_what_one_process_computes(
     )
 
 
+SHARES = """
+import json
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from train import arguments, join_job, leave_job, run, split
+
+if __name__ == "__main__":
+    args = arguments().parse_args()
+    g = join_job(args)
+    Path(f"share-{dist.get_rank()}.json").write_text(json.dumps(split(g)[0].tolist()))
+    run(g, args)
+    leave_job()
+"""
+
+
+def in_steps(scripts: Path, graph: Any, shares: list[torch.Tensor], size: int, epochs: int) -> list[float]:
+    """The losses of train.py on the plain graph: a step takes the next ``size`` nodes of each share."""
+    sys.path.insert(0, str(scripts))
+    from sage import GraphSAGE
+
+    labels, whole = graph.ndata["label"].long(), [dgl.to_block(graph, graph.nodes())] * 2
+    known = graph.ndata["train_mask"].bool() | graph.ndata["val_mask"].bool()
+    torch.manual_seed(0)
+    model = GraphSAGE(graph.ndata["feat"].shape[1], 16, int(labels[known].max()) + 1, dropout=0)
+    optimizer, found = torch.optim.Adam(model.parameters(), lr=0.01), []
+    for epoch in range(epochs):
+        total = 0.0
+        orders = [share[torch.randperm(len(share), generator=torch.Generator().manual_seed(epoch))] for share in shares]
+        for step in range(0, max(len(share) for share in shares), size):
+            ids = torch.cat([order[step : step + size] for order in orders])
+            loss = F.cross_entropy(model(whole, graph.ndata["feat"])[ids], labels[ids])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(ids)
+        found.append(total / sum(len(share) for share in shares))
+    return found
+
+
+@pytest.mark.cluster
+def test_a_rank_with_fewer_steps_does_not_change_the_losses(
+    scripts, emulation, nothing_left, partition_of, small_dataset
+) -> None:
+    """Steps 6, 6, 6 and 5: after the first epoch, Adam of the last rank must be what that of the others is."""
+    (scripts / "shares.py").write_text(SHARES)
+    part, options = partition_of(2), "--fanouts=-1,-1 --dropout 0 --hidden 16 --batch_size 49 --num_epochs 2"
+    machines = ("--emulate", "2", "--num_trainers", "2")
+    found = losses(launched(scripts, part, options, *machines, program="shares.py"))
+    original = torch.from_numpy(np.load(part.folder / "node_map.npy"))
+    shares = [original[json.loads((scripts / f"share-{rank}.json").read_text())] for rank in range(4)]
+    assert [len(share) for share in shares] == [246, 246, 246, 245]
+    expected = in_steps(scripts, small_dataset.graph, shares, 49, 2)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
 @pytest.mark.cluster
 def test_two_machines_continue_as_if_nothing_had_happened(scripts, emulation, nothing_left, partition_of) -> None:
     part, machines = partition_of(2), ("--emulate", "2")
@@ -157,7 +218,7 @@ class Tensor:
     shape = (10, 3)
 
     def __init__(self) -> None:
-        self.rows, self.asked = torch.rand(self.shape), []
+        self.rows, self.asked, self.requests = torch.rand(self.shape), [], 0
         self.dtype = self.rows.dtype
 
     def __len__(self) -> int:
@@ -165,6 +226,7 @@ class Tensor:
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
         self.asked += ids.tolist()
+        self.requests += 1
         return self.rows[ids]
 
 
@@ -182,6 +244,8 @@ def test_a_row_that_has_come_does_not_come_again(scripts) -> None:
         assert torch.equal(cache[ids], tensor.rows[ids])
     assert sorted(tensor.asked) == [0, 1, 2, 3, 5, 6, 7, 8, 9]  # 7 was the third row; there is no room for 8 and 6
     assert (cache.kept, cache.found, cache.asked) == (3, 3, 8)
+    assert torch.equal(cache[torch.tensor([9, 5])], tensor.rows[[9, 5]])
+    assert tensor.requests == 3  # two batches had nothing to ask for
 
 
 ANSWERS = solutions("10")

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 from commands import launch, wait_until
+from lifelines import Running, processes_of
 from program_support import run, scripts_in, written
 from solution_support import assert_not_yet, solutions
 
 from support.exercises import lesson_11
 from support.lessons import breaking
-from support.lessons.lifelines import Running, processes_of
 from support.plots import breaking as plots
 from tutorial_lib.cluster.coordinator import JobFailed
 from tutorial_lib.errors import InputError
@@ -158,12 +158,22 @@ SETTINGS = {"lr": 0.01, "batch_size": 256, "hidden": 16, "dropout": 0.5, "fanout
 
 def checkpoint(folder: Path, **changes: Any) -> Path:
     """What the first run of exercise 3 leaves, with some of it changed."""
-    saved = {"model": {}, "optimizer": {"state": {}}, "epochs": [{}, {}], "args": SETTINGS}
+    saved = {"model": {}, "optimizer": {"state": {0: {"step": 16}}}, "epochs": [{}, {}], "args": SETTINGS}
     torch.save({**saved, **changes}, folder / "x.pt")
     return folder / "x.pt"
 
 
 SAID = ["Traceback (most recent call last):", '  raise ValueError("no")', "ValueError: lr is 0.5, and was 0.01"]
+AGAIN = [*SAID[:2], "ValueError: fanouts are 5,5, and were 10,10"]
+LAUNCHED = [
+    "    0.5 s  DGL servers are loading their parts",
+    "[machine-1 0] Traceback (most recent call last):",
+    "[machine-1 0] ValueError: lr is 0.5, and was 0.01",
+    "error: trainer 0 (rank 1) on machine-1: ValueError: lr is 0.5, and was 0.01",
+    "log: logs/machine-1/trainer-0.log",
+    "  | Traceback (most recent call last):",
+    "  | ValueError: lr is 0.5, and was 0.01",
+]
 
 
 def refuses(capsys: pytest.CaptureFixture[str], *answer: Any) -> str:
@@ -172,27 +182,33 @@ def refuses(capsys: pytest.CaptureFixture[str], *answer: Any) -> str:
 
 
 def test_a_run_with_other_settings_is_refused(tmp_path, capsys) -> None:
-    assert refuses(capsys, checkpoint(tmp_path), SAID) == "Exercise 3: correct\n"
-    assert refuses(capsys, checkpoint(tmp_path, args=None, **SETTINGS), SAID) == "Exercise 3: correct\n"
-    assert refuses(capsys, checkpoint(tmp_path, args=Namespace(**SETTINGS)), SAID) == "Exercise 3: correct\n"
+    for changes in ({}, {"args": None, **SETTINGS}, {"args": Namespace(**SETTINGS)}):
+        assert refuses(capsys, checkpoint(tmp_path, **changes), SAID, AGAIN) == "Exercise 3: correct\n"
+    again = [line.replace("lr is 0.5, and was 0.01", "fanouts are 5,5") for line in LAUNCHED]
+    assert refuses(capsys, checkpoint(tmp_path), LAUNCHED, again) == "Exercise 3: correct\n"
 
 
 NOT_REFUSED = {
-    "trains and saves": ({"epochs": [{}] * 3}, SAID, "epochs in the checkpoint\n  got       3"),
-    "trains": ({}, ["epoch 2  loss 1.0"], "epochs that the second run has trained\n  got       1"),
-    "no settings": ({"args": {}}, SAID, "the option batch_size in the checkpoint\n  got       'not there'"),
-    "without the seed": ({"args": {**SETTINGS, "seed": None}}, SAID, "the option seed"),
-    "no optimiser": ({"optimizer": None, "model": {}}, ["SystemExit"], "ended|optimiser"),
-    "exits without a word": ({}, [], "has said something"),
-    "another error": ({}, ["KeyError: 'lr'"], "how the second run has ended"),
-    "names no option": ({}, ["ValueError: other settings"], "options that the error names"),
-    "names all": ({}, ["ValueError: batch_size, fanouts, hidden, dropout, lr, seed"], "options that the error names"),
+    "trains and saves": ({"epochs": [{}] * 3}, SAID, AGAIN, "epochs in the checkpoint\n  got       3"),
+    "trains": ({}, ["epoch 2  loss 1.0"], AGAIN, "with --lr 0.5: epochs that it has trained\n  got       1"),
+    "trains on machines": ({}, ["[machine-0 0] epoch 2  loss 1.0"], AGAIN, "trained\n  got       1"),
+    "no settings": ({"args": {}}, SAID, AGAIN, "the option batch_size in the checkpoint\n  got       'not there'"),
+    "without the seed": ({"args": {**SETTINGS, "seed": None}}, SAID, AGAIN, "the option seed"),
+    "no optimiser": ({"optimizer": None}, SAID, AGAIN, "what the optimiser remembers"),
+    "an empty optimiser": ({"optimizer": {"state": {}}}, SAID, AGAIN, "what the optimiser remembers"),
+    "exits without a word": ({}, [], AGAIN, "has said something"),
+    "another error": ({}, ["KeyError: 'lr'"], AGAIN, "ended with a ValueError"),
+    "names no option": ({}, ["ValueError: other settings"], AGAIN, "options that the error names"),
+    "names all": ({}, [f"ValueError: {' '.join(SETTINGS)}"], AGAIN, "options that the error names"),
+    "lr alone is compared": ({}, SAID, ["epoch 2  loss 1.0"], "with --fanouts 5,5: epochs that it has trained"),
+    "always says lr": ({}, SAID, SAID, "with --fanouts 5,5: options that the error names"),
+    "not run again": ({}, SAID, [], "with --fanouts 5,5: it has said something"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "said", "complaint"), NOT_REFUSED.values(), ids=NOT_REFUSED.keys())
-def test_a_run_that_is_not_refused(changes, said, complaint, tmp_path, capsys) -> None:
-    assert_not_yet(refuses(capsys, checkpoint(tmp_path, **changes), said), complaint)
+@pytest.mark.parametrize(("changes", "said", "again", "complaint"), NOT_REFUSED.values(), ids=NOT_REFUSED.keys())
+def test_a_run_that_is_not_refused(changes, said, again, complaint, tmp_path, capsys) -> None:
+    assert_not_yet(refuses(capsys, checkpoint(tmp_path, **changes), said, again), complaint)
 
 
 @pytest.mark.whole_run
@@ -202,9 +218,11 @@ def test_the_program_of_the_solution_refuses(partition_of, tmp_path, capsys) -> 
     names += ["--checkpoint", str(tmp_path / "kept.pt"), "--hidden", "16"]
     program = run(scripts, "exercise_11_3.py", written("11", "exercise_11_3.py"), 0, *names, "--num_epochs", "2")
     command = [sys.executable, str(program), *names, "--num_epochs", "3"]
-    done = subprocess.run([*command, "--lr", "0.5"], capture_output=True, text=True, timeout=100)
-    lines = (done.stdout + done.stderr).splitlines()
-    assert refuses(capsys, tmp_path / "kept.pt", lines) == "Exercise 3: correct\n"
+    said = []
+    for change in (["--lr", "0.5"], ["--fanouts", "5,5"]):
+        done = subprocess.run([*command, *change], capture_output=True, text=True, timeout=100)
+        said.append((done.stdout + done.stderr).splitlines())
+    assert refuses(capsys, tmp_path / "kept.pt", *said) == "Exercise 3: correct\n"
     assert subprocess.run(command, capture_output=True, timeout=100).returncode == 0  # more epochs may be asked for
     assert len(torch.load(tmp_path / "kept.pt")["epochs"]) == 3
 

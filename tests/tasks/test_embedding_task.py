@@ -19,13 +19,13 @@ import dgl
 import numpy as np
 import pytest
 import torch
+from lifelines import processes_of, wait_for_step
 from programs.rows_script import run_rows_script
 from safetensors.torch import load_file, save_file
 from shared_data import shared_data
 from solution_support import NOTEBOOKS
 
 from support.lessons.breaking import failure_of
-from support.lessons.lifelines import processes_of, wait_for_step
 from tutorial_lib.cluster.coordinator import Limits
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import summary_table
@@ -302,7 +302,7 @@ def test_a_killed_trainer_changes_no_row(
     """Killed in mid-epoch and resumed: rows, optimiser and predictions of a run that was left alone, bit for bit."""
     out = tmp_path / "broken"
     broken = start_training(parts, Layout(emulate=2), SEVERAL, out, limits=LIMITS)
-    wait_for_step(broken, epoch=1, step=2)
+    wait_for_step(broken, ranks=2, epoch=1, step=2)
     os.kill(next(process for process in processes_of(out) if process.rank == 1).pid, signal.SIGKILL)
     said = failure_of(lambda: broken.watch(quiet=True)).message
     assert "trainer 0 (rank 1) on machine-1: killed by signal 9" in said

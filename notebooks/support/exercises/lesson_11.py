@@ -80,39 +80,48 @@ def check_waited_for(waited_for: Callable[[dict[int, list[str]]], int]) -> None:
 SETTINGS = ("batch_size", "fanouts", "hidden", "dropout", "lr", "seed")
 
 
-def check_refuses(checkpoint: str | Path, said: Sequence[str]) -> None:
-    """Exercise 3: the checkpoint of the reader's program, and what it said when it was to continue at another rate.
+def check_refuses(checkpoint: str | Path, said: Sequence[str], again: Sequence[str]) -> None:
+    """Exercise 3: the checkpoint of the reader's program, and what it said when it was to continue with other options.
 
     Args:
-        checkpoint: of a run of two epochs; the second run asked for three, with ``--lr 0.5``.
-        said: lines of the second run.
+        checkpoint: of a run of two epochs; the two runs after it asked for three.
+        said, again: lines of the run with ``--lr 0.5``, and of the one with ``--fanouts 5,5``, alone or under launch.
     """
-    exercise(3)(lambda _: _check_refuses(Path(checkpoint), list(said)))(None)
+    exercise(3)(lambda _: _check_refuses(Path(checkpoint), list(said), list(again)))(None)
 
 
-def _check_refuses(checkpoint: Path, said: list[str]) -> None:
+def _check_refuses(checkpoint: Path, said: list[str], again: list[str]) -> None:
     import torch
 
     hint = "run it, with --checkpoint and --num_epochs 2"
     expect("the checkpoint is there", checkpoint.exists(), True, hint)
     saved = torch.load(checkpoint)
-    hint = "the second run must end before it trains or saves; the first must have done two epochs"
+    hint = "the later runs must end before they train or save; the first must have done two epochs"
     expect("epochs in the checkpoint", len(saved.get("epochs", [])), 2, hint)
     hint = "a program that cannot continue needs both; call torch.save with what train.save writes, and more"
     expect("model and optimiser are in the checkpoint", {"model", "optimizer"} <= set(saved), True, hint)
+    remembers = isinstance(saved["optimizer"], dict) and bool(saved["optimizer"].get("state"))
+    expect("what the optimiser remembers is in the checkpoint", remembers, True, "optimizer.state_dict()")
     kept = _values(saved)
     wanted = {"lr": 0.01, "batch_size": 256, "hidden": 16, "dropout": 0.5, "fanouts": "10,10", "seed": 0}
     for name in SETTINGS:
         hint = "of the options, as the first run had them: vars(args)"
         expect(f"the option {name} in the checkpoint", kept.get(name, "not there"), wanted[name], hint)
-    expect("the second run has said something", bool(said), True, "refused = !{mine} --num_epochs 3 --lr 0.5 2>&1")
-    trained = [line for line in said if line.startswith("epoch ")]
-    expect("epochs that the second run has trained", len(trained), 0, "compare in load, before the first epoch")
-    last = [line for line in said if line.strip()][-1]
-    expect("how the second run has ended", last.split(":")[0], "ValueError", f"its last line is {last[:80]!r}")
-    named = [name for name in SETTINGS if re.search(rf"\b{name}\b", last)]
-    hint = "of all options: num_epochs and the others may be as they are; lr alone has changed"
-    expect("options that the error names", named, ["lr"], hint)
+    _check_refusal("the run with --lr 0.5", "lr", said)
+    _check_refusal("the run with --fanouts 5,5", "fanouts", again)
+
+
+def _check_refusal(run: str, option: str, said: list[str]) -> None:
+    """What a run said that must not continue, because of one option."""
+    lines = [re.sub(r"^(\[[\w-]+ \d+\] |  \| )", "", line) for line in said if line.strip()]  # prefixes of launch
+    expect(f"{run}: it has said something", bool(lines), True, "keep its lines: NAME = !COMMAND 2>&1")
+    trained = [line for line in lines if line.startswith("epoch ")]
+    expect(f"{run}: epochs that it has trained", len(trained), 0, "compare in load, before the first epoch")
+    errors = [line for line in lines if line.startswith("ValueError")]
+    expect(f"{run}: it has ended with a ValueError", bool(errors), True, f"its last line is {lines[-1][:80]!r}")
+    named = [name for name in SETTINGS if re.search(rf"\b{name}\b", errors[-1])]
+    hint = f"of all options: num_epochs and the others may be as they are; {option} alone has changed"
+    expect(f"{run}: options that the error names", named, [option], hint)
 
 
 def _values(saved: dict[str, Any]) -> dict[str, Any]:

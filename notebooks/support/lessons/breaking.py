@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from support.lessons import attempts
-from support.lessons.machines import ask, plan_in, require_machines  # noqa: F401  the last for the notebook
 from tutorial_lib.cluster.coordinator import JobFailed
 from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import PreflightFailed, require
 from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.partition import Partition
-
-GONE_SECONDS = 5.0
 
 # ---- what is said
 
@@ -75,6 +73,13 @@ def try_addresses(cluster: EmulatedCluster, partition: Partition, lines: Sequenc
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ip_config.txt"
         path.write_text("".join(f"{line}\n" for line in lines))
-        machines = read_ip_config(path)
-        more = {"master_port": cluster.master_port, "log_dir": folder}
-        return require(cluster, plan_in(Path(folder), machines, partition, [sys.executable], **more))
+        plan = JobPlan(
+            machines=read_ip_config(path),
+            command=[sys.executable],
+            part_config=str(partition.config),
+            ip_config=str(path),
+            log_dir=folder,
+            cwd=folder,
+            master_port=cluster.master_port,
+        )
+        return require(cluster, plan)

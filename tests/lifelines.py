@@ -1,4 +1,4 @@
-"""Lesson 11: the processes of a job that runs on emulated machines, and when each of them ends."""
+"""The processes of a job that runs on emulated machines, and how far its ranks are."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 import psutil
 
 from tutorial_lib.job.handle import Job
-
-LOOK_SECONDS, FIRST_LOOK_SECONDS = 0.04, 5.0
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,8 @@ def processes_of(run: Path) -> list[Running]:
     return sorted(found, key=lambda r: (r.machine, r.role, r.rank or 0))
 
 
-def wait_for_step(job: Job, epoch: int, step: int = 0, seconds: float = 180.0) -> None:
-    """Until every rank has done a step; both are counted from 0, and a later step will do.
+def wait_for_step(job: Job, ranks: int, epoch: int, step: int = 0, seconds: float = 180.0) -> None:
+    """Until each of so many ranks has done a step; both are counted from 0, and a later step will do.
 
     Raises:
         RuntimeError: the job ended, or the time is up.
@@ -64,7 +62,7 @@ def wait_for_step(job: Job, epoch: int, step: int = 0, seconds: float = 180.0) -
     while True:
         events = list(job.events)
         steps = {e["rank"] for e in events if e["kind"] == "step" and (e["epoch"], e["step"]) >= (epoch, step)}
-        if len(steps) > 1:
+        if len(steps) == ranks:
             return
         if not job.running or time.monotonic() > deadline:
             raise RuntimeError(f"no step {step} in epoch {epoch}; the job has ended: {not job.running}")
