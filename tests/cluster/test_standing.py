@@ -265,6 +265,30 @@ def test_ssh_reaches_them_from_here_and_from_each_other(emulation, nothing_left)
     assert not Path(config).parent.exists()
 
 
+AS_FIRST_PROCESS = """
+import psutil, subprocess, sys
+
+def machines(*words):
+    subprocess.run([sys.executable, "-m", "tutorial_lib", "machines", *words], check=True, stdout=subprocess.DEVNULL)
+
+machines("start", "1", "--ssh", "--name", "orphans", "--ttl", "5m")
+servers = [process.pid for process in psutil.process_iter() if process.name() == "sshd"]
+machines("stop", "orphans")
+print(len(servers), [pid for pid in servers if psutil.pid_exists(pid)])
+"""
+
+
+def test_no_end_of_theirs_is_left_to_a_first_process_that_fetches_none(emulation, nothing_left):
+    """Like a container's own program: a dead process that nobody asks for would keep its machine from going."""
+    if os.geteuid() != 0 or SSHD is None:
+        pytest.skip("a pid namespace of the test's own needs root, and an ssh server (apt install openssh-server)")
+    namespace = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    done = subprocess.run(
+        [*namespace, sys.executable, "-c", AS_FIRST_PROCESS], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "1 []\n", done.stdout + done.stderr
+
+
 def test_times():
     assert [parse_ttl(text) for text in ("90m", "8h", "2d")] == [5400, 28800, 172800]
     for wrong in ("8", "0s", "900d", "h"):

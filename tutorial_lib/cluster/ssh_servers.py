@@ -23,7 +23,7 @@ from pathlib import Path
 from tutorial_lib.cluster import namespaces
 from tutorial_lib.cluster.emulated import PYTHONPATH, EmulatedCluster
 from tutorial_lib.cluster.plan import run_module
-from tutorial_lib.cluster.spec import wait_or_kill
+from tutorial_lib.cluster.spec import KILLED_SECONDS, wait_or_kill
 from tutorial_lib.cluster.standing import Line, names
 from tutorial_lib.errors import InputError, attempts
 
@@ -57,7 +57,9 @@ def ssh_servers(cluster: EmulatedCluster, name: str) -> Iterator[str]:
             with log.open("wb") as stream:
                 command, fds = cluster.command(machine, [sshd, "-D", "-e", "-f", f"{folder}/sshd_config"], as_user=True)
                 server = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
-            stack.callback(wait_or_kill, server, 0)
+            stack.callback(wait_or_kill, server, KILLED_SECONDS)
+            # Not killed: who has entered the machine for it must fetch its end, or the machine waits for that.
+            stack.callback(server.terminate)
             for _left in attempts(f"the ssh server on {machine.name}", SERVER_SECONDS):
                 if b"Server listening" in (said := log.read_bytes()):
                     break
