@@ -55,7 +55,7 @@ mutants: venv
 # On both stacks: what may differ with torch and numpy. The whole of `make test` is for the default stack.
 test-modern:
 	@STACK=modern sh scripts/make_venv.sh
-	.venv-modern/bin/python -m pytest -m "not faults" tests/compat/test_stack.py \
+	.venv-modern/bin/python -m pytest $(ON_ALL_CORES) -m "not faults" tests/compat/test_stack.py \
 	  tests/models/test_plain_sage.py tests/compat/test_stack_training.py \
 	  tests/job/test_train.py::test_two_machines_from_the_command_line \
 	  "tests/job/test_launch_command.py::test_the_guide_s_script_runs_unchanged[1]"

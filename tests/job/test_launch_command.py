@@ -75,6 +75,7 @@ def hetero_parts(tmp_path_factory) -> Path:
 
 
 @pytest.mark.cluster
+@pytest.mark.long  # lesson 15 launches one
 def test_a_script_with_node_types_runs_unchanged(emulation, nothing_left, hetero_parts, tmp_path):
     words = ["--ip_config", "ip.txt", "--part_config", str(hetero_parts / "books.json"), "--graph_name", "books"]
     command = shlex.join([sys.executable, str(SCRIPT.with_name("hetero_script.py")), *words])
@@ -85,6 +86,7 @@ def test_a_script_with_node_types_runs_unchanged(emulation, nothing_left, hetero
 
 
 @pytest.mark.cluster
+@pytest.mark.long  # lesson 13 launches one
 def test_a_script_without_labels_runs_unchanged(emulation, nothing_left, partition_of, tmp_path):
     """Also the shell's language in the command, as DGL's tool takes it, and another name for the interpreter."""
     part_config = str(partition_of(2).config)

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from support.exercises import lesson_09
+from support.exercises import lesson_12
 
 SOURCE = """import torch
 
 def sums(values):
     return torch.stack(values)
 
-def rows_and_bytes(bounds, nodes, here, row_bytes):
-    rows = len(bounds)
-    return sums([nodes, rows])
+def plan_machines(nodes, edges, train, widths, machines, batch, remote):
+    rows = torch.tensor(nodes)
+    return sums([rows, edges])
 """
 WRONG = "Exercise 2: not yet. Your code raised TypeError: expected Tensor as element 1 in argument 0, but got int\n"
 
@@ -34,20 +34,20 @@ def from_cell(source: str) -> Any:
 
 
 def from_file(folder: Path, source: str) -> Any:
-    (folder / "exercise_09_2.py").write_text(source)
-    spec = importlib.util.spec_from_file_location("exercise_09_2", folder / "exercise_09_2.py")
+    (folder / "exercise_12_2.py").write_text(source)
+    spec = importlib.util.spec_from_file_location("exercise_12_2", folder / "exercise_12_2.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-@pytest.mark.parametrize("place", ["your cell", "exercise_09_2.py"])
+@pytest.mark.parametrize("place", ["your cell", "exercise_12_2.py"])
 def test_an_exception_is_shown_with_its_line(place, tmp_path, capsys):
     module = from_cell(SOURCE) if place == "your cell" else from_file(tmp_path, SOURCE)
-    lesson_09.check_rows_and_bytes(module.rows_and_bytes)
+    lesson_12.check_plan_machines(module.plan_machines)
     assert capsys.readouterr().out == f"{WRONG}  line 4 of {place}:  return torch.stack(values)\n"
 
 
 def test_where_no_line_is_the_learner_s_none_is_shown(capsys):
-    lesson_09.check_rows_and_bytes(3)
+    lesson_12.check_plan_machines(3)
     assert capsys.readouterr().out == "Exercise 2: not yet. Your code raised TypeError: 'int' object is not callable\n"

@@ -114,7 +114,8 @@ def test_one_machine_draws_what_one_process_draws(scripts, nothing_left, partiti
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("trainers", ["1", pytest.param("2", marks=pytest.mark.faults)])
+@pytest.mark.long  # the lesson does it, and the next test holds four ranks to one process
+@pytest.mark.parametrize("trainers", ["1", "2"])
 def test_two_machines_compute_what_one_process_computes(
     trainers, scripts, emulation, nothing_left, partition_of, small_dataset
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_rank_with_fewer_steps_does_not_change_the_losses(
 
 
 @pytest.mark.cluster
+@pytest.mark.long  # lesson 11 does it
 def test_two_machines_continue_as_if_nothing_had_happened(scripts, emulation, nothing_left, partition_of) -> None:
     part, machines = partition_of(2), ("--emulate", "2")
     whole = losses(launched(scripts, part, f"{SAMPLED} --num_epochs 3", *machines))
@@ -194,6 +196,7 @@ def test_two_machines_continue_as_if_nothing_had_happened(scripts, emulation, no
 
 
 @pytest.mark.cluster
+@pytest.mark.long  # lesson 12 does it
 def test_over_ssh_with_the_command_line_of_dgl_s_tool(ssh_lab, scripts, partition_of, small_dataset) -> None:
     """All options of that tool, on machines with ssh servers; the workspace is shared, as it expects."""
     part = partition_of(2)

@@ -228,6 +228,7 @@ def test_the_program_of_the_solution_refuses(partition_of, tmp_path, capsys) -> 
 
 
 @pytest.mark.cluster
+@pytest.mark.long  # the lesson does it
 def test_a_job_that_is_killed_in_an_epoch_goes_on(emulation, nothing_left, partition_of, tmp_path) -> None:
     """As in the lesson: the losses are those of a job that nobody disturbed, to the last digit."""
     scripts, part = scripts_in(tmp_path), partition_of(2)

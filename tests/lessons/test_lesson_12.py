@@ -24,7 +24,7 @@ plan_machines = solutions("12").plan_machines
 
 
 @pytest.mark.cluster
-@pytest.mark.whole_run
+@pytest.mark.long  # the solution does it
 def test_right_program(emulation, nothing_left, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the lesson runs it, on two machines; and then the checker with a file that came home in two halves."""
     scripts = scripts_in(tmp_path)
