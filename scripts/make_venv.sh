@@ -72,7 +72,8 @@ rm -f $venv/made-from
 if [ -n "$python" ]; then
     say "Making $venv with $("$python" --version) ($(command -v "$python"))"
     "$python" -m venv $venv
-    set -- $venv/bin/python -m pip install --progress-bar on --disable-pip-version-check --no-input
+    # --no-compile: Python compiles a module when it is first used, and most of these never are.
+    set -- $venv/bin/python -m pip install --no-compile --progress-bar on --disable-pip-version-check --no-input
 else
     say "No suitable Python found; uv makes $venv with Python 3.11"
     uv venv --allow-existing --python 3.11 $venv
