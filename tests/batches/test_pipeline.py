@@ -348,7 +348,6 @@ def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left,
 
 
 @pytest.mark.cluster
-@pytest.mark.long
 def test_both_loaders_learn_the_same(nothing_left, learned_run, partition_of, tmp_path):
     (config, ours), layout = learned_run, Layout(emulate=2)
     by_dgl = replace(config, loader="dgl")

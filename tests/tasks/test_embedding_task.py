@@ -36,7 +36,7 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.partition import Partition, partition_dataset
 from tutorial_lib.tasks import TASKS, embedding, node, task_named
-from tutorial_lib.tasks.learned_rows import CHUNK, first_rows, memory_of, read_rows, single_embedding, single_rows
+from tutorial_lib.tasks.learned_rows import CHUNK, first_rows, memory_of, read_rows, single_embedding
 from tutorial_lib.tasks.node import TrainData
 from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer.checkpoint import Checkpoints
@@ -55,6 +55,12 @@ def held_by(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     found = sorted((event for event in events if event["kind"] == "embedding"), key=lambda event: event["rank"])
     keys = ("rows", "weight", "step", "mem", "power", "shared_memory")
     return {event["machine"]: {key: event[key] for key in keys} for event in found}
+
+
+def single_rows(count: int, width: int, lr: float, seed: int) -> tuple[Any, Any]:
+    """Rows in this process's own memory, and their SparseAdam."""
+    rows = single_embedding(count, width, seed)
+    return rows, dgl.optim.SparseAdam([rows], lr=lr)
 
 
 LIMITS = Limits(cause=60)  # how long to wait for the cause of a lost connection: on a busy computer more than 5 s

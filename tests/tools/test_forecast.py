@@ -12,6 +12,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.finale import FinaleSettings, Forecast, agree
+from tutorial_lib.tools.finale.forecast import PROCESS
 from tutorial_lib.trainer.config import TrainConfig
 
 
@@ -36,7 +37,7 @@ def test_a_forecast_tells_what_was_measured_at_full_size_within_its_own_toleranc
 
 
 def test_memory_as_it_was_measured_on_emulated_machines():
-    """Proportional set sizes of all processes together, two epochs: 3.3, 5.5 and 5.6 GB."""
+    """benchmarks/RESULTS.md, growth: all processes together."""
     measured = {(0.02, 2): 3.3e9, (0.02, 4): 5.5e9, (0.1, 2): 5.6e9}
     for (scale, machines), memory in measured.items():
         assert Forecast.of(settings_at(scale, machines)).memory == pytest.approx(memory, rel=0.15)
@@ -50,13 +51,19 @@ def test_all_neighbours_take_longer_than_a_few():
 
 def test_scaling_runs_count_whole_unless_the_graph_is_generated():
     """They use 0.02 of the generated graph, and other data sets as they are, on as many machines as are asked for."""
-    products = dataclasses.replace(settings_at(1.0), source=DataSource("ogbn-products"))
-    generated = settings_at(1.0)
-    for settings, least, memory in ((products, 500, 2e9), (generated, 60, 0.0)):
+
+    def more(settings: FinaleSettings) -> tuple[float, float]:
+        """Seconds and bytes that scaling runs on 1, 2 and 4 machines add."""
         alone, scaled = (Forecast.of(dataclasses.replace(settings, scaling=counts)) for counts in ((), (1, 2, 4)))
-        assert scaled.seconds - alone.seconds > least
-        assert scaled.memory - alone.memory >= memory
-    assert scaled.seconds - alone.seconds < 200
+        return scaled.seconds - alone.seconds, scaled.memory - alone.memory
+
+    generated = settings_at(1.0)
+    seconds, memory = more(generated)
+    assert 60 < seconds < 200
+    assert memory == 0  # the training at full size needs more
+    seconds, memory = more(dataclasses.replace(generated, source=DataSource("ogbn-products")))
+    assert seconds > 500
+    assert memory >= 2e9
 
 
 def test_a_forecast_is_a_sentence_with_its_doubt():
@@ -72,7 +79,7 @@ def test_machines_over_ssh_have_a_memory_of_their_own(tmp_path):
     here, there = settings_at(1.0), dataclasses.replace(settings_at(1.0), layout=real)
     assert Forecast.of(here).there == 0
     assert Forecast.of(there).memory < Forecast.of(here).memory
-    assert Forecast.of(there).there == pytest.approx(Forecast.of(here).memory / 2, rel=0.05)
+    assert Forecast.of(there).there == pytest.approx((Forecast.of(here).memory - PROCESS) / 2)
 
 
 SMALL, LARGE = Forecast(1, 1, 1e9, 8e9, 0.0, 60.0), Forecast(1, 1, 9e9, 8e9, 0.0, 60.0)

@@ -10,7 +10,6 @@ import contextlib
 import ipaddress
 import socket
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import psutil
@@ -81,17 +80,6 @@ class SilentPeers:
         return silent
 
 
-def received_by_peer() -> dict[str, int]:
-    """IPv4 address of the other end -> bytes received over the connections that are open now, since they were opened.
-
-    Connections of this machine with itself are included, under its own addresses.
-
-    Raises:
-        OSError: this kernel has no list of connections with counters.
-    """
-    return _sums(_received())
-
-
 class Traffic:
     """Adds up over the time of a job what came from machines of these IPv4 addresses, also over closed connections.
 
@@ -113,15 +101,11 @@ class Traffic:
 
     def received(self) -> dict[str, int]:
         """Address -> bytes received from it since this object was made; empty where the kernel does not tell."""
-        seen = {key: count - self._before.get(key, 0) for key, count in self._seen.items()}
-        return {**dict.fromkeys(sorted(self._addresses), 0), **_sums(seen)} if self._addresses else {}
-
-
-def _sums(connections: dict[tuple[str, int], int]) -> dict[str, int]:
-    sums: Counter[str] = Counter()
-    for (peer, _cookie), count in connections.items():
-        sums[peer] += count
-    return dict(sums)
+        sums = dict.fromkeys(sorted(self._addresses), 0)
+        for key, count in self._seen.items():
+            if key[0] in sums:
+                sums[key[0]] += count - self._before.get(key, 0)
+        return sums
 
 
 def _received() -> dict[tuple[str, int], int]:

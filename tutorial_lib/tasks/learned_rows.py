@@ -96,12 +96,6 @@ def single_embedding(count: int, width: int, seed: int, name: str = NAME) -> Any
     return rows
 
 
-def single_rows(count: int, width: int, lr: float, seed: int) -> tuple[Any, Any]:
-    """``single_embedding`` and its SparseAdam."""
-    rows = single_embedding(count, width, seed)
-    return rows, dgl.optim.SparseAdam([rows], lr=lr)
-
-
 def typed_seed(seed: int, ntype: str) -> int:
     """Another seed for each type of several."""
     return derived_seed(seed, zlib.crc32(ntype.encode()), 0)

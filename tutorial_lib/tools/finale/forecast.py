@@ -18,7 +18,7 @@ from tutorial_lib.job.display import human_bytes
 from tutorial_lib.partition.memory import memory_for_us
 from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, SCALING_SCALE, FinaleSettings
 
-PROCESS, TRAINER = 0.5e9, 0.6e9  # bytes: this process, and a server, with their libraries; a trainer with its
+PROCESS, TRAINER = 0.5e9, 0.6e9  # bytes: this process or a server, with its libraries; a trainer with its own
 BATCHES, REACHED = 0.8e9, 245_000  # bytes of a trainer's batches and kept rows where a graph has so many nodes or more
 CUTTING, TRAINING = 62, 107  # bytes per edge of the graph: this process when it cuts it; servers and trainers together
 PREPARING, EVALUATING = 1.4e-6, 1.8e-6  # seconds per edge: made, cut, checked, loaded; all neighbours of all nodes
