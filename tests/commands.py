@@ -134,14 +134,13 @@ def start_and_kill(arguments: list[str], out: Path, epoch: int, kill: Callable[[
 
 
 def kill_trainer(rank: int) -> Callable[[subprocess.Popen], None]:
-    """For ``start_and_kill``: kills the trainer of this rank, which a test with ``nothing_left`` has started."""
+    """For ``start_and_kill``: kills this rank, the one trainer of its machine; the test has ``nothing_left``."""
 
     def kill(_run: subprocess.Popen) -> None:
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                environment = process.environ()
-                ours = environment.get(MARK) == os.environ[MARK] and environment.get("RANK") == str(rank)
-                if ours and "tutorial_lib.trainer" in process.cmdline():
+            with contextlib.suppress(psutil.Error, OSError):
+                log = os.readlink(f"/proc/{process.pid}/fd/2")
+                if log.endswith(f"/machine-{rank}/trainer-0.log") and process.environ().get(MARK) == os.environ[MARK]:
                     process.kill()
 
     return kill

@@ -39,6 +39,7 @@ def plan_of(cluster: Cluster, partition: Partition, folder: Path, *arguments: st
         "log_dir": str(folder / "logs"),
         "cwd": str(folder),
         "master_port": cluster.master_port,
+        "forks": "command" not in fields,
     }
     return JobPlan(**{**defaults, **fields})
 
@@ -46,7 +47,7 @@ def plan_of(cluster: Cluster, partition: Partition, folder: Path, *arguments: st
 def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]:
     """The events of a job on emulated machines whose trainers run a Python program; it must end well."""
     cluster = EmulatedCluster(partition.report.parts)
-    plan = plan_of(cluster, partition, folder, command=[sys.executable, *command])
+    plan = plan_of(cluster, partition, folder, command=[sys.executable, *command], forks=True)
     with cluster:
         coordinator = Coordinator(cluster, plan)
         coordinator.run()

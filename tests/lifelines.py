@@ -29,26 +29,21 @@ class Running:
 def processes_of(run: Path) -> list[Running]:
     """The processes of the job whose logs are in a run folder, on all emulated machines, by machine and role.
 
-    All of them descend from this process. The environment of each says what it is: torchrun sets RANK, the agent
-    DGL_ROLE. An agent is known by its command and its log.
+    All of them descend from this process. The log that a process writes to says what it is; samplers share that of
+    their trainer.
     """
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError, ValueError):
-            if process.status() == psutil.STATUS_ZOMBIE:
+            log = Path(os.readlink(f"/proc/{process.pid}/fd/2"))
+            if process.status() == psutil.STATUS_ZOMBIE or not log.is_relative_to(run):
                 continue
-            command, logs = process.cmdline(), os.readlink(f"/proc/{process.pid}/fd/2")
-            if not Path(logs).is_relative_to(run):
-                continue
-            env = process.environ()
-            if command[2:3] == ["tutorial_lib.cluster.agent"]:
-                found.append(Running(process.pid, Path(logs).parent.name, "agent"))
-            elif "torch.distributed.run" in command:
-                found.append(Running(process.pid, env["TUTORIAL_MACHINE"], "torchrun"))
-            elif env.get("DGL_ROLE") == "server":
-                found.append(Running(process.pid, env["TUTORIAL_MACHINE"], "server"))
-            elif "RANK" in env:
-                found.append(Running(process.pid, env["TUTORIAL_MACHINE"], "trainer", int(env["RANK"])))
+            role, _, k = log.stem.partition("-")
+            if "--multiprocessing-fork" not in process.cmdline():
+                machine = log.parent.name
+                ranks = len(list((log.parents[1] / "machine-0").glob("trainer-*.log")))
+                rank = int(machine.removeprefix("machine-")) * ranks + int(k) if role == "trainer" else None
+                found.append(Running(process.pid, machine, role, rank))
     return sorted(found, key=lambda r: (r.machine, r.role, r.rank or 0))
 
 

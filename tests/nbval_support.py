@@ -11,7 +11,8 @@
 - matplotlib's font cache is made before the first kernel starts. Otherwise the first picture in a home folder prints,
   on a slow machine, that it is being made.
 - --nbval-sanitize-with is taken relative to the repository, wherever pytest was started.
-- A notebook whose metadata says that it needs "namespaces" is skipped where the host does not allow emulated machines.
+- A notebook whose metadata says that it needs "namespaces" is skipped where the host does not allow emulated machines;
+  one that needs "slurm", where a Slurm of its own cannot run on them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -32,6 +34,7 @@ import pytest
 from nbval.plugin import IPyNbCell
 
 from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
+from tutorial_lib.cluster.slurm_servers import DAEMONS, SBIN
 
 CHECK_EVERY = 1.0  # seconds between two looks at the kernel process
 
@@ -110,10 +113,26 @@ def emulation_refused() -> str | None:
         return error.message
 
 
+def slurm_refused() -> str | None:
+    """Why no Slurm can run on emulated machines of this host; None where one can."""
+    path = f"{os.environ.get('PATH', '')}:{SBIN}"
+    missing = [daemon for daemon in DAEMONS if shutil.which(daemon, path=path) is None]
+    if os.geteuid() == 0 and not missing:
+        return None
+    return "a Slurm of the lesson's own needs root, and apt install slurmctld slurmd slurm-client munge"
+
+
+def lacking(needs: Collection[str]) -> str | None:
+    """Why a notebook with these needs cannot run on this host; None where it can."""
+    if "namespaces" in needs and (reason := emulation_refused()) is not None:
+        return reason
+    return slurm_refused() if "slurm" in needs else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the cells of notebooks that need what this host does not allow."""
     for item in items:
         if isinstance(item, IPyNbCell):
             needs = item.parent.nb.metadata.get("tutorial", {}).get("needs", [])
-            if "namespaces" in needs and (reason := emulation_refused()) is not None:
+            if (reason := lacking(needs)) is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))

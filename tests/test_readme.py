@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
+import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import tutorial
 
 ROOT = Path(__file__).parents[1]
@@ -89,3 +92,15 @@ def test_a_run_is_drawn_from_what_it_wrote(finished_run, tmp_path):
     assert text.count("<path class=") == 2
     epochs = [event for event in events if event["kind"] == "epoch"]
     assert all(f"loss {event['loss']:.4f}" in text for event in epochs)
+
+
+def test_what_readme_gives_to_schedulers_is_written(tmp_path):
+    """The commands as they stand there: a script that bash can read, a manifest with as many pods."""
+    section = (ROOT / "README.md").read_text().split("## On your own machines")[1].split("\n## ")[0]
+    submits = re.findall(r"^ +python -m tutorial_lib (submit .*)$", section, flags=re.MULTILINE)
+    assert len(submits) == 2
+    for line in submits:
+        tutorial(*shlex.split(line), cwd=tmp_path)
+    subprocess.run(["bash", "-n", tmp_path / "job.sh"], check=True)
+    assert "#SBATCH --nodes=4\n" in (tmp_path / "job.sh").read_text()
+    assert list(yaml.safe_load_all((tmp_path / "job.yaml").read_text()))[-1]["spec"]["completions"] == 4

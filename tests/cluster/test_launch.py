@@ -101,7 +101,7 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     assert use["machine-0"].bytes_sent == 0
     assert use["machine-0"].peak_rss["server"] > 1e8
     logs = {path.name for path in (tmp_path / "logs" / "machine-0").glob("*.log")}
-    assert logs == {"agent.log", "server-0.log", "server-1.log", "torchrun.log", "trainer-0.log", "trainer-1.log"}
+    assert logs == {"agent.log", "server-0.log", "server-1.log", "forkserver.log", "trainer-0.log", "trainer-1.log"}
 
 
 def test_two_jobs_on_one_shm_are_refused(partition_of):

@@ -42,9 +42,10 @@ def check(found: list[tuple[str, int, int | None]], plan, machine) -> None:
     assert {address for address, _port, _pid in found} == {machine.address}, found
 
 
-def test_a_job_on_two_machines_listens_on_their_addresses_only(emulation, partition_of, tmp_path):
+@pytest.mark.parametrize("forks", [True, pytest.param(False, id="torchrun")])
+def test_a_job_on_two_machines_listens_on_their_addresses_only(forks, emulation, partition_of, tmp_path):
     with EmulatedCluster(2) as cluster:
-        plan = plan_of(cluster, partition_of(2), tmp_path, "loop:60", "-", samplers=1)
+        plan = plan_of(cluster, partition_of(2), tmp_path, "loop:60", "-", samplers=1, forks=forks)
         job = RunningJob(cluster, plan)
         try:
             job.wait_for("beat", 4, seconds=120)

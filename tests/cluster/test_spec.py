@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
-from tutorial_lib.cluster.plan import JobPlan, environment_text, server_env, torchrun_command, trainer_env
+from tutorial_lib.cluster.plan import JobPlan, environment_text, server_env, server_role, torchrun_command, trainer_env
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 
@@ -79,6 +80,15 @@ def test_every_client_is_counted():
 def test_server_ids_are_counted_over_machines():
     ids = [server_env(PLAN, machine, k, "eth0")["DGL_SERVER_ID"] for machine in (0, 1) for k in (0, 1)]
     assert ids == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "cpus", "servers", "threads"), [(3, 64, 1, 3), (None, 64, 1, 16), (None, 64, 2, 8), (None, 2, 1, 1)]
+)
+def test_threads_of_a_server(asked, cpus, servers, threads):
+    plan = replace(PLAN, server_threads=asked, servers=servers)
+    assert server_env(plan, 0, 0, "eth0", cpus)["OMP_NUM_THREADS"] == str(threads)
+    assert server_role(plan, 0, 0, cpus)["OMP_NUM_THREADS"] == str(threads)
 
 
 def test_the_command_reaches_torchrun_untouched():

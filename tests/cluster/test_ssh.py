@@ -61,6 +61,7 @@ def separate_disks(lab, target: Path) -> Path:
     return target
 
 
+@pytest.mark.long  # lesson 12 copies one
 def test_a_workspace_that_is_not_shared_is_copied(ssh_lab, workspace, tmp_path):
     """Into a folder in the home of the login, whose shell prints when it starts.
 
@@ -101,6 +102,7 @@ def left_of_starts(lab, target: Path) -> list[str]:
     return [name for process in processes for name in process.communicate(timeout=20)[0].split()]
 
 
+@pytest.mark.long  # test_faults does it without ssh
 def test_a_trainer_that_raises_ends_all_machines(ssh_lab, workspace, tmp_path, saw):
     start = time.monotonic()
     done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", fault="raise on 1"))

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -19,7 +20,7 @@ from fault_support import remove_group
 
 from tutorial_lib.cluster import members as of_job
 from tutorial_lib.cluster import network
-from tutorial_lib.cluster.agent import ALIVE_SECONDS, LOOK_SECONDS, MOST_WAITING, Agent
+from tutorial_lib.cluster.agent import ALIVE_SECONDS, LOOK_SECONDS, MOST_WAITING, Agent, Process
 from tutorial_lib.cluster.agents import Progress
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
 from tutorial_lib.cluster.members import (
@@ -316,7 +317,7 @@ def test_a_killed_sampler_whose_trainer_is_gone_is_told(quiet_agent, monkeypatch
         note_member(quiet_agent.logs, pid, role, index, started=1)
 
     def told(pid: int, status: int) -> list[tuple[str, int, int]]:
-        ended = [(pid, status, None), (0, 0, None)]
+        ended = [(pid, status, SimpleNamespace(ru_maxrss=1)), (0, 0, None)]
         monkeypatch.setattr("tutorial_lib.cluster.agent.os.wait4", lambda *_: ended.pop(0))
         quiet_agent.link.heard.clear()
         quiet_agent._reap()
@@ -326,6 +327,17 @@ def test_a_killed_sampler_whose_trainer_is_gone_is_told(quiet_agent, monkeypatch
     assert told(78, signal.SIGTERM) == told(79, signal.SIGKILL) == told(80, signal.SIGKILL) == []
     quiet_agent.stopping = True
     assert told(77, signal.SIGKILL) == []
+
+
+def test_a_killed_sampler_is_told_before_the_trainer_that_it_takes_along(quiet_agent, monkeypatch):
+    note_member(quiet_agent.logs, 77, "sampler", 0, started=1)
+    quiet_agent.processes.append(Process("trainer", 0, 79))
+    usage = SimpleNamespace(ru_maxrss=1)
+    ended = [(79, 1 << 8, usage), (77, signal.SIGKILL, usage), (0, 0, None)]
+    monkeypatch.setattr("tutorial_lib.cluster.agent.os.wait4", lambda *_: ended.pop(0))
+    quiet_agent._reap()
+    failures = [message for message in quiet_agent.link.heard if message["type"] == "failed"]
+    assert [(message["role"], message["code"]) for message in failures] == [("sampler", -9), ("trainer", 1)]
 
 
 def test_servers_on_a_machine_where_nobody_else_listens(quiet_agent, monkeypatch):

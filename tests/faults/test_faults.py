@@ -90,10 +90,11 @@ def test_an_exception_in_a_sampler(machines, tmp_path, saw):
     ("role", "index", "fields", "words"),
     [
         pytest.param("trainer", 0, {}, "trainer 0 (rank 1) on machine-1", marks=rare),  # test_resume does that, always
+        ("trainer", 0, {"forks": False}, "trainer 0 (rank 1) on machine-1"),  # seen by torchrun
         ("sampler", 0, {"samplers": 1}, "sampler of trainer 0 (rank 1) on machine-1"),
         ("server", 0, {}, "server 0 on machine-1"),
         pytest.param("server", 1, {"servers": 2}, "server 1 on machine-1", marks=rare),
-        pytest.param("torchrun", 0, {}, "torchrun on machine-1", marks=rare),
+        pytest.param("torchrun", 0, {"forks": False}, "torchrun on machine-1", marks=rare),
     ],
 )
 def test_sigkill(role, index, fields, words, machines, tmp_path, saw):
@@ -246,11 +247,9 @@ def test_out_of_memory(machines, tmp_path, saw):
         job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, "memory", "1"))
         job.wait_for("joined", 2)
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if (
-                    str(tmp_path) in process.environ().get("TUTORIAL_LOG_DIR", "")
-                    and process.environ().get("RANK") == "1"
-                ):
+            with contextlib.suppress(psutil.Error, OSError):
+                log = Path(os.readlink(f"/proc/{process.pid}/fd/2"))
+                if log.is_relative_to(tmp_path) and log.parts[-2:] == ("machine-1", "trainer-0.log"):
                     (group / "cgroup.procs").write_text(str(process.pid))
         time.sleep(0.5)  # the agent looks four times a second in which group a process is
         (tmp_path / "go").touch()

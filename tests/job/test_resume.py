@@ -31,6 +31,7 @@ def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(fini
     common, finished, out = finished_run.options, finished_run.out, tmp_path / "killed"
     printed = start_and_kill(common, out, 1, kill_trainer(1))
     assert "trainer 0 (rank 1) on machine-1: killed by signal 9" in printed
+    assert tutorial("explain", str(out)).stdout.startswith("a process that was killed\n")
     assert (out / "checkpoint" / "epoch-0001").exists()
     start_and_kill([*common, "--resume"], out, 2, lambda run: run.send_signal(signal.SIGKILL))
     wait_until(lambda: not marked_processes(os.environ[MARK]), "the end of its machines")
@@ -47,7 +48,9 @@ def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(fini
     assert [event["epochs"] for event in events if event["kind"] == "resumed"] == [1, 2]
     assert [event["epochs"] for event in events if event["kind"] == "checkpoint"] == [1, 2, 3]
     assert [phases["epochs"] for phases in results[1]["phases"]] == [EPOCHS, EPOCHS]
-    assert {path.name for path in (out / "logs").iterdir()} == {"machine-0", "machine-1", "resume-1", "resume-2"}
+    assert {path.name for path in (out / "logs").iterdir()} == {
+        *("failure.txt", "machine-0", "machine-1", "resume-1", "resume-2")
+    }
     kept = {path.name for path in (out / "checkpoint").iterdir()}
     before = {"manifest-previous.json", "epoch-0002"}
     assert kept == {"manifest.json", "epoch-0003", *before, "model.safetensors", "config.json"}
@@ -68,6 +71,7 @@ def test_one_process_goes_on_after_it_was_killed(single_run, tmp_path):
     assert len(steps) == EPOCHS * events_of(single_run.out)[0]["steps"]
 
 
+@pytest.mark.long  # the test above continues, too
 def test_more_epochs_than_before(single_run, tmp_path):
     """2 and then 3 epochs are the same as 3; a checkpoint only at the end of each start. All but the number of epochs
     is taken from the run, wherever the second command is given.

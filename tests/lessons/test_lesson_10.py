@@ -101,6 +101,7 @@ def test_alone_it_is_a_plain_loop(scripts, partition_of, small_dataset) -> None:
     torch.testing.assert_close(losses(alone(scripts, partition_of(1), EXACT)), expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.long  # the lesson compares the same
 @pytest.mark.cluster
 def test_one_machine_draws_what_one_process_draws(scripts, nothing_left, partition_of) -> None:
     """Chance and dropout included, step by step; and a checkpoint continues as if nothing had happened."""

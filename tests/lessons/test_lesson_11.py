@@ -138,14 +138,16 @@ def test_a_call_that_does_not_fail() -> None:
         breaking.failure_of(lambda: None)
 
 
-def test_processes_are_found_by_log_and_environment(tmp_path: Path) -> None:
-    env = {"TUTORIAL_MACHINE": "machine-1", "RANK": "1"}
-    with (tmp_path / "trainer-0.log").open("w") as log:
-        child = subprocess.Popen(["sleep", "60"], env=env, stderr=log)
+def test_processes_are_found_by_their_log(tmp_path: Path) -> None:
+    for name in ("machine-0/trainer-0.log", "machine-0/trainer-1.log", "machine-1/trainer-1.log"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with (tmp_path / "machine-1" / "trainer-1.log").open("w") as log:
+        child = subprocess.Popen(["sleep", "60"], stderr=log)
     try:
         (found,) = wait_until(lambda: processes_of(tmp_path), "the process")
-        assert found == Running(child.pid, "machine-1", "trainer", 1)
-        assert str(found) == "machine-1 trainer (rank 1)"
+        assert found == Running(child.pid, "machine-1", "trainer", 3)
+        assert str(found) == "machine-1 trainer (rank 3)"
         assert processes_of(tmp_path / "another") == []
     finally:
         child.kill()
@@ -211,6 +213,7 @@ def test_a_run_that_is_not_refused(changes, said, again, complaint, tmp_path, ca
     assert_not_yet(refuses(capsys, checkpoint(tmp_path, **changes), said, again), complaint)
 
 
+@pytest.mark.long  # its solution runs it
 @pytest.mark.whole_run
 def test_the_program_of_the_solution_refuses(partition_of, tmp_path, capsys) -> None:
     scripts, part = scripts_in(tmp_path), partition_of(1)

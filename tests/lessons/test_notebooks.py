@@ -16,7 +16,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_LINES = 30
 MOST_LINES_OF_A_PROGRAM = 80  # a cell that writes one
 LONGER = {"train": 150, "train_types": 105}  # the program that the course arrives at, and what grows from it
-NEEDS = {"cpu", "gpu", "namespaces", "ssh"}
+NEEDS = {"cpu", "gpu", "namespaces", "slurm", "ssh"}
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:tmp|root|home|work)/\S*")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from nbval_support import emulation_refused, folder_of_a_lesson
+from nbval_support import folder_of_a_lesson, lacking
 
 LESSONS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 pytestmark = [pytest.mark.long, pytest.mark.cluster]
@@ -20,8 +20,7 @@ pytestmark = [pytest.mark.long, pytest.mark.cluster]
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_runs_twice_in_one_kernel(path, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
-    reason = emulation_refused()
-    if reason is not None and "namespaces" in notebook.metadata.tutorial.needs:
+    if (reason := lacking(notebook.metadata.tutorial.needs)) is not None:
         pytest.skip(reason)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("TUTORIAL_DATASET", "synthetic-products")

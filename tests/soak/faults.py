@@ -124,7 +124,6 @@ FAULTS = [
     Fault("SIGKILL to the command", None, (-9, 137), to_the_command(signal.SIGKILL), at_once=True),
     Fault("SIGKILL to a trainer", rf"error: trainer 0 .*{WHO}: {KILLED}", inject=to_a("trainer", signal.SIGKILL)),
     Fault("SIGKILL to a server", rf"error: server 0 {WHO}: {KILLED}", inject=to_a("server", signal.SIGKILL)),
-    Fault("SIGKILL to torchrun", rf"error: torchrun {WHO}: {KILLED}", inject=to_a("torchrun", signal.SIGKILL)),
     Fault("SIGKILL to an agent", AGENT_GONE, inject=to_a("agent", signal.SIGKILL)),
     Fault("SIGKILL to everything on a machine", AGENT_GONE, inject=kill_all_of_a_machine),
     Fault(

@@ -205,22 +205,17 @@ def members(role: str) -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError):
-            words, env = process.cmdline(), process.environ()
+            words, log = process.cmdline(), Path(os.readlink(f"/proc/{process.pid}/fd/2"))
             if role == "agent":
-                fits = "tutorial_lib.cluster.agent" in words
-            elif "TUTORIAL_LOG_DIR" not in env:
-                fits = False
-            elif role == "server":
-                fits = env.get("DGL_ROLE") == "server" and os.getsid(process.pid) == process.pid
-            elif role == "sampler":
-                fits = "--multiprocessing-fork" in words
-            else:
-                trainer = "TUTORIAL_TRAINER_PID" in env and "--multiprocessing-fork" not in words
-                fits = trainer and words[:1] != ["/bin/sh"]
-            if fits:
-                found.append((int(env.get("RANK", env.get("DGL_SERVER_ID", 0))), process.pid, process))
-    processes = [process for _, _, process in sorted(found, key=lambda entry: entry[:2])]
-    return [process.parent() for process in processes] if role == "torchrun" else processes
+                if "tutorial_lib.cluster.agent" in words:
+                    found.append((0, process.pid, process))
+            elif log.parent.name.startswith("machine-") and words[:1] != ["/bin/sh"]:
+                who, _, k = log.stem.partition("-")
+                who = "sampler" if "--multiprocessing-fork" in words else who
+                if who == role:
+                    number = 1000 * int(log.parent.name.removeprefix("machine-")) + int(k or 0)
+                    found.append((number, process.pid, process))
+    return [process for _, _, process in sorted(found, key=lambda entry: entry[:2])]
 
 
 def events_of(out: Path) -> list[dict]:

@@ -15,12 +15,26 @@ import sys
 ON_ALL = "this torch cannot bind its store to one address; it listens on all: "
 
 
-def listen_on_own_address() -> None:
-    """From now on, the store of a static rendezvous listens on the address of machine 0 only."""
-    import inspect
+def store_on(address, port, world_size, timeout, **more):
+    """A ``TCPStore`` that listens on this address only, and does not wait for others; None where torch cannot."""
     import socket
 
     from torch.distributed import TCPStore
+
+    with socket.create_server((address, port), backlog=2048) as listener:
+        for how in ({}, {"use_libuv": False}):
+            try:
+                fd = os.dup(listener.fileno())
+                return TCPStore(address, port, world_size, True, timeout, master_listen_fd=fd, **how, **more)
+            except (TypeError, NotImplementedError, RuntimeError) as error:
+                reason = error
+    print(f"{ON_ALL}{reason}", flush=True)
+    return None
+
+
+def listen_on_own_address() -> None:
+    """From now on, the store of a static rendezvous listens on the address of machine 0 only."""
+    import inspect
 
     try:
         from torch.distributed.elastic.rendezvous import static_tcp_rendezvous as static
@@ -33,20 +47,9 @@ def listen_on_own_address() -> None:
         return
 
     class OnOneAddress(static.StaticTCPRendezvous):
-        def bound_store(self):
-            options = (self.master_addr, self.master_port, self.world_size, True, self.timeout)
-            with socket.create_server((self.master_addr, self.master_port), backlog=2048) as listener:
-                for more in ({}, {"use_libuv": False}):
-                    try:
-                        return TCPStore(*options, master_listen_fd=os.dup(listener.fileno()), **more)
-                    except (TypeError, NotImplementedError, RuntimeError) as error:
-                        reason = error
-            print(f"{ON_ALL}{reason}", flush=True)
-            return None
-
         def next_rendezvous(self):
             if self.rank == 0 and self._store is None:
-                self._store = self.bound_store()
+                self._store = store_on(self.master_addr, self.master_port, self.world_size, self.timeout)
             return super().next_rendezvous()
 
     static.StaticTCPRendezvous = OnOneAddress

@@ -1,7 +1,10 @@
-"""One process per machine: starts the machine's DGL servers and torchrun, watches them, stops them.
+"""One process per machine: starts the machine's DGL servers and trainers, watches them, stops them.
 
     coordinator  <== JSON lines over stdin/stdout ==>  agent  --+-- DGL server 0, 1, ...
-                                                                `-- torchrun -- trainer 0, 1, ... -- samplers
+                                                                `-- trainer 0, 1, ... -- samplers
+
+Trainers of a user's script stand under a torchrun. The package's own program starts as one process that forks, see
+`forkserver`; its processes are children of the agent like the others.
 
 The agent lives as long as its connection: when standard input ends, for whatever reason, it stops everything
 that it started. It imports nothing heavy, so that it is there at once.
@@ -9,8 +12,8 @@ that it started. It imports nothing heavy, so that it is there at once.
 Coordinator to agent: the plan first, then ``{"do": ...}`` with ``trainers``, ``stacks`` (tell where every process
 stands), ``stop``, and over ssh now and then ``ping``.
 Agent to coordinator: ``serving`` (all servers listen), ``event`` (a line some trainer wrote), ``alive`` (every two
-seconds), ``exited`` (a process ended; all events of before have been sent), ``stacks``, ``failed``, and last ``done``
-with what the machine used.
+seconds), ``exited`` (a process ended; all events of before have been sent), ``trained`` (all trainers have ended well),
+``stacks``, ``failed``, and last ``done`` with what the machine used.
 """
 
 from __future__ import annotations
@@ -30,11 +33,21 @@ import psutil
 
 from tutorial_lib.cluster import network
 from tutorial_lib.cluster.channel import POLL_SECONDS, Channel
+from tutorial_lib.cluster.forkserver import Forkserver
 from tutorial_lib.cluster.logs import WORKERS, EventFiles, OutputFiles, log_name, tail, who_failed
 from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
 from tutorial_lib.cluster.members import MachineHealth, collect, disk_trouble, members
 from tutorial_lib.cluster.namespaces import die_with_parent
-from tutorial_lib.cluster.plan import TORCHRUN_FOLDER, JobPlan, server_env, torchrun_argv, trainer_env
+from tutorial_lib.cluster.plan import (
+    TORCHRUN_FOLDER,
+    JobPlan,
+    cpus_here,
+    server_env,
+    server_role,
+    torchrun_argv,
+    trainer_env,
+    trainer_role,
+)
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments, sockets_of
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -45,11 +58,14 @@ MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read; then event
 
 @dataclass
 class Process:
-    """A child of the agent. ``code`` is None while it runs, negative for a signal; ``peak_rss`` is in bytes."""
+    """A child of the agent. ``code`` is None while it runs, negative for a signal; ``peak_rss`` is in bytes.
+
+    ``pid`` is None until it has been forked.
+    """
 
     role: str
     index: int
-    popen: subprocess.Popen  # never asked for its end, which `Agent._reap` waits for
+    pid: int | None
     code: int | None = None
     peak_rss: int = 0
 
@@ -64,7 +80,8 @@ class Agent:
         self.logs = plan.log_folder(index)
         self.logs.mkdir(parents=True, exist_ok=True)
         self.processes: list[Process] = []
-        self.stopping = self.serving = False
+        self.stopping = self.serving = self.training = False
+        self.forkserver: Forkserver | None = None
         self.sent_before = self.sent_last = network.bytes_sent(self.interface)
         self.shm_before = set(os.listdir(SHM))
         self.names = {machine.address: machine.name for machine in plan.machines}
@@ -80,8 +97,7 @@ class Agent:
         with job_marker(graph_name_in(self.plan.part_config), self.shm_before) as marker:
             self.sockets = {"TUTORIAL_SOCKETS": str(sockets_of(marker))}
             try:
-                for k in range(self.plan.servers):
-                    self._start("server", k, self.plan.command, server_env(self.plan, self.index, k, self.interface))
+                self._start_servers()
                 while not self._finished():
                     self.link.push()
                     self._read_commands()
@@ -101,29 +117,65 @@ class Agent:
         self._forward_events(FLUSH_SECONDS)
         peaks: dict[str, int] = {}  # of the largest process of each kind; torchrun's figure covers its trainers
         for process in self.processes:
-            role = "trainer" if process.role == "torchrun" else process.role
-            peaks[role] = max(peaks.get(role, 0), process.peak_rss)
+            if process.role != "forkserver":
+                role = "trainer" if process.role == "torchrun" else process.role
+                peaks[role] = max(peaks.get(role, 0), process.peak_rss)
         received = {self.names[address]: count for address, count in self.traffic.received().items()}
         sent = network.bytes_sent(self.interface) - self.sent_before
         self.link.put({"type": "done", "bytes_sent": sent, "received": received, "peak_rss": peaks})
         self.link.push(FLUSH_SECONDS)
 
     def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str]) -> None:
+        log = self.logs / log_name(role, k)
         try:
-            with (self.logs / log_name(role, k)).open("ab") as log:
-                popen = subprocess.Popen(
+            with log.open("ab") as output:
+                popen = subprocess.Popen(  # never asked for its end, which `_reap` waits for
                     argv,
                     cwd=self.plan.cwd,
                     env={**env, **self.sockets},
                     stdin=subprocess.DEVNULL,
-                    stdout=log,
+                    stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                     preexec_fn=die_with_parent,  # the agent has one thread, so this is safe
                 )
-            self.processes.append(Process(role, k, popen))
+            self.processes.append(Process(role, k, popen.pid))
         except OSError as error:
             self._give_up(f"cannot start {argv[0]!r}: {error.strerror}", role, k)
+
+    def _fork(self, role: str, k: int, env: dict[str, str]) -> None:
+        if self.forkserver is None:
+            log, environment = self.logs / log_name("forkserver", 0), {**self._trainer_env(), **self.sockets}
+            try:
+                self.forkserver = Forkserver(self.plan.command, environment, self.plan.cwd, log)
+            except OSError as error:
+                self._give_up(f"cannot start {self.plan.command[0]!r}: {error.strerror}", "forkserver")
+                return
+            self.processes.append(Process("forkserver", 0, self.forkserver.pid))
+        self.forkserver.order(role, k, env, self.logs / log_name(role, k))
+        self.processes.append(Process(role, k, None))
+
+    def _start_servers(self) -> None:
+        cpus = cpus_here()
+        for k in range(self.plan.servers):
+            if self.plan.forks:
+                self._fork("server", k, server_role(self.plan, self.index, k, cpus))
+            else:
+                env = server_env(self.plan, self.index, k, self.interface, cpus)
+                self._start("server", k, self.plan.command, env)
+
+    def _trainer_env(self) -> dict[str, str]:
+        return trainer_env(self.plan, self.index, self.interface, cpus_here())
+
+    def _start_trainers(self) -> None:
+        self.training = True
+        forkserver = self.forkserver
+        if forkserver is None:
+            self._start("torchrun", 0, torchrun_argv(self.plan, self.index), self._trainer_env())
+            return
+        for k in range(self.plan.trainers):
+            self._fork("trainer", k, trainer_role(self.plan, self.index, k))
+        forkserver.close()
 
     def _give_up(self, note: str, role: str = "agent", k: int = 0) -> None:
         """Report something that no exit code tells, and end this machine's share of the job."""
@@ -139,10 +191,7 @@ class Agent:
 
     def _finished(self) -> bool:
         """Told to stop, or trainers and servers have all ended well."""
-        return self.stopping or (self._torchrun() is not None and all(p.code == 0 for p in self.processes))
-
-    def _torchrun(self) -> Process | None:
-        return next((p for p in self.processes if p.role == "torchrun"), None)
+        return self.stopping or (self.training and all(p.code == 0 for p in self.processes))
 
     def _read_commands(self) -> None:
         try:
@@ -154,8 +203,7 @@ class Agent:
             if command == "stop":
                 self.stopping = True
             elif command == "trainers":
-                env = trainer_env(self.plan, self.index, self.interface, len(os.sched_getaffinity(0)))
-                self._start("torchrun", 0, torchrun_argv(self.plan, self.index), env)
+                self._start_trainers()
             elif command == "stacks":
                 self.link.put({"type": "stacks", "stacks": [asdict(stack) for stack in collect(self.logs)]})
 
@@ -185,29 +233,36 @@ class Agent:
 
     def _reap(self) -> None:
         """Note who ended; wait4 tells the peak memory of a process and of the children it waited for."""
+        ended = []
         with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-                if pid == 0:
-                    return
-                code = os.waitstatus_to_exitcode(status)
-                for process in self.processes:
-                    if process.popen.pid == pid and process.code is None:
-                        process.code, process.peak_rss = code, usage.ru_maxrss * 1024
-                        self._report_exit(process.role, process.index, code)
-                # A killed sampler may take its trainer along before anybody has looked; then it comes to us.
-                if code < 0 and code != -signal.SIGTERM and not self.stopping:
-                    for member in members(self.logs):
-                        if member.pid == pid and member.role in WORKERS:
-                            self._report_failure(member.role, member.index, code)
+            while (found := os.wait4(-1, os.WNOHANG))[0] != 0:
+                ended.append((found[0], os.waitstatus_to_exitcode(found[1]), found[2].ru_maxrss * 1024))
+        self._note_forked()
+        # A killed sampler may take its trainer along before anybody has looked; then both come to us: it is the cause.
+        for pid, code, _ in ended:
+            if code < 0 and code != -signal.SIGTERM and not self.stopping:
+                for member in members(self.logs):
+                    if member.pid == pid and member.role in WORKERS:
+                        self._report_failure(member.role, member.index, code)
+        for pid, code, peak in ended:
+            for process in self.processes:
+                if process.pid == pid and process.code is None:
+                    process.code, process.peak_rss = code, peak
+                    self._report_exit(process.role, process.index, code)
+
+    def _note_forked(self) -> None:
+        for role, k, pid in self.forkserver.started() if self.forkserver else ():
+            next(p for p in self.processes if (p.role, p.index) == (role, k)).pid = pid
 
     def _report_exit(self, role: str, k: int, code: int) -> None:
         self._forward_events(FLUSH_SECONDS)  # what a trainer said of its end is better than what we can see of it
         self.link.put({"type": "exited", "role": role, "index": k, "code": code})
         if code != 0 and not self.stopping:
             self._report_failure(*who_failed(self.logs, code) if role == "torchrun" else (role, k, code))
-        elif not self._torchrun() and not self.stopping:  # servers end well after the trainers have
+        elif not self.training and not self.stopping:  # servers end well after the trainers have
             self._give_up("ended before the trainers; did the command reach dgl.distributed.initialize?", role, k)
+        elif self.training and all(p.code == 0 for p in self.processes if p.role in ("torchrun", "trainer")):
+            self.link.put({"type": "trained"})  # again for a server's end, which changes nothing
 
     def _announce(self) -> None:
         ports = {self.machine.port + k for k in range(self.plan.servers)}

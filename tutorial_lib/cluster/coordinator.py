@@ -29,6 +29,7 @@ from tutorial_lib.errors import JobError, how_it_ended
 __all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse"]
 
 Event = dict[str, Any]
+FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
 PING_SECONDS, STACKS_SECONDS = 5.0, 8.0
 
 
@@ -125,7 +126,10 @@ class Coordinator:
             if not self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False):
                 self._warn(f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped")
         except JobFailed as failure:
-            raise self._first_cause(failure) from None
+            cause = self._first_cause(failure)
+            with contextlib.suppress(OSError):  # on a full disk, the report on the screen is what there is
+                Path(self.plan.log_dir, FAILURE_FILE).write_text(f"error: {cause.message}\nlog: {cause.log}\n")
+            raise cause from None
         finally:
             try:
                 self.agents.stop(self.limits.stopping, self._take_quietly)
@@ -236,8 +240,6 @@ class Coordinator:
         if kind == "event":
             self._take_event(index, {"machine": machine, **message["event"]})
         elif kind == "exited":
-            if (message["role"], message["code"]) == ("torchrun", 0):
-                self._said.setdefault("trained", set()).add(index)
             self._take_event(index, {"machine": machine, "kind": "exited", "time": time.time(), **message})
         elif kind == "failed":
             raise exit_failure(self.plan, index, message)

@@ -41,7 +41,7 @@ class Keeper:
         self.clients: dict[int, _Client] = {}
         self.selector = selectors.DefaultSelector()
         self.stopping = False
-        self._session, self._ssh = settings["session"], settings["ssh"]
+        self._session, self._ssh, self._slurm = settings["session"], settings["ssh"], settings["slurm"]
         self.ssh_config: str | None = None
 
     def run(self) -> None:
@@ -62,6 +62,10 @@ class Keeper:
                 from tutorial_lib.cluster.ssh_servers import ssh_servers
 
                 self.ssh_config = stack.enter_context(ssh_servers(self.cluster, self.name))
+            if self._slurm:
+                from tutorial_lib.cluster.slurm_servers import slurm_servers
+
+                stack.enter_context(slurm_servers(self.cluster, self.name))
             listener.listen()
             self.selector.register(listener, selectors.EVENT_READ)
             self.selector.register(self.cluster.life_line(), selectors.EVENT_READ)

@@ -22,7 +22,7 @@ PIECE = 1 << 16
 END = 1 << 14  # bytes that are still shown of each end when more than a piece is waiting
 _LOG = re.compile(r"trainer-(\d+)\.log")
 THREADS_LEFT = "terminate called without an active exception"
-ONE_A_MACHINE = ("agent", "torchrun")
+ONE_A_MACHINE = ("agent", "forkserver", "torchrun")
 WORKERS = ("sampler", "worker")  # of a trainer, by whose number they go
 _EXCEPTION = re.compile(r"([\w.]+\.)?\w*(Error|Exception|Interrupt)(:|$)")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -37,7 +38,7 @@ class JobPlan:
         master_port: port on machine 0 where the trainers' process group meets.
         trainers, samplers, servers: per machine; samplers are per trainer.
         graph_format: formats a server builds; ``csc`` is what neighbour sampling reads.
-        server_threads: OpenMP threads of a server.
+        server_threads: OpenMP threads of a server; None: a quarter of the machine's CPUs, divided among its servers.
         omp_threads: OpenMP threads of a trainer; None divides the machine's CPUs among its trainers.
         env: extra variables for every process.
         shell: the command is ``/bin/sh -c TEXT``: the trainer is a child of what torchrun starts.
@@ -46,6 +47,8 @@ class JobPlan:
         collective_seconds: time limit of the trainers' collectives.
         shm_of_trainers: bytes that the trainers will add to /dev/shm of each machine, where that is known.
         show_output: the agents pass on what the trainers print.
+        forks: the command calls ``trainer.session.serve_if_server``: servers and trainers are forked there, see
+            ``forkserver``. Else each is started by itself, the trainers under torchrun.
     """
 
     machines: Sequence[Machine]
@@ -59,7 +62,7 @@ class JobPlan:
     samplers: int = 0
     servers: int = 1
     graph_format: str = "csc"
-    server_threads: int = 1
+    server_threads: int | None = 1
     omp_threads: int | None = None
     env: dict[str, str] = field(default_factory=dict)
     shell: bool = False
@@ -67,6 +70,7 @@ class JobPlan:
     collective_seconds: float = 600.0
     shm_of_trainers: int = 0
     show_output: bool = False
+    forks: bool = False
 
     @property
     def world_size(self) -> int:
@@ -97,6 +101,15 @@ class JobPlan:
 def run_module(python: str, name: str) -> list[str]:
     """As ``python -m name``, but no file of the working directory can hide a module of Python itself."""
     return [python, _BEHIND, name]
+
+
+def cpus_here() -> int:
+    """CPUs that this process may use: of a container no more than its share (control groups, version 2)."""
+    allowed = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # "max": no limit
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
+        return max(1, min(allowed, -(-quota // period)))
+    return allowed
 
 
 def check_counts(trainers: int, samplers: int, servers: int, prefix: str = "--") -> None:
@@ -157,7 +170,7 @@ def added_environment(plan: JobPlan, index: int, interface: str, threads: int | 
 def environment_text(plan: JobPlan) -> str:
     """For a person: what the job adds to the environment of its processes, by the example of machine 0."""
     machine, trainer_threads = plan.machines[0], plan.omp_threads or f"CPUs / {plan.trainers}"
-    threads = f"({plan.server_threads} in a server, {trainer_threads} in a trainer)"
+    threads = f"({plan.server_threads or 'a quarter of the CPUs'} in a server, {trainer_threads} in a trainer)"
     added = added_environment(plan, 0, machine.interface or f"(that of {machine.address})", threads)
     heading = f"added to the environment of each process on {machine.name} (docs/patches.md says what the hook does):"
     by_role = (
@@ -167,14 +180,31 @@ def environment_text(plan: JobPlan) -> str:
     return "\n".join([heading, *(f"  {name}={value}" for name, value in added.items()), by_role])
 
 
-def server_env(plan: JobPlan, index: int, server: int, interface: str) -> dict[str, str]:
+def server_env(plan: JobPlan, index: int, server: int, interface: str, cpus: int = 1) -> dict[str, str]:
     """Environment of DGL server ``server`` on machine ``index``; server 0 is the main one, others back it up."""
+    role = server_role(plan, index, server, cpus)
+    return {**os.environ, **added_environment(plan, index, interface, role["OMP_NUM_THREADS"]), **role}
+
+
+def server_role(plan: JobPlan, index: int, server: int, cpus: int) -> dict[str, str]:
+    """What makes a process DGL server ``server`` of machine ``index``, which has so many CPUs."""
+    number = str(index * plan.servers + server)
+    threads = plan.server_threads or max(1, cpus // (4 * plan.servers))
     return {
-        **os.environ,
-        **added_environment(plan, index, interface, plan.server_threads),
-        "DGL_ROLE": "server",
-        "DGL_SERVER_ID": str(index * plan.servers + server),
-        "TUTORIAL_INDEX": str(server),
+        **{"DGL_ROLE": "server", "DGL_SERVER_ID": number, "TUTORIAL_INDEX": str(server)},
+        "OMP_NUM_THREADS": str(threads),
+    }
+
+
+def trainer_role(plan: JobPlan, index: int, trainer: int) -> dict[str, str]:
+    """What makes a process trainer ``trainer`` of machine ``index``: the variables that torchrun would set."""
+    return {
+        "RANK": str(index * plan.trainers + trainer),
+        "LOCAL_RANK": str(trainer),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_WORLD_SIZE": str(plan.trainers),
+        "MASTER_ADDR": plan.machines[0].address,
+        "MASTER_PORT": str(plan.master_port),
     }
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import os
+import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, attempts
 
 SSH_FAILED = 255  # exit code of the ssh client for its own failures
 KILLED_SECONDS = 5.0
@@ -59,6 +62,30 @@ def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=KILLED_SECONDS)
+
+
+def shell_line(argv: Sequence[str], python: str, kwargs: dict[str, Any]) -> str:
+    """What a shell on another machine runs for ``Popen(argv, **kwargs)``; ``cwd`` and ``env`` are taken out of kwargs.
+
+    The command is not started in the working directory if that does not exist there; it says so and ends. Without one
+    it starts in ``/``: Python imports from where it starts, and in a home there may be a ``random.py``.
+
+    Args:
+        python: the interpreter there, in the place of this one.
+    """
+    words = [python if str(word) == sys.executable else str(word) for word in argv]
+    cwd, env = kwargs.pop("cwd", None), kwargs.pop("env", None) or {}
+    changes = [f"{name}={value}" for name, value in env.items() if os.environ.get(name) != value]
+    command = shlex.join(["exec", *(["env", *changes] if changes else []), *words])
+    return f"cd {shlex.quote(str(cwd or '/'))} && {command}"
+
+
+def output_of(process: subprocess.Popen, what: str, seconds: float) -> tuple[bytes, bytes]:
+    """What a process wrote to standard output and error, when it has ended. Raises WaitedTooLong."""
+    for left in attempts(what, seconds, pause=0):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=min(left, 0.5))
+    raise AssertionError
 
 
 def write_ip_config(path: Path, machines: Sequence[Machine]) -> None:

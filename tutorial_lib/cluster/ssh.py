@@ -6,11 +6,8 @@ that is cut without a word is noticed by both ends: by the client's keep-alives 
 
 from __future__ import annotations
 
-import contextlib
 import getpass
-import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tutorial_lib.cluster.spec import KILLED_SECONDS, Machine, wait_or_kill
-from tutorial_lib.errors import InputError, WaitedTooLong, attempts
+from tutorial_lib.cluster.spec import KILLED_SECONDS, Machine, output_of, shell_line, wait_or_kill
+from tutorial_lib.errors import InputError, WaitedTooLong
 
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 3 * CONNECT_SECONDS
@@ -102,12 +99,8 @@ class SshCluster:
 
     def _answer(self, machine: Machine, process: subprocess.Popen) -> tuple[str, str]:
         """Host name, and home of the login."""
-        output, errors = b"", b""
         try:
-            for left in attempts(f"an answer by ssh from {machine.address}", ANSWER_SECONDS, pause=0):
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    output, errors = process.communicate(timeout=min(left, 0.5))
-                    break
+            output, errors = output_of(process, f"an answer by ssh from {machine.address}", ANSWER_SECONDS)
         except WaitedTooLong:
             raise InputError(f"ssh to {machine.address}: no answer within {ANSWER_SECONDS} s") from None
         if process.returncode != 0:
@@ -138,17 +131,9 @@ class SshCluster:
         return f"Try it by hand: ssh {target} hostname"
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        """Start a command on a machine; the arguments are those of ``subprocess.Popen``, of ``env`` only additions.
-
-        The command is not started in the working directory if that does not exist there; it says so and ends. Without
-        one it starts in ``/``: Python imports from where it starts, and in a home there may be a ``random.py``.
-        """
-        words = [self.python if str(word) == sys.executable else str(word) for word in argv]
-        cwd, env = kwargs.pop("cwd", None), kwargs.pop("env", None) or {}
-        changes = [f"{name}={value}" for name, value in env.items() if os.environ.get(name) != value]
+        """Start a command on a machine; the arguments are those of ``subprocess.Popen``, of ``env`` only additions."""
         # What a login shell has printed (~/.bashrc), perhaps without an end of line, is then a line of its own.
-        remote = shlex.join(["exec", *(["env", *changes] if changes else []), *words])
-        remote = f"echo; cd {shlex.quote(str(cwd or '/'))} && {remote}"
+        remote = f"echo; {shell_line(argv, self.python, kwargs)}"
         # As the value of -l, and after --, nothing that a file or an option says can become an option of ssh.
         options = ["-F", self.config] if self.config else []
         options += ["-p", str(self.port)] if self.port else []

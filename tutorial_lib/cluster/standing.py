@@ -211,6 +211,7 @@ def start(
     shm: str | None = None,
     ttl: str = "8h",
     ssh: bool = False,
+    slurm: bool = False,
 ) -> Standing:
     """Start machines that stay, and wait until they are there.
 
@@ -220,6 +221,7 @@ def start(
         shm: size of each machine's /dev/shm, ``"2GB"``; None: half of the memory.
         ttl: how long they stay, ``"8h"``, if nobody stops them.
         ssh: with an ssh server on each.
+        slurm: with a Slurm of their own; machine 0 has the controller.
 
     Raises:
         InputError: wrong arguments, or machines of this name are running. EmulationUnavailable: the host forbids it.
@@ -232,7 +234,7 @@ def start(
         shm_bytes = parse_memory(shm)
     settings = {
         **{"name": check_name(name), "count": count, "wire": wire, "shm": shm_bytes, "ttl": parse_ttl(ttl)},
-        **{"ssh": ssh, "session": _session()},
+        **{"ssh": ssh, "slurm": slurm, "session": _session()},
     }
     if name in names():
         with contextlib.closing(Line(name)) as line:

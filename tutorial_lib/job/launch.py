@@ -15,6 +15,7 @@ from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight_parts import read_part
+from tutorial_lib.cluster.slurm import SlurmCluster
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import own_run_folder
@@ -83,7 +84,7 @@ def _provide_ip_config(path: Path, machines: Sequence[Machine], *, emulated: boo
         content = "".join(f"{m.address} {m.port}\n" for m in machines)
         remedy = f"Name a file that does not exist yet (it is written), or give it this content:\n{content}"
         if not emulated:
-            remedy = "With --machines 1 it is written anew for each job: name another file with --ip_config."
+            remedy = "It is written anew for each job: name another file with --ip_config, in Slurm one for each job."
         whose = "the emulated ones" if emulated else machines[0].address
         raise InputError(f"{path} lists other machines than {whose}", remedy)
     try:
@@ -143,7 +144,7 @@ def launch(
     if request.emulate is not None:
         _provide_ip_config(ip_config, cluster.machines, emulated=True)
     with own_run_folder(request.out), cluster:
-        if isinstance(cluster, LocalCluster):  # its ports are chosen on entering
+        if isinstance(cluster, LocalCluster | SlurmCluster):  # ports and addresses are known on entering
             _provide_ip_config(ip_config, cluster.machines, emulated=False)
         plan = request.plan(
             cluster,

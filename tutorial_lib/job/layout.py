@@ -14,6 +14,7 @@ from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.homecoming import Homecoming
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_counts
+from tutorial_lib.cluster.slurm import SlurmCluster
 from tutorial_lib.cluster.spec import Cluster, read_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
 from tutorial_lib.cluster.standing import StandingCluster
@@ -62,7 +63,10 @@ class Layout:
         trainers: trainers per machine.
         samplers: sampler processes per trainer.
         servers: DGL servers per machine.
+        server_threads: OpenMP threads of a server. (default: 1; on real machines a quarter of the CPUs, divided)
         real: machines over ssh.
+        slurm: the nodes of the Slurm allocation that this command runs in.
+        subnet: with slurm, the network whose addresses the nodes use: 10.1.0.0/16. (default: that of their names)
         show_output: print what the trainers print, line by line.
         stall_timeout: seconds without progress until a job is ended; 0: never.
         device: of the model: cpu, cuda, or auto (GPUs where each rank has one). Sampling is on the CPU in any case.
@@ -75,8 +79,11 @@ class Layout:
     trainers: int = 1
     samplers: int = 0
     servers: int = 1
+    server_threads: int | None = None
     real: RealMachines | None = None
     on: str | None = None
+    slurm: bool = False
+    subnet: str | None = None
     show_output: bool = False
     stall_timeout: float | None = 120.0
     device: str = "cpu"
@@ -98,15 +105,17 @@ class Layout:
             return
         from tutorial_lib.trainer.placement import check_device  # torch: the command line's help does not wait for it
 
-        gpus = 10**6 if self.real is not None else None
+        gpus = 10**6 if self.real is not None or self.slurm else None
         check_device(self.device, (self.emulate or 1) * self.trainers, gpus)
 
     def cluster(self) -> Cluster:
-        """Machines over ssh, else running or new emulated ones, else this machine alone; not yet started.
+        """Nodes of Slurm, machines over ssh, running or new emulated ones, else this machine alone; not yet started.
 
         Raises:
             InputError: the address file of real machines cannot be used; no such machines are running.
         """
+        if self.slurm:
+            return SlurmCluster(self.subnet)
         if self.on is not None:
             return StandingCluster(self.on, self.emulate)
         if self.real is None:
@@ -128,6 +137,7 @@ class Layout:
 
     def plan(self, cluster: Cluster, **fields: Any) -> JobPlan:
         """The plan of a job on its machines, which have been entered; ``fields`` say what runs, and on which files."""
+        many = self.slurm or self.real is not None  # emulated machines share the CPUs of this computer
         return JobPlan(
             machines=cluster.machines,
             master_port=cluster.master_port,
@@ -137,7 +147,7 @@ class Layout:
             silence=getattr(cluster, "silence", None),
             collective_seconds=self.collective_timeout,
             show_output=self.show_output,
-            **fields,
+            **{"server_threads": self.server_threads or (None if many else 1), **fields},
         )
 
 

@@ -8,7 +8,8 @@ The run folder::
     predictions.csv  the same under the ids that the user gave, for a graph of one's own that has some
     options.json     those of the command, for --resume
     checkpoint/      trained weights and configuration, and what --resume continues from: see ``checkpoint``
-    logs/            one folder a machine: server, trainer, torchrun and agent logs; resume-K/ of the K-th continuation
+    logs/            one folder a machine: logs of agent, servers, trainers, and what starts them; resume-K/ of the
+                     K-th continuation; of a job that failed, failure.txt with the cause
 
 In ``result.json`` of a run that was continued with ``--resume``, ``epochs`` and ``phases`` are those of the whole run;
 ``seconds``, ``bytes_sent`` and ``peak_rss`` are those of the last start, whose first ``resumed_epochs`` epochs came

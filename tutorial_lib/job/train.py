@@ -134,6 +134,7 @@ def _plan(
         cwd=str(Path(__file__).resolve().parents[2] if layout.real is None else out),
         env={"TUTORIAL_SEED": str(config.seed), **large_pages()},
         # In a container the host's /dev/shm has 64 MB; that of an emulated machine is its own.
+        forks=layout.device == "cpu",  # who forks must not have touched CUDA: on GPUs each process imports for itself
         shm_of_trainers=4 * sum(partition.report.nodes) * values if isinstance(cluster, LocalCluster) else 0,
     )
 

@@ -8,11 +8,16 @@ Rank 0 writes ``predictions.npy`` and ``checkpoint/`` there and sends the global
 from __future__ import annotations
 
 import gc
+import importlib
 
 if __name__ == "__main__":  # the way to the first step is made of imports
     gc.disable()  # they make a quarter of a million objects and no garbage
+    from tutorial_lib.cluster.forkserver import is_forkserver
     from tutorial_lib.trainer.session import serve_if_server
 
+    if is_forkserver():  # what servers and trainers need, once for all of them
+        for module in ("dgl", "torch._dynamo", "tutorial_lib.batches.service", "tutorial_lib.tasks.task"):
+            importlib.import_module(module)
     serve_if_server()  # a server stays here until the job ends, and needs nothing of what follows
 
 import json

@@ -24,6 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tutorial_lib.cluster._torchrun import store_on
+from tutorial_lib.cluster.forkserver import fork_as_told
 from tutorial_lib.trainer.events import EventWriter
 
 
@@ -75,8 +77,10 @@ class Session:
 def serve_if_server() -> None:
     """In a process that was started as a DGL server: serve until the job ends, then exit. Else return.
 
-    Functions that a server must call (initialisers of a DistTensor, say) must be defined by now.
+    Functions that a server must call (initialisers of a DistTensor, say) must be defined by now. In a job that starts
+    its processes by a ``forkserver``, this is where they are forked: what is imported by now, they need not import.
     """
+    fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
         import dgl
 
@@ -90,6 +94,18 @@ def serve_if_server() -> None:
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
         sys.exit(0)
+
+
+def meet() -> None:
+    """The process group of all trainers. Torchrun has a store in which they meet; without it, rank 0 has."""
+    limit, how = collective_limit(), {}
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size
+        store = store_on(*where, limit, wait_for_workers=False) if rank == 0 else None
+        store = store or dist.TCPStore(*where, rank == 0, limit, wait_for_workers=False)
+        how = {"store": store, "rank": rank, "world_size": world_size}
+    dist.init_process_group("gloo", timeout=limit, **how)
 
 
 @contextlib.contextmanager
@@ -110,7 +126,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     events = EventWriter()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
-    dist.init_process_group("gloo", timeout=collective_limit())
+    meet()
     rank = dist.get_rank()
     seed_rank(seed, rank)
     graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])

@@ -56,7 +56,7 @@ def train(
     if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
     config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
-    if given.ip_config is None and not single_process and machines is None and given.emulate is None:
+    if given.emulate is None and machines is None and not (given.ip_config or given.slurm or single_process):
         given.emulate = 2
     keep = given.make(Continuation, options=options)
     folder = keep.folder(out or default_run_folder(source.name))
@@ -125,7 +125,7 @@ def finale(
     from tutorial_lib.tools.finale import EPOCHS, FULL_SCALE, SCALE, Finale, FinaleSettings, Forecast, agree, recipe
 
     check_machines(given)
-    if given.ip_config is None and machines is None:
+    if given.ip_config is None and machines is None and not given.slurm:
         given.emulate = 2 if given.emulate is None else given.emulate
         given.wire = None if given.wire == "none" or given.on else given.wire or "1gbit"
     layout = given.make(Layout)
@@ -136,7 +136,7 @@ def finale(
         options["dataset"] = given.dataset  # what is downloaded meanwhile does not change what is continued
     if given.scale is not None and given.dataset != "synthetic-products":
         raise InputError(f"--scale is for synthetic-products; {given.dataset} has one size")
-    available = len(layout.cluster().machines) if layout.real or layout.on else 1 if machines else 4
+    available = len(layout.cluster().machines) if layout.real or layout.on or layout.slurm else 1 if machines else 4
     counts = tuple(k for k in (1, 2, 4) if k <= available) if given.dataset != "ogbn-products" else ()
     if given.scale is None:
         given.scale = FULL_SCALE if full else SCALE
@@ -166,7 +166,7 @@ def finale(
 @app.command(context_settings={"allow_interspersed_args": False})
 @filling(
     *(LaunchRequest, RealMachines),
-    without=["device", "show_output"],
+    without=["device", "show_output", "server_threads"],
     part_config=...,
     ip_config=Path("ip_config.txt"),
     workspace=Path(),
@@ -179,7 +179,7 @@ def launch(
     quiet: Annotated[bool, typer.Option("--quiet", help="What the script prints goes to its logs only.")] = False,
 ) -> None:
     """Run any DistDGL script, unchanged, on emulated or real machines, and show what it prints."""
-    addresses, over_ssh = given.ip_config, given.emulate is None and machines is None and given.on is None
+    addresses, over_ssh = given.ip_config, given.emulate is None and machines is None and not (given.on or given.slurm)
     given.ip_config = (given.workspace / addresses).resolve() if over_ssh else None
     check_machines(given)
     out = check_run_folder(given.out or default_run_folder("launch"))

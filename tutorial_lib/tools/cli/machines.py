@@ -48,15 +48,18 @@ def start(
     name: NameOption = DEFAULT_NAME,
     ttl: Annotated[str, typer.Option(help="How long they stay if nobody stops them: 30m, 8h, 2d.")] = "8h",
     ssh: Annotated[bool, typer.Option("--ssh", help="With an ssh server on each; prints the configuration.")] = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="With a Slurm of their own (as root).")] = False,
 ) -> None:
     """Start machines that stay until they are stopped, until you log out, or for --ttl."""
-    found = standing.start(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh)
+    found = standing.start(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh, slurm=slurm)
     option = "" if name == DEFAULT_NAME else f" --name {name}"
     print(f"{count} machines are running: {', '.join(found.machines[:3])}{', ...' if count > 3 else ''}")
     print(f"a command there:  {PROGRAM} on{option} machine-0 hostname    (without a command: a shell)")
     print(f"a job on them:    {PROGRAM} train --on {name}")
     if found.ssh_config:
         print(f"ssh:              ssh -F {found.ssh_config} machine-0")
+    if slurm:
+        print(f"Slurm:            {PROGRAM} on{option} machine-0 sinfo    (also srun, sbatch, squeue, scancel)")
     print(f"they end at {_clock(found.ends)}, at your logout, or with:  {PROGRAM} machines stop {name}")
 
 

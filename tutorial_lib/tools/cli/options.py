@@ -96,7 +96,7 @@ def name_of(kind: type, field: str) -> str:
     return NAMES.get(field, field)
 
 
-PLACES = {"emulate", "on", "machines", "single_process", "ip_config"}  # where a run is
+PLACES = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # where a run is
 NOT_RECALLED = {"said", "resume", "out"}
 
 
@@ -229,8 +229,8 @@ def check_machines(given: Given) -> None:
     def some(*names: str) -> int:
         return sum(getattr(given, name, None) not in (None, False) for name in names)
 
-    if some("emulate", "machines", "single_process", "ip_config") > 1:
-        raise InputError("choose one of --emulate N, --ip_config FILE, --machines 1 and --single-process")
+    if some("emulate", "machines", "single_process", "ip_config", "slurm") > 1:
+        raise InputError("choose one of --emulate N, --ip_config FILE, --slurm, --machines 1 and --single-process")
     if (count := given.machines) not in (None, 1):
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
     if given.ip_config is None and some("ssh_port", "ssh_username", "ssh_config", "copy_to"):
@@ -238,10 +238,10 @@ def check_machines(given: Given) -> None:
             "--ssh_port, --ssh_username and --copy_to are for machines reached over ssh; they need --ip_config FILE",
             "--emulate and --machines stay on this computer: leave them away.",
         )
-    if given.wire is not None and some("machines", "single_process", "ip_config"):
+    if given.wire is not None and some("machines", "single_process", "ip_config", "slurm"):
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     if (name := getattr(given, "on", None)) is not None:
-        if some("machines", "single_process", "ip_config"):
+        if some("machines", "single_process", "ip_config", "slurm"):
             raise InputError("--on names running machines; it goes with none of --ip_config, --machines and the like")
         if given.wire is not None:
             remedy = f"python -m tutorial_lib machines wire all {given.wire} --name {name}"

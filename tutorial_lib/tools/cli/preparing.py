@@ -1,4 +1,4 @@
-"""What comes before a job, ``doctor``, ``data`` and ``partition``; and after one that was broken off, ``fetch``."""
+"""Before a job: ``doctor``, ``data``, ``partition``; after one that was broken off: ``fetch``, ``explain``."""
 
 from __future__ import annotations
 
@@ -118,3 +118,30 @@ def fetch(run: Annotated[Path, typer.Argument(help="Run folder of a job that was
         if problems := fetch_left(run, print):
             raise JobError(problems[0], "\n".join([*problems[1:], f"{command(run)}, again, continues"]))
     print(f"everything is in {run}")
+
+
+@app.command()
+def explain(
+    paths: Annotated[list[Path], typer.Argument(help="Log files, or the folder of a run.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Say what the messages of a failed job mean, what to look at first, and which lesson makes them happen."""
+    from tutorial_lib.tools.explain import explain as explained
+    from tutorial_lib.tools.explain import logs_of
+
+    logs = [log for path in paths for log in logs_of(path)]
+    found = explained(logs)
+    if as_json:
+        print(json.dumps([finding.to_dict() for finding in found], indent=2))
+    for finding in () if as_json else found:
+        signature, more = finding.signature, f", and {finding.times - 1} more" if finding.times > 1 else ""
+        print(f"{signature.name}\n  {finding.path}:{finding.number}{more}\n    {finding.text}")
+        print(
+            f"  means: {signature.means}\n  look:  {signature.look}\n  lesson {signature.lesson:02d} makes it happen\n"
+        )
+    if not found:
+        names = f"{len(logs)} files" if len(logs) > 1 else str(logs[0])
+        raise JobError(
+            f"unknown: nothing in {names} is a failure that this command knows",
+            "docs/debugging.md goes from symptoms to first commands.",
+        )

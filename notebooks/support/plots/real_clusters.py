@@ -1,0 +1,62 @@
+"""The picture of lesson 16: a job that made room for another and went on; its losses beside those of one left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from support.plots.pieces import VERMILION, write
+from support.plots.style import figure, legend_above
+from tutorial_lib.tools.finale.style import BLUE, GREY, INK, LIGHT, ORANGE, SKY
+
+FILLS = {"RUNNING": SKY, "PENDING": "white"}
+SHORT = {"RUNNING": "runs", "PENDING": "waits"}
+Seen = Sequence[tuple[float, Mapping[str, str]]]
+
+
+def spans(seen: Seen, job: str) -> list[tuple[str, float, float]]:
+    """State, beginning and end of each time that a job was in one, in seconds from when it was first looked at."""
+    zero, found = seen[0][0], []
+    for (at, states), (after, _) in zip(seen, [*seen[1:], seen[-1]], strict=True):
+        state = states.get(job)
+        if state is None:
+            continue
+        if found and found[-1][0] == state:
+            found[-1] = (state, found[-1][1], after - zero)
+        else:
+            found.append((state, at - zero, after - zero))
+    return found
+
+
+def preempted(seen: Seen, names: Mapping[str, str], losses: Sequence[Sequence[float]], kept: int) -> Figure:
+    """The states of jobs over time; and the losses of two jobs, of which the second was interrupted.
+
+    Args:
+        seen: time, and the states that Slurm named at it, by job.
+        names: of the jobs that are shown, from the top.
+        losses: of the job that was left alone, and of the one that was not.
+        kept: epochs that the second had before it was interrupted.
+    """
+    fig, (left, right) = figure(10.5, 2.5, 1, 2, width_ratios=[1.6, 1])
+    for row, job in enumerate(names):
+        for state, begin, end in spans(seen, job):
+            if state == "COMPLETED":
+                continue
+            left.barh(row, end - begin, 0.5, begin, color=FILLS.get(state, LIGHT), edgecolor=INK, linewidth=0.7)
+            if end - begin > 0.09 * (seen[-1][0] - seen[0][0]):
+                write(left, (begin + end) / 2, row, SHORT.get(state, "ends"))
+            elif state == "RUNNING":
+                write(left, end, row, " runs", ha="left")
+    left.set_yticks(range(len(names)), list(names.values()))
+    left.invert_yaxis()
+    left.set(xlabel="seconds", xlim=(0, None))
+    left.tick_params(axis="y", length=0)
+    epochs = range(1, len(losses[0]) + 1)
+    right.plot(epochs, losses[0], "-", color=GREY, label="left alone")
+    right.plot(epochs[:kept], losses[1][:kept], "o", color=BLUE, label="first start")
+    right.plot(epochs[kept:], losses[1][kept:], "s", color=ORANGE, label="second start")
+    right.axvline(kept + 0.5, color=VERMILION, lw=0.8, ls="--")
+    right.set(xlabel="epoch", ylabel="loss", ylim=(0, None), xticks=list(epochs))
+    legend_above(right, 3)
+    return fig

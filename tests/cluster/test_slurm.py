@@ -1,0 +1,256 @@
+"""A real Slurm (munge, slurmctld, slurmd) on emulated machines: jobs of ours in its allocations, as on a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import tutorial
+from runtime_support import FinishedRun
+
+from tutorial_lib.cluster import standing
+from tutorial_lib.cluster.slurm import SlurmCluster, cpus_of, nodes_of
+from tutorial_lib.cluster.slurm_servers import DAEMONS, SBIN
+from tutorial_lib.errors import InputError, attempts
+
+NAME, NODES = "slurm-lab", 3
+DAEMON_NAMES = {*DAEMONS, "slurmscriptd", "slurmctld:", "slurmstepd"}
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[None]:
+    """Three nodes; skips where the host has no Slurm, or no right to run one."""
+    path = f"{os.environ.get('PATH', '')}:{SBIN}"
+    if os.geteuid() != 0 or any(shutil.which(daemon, path=path) is None for daemon in DAEMONS):
+        pytest.skip("a Slurm of the test's own needs root, and apt install slurmctld slurmd slurm-client munge")
+    tutorial("machines", "start", str(NODES), "--slurm", "--name", NAME, "--ttl", "20m")
+    yield
+    standing.stop(NAME)
+
+
+def on(machine: str, *words: str, code: int = 0) -> str:
+    """What a command prints on a machine."""
+    done = tutorial("on", "--name", NAME, machine, *words, code=code, timeout=120)
+    return done.stdout + done.stderr
+
+
+def submit(folder: Path, nodes: int, *command: str, options: tuple[str, ...] = ()) -> int:
+    """Write the script in a folder and hand it to Slurm; the number of the job."""
+    folder.mkdir(exist_ok=True)
+    tutorial("submit", "--nodes", str(nodes), "--partition", "main", *command, cwd=folder)
+    done = on("machine-0", "sbatch", "--parsable", "--chdir", str(folder), *options, str(folder / "job.sh"))
+    return int(done.split(";")[0])
+
+
+def settings_of(run: FinishedRun) -> list[str]:
+    """Its options, but for those that say where it ran."""
+    pairs = zip(run.options[::2], run.options[1::2], strict=True)
+    return [word for pair in pairs if pair[0] not in ("--emulate", "--wire") for word in pair]
+
+
+def state(job: int | str) -> dict[str, str]:
+    """What Slurm knows of a job: ``JobState``, ``Restarts``, ``ExitCode``, ..."""
+    words = on("machine-0", "scontrol", "show", "job", str(job)).split()
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def wait_for(job: int | str, *states: str, seconds: float = 240) -> str:
+    """Its state, which must become one of these."""
+    for _left in attempts(f"job {job} to be {' or '.join(states)}", seconds, pause=0.3):
+        if (found := state(job)["JobState"]) in states:
+            return found
+        assert found in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), found
+    raise AssertionError
+
+
+def wait_for_text(log: Path, text: str, seconds: float = 120) -> None:
+    for _left in attempts(f"{text!r} in {log.name}", seconds, pause=0.2):
+        if log.exists() and text in log.read_text():
+            return
+
+
+def what_runs() -> list[str]:
+    """Everything on the nodes but the daemons of Slurm, and files in /dev/shm but the socket of munge."""
+    lines = on("all", "sh", "-c", "ps -eo pid= -o comm=; ls /dev/shm").splitlines()
+    words = [line.split()[-1] for line in lines if line.split()[1:2] != ["1"]]
+    return [w for w in words if w not in {*DAEMON_NAMES, "munge.socket", "munge.socket.lock", "sh", "ps", "ls"}]
+
+
+def nothing_runs() -> None:
+    left: list[str] = []
+    for _left in attempts(f"the nodes to be free of {left}", 30, pause=0.3):
+        if not (left := what_runs()):
+            return
+
+
+@pytest.mark.cluster
+def test_a_run_in_an_allocation_has_the_losses_of_emulated_machines(slurm, finished_run: FinishedRun, tmp_path):
+    job = submit(tmp_path / "a", 2, "train", *settings_of(finished_run))
+    wait_for(job, "COMPLETED")
+    result = json.loads((tmp_path / "a" / "runs" / str(job) / "result.json").read_text())
+    assert [e["loss"] for e in result["epochs"]] == [e["loss"] for e in finished_run.result["epochs"]]
+    assert result["val_accuracy"] == finished_run.result["val_accuracy"]
+    nothing_runs()
+
+
+@pytest.mark.cluster
+def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: FinishedRun, tmp_path):
+    """Preempted in training by a job of another partition, put back into the queue, started again by Slurm."""
+    folder = tmp_path / "a"
+    job = submit(folder, 2, "train", *settings_of(finished_run), "--epochs", "9")
+    log = folder / "runs" / f"{job}.log"
+    wait_for_text(log, "epoch 2/9")
+    all_nodes = ["-p", "urgent", "-N", str(NODES), "-o", "/dev/null"]
+    urgent = on("machine-0", "sbatch", "--parsable", *all_nodes, "--wrap", "true")
+    wait_for(int(urgent), "COMPLETED")
+    assert "told to end (SIGTERM); everything that was started has been stopped" in log.read_text()
+    wait_for(job, "PENDING")  # Slurm waits two minutes, lest something is wrong with the nodes
+    nothing_runs()
+    on("machine-0", "scontrol", "update", f"JobId={job}", "StartTime=now")
+    wait_for(job, "COMPLETED")
+    assert state(job)["Restarts"] == "1"
+    result = json.loads((folder / "runs" / str(job) / "result.json").read_text())
+    assert result["resumed_epochs"] >= 2
+    assert [e["epoch"] for e in result["epochs"]] == list(range(9))
+    losses = [e["loss"] for e in result["epochs"]]
+    assert losses[:3] == [e["loss"] for e in finished_run.result["epochs"]]
+
+
+@pytest.mark.cluster
+def test_two_jobs_of_an_array_on_nodes_of_their_own_and_one_is_cancelled(slurm, data_root, tmp_path):
+    folder = tmp_path / "a"
+    settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--root", str(data_root)]
+    array = submit(folder, 1, "train", *settings, "--epochs", "2000", options=("--array=0-1",))
+    tasks = [f"{array}_0", f"{array}_1"]
+    for task in tasks:
+        wait_for(task, "RUNNING")  # only then it has a number of its own
+    logs = [folder / "runs" / f"{state(task)['JobId']}.log" for task in tasks]
+    for log in logs:
+        wait_for_text(log, "epoch    2/2000")
+    assert state(tasks[0])["NodeList"] != state(tasks[1])["NodeList"]
+    on("machine-0", "scancel", tasks[1])
+    wait_for(tasks[1], "CANCELLED")
+    wait_for_text(logs[1], "told to end (SIGTERM); everything that was started has been stopped")
+    before = logs[0].read_text().count("epoch")
+    for _left in attempts("the other job to go on", 60):
+        if logs[0].read_text().count("epoch") > before:
+            break
+    on("machine-0", "scancel", tasks[0])
+    wait_for(tasks[0], "CANCELLED")
+    nothing_runs()
+
+
+@pytest.mark.cluster
+def test_a_wrong_number_of_nodes_and_a_port_that_is_taken(slurm, partition_of, tmp_path):
+    """Both are said before a server starts; the second by the node on which it is so."""
+    (tmp_path / "script.py").write_text("raise SystemExit('started')\n")
+    words = ["--part_config", str(partition_of(2).config), "--ip_config", "ip.txt", "--workspace", str(tmp_path)]
+    for nodes, says in ((3, "has 2 parts for 3 machines"), (2, "machine-1: ports: 30050 (server 0) is taken by")):
+        folder = tmp_path / str(nodes)
+        listen = "import socket, time; s = socket.create_server(('10.77.0.2', 30050)); time.sleep(600)"
+        command = [sys.executable, "-m", "tutorial_lib", "on", "--name", NAME, "machine-1", "python3", "-c", listen]
+        other = subprocess.Popen(command) if nodes == 2 else None
+        try:
+            where = ("--nodelist", f"machine-[0-{nodes - 1}]")
+            job = submit(folder, nodes, "launch", *words, "python3 script.py", options=where)
+            wait_for(job, "FAILED")
+            said = (folder / "runs" / f"{job}.log").read_text()
+            assert says in said, said
+            assert "started" not in said
+        finally:
+            if other is not None:
+                other.terminate()
+                other.wait(30)
+    nothing_runs()
+
+
+@pytest.mark.long  # lesson 16 launches its own program so
+@pytest.mark.cluster
+def test_the_guide_s_script_runs_in_an_allocation(slurm, partition_of, tmp_path):
+    parts, folder = partition_of(2), tmp_path / "a"
+    shutil.copy(Path(__file__).parents[1] / "programs" / "guide_script.py", tmp_path)
+    words = ["--part_config", str(parts.config), "--ip_config", "ip.txt", "--workspace", str(tmp_path)]
+    script = ["python3", "guide_script.py", "--ip_config", "ip.txt", "--part_config", str(parts.config)]
+    script += ["--graph_name", parts.graph_name, "--num_epochs", "2"]
+    job = submit(folder, 2, "launch", *words, shlex.join(script))
+    wait_for(job, "COMPLETED")
+    printed = (folder / "runs" / f"{job}.log").read_text()
+    assert "[machine-0 0]" in printed
+    assert "rank 1 epoch 1 loss" in printed
+    nothing_runs()
+
+
+@pytest.mark.cluster
+def test_a_node_whose_slurmd_is_killed(slurm, partition_of, tmp_path):
+    """Slurm gives the node up, ends the job on the others, and puts it back into the queue. Nothing stays on either."""
+    parts, folder = partition_of(2), tmp_path / "a"
+    words = ["--part_config", str(parts.config), "--ip_config", "ip.txt", "--workspace", str(tmp_path)]
+    script = [
+        "python3",
+        str(Path(__file__).parents[1] / "programs" / "faulty_trainer.py"),
+        parts.graph_name,
+        "hang",
+        "1",
+    ]
+    where = ("--nodelist", "machine-[1-2]")
+    job = submit(folder, 2, "launch", *words, "--stall-timeout", "0", shlex.join(script), options=where)
+    log = folder / "runs" / f"{job}.log"
+    wait_for_text(folder / "runs" / str(job) / "machine-2" / "events-0.jsonl", "joined")
+    on("machine-2", "pkill", "-9", "-x", "slurmd")
+    try:
+        wait_for(job, "PENDING", "REQUEUED")
+        wait_for_text(log, "told to end (SIGTERM); everything that was started has been stopped")
+        assert "machine-2" in on("machine-0", "sinfo", "-h", "-N", "-t", "down", "-o", "%N")
+        on("machine-0", "scancel", str(job))
+        nothing_runs()
+    finally:
+        command = [sys.executable, "-m", "tutorial_lib", "on", "--name", NAME, "machine-2"]
+        again = subprocess.Popen([*command, shutil.which("slurmd", path=f"/usr/bin:{SBIN}"), "-D", "-N", "machine-2"])
+        try:
+            for _left in attempts("the node to come back", 60):
+                if on("machine-0", "sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split().count("machine-2"):
+                    break
+        finally:
+            again.terminate()
+            again.wait(30)
+
+
+def test_names_and_cpus_of_an_allocation(monkeypatch):
+    assert cpus_of({"SLURM_JOB_CPUS_PER_NODE": "2(x2),4"}) == [2, 2, 4]
+    assert cpus_of({"SLURM_JOB_CPUS_PER_NODE": "16"}) == [16]
+    with pytest.raises(InputError, match="not inside a Slurm allocation"):
+        nodes_of({})
+
+
+@pytest.mark.parametrize(
+    ("subnet", "found", "answer"),
+    [
+        (None, {"eth0": "10.0.0.5"}, "10.0.0.5"),
+        ("10.1.0.0/16", {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "10.1.0.5"),
+        ("10.1.0.0/16", {"eth0": "10.0.0.5"}, "0 of its addresses are in --subnet 10.1.0.0/16: 10.0.0.5 (eth0)"),
+        (None, {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "its name is no address of its network cards"),
+        (None, {}, "none"),
+    ],
+)
+def test_the_address_of_a_node(subnet, found, answer, monkeypatch):
+    monkeypatch.setattr("tutorial_lib.cluster.slurm.nodes_of", lambda _environ: ["no-such-node.invalid"])
+    cluster = SlurmCluster(subnet)
+    if answer.startswith("10."):
+        assert cluster._address("no-such-node.invalid", found) == answer
+    else:
+        with pytest.raises(InputError) as refused:
+            cluster._address("no-such-node.invalid", found)
+        assert answer in refused.value.message
+
+
+def test_a_subnet_is_one(monkeypatch):
+    monkeypatch.setattr("tutorial_lib.cluster.slurm.nodes_of", lambda _environ: ["a"])
+    with pytest.raises(InputError, match=r"--subnet 10\.1: "):
+        SlurmCluster("10.1")

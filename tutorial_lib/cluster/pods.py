@@ -1,0 +1,299 @@
+"""The pods of an Indexed Job of Kubernetes: what each container runs, ``python -m tutorial_lib agent --from-env``.
+
+Each pod has an ssh server without privileges, with the keys of its Job's Secret. Pod 0 waits for the others under the
+names that the headless Service gives them (``JOB-1.JOB``), runs the command over ssh, and tells them when it is done.
+
+    pod 0: command --- ssh ---> every pod
+             `------- "done" --> pod 1, 2, ..., which answer, and end with code 0
+
+Where pod 0 is lost, Kubernetes starts it again, and the run goes on from its last checkpoint: the others are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import pwd
+import re
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tutorial_lib.cluster.plan import run_module
+from tutorial_lib.cluster.spec import Machine, wait_or_kill, write_ip_config
+from tutorial_lib.cluster.ssh import OPTIONS
+from tutorial_lib.cluster.ssh_servers import SBIN, SERVER_SECONDS
+from tutorial_lib.errors import InputError, JobError, WaitedTooLong, as_a_shell_says, attempts
+
+PORT = 2222
+LOOK_SECONDS, SAY_SECONDS = 0.2, 15.0
+KEYS = ("host_key", "host_key.pub", "key", "key.pub")
+DONE = b"done"
+TRIES, PAUSE_SECONDS, TELL_SECONDS = 3, 10.0, 60.0
+NO_NAMES = ("on", "off", "yes", "no", "y", "n", "true", "false", "null")  # YAML takes them for something else
+LOGIN = ("HOME", "LOGNAME", "SHELL", "TERM", "USER", "_", "PWD", "OLDPWD", "SHLVL")  # a login has its own
+MODULE = "tutorial_lib.cluster.pods"
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What the manifest tells a pod.
+
+    Attributes:
+        index: of this pod, from 0.
+        pods: how many there are.
+        job: name of the Job and of its Service.
+        command: of tutorial_lib; pod 0 runs it.
+        keys: folder of the Secret.
+        out: run folder, on the volume that all pods share.
+        wait: seconds that pod 0 waits for the others to be there, and each of them for its word: the time of the job.
+    """
+
+    index: int
+    pods: int
+    job: str
+    command: list[str]
+    keys: Path
+    out: Path
+    wait: float
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Pod:
+        """From the variables that ``submit --kubernetes`` writes into the manifest, and Kubernetes' own.
+
+        Raises:
+            InputError: one is missing, or not what it should be.
+        """
+        remedy = "This is what a pod of a manifest runs; write one with: submit --kubernetes --image IMAGE train ..."
+        for name in ("JOB_COMPLETION_INDEX", "TUTORIAL_PODS", "TUTORIAL_JOB", "TUTORIAL_SETTINGS", "TUTORIAL_OUT"):
+            if not env.get(name):
+                raise InputError(f"agent --from-env: the variable {name} is not set", remedy)
+        try:
+            index, pods, wait = (
+                int(env["JOB_COMPLETION_INDEX"]),
+                int(env["TUTORIAL_PODS"]),
+                float(env.get("TUTORIAL_WAIT", 600)),
+            )
+        except ValueError as error:
+            raise InputError(f"agent --from-env: {error}", remedy) from None
+        if not 0 <= index < pods:
+            raise InputError(f"agent --from-env: pod {index} of {pods}; they are counted from 0", remedy)
+        folder = Path(env["TUTORIAL_SETTINGS"])
+        try:
+            command = json.loads((folder / "command.json").read_text())
+        except (OSError, ValueError) as error:
+            raise InputError(f"agent --from-env: {folder / 'command.json'}: {error}", remedy) from None
+        keys = Path(env.get("TUTORIAL_KEYS", folder / "keys"))
+        if missing := [name for name in KEYS if not (keys / name).exists()]:
+            raise InputError(f"agent --from-env: {keys / missing[0]} is missing", remedy)
+        return cls(index, pods, env["TUTORIAL_JOB"], command, keys, Path(env["TUTORIAL_OUT"]), wait)
+
+    def host(self, index: int) -> str:
+        """Name of a pod within its namespace: that of an Indexed Job's pod, and its Service's."""
+        return f"{self.job}-{index}.{self.job}"
+
+
+def run(pod: Pod) -> int:
+    """What this pod has to do; the exit code of its container.
+
+    Raises:
+        InputError, JobError: another pod cannot be reached, nobody came, or the ssh server has ended.
+    """
+    path = _socket_path()
+    path.unlink(missing_ok=True)  # of a container that was killed
+    with socket.socket(socket.AF_UNIX) as listener, tempfile.TemporaryDirectory(prefix="pod-") as folder:
+        listener.bind(str(path))
+        listener.listen()
+        with _ssh_server(pod, Path(folder)) as server:
+            return _coordinate(pod, Path(folder)) if pod.index == 0 else _attend(pod, server, listener)
+
+
+@contextlib.contextmanager
+def _ssh_server(pod: Pod, folder: Path) -> Iterator[subprocess.Popen]:
+    sshd = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:{SBIN}")
+    if sshd is None:
+        raise InputError("this image has no ssh server", "In its Dockerfile: apt-get install openssh-server")
+    for name in KEYS:  # a Secret's files are root's; ssh wants them to be its own
+        (folder / name).touch(0o600)
+        (folder / name).write_bytes((pod.keys / name).read_bytes())
+    settings = {
+        **{"Port": PORT, "HostKey": folder / "host_key", "AuthorizedKeysFile": folder / "key.pub", "PidFile": "none"},
+        **{"StrictModes": "no", "UsePAM": "no", "PasswordAuthentication": "no", "AllowTcpForwarding": "no"},
+        **{"X11Forwarding": "no", "PermitRootLogin": "no", "PrintMotd": "no", "UseDNS": "no"},
+    }
+    # A pod 0 that is gone without a word (its node has no power) is noticed within twenty seconds.
+    settings |= {"ClientAliveInterval": 5, "ClientAliveCountMax": 4}
+    # What the manifest sets (NCCL_DEBUG, LD_LIBRARY_PATH) is for every process; a login would begin without it.
+    kept = {name: value for name, value in os.environ.items() if name not in LOGIN and "\n" not in value}
+    escaped = {name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in kept.items()}
+    settings["SetEnv"] = " ".join(f'{name}="{value}"' for name, value in escaped.items())
+    (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    log = folder / "sshd.log"
+    with log.open("wb") as stream:
+        command = [sshd, "-D", "-e", "-f", str(folder / "sshd_config")]
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+    try:
+        for _left in attempts("the ssh server of this pod", SERVER_SECONDS):
+            if b"Server listening" in (said := log.read_bytes()):
+                break
+            if server.poll() is not None:
+                raise InputError(f"the ssh server of this pod: {said.decode(errors='replace').strip()}")
+        yield server
+    finally:
+        server.terminate()
+        wait_or_kill(server, 5)
+
+
+def _socket_path() -> Path:
+    """Where the connection of pod 0 finds the process that waits for it, both in the same pod."""
+    return Path(tempfile.gettempdir(), f"tutorial_lib-pod-{os.getuid()}.socket")
+
+
+def _attend(pod: Pod, server: subprocess.Popen, listener: socket.socket) -> int:
+    """Be there until pod 0 says that all is done."""
+    deadline = time.monotonic() + pod.wait
+    print(f"pod {pod.index} of {pod.pods}: here until {pod.host(0)} says that all is done", flush=True)
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise JobError(f"the ssh server of this pod ended with code {server.returncode}")
+        if select.select([listener], [], [], LOOK_SECONDS)[0]:
+            with listener.accept()[0] as connection:
+                if connection.recv(len(DONE)) == DONE:
+                    connection.sendall(DONE)
+                    return 0
+    raise JobError(
+        f"pod {pod.index}: no word from pod 0 ({pod.host(0)}) for {pod.wait:g} s",
+        f"Does it run? kubectl get pods -l job-name={pod.job}. And: kubectl logs job/{pod.job}",
+    )
+
+
+def _coordinate(pod: Pod, folder: Path) -> int:
+    """Wait for the others, run the command on all, and tell them."""
+    finished = pod.out.with_name(f"{pod.out.name}.finished")
+    for attempt in range(TRIES):
+        ssh, addresses = _way_to_all(pod, folder)
+        code = 0 if finished.exists() else _run_command(pod, folder)
+        # Wrong arguments, or a pod that went away just before it was asked: another attempt finds its successor.
+        if code != InputError.exit_code or attempt == TRIES - 1:
+            break
+        time.sleep(PAUSE_SECONDS)
+    if code == 0:
+        finished.touch()  # should this pod be lost now, its successor has nothing to do but this:
+        for k, address in enumerate(addresses[1:], start=1):
+            _tell(pod.host(k), [*ssh, address, f"cd / && exec {shlex.join([sys.executable, '-m', MODULE])}"])
+    return code
+
+
+def _tell(name: str, command: list[str]) -> None:
+    """Another pod that all is done, until it says that it knows."""
+    try:
+        for left in attempts(f"an answer from {name}", TELL_SECONDS, pause=1):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                done = subprocess.run(command, input=DONE, capture_output=True, timeout=max(1.0, left))
+                if done.returncode == 0 and done.stdout.endswith(DONE):
+                    return
+    except WaitedTooLong as error:  # the work is done all the same
+        print(f"warning: {error.message}; it does not know that the job is done", flush=True)
+
+
+def _way_to_all(pod: Pod, folder: Path) -> tuple[list[str], list[str]]:
+    """How to call ssh, and the addresses of all pods; with the files that ``train --ip_config --ssh_config`` reads."""
+    addresses = _addresses(pod)
+    write_ip_config(folder / "ip_config.txt", [Machine(pod.host(k), address) for k, address in enumerate(addresses)])
+    host_key = (folder / "host_key.pub").read_text()
+    (folder / "known_hosts").write_text("".join(f"[{address}]:{PORT} {host_key}" for address in addresses))
+    config = [f"Host *\n    User {pwd.getpwuid(os.getuid()).pw_name}\n    Port {PORT}\n    IdentityFile {folder}/key"]
+    config += [f"UserKnownHostsFile {folder}/known_hosts", "StrictHostKeyChecking yes", "IdentitiesOnly yes"]
+    (folder / "ssh_config").write_text("\n    ".join(config) + "\n")
+    options = [f"-o{name}={value}" for name, value in OPTIONS.items()]
+    return ["ssh", "-F", str(folder / "ssh_config"), *options, "-T"], addresses
+
+
+def _addresses(pod: Pod) -> list[str]:
+    """IPv4 addresses of all pods, when their ssh servers answer."""
+    found: dict[int, str] = {}
+    said, deadline = time.monotonic(), time.monotonic() + pod.wait
+    while True:
+        why = {}
+        for k in set(range(pod.pods)) - set(found):
+            name = pod.host(k)
+            try:
+                address = socket.gethostbyname(name)
+                socket.create_connection((address, PORT), timeout=2).close()
+                found[k] = address
+            except OSError as error:
+                unknown = isinstance(error, socket.gaierror)
+                why[k] = f"{name} ({'the name is not known yet' if unknown else f'port {PORT}: {error}'})"
+        if not why:
+            return [found[k] for k in range(pod.pods)]
+        missing = ", ".join(why[k] for k in sorted(why))
+        if time.monotonic() > deadline:
+            raise JobError(
+                f"waited {pod.wait:g} s for {missing}",
+                f"Are all pods running? kubectl get pods -l job-name={pod.job}. And: kubectl describe job {pod.job}",
+            )
+        if time.monotonic() - said > SAY_SECONDS:
+            said = time.monotonic()
+            print(f"waiting for {missing}", flush=True)
+        time.sleep(LOOK_SECONDS)
+
+
+def _run_command(pod: Pod, folder: Path) -> int:
+    """The command, with the machines; it continues where an earlier pod 0 has left a checkpoint."""
+    kind, *rest = pod.command
+    more = ["--ssh_config", str(folder / "ssh_config"), "--out", str(pod.out)]
+    if kind == "launch":  # the script reads the addresses too: where its options say
+        given: dict[str, str] = {}
+        for word, following in itertools.pairwise([*rest, ""]):
+            name, equals, value = word.partition("=")
+            given.setdefault(name, value if equals else following)
+        where = Path(given.get("--workspace", ""), given.get("--ip_config", "ip_config.txt"))
+        shutil.copy(folder / "ip_config.txt", where)
+    else:
+        more += ["--ip_config", str(folder / "ip_config.txt")]
+    begun = {"train": "checkpoint/manifest*.json", "finale": "options.json"}.get(kind)
+    if begun and any(pod.out.glob(begun)):
+        more.append("--resume")
+    elif pod.out.exists():  # an earlier pod 0 has not come so far
+        pod.out.rename(pod.out.with_name(f"{pod.out.name}-broken-{time.time_ns()}"))
+    process = subprocess.Popen([*run_module(sys.executable, "tutorial_lib"), kind, *more, *rest])
+    for number in (signal.SIGTERM, signal.SIGINT):  # Kubernetes wants the node: the run ends in order
+        signal.signal(number, lambda received, _frame: process.send_signal(received))
+    return as_a_shell_says(process.wait())
+
+
+def main() -> None:
+    """At the other end of an ssh connection of pod 0's: hand on what it says, and the answer."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(TELL_SECONDS)
+        connection.connect(str(_socket_path()))
+        connection.sendall(os.read(0, len(DONE)))
+        os.write(1, connection.recv(len(DONE)))
+
+
+def new_keys(job: str) -> dict[str, str]:
+    """Of a Job: of its ssh servers, and of pod 0, by the names of their files."""
+    if shutil.which("ssh-keygen") is None:
+        raise InputError("no ssh-keygen on this computer", "Install it: sudo apt install openssh-client")
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?", job) or job in NO_NAMES:
+        raise InputError(f"--name {job}: Kubernetes takes small letters, digits and dashes, at most 42")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("host_key", "key"):
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", job, "-f", str(Path(folder, name))]
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+        return {name: Path(folder, name).read_text() for name in KEYS}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Nodes of a Slurm allocation: each agent is started by ``srun`` in a step of its own, so nobody needs ssh.
+
+The command runs inside the allocation: in the script of ``sbatch``, on its first node, or in the shell of ``salloc``.
+Slurm ends what it has started when the allocation ends; an agent also ends by itself when its way home is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psutil
+
+from tutorial_lib.cluster.plan import run_module
+from tutorial_lib.cluster.spec import KILLED_SECONDS, Machine, output_of, shell_line, wait_or_kill
+from tutorial_lib.cluster.ssh import AGENT_SILENCE, MASTER_PORT
+from tutorial_lib.errors import InputError, WaitedTooLong
+
+ANSWER_SECONDS = 60.0  # a node may have to be woken up, and loads Python over the network
+# Steps share CPUs and memory of the job: an agent must not wait until another step ends.
+STEP = ["--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--kill-on-bad-exit=1", "--quiet"]
+
+
+class SlurmCluster:
+    """The nodes of the allocation that this process runs in. ``with SlurmCluster() as cluster: cluster.popen(...)``.
+
+    On entering, every node is asked for its addresses, all at once; node k serves part k.
+
+    Args:
+        subnet: ``"10.1.0.0/16"``: which address of a node the others use; None: that of its name.
+        python: interpreter on the nodes; it must have tutorial_lib.
+
+    Raises:
+        InputError: this is no allocation, or a node cannot be used; and what to do about it.
+    """
+
+    silence = AGENT_SILENCE
+
+    def __init__(self, subnet: str | None = None, python: str = sys.executable) -> None:
+        try:
+            self.subnet = None if subnet is None else ipaddress.IPv4Network(subnet)
+        except ValueError as error:
+            raise InputError(f"--subnet {subnet}: {error}", "Write it like 10.1.0.0/16.") from None
+        nodes, cpus = nodes_of(os.environ), cpus_of(os.environ)
+        self.cpus = dict(zip(nodes, cpus or [1] * len(nodes), strict=True))
+        self.machines, self.master_port, self.python = [Machine(node, "") for node in nodes], MASTER_PORT, python
+        self._started: list[subprocess.Popen] = []
+
+    def __enter__(self) -> SlurmCluster:
+        command, pipes = run_module(sys.executable, __name__), dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        try:
+            asked = [(machine, self.popen(machine, command, **pipes)) for machine in self.machines]
+            self.machines = [replace(m, address=self._address(m.name, self._answer(m, p))) for m, p in asked]
+        finally:
+            self.__exit__()
+        return self
+
+    def _answer(self, machine: Machine, process: subprocess.Popen) -> dict[str, str]:
+        try:
+            output, errors = output_of(process, f"an answer from node {machine.name}", ANSWER_SECONDS)
+        except WaitedTooLong:
+            remedy = f"What does Slurm know of it? scontrol show node {machine.name}"
+            raise InputError(f"node {machine.name}: no answer within {ANSWER_SECONDS:g} s", remedy) from None
+        if process.returncode != 0:
+            said = (errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+            remedy = f"Try it by hand: srun --overlap -N1 -n1 -w {machine.name} {self.python} -c 'import tutorial_lib'"
+            raise InputError(f"node {machine.name}: {said}", remedy)
+        return json.loads(output.decode().strip().splitlines()[-1])
+
+    def _address(self, node: str, found: Mapping[str, str]) -> str:
+        """Which of its addresses (by name of the network card) the other nodes use."""
+        shown = ", ".join(f"{address} ({card})" for card, address in found.items()) or "none"
+        if self.subnet is not None:
+            inside = [address for address in found.values() if ipaddress.IPv4Address(address) in self.subnet]
+            if len(inside) != 1:
+                raise InputError(f"node {node}: {len(inside)} of its addresses are in --subnet {self.subnet}: {shown}")
+            return inside[0]
+        with contextlib.suppress(OSError):
+            if (named := socket.gethostbyname(node)) in found.values():
+                return named
+        if len(found) == 1:
+            return next(iter(found.values()))
+        remedy = "Say which network the job is to use: --subnet 10.1.0.0/16"
+        raise InputError(f"node {node}: its name is no address of its network cards: {shown}", remedy)
+
+    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
+        """Start a command on a node; the arguments are those of ``subprocess.Popen``, of ``env`` only additions."""
+        remote = shell_line(argv, self.python, kwargs)  # srun itself would go on in /tmp where there is no such folder
+        step = [*STEP, f"--nodelist={machine.name}", f"--cpus-per-task={self.cpus[machine.name]}", "--chdir=/"]
+        kwargs.setdefault("stdin", subprocess.DEVNULL)
+        # Ctrl-C in the terminal is for the coordinator to handle; it must not take the steps away.
+        kwargs["start_new_session"] = True
+        process = subprocess.Popen(["srun", *step, "sh", "-c", remote], **kwargs)
+        self._started.append(process)
+        return process
+
+    def __exit__(self, *_exc: object) -> None:
+        """End the steps that still run."""
+        for process in self._started:
+            process.terminate()
+        for process in self._started:
+            wait_or_kill(process, KILLED_SECONDS)
+        self._started = []
+
+
+def nodes_of(environ: Mapping[str, str]) -> list[str]:
+    """Names of the nodes of the allocation.
+
+    Raises:
+        InputError: there is none.
+    """
+    listed = environ.get("SLURM_JOB_NODELIST")
+    if listed is None or shutil.which("scontrol") is None or shutil.which("srun") is None:
+        remedy = "Ask for nodes first: salloc --nodes 2 --ntasks-per-node 1. For sbatch, submit writes a script."
+        raise InputError("--slurm: this is not inside a Slurm allocation", remedy)
+    command = ["scontrol", "show", "hostnames", listed]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=ANSWER_SECONDS).stdout.split()
+
+
+def cpus_of(environ: Mapping[str, str]) -> list[int]:
+    """CPUs that the job has on each node: ``"2(x2),4"`` to ``[2, 2, 4]``."""
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    return [int(cpus) for cpus, times in found for _ in range(int(times or 1))]
+
+
+def main() -> None:
+    """On a node: the IPv4 address of each network card, without loopback."""
+    cards = psutil.net_if_addrs().items()
+    found = {card: a.address for card, addresses in cards for a in addresses if a.family == socket.AF_INET}
+    print(json.dumps({card: address for card, address in found.items() if not address.startswith("127.")}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""``submit``: what a scheduler needs to run a command of ours on its nodes, a script or a manifest; and hand it over.
+
+``agent --from-env`` is what such a manifest has each pod run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import jinja2
+import typer
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.job.folder import default_run_folder
+from tutorial_lib.tools.cli.options import app
+
+KINDS = ("train", "finale", "launch")
+FIXED = {"--slurm", "--out", "--resume", "--emulate", "--on", "--machines", "--ssh_config"}
+SCRIPT = """\
+#!/bin/bash
+# {nodes} nodes, one agent on each, which starts the servers and the trainers there. Start it with: sbatch {path}
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+{more}#SBATCH --output=runs/%j.log
+#SBATCH --open-mode=append
+# DGL's servers share memory under names that hold no name of a job: one such job on a node.
+#SBATCH --exclusive
+# Before its time is up, and when it is to make room for another job: the run ends in order and keeps its checkpoint.
+#SBATCH --signal=B:TERM@60
+#SBATCH --requeue
+
+cd {folder} || exit
+run={out}
+{again}exec {command}
+"""
+# What an earlier start has left in the run folder, if it came so far that the command can go on.
+BEGUN = {"train": "checkpoint/manifest*.json", "finale": "options.json"}
+AGAIN = """\
+# Slurm starts this script again when the job had to make room: then the run goes on from its last checkpoint.
+resume=
+if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then
+    if ls "$run"/{begun} >/dev/null 2>&1; then
+        resume=--resume
+    elif [ -e "$run" ]; then  # it had not come so far
+        mv "$run" "$run-broken-$SLURM_RESTART_COUNT"
+    fi
+fi
+"""
+AGAIN_LAUNCH = """\
+# Slurm starts this script again when the job had to make room. Going on is up to your program; the logs begin anew.
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -e "$run" ]; then
+    mv "$run" "$run-broken-$SLURM_RESTART_COUNT"
+fi
+"""
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def submit(
+    command: Annotated[list[str], typer.Argument(help="train, finale or launch, with its options.")],
+    nodes: Annotated[int, typer.Option(min=1, help="Machines of the job; node k serves part k.")] = 2,
+    cpus: Annotated[
+        int | None, typer.Option(min=1, help="That each node must have. (default: any; of a pod 4)")
+    ] = None,
+    gpus: Annotated[int, typer.Option("--gpus-per-node", min=0, help="A trainer on each. (default: 0)")] = 0,
+    time: Annotated[str, typer.Option(help="Longest time, as Slurm writes it: 30, 4:00:00, 1-12.")] = "1:00:00",
+    mem: Annotated[
+        str | None, typer.Option(help="Memory of each node: 32G. (default: the partition's; of a pod: 16Gi)")
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="Of the cluster. (default: its own)")] = None,
+    account: Annotated[str | None, typer.Option(help="Who pays.")] = None,
+    kubernetes: Annotated[bool, typer.Option("--kubernetes", help="A manifest for Kubernetes, not for Slurm.")] = False,
+    image: Annotated[str | None, typer.Option(help="Of Kubernetes: made with the Dockerfile.")] = None,
+    claim: Annotated[str, typer.Option(help="Of Kubernetes: the volume at /data that all pods share.")] = "data",
+    shm: Annotated[str | None, typer.Option(help="Of Kubernetes: size of /dev/shm. (default: half of --mem)")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(help="Of Kubernetes: NAME=VALUE for every process. Can be repeated.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Of the job.")] = "dgl",
+    out: Annotated[Path | None, typer.Option(help="Run folder. (default: a new one below runs/)")] = None,
+    script: Annotated[Path | None, typer.Option(help="File to write. (default: job.sh, job.yaml)")] = None,
+    go: Annotated[bool, typer.Option("--go", help="Hand it to sbatch, or to kubectl, at once.")] = False,
+) -> None:
+    """Write what runs a command on a cluster: the script for Slurm's sbatch, or a manifest for Kubernetes."""
+    kind, *rest = command
+    if kind not in KINDS:
+        raise InputError(f"submit {kind}: it runs {', '.join(KINDS)}", "submit --nodes 4 train --epochs 20")
+    fixed = FIXED if kind == "launch" else FIXED | {"--ip_config"}
+    if taken := [word for word in rest if word.split("=")[0] in fixed]:
+        raise InputError(f"submit: {taken[0]} is what the script says", "The run folder: submit --out FOLDER ...")
+    if gpus and kind != "launch" and not {"--device", "--trainers"} & {word.split("=")[0] for word in rest}:
+        rest = ["--device", "cuda", "--trainers", str(gpus), *rest]
+    script = script or Path("job.yaml" if kubernetes else "job.sh")
+    if script.exists():
+        raise InputError(f"--script {script} exists", "Name another file, or remove it.")
+    if kubernetes:
+        if image is None:
+            raise InputError("--kubernetes needs --image", "Make one with the Dockerfile, and push it to a registry.")
+        if wrong := [pair for pair in env or [] if not re.fullmatch(r"[A-Za-z_]\w*=.*", pair)]:
+            raise InputError(f"--env: {wrong[0]!r} is not NAME=VALUE on one line")
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", claim):
+            raise InputError(f"--claim {claim}: Kubernetes takes small letters, digits, dots and dashes")
+        variables = dict(pair.split("=", 1) for pair in env or [])
+        asked = {"image": image, "claim": claim, "cpus": str(cpus or 4), "mem": mem or "16Gi", "gpus": gpus, "shm": shm}
+        where = {
+            "nodes": nodes,
+            "name": name,
+            "path": script,
+            "out": str(out or default_run_folder(name)),
+            "time": time,
+        }
+        text = manifest([kind, *rest], variables, **asked, **where)
+    else:
+        asked = {"cpus-per-task": cpus, "gpus-per-node": gpus or None, "time": time, "mem": mem}
+        text = batch_script(kind, rest, asked | {"partition": partition, "account": account}, nodes, name, script, out)
+        Path("runs").mkdir(exist_ok=True)  # Slurm makes no folder for its log
+    # The manifest has keys in it.
+    with os.fdopen(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if kubernetes else 0o644), "w") as file:
+        file.write(text)
+    start = ["kubectl", "apply", "-f", str(script)] if kubernetes else ["sbatch", str(script)]
+    if not go:
+        print(f"{script} is written. To start it: {shlex.join(start)}")
+    elif shutil.which(start[0]) is None:
+        raise InputError(f"--go: there is no {start[0]} here", f"Copy {script} to where your cluster can be reached.")
+    else:
+        sys.exit(subprocess.run(start).returncode)
+
+
+def batch_script(
+    kind: str, rest: list[str], asked: dict[str, Any], nodes: int, name: str, path: Path, out: Path | None
+) -> str:
+    """The script for sbatch; ``asked`` are its options, those that are not None."""
+    words = [sys.executable, "-m", "tutorial_lib", kind, "--slurm", "--out"]
+    line = f'{shlex.join(words)} "$run"{"" if kind == "launch" else " $resume"} {shlex.join(rest)}'
+    return SCRIPT.format(
+        **{"nodes": nodes, "name": name, "path": path, "command": line, "folder": shlex.quote(str(Path.cwd()))},
+        more="".join(f"#SBATCH --{option}={value}\n" for option, value in asked.items() if value is not None),
+        out=shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"',
+        again=AGAIN_LAUNCH if kind == "launch" else AGAIN.format(begun=BEGUN[kind]),
+    )
+
+
+def manifest(command: list[str], env: dict[str, str], **fields: Any) -> str:
+    """The manifest of an Indexed Job, its Service, NetworkPolicy, ConfigMap and Secret; the fields of the template."""
+    from tutorial_lib.cluster.pods import new_keys
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    size = re.fullmatch(r"(\d+)([KMGT])i?B?", fields["mem"])
+    if size is None:
+        raise InputError(f"--mem {fields['mem']}: write it like 32G")
+    fields["mem"] = f"{size[1]}{size[2]}i"
+    half = int(size[1]) * 512
+    unit = {"K": "", "M": "K", "G": "M", "T": "G"}[size[2]]
+    fields["shm"] = fields["shm"] or (f"{half}{unit}i" if unit else str(half))
+    template = environment.get_template("job.yaml.j2")
+    seconds = seconds_of(fields.pop("time"))
+    return template.render(command=command, env=env, keys=new_keys(fields["name"]), seconds=seconds, **fields)
+
+
+def seconds_of(time: str) -> int:
+    """Of a time as Slurm writes it: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
+    if found is None:
+        raise InputError(f"--time {time}: write it like 30, 4:00:00 or 1-12")
+    days, *numbers = found.groups()
+    a, b, c = (int(number or 0) for number in numbers)
+    if days is not None or numbers[2] is not None:  # hours first
+        return 86400 * int(days or 0) + 3600 * a + 60 * b + c
+    return 60 * a + b
+
+
+@app.command(hidden=True)
+def agent(
+    from_env: Annotated[bool, typer.Option("--from-env", help="What the variables of a pod say.")] = False,
+) -> None:
+    """What each pod of submit --kubernetes runs."""
+    from tutorial_lib.cluster.pods import Pod, run
+
+    if not from_env:
+        raise InputError("agent: it needs --from-env, in a pod that submit --kubernetes describes")
+    sys.exit(run(Pod.from_env(os.environ)))
