@@ -23,6 +23,17 @@ def send(count: int, one: socket.socket, other: socket.socket) -> None:
         count -= len(other.recv(65536))
 
 
+def test_the_last_bytes_of_a_connection_count(connection):
+    """Nobody looks between them and its end; a connection may also begin and end between two looks."""
+    counted = network.Traffic(["127.0.0.1"])
+    send(70_000, *connection)
+    for end in connection:
+        end.close()
+    assert counted.received() == {"127.0.0.1": 0}
+    counted.look()
+    assert 70_000 <= counted.received()["127.0.0.1"] < 70_100
+
+
 def test_what_came_before_the_job_is_not_counted_and_closed_connections_are(connection):
     send(50_000, *connection)
     counted = network.Traffic(["127.0.0.1"])
@@ -43,7 +54,7 @@ def test_one_machine_alone_has_no_traffic():
 
 
 def test_a_kernel_that_does_not_tell_gives_no_figures_instead_of_zeros(monkeypatch):
-    def refused():
+    def refused(ends):
         raise OSError("no list")
 
     monkeypatch.setattr(network, "_received", refused)

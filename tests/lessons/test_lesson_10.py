@@ -180,7 +180,7 @@ def test_a_rank_with_fewer_steps_does_not_change_the_losses(
     found = losses(launched(scripts, part, options, *machines, program="shares.py"))
     original = torch.from_numpy(np.load(part.folder / "node_map.npy"))
     shares = [original[json.loads((scripts / f"share-{rank}.json").read_text())] for rank in range(4)]
-    assert [len(share) for share in shares] == [246, 246, 246, 245]
+    assert sorted(map(len, shares)) == [245, 246, 246, 246]
     expected = in_steps(scripts, small_dataset.graph, shares, 49, 2)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 

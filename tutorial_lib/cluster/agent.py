@@ -120,6 +120,7 @@ class Agent:
             if process.role != "forkserver":
                 role = "trainer" if process.role == "torchrun" else process.role
                 peaks[role] = max(peaks.get(role, 0), process.peak_rss)
+        self.traffic.look()
         received = {self.names[address]: count for address, count in self.traffic.received().items()}
         sent = network.bytes_sent(self.interface) - self.sent_before
         self.link.put({"type": "done", "bytes_sent": sent, "received": received, "peak_rss": peaks})

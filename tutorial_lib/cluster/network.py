@@ -10,13 +10,16 @@ import contextlib
 import ipaddress
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import psutil
 
 ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"
 RETRIES = 3  # of one segment; fewer may be a short disturbance
 SILENCE_SECONDS = 25.0  # a cable pulled for 5 s is survived by TCP; the report must come within a minute
+SOCK_DIAG, ENDED = 4, 0b101  # protocol of netlink; its groups that tell of the ends of TCP connections, v4 and v6
+SOL_NETLINK, NO_ENOBUFS = 270, 5
 INET_DIAG_INFO = 2  # number of the extension with a connection's counters
 
 
@@ -83,18 +86,21 @@ class SilentPeers:
 class Traffic:
     """Adds up over the time of a job what came from machines of these IPv4 addresses, also over closed connections.
 
-    What a connection received between the last look and its end is missed.
+    The kernel also tells of each connection that ends, with its last counters: the sums miss nothing.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses, self._seen = set(addresses), dict[tuple[str, int], int]()
+        self._ends = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, SOCK_DIAG)
+        self._ends.setsockopt(SOL_NETLINK, NO_ENOBUFS, 1)  # of more ends than it holds, the rest is missed
+        self._ends.bind((0, ENDED))
         self.look()
         self._before = dict(self._seen)  # what other programs' connections had before is not the job's
 
     def look(self) -> None:
         """Take the counters; call it several times a second."""
         try:
-            found = _received() if self._addresses else {}
+            found = _received(self._ends) if self._addresses else {}
             self._seen |= {key: count for key, count in found.items() if key[0] in self._addresses}
         except OSError:  # the sums over network interfaces remain
             self._addresses.clear()
@@ -108,20 +114,28 @@ class Traffic:
         return sums
 
 
-def _received() -> dict[tuple[str, int], int]:
-    """(peer, the kernel's number of the socket) -> bytes received so far."""
+def _received(ends: socket.socket) -> dict[tuple[str, int], int]:
+    """(peer, the kernel's number of the socket) -> bytes received so far, or until its end since the last call."""
     from pyroute2 import DiagSocket
+    from pyroute2.netlink.diag import MarshalDiag
     from pyroute2.netlink.exceptions import NetlinkError
 
     found: dict[tuple[str, int], int] = {}
+
+    def take(messages: Iterable[Any]) -> None:
+        for message in messages:
+            info = message.get_attr("INET_DIAG_INFO")
+            if info and info["tcpi_bytes_received"]:
+                peer = message["idiag_dst"].removeprefix("::ffff:")
+                found[peer, message["idiag_cookie"]] = info["tcpi_bytes_received"]
+
     try:
         with DiagSocket() as kernel:
             for family in (socket.AF_INET, socket.AF_INET6):
-                for message in kernel.get_sock_stats(family=family, extensions=1 << (INET_DIAG_INFO - 1)):
-                    info = message.get_attr("INET_DIAG_INFO")
-                    if info and info["tcpi_bytes_received"]:
-                        peer = message["idiag_dst"].removeprefix("::ffff:")
-                        found[peer, message["idiag_cookie"]] = info["tcpi_bytes_received"]
+                take(kernel.get_sock_stats(family=family, extensions=1 << (INET_DIAG_INFO - 1)))
+        with contextlib.suppress(BlockingIOError):  # read last: what has ended meanwhile has its last counters here
+            while True:
+                take(MarshalDiag().parse(ends.recv(1 << 16)))
     except (OSError, NetlinkError) as error:
         raise OSError(f"the kernel does not list its TCP connections: {error}") from None
     return found
