@@ -1,4 +1,4 @@
-"""What ranks do in the tests of ``tutorial_lib.processes``: a spawned process can import these."""
+"""What ranks do in the tests of ``support.processes``: a spawned process can import these."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tutorial_lib.processes import fix_openmp
+from support.processes import fix_openmp
 from tutorial_lib.trainer.exchange import all_gather, broadcast, gather
 
 

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 
 NOTICE_SECONDS = 2.0
+# What gloo, the trainers' store or a pipe says in a process whose peer has died: an effect, not the cause. A pattern.
+PEER_GONE = r"Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe"
 
 
 class TutorialError(Exception):

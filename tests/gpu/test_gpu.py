@@ -17,15 +17,15 @@ import torch
 from gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_block, seconds_per_step, train_ranks
 from solution_support import lesson_source
 
+from support.processes import spawn
 from tutorial_lib.models.sage import PlainSAGEConv
-from tutorial_lib.processes import spawn
 from tutorial_lib.trainer.placement import CPU, Placement, dgl_runs_on
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 GPU = torch.device("cuda", 0)
 FORK = """
 import torch
-from tutorial_lib.processes import fork
+from support.processes import fork
 torch.zeros(1, device="cuda")
 fork(lambda rank, world_size: torch.zeros(1, device="cuda").item(), 1, timeout=60)
 """

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gpu_support import random_block, seconds_per_step, train_ranks
 
-from tutorial_lib.processes import spawn
+from support.processes import spawn
 from tutorial_lib.trainer.placement import CPU
 
 FOLDER = Path(__file__).parent

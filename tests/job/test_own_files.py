@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from support.processes import fix_openmp, fork
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.data.cache import cached, read_cache
 from tutorial_lib.errors import InputError, WaitedTooLong
@@ -22,7 +23,6 @@ from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import EventLog, check_run_folder, default_run_folder, own_run_folder
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import partition_dataset
-from tutorial_lib.processes import fix_openmp, fork
 
 HOLD = """
 import sys, time

@@ -20,7 +20,7 @@ from solution_support import NOTEBOOKS, assert_not_yet, solutions, verdict
 
 from support.exercises import lesson_08
 from support.plots import graphbolt
-from tutorial_lib.processes import fork
+from support.processes import fork
 
 sys.path.append(str(NOTEBOOKS / "scripts"))  # as `python scripts/bolt_train.py` has it
 import bolt_loader

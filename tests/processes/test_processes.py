@@ -20,14 +20,14 @@ import pytest
 import rank_functions as rf
 import torch
 
-from tutorial_lib.errors import InputError
-from tutorial_lib.processes import (
+from support.processes import (
     RankFailed,
     RanksTimedOut,
     fix_openmp,
     fork,
     spawn,
 )
+from tutorial_lib.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 METHODS = pytest.mark.parametrize("start", [fork, spawn])
@@ -49,7 +49,7 @@ def open_things() -> tuple[int, set[str], int]:
 
 
 def test_import_needs_no_dgl() -> None:
-    code = "import sys, tutorial_lib.processes as p; print('dgl' in sys.modules, 'torch' in sys.modules)"
+    code = "import sys, support.processes as p; print('dgl' in sys.modules, 'torch' in sys.modules)"
     assert run_python(code).stdout.split() == ["False", "False"]
 
 
@@ -203,9 +203,7 @@ def test_what_cannot_be_pickled_is_named_before_a_process_starts(monkeypatch: py
 
 def test_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
     script = tmp_path / "no_guard.py"
-    script.write_text(
-        "from tutorial_lib.processes import spawn\ndef f(rank, n):\n    return rank\nprint(spawn(f, 1))\n"
-    )
+    script.write_text("from support.processes import spawn\ndef f(rank, n):\n    return rank\nprint(spawn(f, 1))\n")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=40, check=False)
     assert done.returncode == 1
     assert "the script calls spawn() at its top level" in done.stderr
@@ -214,7 +212,7 @@ def test_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
 def test_script_with_a_main_guard_works(tmp_path: Path) -> None:
     script = tmp_path / "guard.py"
     script.write_text(
-        "from tutorial_lib.processes import spawn\ndef f(rank, n):\n    return rank\n"
+        "from support.processes import spawn\ndef f(rank, n):\n    return rank\n"
         "if __name__ == '__main__':\n    print(spawn(f, 2))\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=40, check=False)
@@ -237,7 +235,7 @@ def test_in_jupyter() -> None:
 
     cells = [
         "import sys; sys.path.insert(0, " + repr(str(Path(__file__).parents[1])) + ")\n"
-        "from tutorial_lib.processes import spawn, fork\nimport rank_functions as rf\nfork(rf.speak, 2)",
+        "from support.processes import spawn, fork\nimport rank_functions as rf\nfork(rf.speak, 2)",
         "spawn(rf.all_reduced, 2, backend='gloo', timeout=30)",
         "def mine(rank, world_size):\n    print('from a cell')\n    return rank\nfork(mine, 2)",
         "try:\n    spawn(mine, 2)\nexcept Exception as error:\n    print(error, '|', error.remedy)",
@@ -283,7 +281,7 @@ def wait_until_gone(pids: list[int], seconds: float = 5.0) -> None:
 )
 def test_ranks_and_their_programs_end_with_the_parent(tmp_path: Path, method: str, end: signal.Signals) -> None:
     code = (
-        f"import rank_functions as rf, threading\nfrom tutorial_lib.processes import {method} as start\n"
+        f"import rank_functions as rf, threading\nfrom support.processes import {method} as start\n"
         f"start(rf.with_child, 2, ({str(tmp_path)!r},))"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
@@ -309,7 +307,7 @@ def test_programs_of_a_rank_end_with_a_failure(tmp_path: Path) -> None:
 
 AFTER_OPENMP = """
 import json, rank_functions as rf
-from tutorial_lib.processes import RanksTimedOut, fork
+from support.processes import RanksTimedOut, fork
 rf.parallel_region(0, 1)
 found = {}
 found["fixed"] = fork(rf.fixed, 2, threads=2, timeout=20)

@@ -13,13 +13,13 @@ import torch
 from fault_support import run_program
 from rank_functions import share_that_is_right
 
+from support.processes import fix_openmp, fork
 from tutorial_lib import tasks
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.partition import partition_dataset
-from tutorial_lib.processes import fix_openmp, fork
 from tutorial_lib.tasks import TASKS, check_task, link, task_named
 from tutorial_lib.tasks.evaluation import layerwise_inference
 from tutorial_lib.tasks.link import LinkOptions

@@ -18,12 +18,12 @@ from checkpoint_support import SETTINGS, flip_bit, train, trained
 from rank_functions import saves_and_loads
 from safetensors.torch import load_file, save_file
 
+from support.processes import fix_openmp, fork
 from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError
-from tutorial_lib.processes import fix_openmp, fork
 from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer import generations
 from tutorial_lib.trainer.checkpoint import Checkpoints, restore, save

@@ -12,7 +12,7 @@ import torch
 from rank_functions import exchanged
 
 import tutorial_lib
-from tutorial_lib.processes import fix_openmp, fork
+from support.processes import fix_openmp, fork
 from tutorial_lib.tasks.link_scores import Probe
 from tutorial_lib.trainer.exchange import all_gather, broadcast, gather, pack, unpack
 

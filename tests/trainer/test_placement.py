@@ -13,9 +13,9 @@ from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.models.sage import PlainSAGEConv
-from tutorial_lib.processes.devices import assign
 from tutorial_lib.trainer import placement
 from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.devices import assign
 from tutorial_lib.trainer.placement import CPU, Placement, check_device, settle
 
 no_gpu = pytest.mark.skipif(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rank_functions import drawn_after_start_epoch
 
-from tutorial_lib.processes import fix_openmp, fork
+from support.processes import fix_openmp, fork
 from tutorial_lib.trainer import seeding
 from tutorial_lib.trainer.seeding import derived_seed, reseed, seed_rank, start_epoch
 

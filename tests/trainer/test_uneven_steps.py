@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from tutorial_lib.processes import spawn
+from support.processes import spawn
 from tutorial_lib.trainer.loop import Task, train_task
 
 BATCHES = ([1.0, 5.0, -2.0], [3.0, 1.0], [])  # of each rank: one target each; the last has nothing to do

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.models.sage import CscBlock
-from tutorial_lib.processes.devices import Assignment, assign
+from tutorial_lib.trainer.devices import Assignment, assign
 from tutorial_lib.trainer.exchange import all_gather, alone, own_rank
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from support.exercises import exercise, expect
 from support.exercises.programs import result
-from tutorial_lib.processes import RanksTimedOut, fork
-from tutorial_lib.processes import fix_openmp as in_a_thread
+from support.processes import RanksTimedOut, fork
+from support.processes import fix_openmp as in_a_thread
 
 # number of ids, ranks
 SHARE_CASES = ((40, 2), (41, 2), (50, 4), (3, 5))

@@ -4,13 +4,12 @@
     child      its output, life line and process group, then the user's function  (in a rank)
     failures   how a failed rank is told
     forking    fix_openmp, for what a fork breaks
-    devices    which device each rank gets
 
 Needs torch and the standard library only, on Linux.
 """
 
-from tutorial_lib.processes.failures import RankFailed, RanksTimedOut
-from tutorial_lib.processes.forking import fix_openmp
-from tutorial_lib.processes.ranks import fork, spawn
+from support.processes.failures import RankFailed, RanksTimedOut
+from support.processes.forking import fix_openmp
+from support.processes.ranks import fork, spawn
 
 __all__ = ["RankFailed", "RanksTimedOut", "fix_openmp", "fork", "spawn"]

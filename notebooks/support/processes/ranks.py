@@ -22,10 +22,10 @@ from datetime import timedelta
 from multiprocessing import connection, process
 from typing import Any
 
+from support.processes.child import Call, Plan, flush_c, rank_main
+from support.processes.failures import RanksTimedOut, failure_of, users_frames
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import wait_until_written
-from tutorial_lib.processes.child import Call, Plan, flush_c, rank_main
-from tutorial_lib.processes.failures import RanksTimedOut, failure_of, users_frames
 
 COLLECTIVE_EXTRA = 30.0  # seconds: a collective must not give up before we have asked the ranks where they are
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL

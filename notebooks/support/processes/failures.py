@@ -11,9 +11,7 @@ from typing import Any
 from tutorial_lib.errors import JobError, signal_name
 
 TAIL_LINES = 10
-# What gloo, the trainers' store or a pipe says in a process whose peer has died: an effect, not the cause. A pattern.
-PEER_GONE = r"Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe"
-_OWN = re.compile(r'File ".*/tutorial_lib/processes/(child|forking)\.py"')
+_OWN = re.compile(r'File ".*/support/processes/(child|forking)\.py"')
 _STDLIB_THREAD = re.compile(r'File ".*/threading\.py"')
 
 
