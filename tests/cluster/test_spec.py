@@ -78,7 +78,7 @@ def test_every_client_is_counted():
 
 
 def test_server_ids_are_counted_over_machines():
-    ids = [server_env(PLAN, machine, k, "eth0")["DGL_SERVER_ID"] for machine in (0, 1) for k in (0, 1)]
+    ids = [server_env(PLAN, machine, k, "eth0", 4)["DGL_SERVER_ID"] for machine in (0, 1) for k in (0, 1)]
     assert ids == ["0", "1", "2", "3"]
 
 
@@ -98,7 +98,7 @@ def test_the_command_reaches_torchrun_untouched():
 def test_everything_that_is_added_to_the_environment_is_told():
     """What ``launch --verbose`` prints, against the environments that the processes get."""
     told = environment_text(PLAN)
-    for environment in (server_env(PLAN, 0, 0, "eth0"), trainer_env(PLAN, 0, "eth0", cpus=4)):
+    for environment in (server_env(PLAN, 0, 0, "eth0", cpus=4), trainer_env(PLAN, 0, "eth0", cpus=4)):
         added = {name: value for name, value in environment.items() if os.environ.get(name) != value}
         assert set(added) >= {"DGL_NUM_CLIENT", "GLOO_SOCKET_IFNAME", "PYTHONPATH", "TUTORIAL_LOG_DIR"}
         assert [name for name in added if name not in told] == []

@@ -376,7 +376,7 @@ def test_events_wait_in_their_files_for_a_coordinator_that_does_not_read(quiet_a
 
 DESCENDANTS = """
 import os, subprocess, sys
-from tutorial_lib.cluster.agent import end_descendants
+from tutorial_lib.cluster.children import end_descendants
 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 first = subprocess.Popen(["sleep", "100"], **quiet)
 os.setresgid(65534, 65534, 65534)

@@ -23,21 +23,18 @@ import ctypes
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-
-import psutil
 
 from tutorial_lib.cluster import network
 from tutorial_lib.cluster.channel import POLL_SECONDS, Channel
+from tutorial_lib.cluster.children import end_descendants, start
 from tutorial_lib.cluster.forkserver import Forkserver
 from tutorial_lib.cluster.logs import WORKERS, EventFiles, OutputFiles, log_name, tail, who_failed
 from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
 from tutorial_lib.cluster.members import MachineHealth, collect, disk_trouble, members
-from tutorial_lib.cluster.namespaces import die_with_parent
 from tutorial_lib.cluster.plan import (
     TORCHRUN_FOLDER,
     JobPlan,
@@ -52,7 +49,7 @@ from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segm
 
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_SECONDS, ALIVE_SECONDS = 0.25, 2.0
-FLUSH_SECONDS, TERM_SECONDS, PLAN_SECONDS = 3.0, 3.0, 60.0
+FLUSH_SECONDS, PLAN_SECONDS = 3.0, 60.0
 MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read; then events stay in their files
 
 
@@ -127,20 +124,9 @@ class Agent:
         self.link.push(FLUSH_SECONDS)
 
     def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str]) -> None:
-        log = self.logs / log_name(role, k)
         try:
-            with log.open("ab") as output:
-                popen = subprocess.Popen(  # never asked for its end, which `_reap` waits for
-                    argv,
-                    cwd=self.plan.cwd,
-                    env={**env, **self.sockets},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    preexec_fn=die_with_parent,  # the agent has one thread, so this is safe
-                )
-            self.processes.append(Process(role, k, popen.pid))
+            pid = start(argv, {**env, **self.sockets}, self.plan.cwd, self.logs / log_name(role, k))
+            self.processes.append(Process(role, k, pid))
         except OSError as error:
             self._give_up(f"cannot start {argv[0]!r}: {error.strerror}", role, k)
 
@@ -284,20 +270,6 @@ class Agent:
                     self.link.put({"type": "output", **piece})
             if not (full or self.events.more) or time.monotonic() >= deadline:
                 return
-
-
-def end_descendants(reap: Callable[[], object]) -> None:
-    """Terminate, wait, kill: all descendants of this process, also orphans; ``reap`` collects those that ended."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + TERM_SECONDS
-        # Listed anew each time: a process may be forked after the others were told to end.
-        while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
-            for process in left:
-                with contextlib.suppress(psutil.Error):  # it has ended, or is another user's (setuid)
-                    process.send_signal(number)
-            time.sleep(POLL_SECONDS)
-            reap()
-    reap()
 
 
 def main() -> None:

@@ -21,13 +21,13 @@ import importlib
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.channel import Channel
+from tutorial_lib.cluster.children import start
 from tutorial_lib.cluster.namespaces import die_with_parent
 
 VARIABLE = "TUTORIAL_FORKSERVER"
@@ -44,18 +44,8 @@ class Forkserver:
 
     def __init__(self, argv: Sequence[str], env: dict[str, str], cwd: str, log: Path) -> None:
         self._socket, theirs = socket.socketpair()
-        with theirs, log.open("ab") as output:
-            self.pid = subprocess.Popen(
-                argv,
-                env={**env, VARIABLE: str(theirs.fileno())},
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                preexec_fn=die_with_parent,  # the agent has one thread, so this is safe
-            ).pid
+        with theirs:
+            self.pid = start(argv, {**env, VARIABLE: str(theirs.fileno())}, cwd, log, [theirs.fileno()])
         self._link = Channel(self._socket.fileno(), self._socket.fileno())
 
     def order(self, role: str, index: int, env: dict[str, str], log: Path) -> None:

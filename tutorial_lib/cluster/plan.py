@@ -180,7 +180,7 @@ def environment_text(plan: JobPlan) -> str:
     return "\n".join([heading, *(f"  {name}={value}" for name, value in added.items()), by_role])
 
 
-def server_env(plan: JobPlan, index: int, server: int, interface: str, cpus: int = 1) -> dict[str, str]:
+def server_env(plan: JobPlan, index: int, server: int, interface: str, cpus: int) -> dict[str, str]:
     """Environment of DGL server ``server`` on machine ``index``; server 0 is the main one, others back it up."""
     role = server_role(plan, index, server, cpus)
     return {**os.environ, **added_environment(plan, index, interface, role["OMP_NUM_THREADS"]), **role}
