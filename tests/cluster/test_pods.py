@@ -197,7 +197,7 @@ def test_the_manifest_is_what_kubernetes_takes(words, options, tmp_path):
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["resources"]["limits"] == container["resources"]["requests"]
     shm = next(v for v in pod["volumes"] if v["name"] == "shm")["emptyDir"]
-    assert shm == {"medium": "Memory", "sizeLimit": "20Gi" if options else "8192Mi"}
+    assert shm == {"medium": "Memory", "sizeLimit": "20Gi" if options else "8Gi"}
     gpus = container["resources"]["limits"].get("nvidia.com/gpu")
     assert gpus == ("2" if options else None)
     if words[0] == "train":
@@ -226,10 +226,18 @@ def test_the_manifest_holds_keys_and_is_private(tmp_path):
             ["--kubernetes", "--image", "x", "--name", "My_Job", "train"],
             "--name My_Job: Kubernetes takes small",
         ),
-        (["--kubernetes", "--image", "x", "--mem", "much", "train"], "--mem much: write it like 32G"),
+        (["--kubernetes", "--image", "x", "--mem", "much", "train"], "--mem and --shm take sizes like 32G, not much"),
         (["--kubernetes", "--image", "x", "--time", "soon", "train"], "--time soon: write it like 30"),
         (["--kubernetes", "--image", "x", "partition"], "submit partition: it runs train, finale, launch"),
+        (["--kubernetes", "--image", "x", "--shm", "32G", "--mem", "32G", "train"], "it is a part of the pod's memory"),
+        (["--kubernetes", "--image", "x", "--partition", "gpu", "train"], "--partition is for Slurm"),
+        (["--image", "x", "train"], "--image is for Kubernetes"),
+        (["--partition", "a\n#SBATCH --nodes=9", "train"], "letters, digits and dashes only"),
+        (["--time", "soon", "train"], "--time soon: write it like 30"),
+        (["--time", "0", "train"], "--time 0: a job needs some time"),
         (["train", "--out", "x"], "--out is what the script says"),
+        (["train", "--epohcs", "3"], "No such option: --epohcs"),
+        (["train", "--epochs", "many"], "Invalid value for '--epochs'"),
     ],
 )
 def test_what_submit_refuses(words, says, tmp_path):

@@ -101,9 +101,22 @@ def test_a_run_in_an_allocation_has_the_losses_of_emulated_machines(slurm, finis
 
 
 @pytest.mark.cluster
+def test_a_finale_in_an_allocation(slurm, data_root, tmp_path):
+    """The scaling run with one machine takes one of the two nodes."""
+    settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--epochs", "1", "--scaling", "1"]
+    job = submit(tmp_path / "a", 2, "finale", *settings, "--root", str(data_root))
+    wait_for(job, "COMPLETED")
+    out = tmp_path / "a" / "runs" / str(job)
+    assert json.loads((out / "result.json").read_text())["machines"] == 2
+    scaling = json.loads((out / "scaling" / "1-machines" / "result.json").read_text())
+    assert (scaling["machines"], list(scaling["peak_rss"])) == (1, ["machine-0"])
+    nothing_runs()
+
+
+@pytest.mark.cluster
 def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: FinishedRun, tmp_path):
     """Preempted in training by a job of another partition, put back into the queue, started again by Slurm."""
-    folder = tmp_path / "a"
+    folder, undisturbed = tmp_path / "a", tmp_path / "undisturbed"
     job = submit(folder, 2, "train", *settings_of(finished_run), "--epochs", "9")
     log = folder / "runs" / f"{job}.log"
     wait_for_text(log, "epoch 2/9")
@@ -111,6 +124,7 @@ def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: Fin
     urgent = on("machine-0", "sbatch", "--parsable", *all_nodes, "--wrap", "true")
     wait_for(int(urgent), "COMPLETED")
     assert "told to end (SIGTERM); everything that was started has been stopped" in log.read_text()
+    assert "Slurm: the job is back in the queue: another one needs its nodes" in log.read_text()
     wait_for(job, "PENDING")  # Slurm waits two minutes, lest something is wrong with the nodes
     nothing_runs()
     on("machine-0", "scontrol", "update", f"JobId={job}", "StartTime=now")
@@ -119,12 +133,13 @@ def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: Fin
     result = json.loads((folder / "runs" / str(job) / "result.json").read_text())
     assert result["resumed_epochs"] >= 2
     assert [e["epoch"] for e in result["epochs"]] == list(range(9))
-    losses = [e["loss"] for e in result["epochs"]]
-    assert losses[:3] == [e["loss"] for e in finished_run.result["epochs"]]
+    tutorial("train", *finished_run.options, "--epochs", "9", "--out", str(undisturbed))
+    expected = json.loads((undisturbed / "result.json").read_text())
+    assert [e["loss"] for e in result["epochs"]] == [e["loss"] for e in expected["epochs"]]
 
 
 @pytest.mark.cluster
-def test_two_jobs_of_an_array_on_nodes_of_their_own_and_one_is_cancelled(slurm, data_root, tmp_path):
+def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, data_root, tmp_path):
     folder = tmp_path / "a"
     settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--root", str(data_root)]
     array = submit(folder, 1, "train", *settings, "--epochs", "2000", options=("--array=0-1",))
@@ -138,10 +153,17 @@ def test_two_jobs_of_an_array_on_nodes_of_their_own_and_one_is_cancelled(slurm, 
     on("machine-0", "scancel", tasks[1])
     wait_for(tasks[1], "CANCELLED")
     wait_for_text(logs[1], "told to end (SIGTERM); everything that was started has been stopped")
+    wait_for_text(logs[1], "Slurm: the job was cancelled")
     before = logs[0].read_text().count("epoch")
     for _left in attempts("the other job to go on", 60):
         if logs[0].read_text().count("epoch") > before:
             break
+    on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=1")
+    assert wait_for(tasks[0], "FAILED", "TIMEOUT") == "FAILED"  # by our exit code 143, ahead of the limit
+    wait_for_text(logs[0], "Slurm: the time limit of 00:01:00 is near")
+    on("machine-0", "scontrol", "requeue", tasks[0])
+    on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=10", "StartTime=now")
+    wait_for_text(logs[0], "continuing")
     on("machine-0", "scancel", tasks[0])
     wait_for(tasks[0], "CANCELLED")
     nothing_runs()
@@ -227,6 +249,32 @@ def test_names_and_cpus_of_an_allocation(monkeypatch):
     assert cpus_of({"SLURM_JOB_CPUS_PER_NODE": "16"}) == [16]
     with pytest.raises(InputError, match="not inside a Slurm allocation"):
         nodes_of({})
+
+
+def scontrol(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand for Slurm's, and for its srun."""
+    for name in ("scontrol", "srun"):
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_an_allocation_that_scontrol_does_not_know(tmp_path, monkeypatch):
+    scontrol(tmp_path, "echo no Slurm here >&2; exit 1", monkeypatch)
+    with pytest.raises(InputError, match="scontrol show hostnames a,b: no Slurm here"):
+        nodes_of({"SLURM_JOB_NODELIST": "a,b"})
+
+
+def test_the_first_nodes_of_an_allocation(tmp_path, monkeypatch):
+    scontrol(tmp_path, "echo a; echo b; echo c", monkeypatch)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b,c")
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "2(x2),4")
+    assert SlurmCluster().cpus == {"a": 2, "b": 2, "c": 4}
+    assert SlurmCluster(count=2).cpus == {"a": 2, "b": 2}
+    with pytest.raises(InputError, match="4 machines are wanted, and the allocation has 3 nodes"):
+        SlurmCluster(count=4)
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "2")  # not one for each
+    assert SlurmCluster().cpus == {"a": 1, "b": 1, "c": 1}
 
 
 @pytest.mark.parametrize(

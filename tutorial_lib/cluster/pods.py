@@ -181,6 +181,8 @@ def _attend(pod: Pod, server: subprocess.Popen, listener: socket.socket) -> int:
 def _coordinate(pod: Pod, folder: Path) -> int:
     """Wait for the others, run the command on all, and tell them."""
     finished = pod.out.with_name(f"{pod.out.name}.finished")
+    if finished.exists():
+        print(f"{pod.out}: this run has ended well before; to run again: submit --out another folder", flush=True)
     for attempt in range(TRIES):
         ssh, addresses = _way_to_all(pod, folder)
         code = 0 if finished.exists() else _run_command(pod, folder)

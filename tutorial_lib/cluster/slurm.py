@@ -11,12 +11,14 @@ import ipaddress
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import psutil
@@ -27,6 +29,7 @@ from tutorial_lib.cluster.ssh import AGENT_SILENCE, MASTER_PORT
 from tutorial_lib.errors import InputError, WaitedTooLong
 
 ANSWER_SECONDS = 60.0  # a node may have to be woken up, and loads Python over the network
+SIGNALLED_SECONDS, NEAR_SECONDS = 5.0, 130.0  # the signal comes 60 seconds before the end, or up to 120
 # Steps share CPUs and memory of the job: an agent must not wait until another step ends.
 STEP = ["--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--kill-on-bad-exit=1", "--quiet"]
 
@@ -38,6 +41,7 @@ class SlurmCluster:
 
     Args:
         subnet: ``"10.1.0.0/16"``: which address of a node the others use; None: that of its name.
+        count: of nodes, the first ones; None: all.
         python: interpreter on the nodes; it must have tutorial_lib.
 
     Raises:
@@ -46,14 +50,17 @@ class SlurmCluster:
 
     silence = AGENT_SILENCE
 
-    def __init__(self, subnet: str | None = None, python: str = sys.executable) -> None:
+    def __init__(self, subnet: str | None = None, count: int | None = None, python: str = sys.executable) -> None:
         try:
             self.subnet = None if subnet is None else ipaddress.IPv4Network(subnet)
         except ValueError as error:
             raise InputError(f"--subnet {subnet}: {error}", "Write it like 10.1.0.0/16.") from None
         nodes, cpus = nodes_of(os.environ), cpus_of(os.environ)
-        self.cpus = dict(zip(nodes, cpus or [1] * len(nodes), strict=True))
-        self.machines, self.master_port, self.python = [Machine(node, "") for node in nodes], MASTER_PORT, python
+        if count is not None and count > len(nodes):
+            raise InputError(f"{count} machines are wanted, and the allocation has {len(nodes)} nodes")
+        # What does not say it for each node has been changed by hand: a CPU each is there in any case.
+        self.cpus = dict(zip(nodes[:count], cpus if len(cpus) == len(nodes) else [1] * len(nodes), strict=False))
+        self.machines, self.master_port, self.python = [Machine(n, "") for n in self.cpus], MASTER_PORT, python
         self._started: list[subprocess.Popen] = []
 
     def __enter__(self) -> SlurmCluster:
@@ -123,8 +130,34 @@ def nodes_of(environ: Mapping[str, str]) -> list[str]:
     if listed is None or shutil.which("scontrol") is None or shutil.which("srun") is None:
         remedy = "Ask for nodes first: salloc --nodes 2 --ntasks-per-node 1. For sbatch, submit writes a script."
         raise InputError("--slurm: this is not inside a Slurm allocation", remedy)
-    command = ["scontrol", "show", "hostnames", listed]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=ANSWER_SECONDS).stdout.split()
+    return _scontrol("show", "hostnames", listed).split()
+
+
+def why_told_to_end(environ: Mapping[str, str]) -> str | None:
+    """What Slurm says of a job to which it has sent SIGTERM; None outside of one, or where it does not say."""
+    try:
+        number = environ["SLURM_JOB_ID"]
+        lines = _scontrol("show", "job", "-o", number, seconds=SIGNALLED_SECONDS).splitlines()
+        (words,) = (line.split() for line in lines if line.startswith(f"JobId={number} "))  # of an array, also others
+        job = dict(word.split("=", 1) for word in words if "=" in word)
+        if job["JobState"] == "RUNNING":  # a signal ahead of the limit, or from somebody else
+            left = datetime.fromisoformat(job["EndTime"]) - datetime.now()
+            return f"the time limit of {job['TimeLimit']} is near" if left.total_seconds() < NEAR_SECONDS else None
+        if int(job["Restarts"]) > int(environ.get("SLURM_RESTART_COUNT", 0)):
+            return "the job is back in the queue: another one needs its nodes, or a node is down"
+        return "the job was cancelled"
+    except (KeyError, ValueError, InputError):
+        return None
+
+
+def _scontrol(*words: str, seconds: float = ANSWER_SECONDS) -> str:
+    try:
+        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=seconds)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"scontrol {shlex.join(words)}: {error}") from None
+    if done.returncode != 0:
+        raise InputError(f"scontrol {shlex.join(words)}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
+    return done.stdout
 
 
 def cpus_of(environ: Mapping[str, str]) -> list[int]:

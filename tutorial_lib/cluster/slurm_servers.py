@@ -63,7 +63,7 @@ def slurm_servers(cluster: EmulatedCluster, name: str) -> Iterator[None]:
     if os.geteuid() != 0 or not Path(ETC).is_dir():
         remedy = f"As root, with a folder {ETC} (the package slurm-client makes it). Else use your cluster's own Slurm."
         raise InputError("--slurm: a Slurm of your own needs root on this computer", remedy)
-    prefix = f"tutorial_lib-{os.getuid()}-{name}-slurm-"
+    prefix = f"tutorial_lib-{os.getuid()}-{name}.slurm-"  # a name has no dot: not the folder of lab-slurm
     for stale in Path(tempfile.gettempdir()).glob(f"{prefix}*"):  # of a keeper that was killed
         shutil.rmtree(stale, ignore_errors=True)
     with contextlib.ExitStack() as stack:

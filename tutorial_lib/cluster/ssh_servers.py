@@ -47,7 +47,7 @@ def ssh_servers(cluster: EmulatedCluster, name: str) -> Iterator[str]:
     sshd = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:{SBIN}")
     if sshd is None or shutil.which("ssh-keygen") is None:
         raise InputError("--ssh: this computer has no ssh server", "Install one: sudo apt install openssh-server")
-    prefix = f"tutorial_lib-{os.getuid()}-{name}-ssh-"
+    prefix = f"tutorial_lib-{os.getuid()}-{name}.ssh-"  # a name has no dot: not the folder of lab-ssh
     for stale in Path(tempfile.gettempdir()).glob(f"{prefix}*"):  # of a keeper that was killed
         shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix) as folder, contextlib.ExitStack() as stack:

@@ -65,7 +65,7 @@ class Layout:
         servers: DGL servers per machine.
         server_threads: OpenMP threads of a server. (default: 1; on real machines a quarter of the CPUs, divided)
         real: machines over ssh.
-        slurm: the nodes of the Slurm allocation that this command runs in.
+        slurm: the nodes of the Slurm allocation that this command runs in; the first ``emulate``, if that is given.
         subnet: with slurm, the network whose addresses the nodes use: 10.1.0.0/16. (default: that of their names)
         show_output: print what the trainers print, line by line.
         stall_timeout: seconds without progress until a job is ended; 0: never.
@@ -95,6 +95,11 @@ class Layout:
     def __post_init__(self) -> None:
         check_counts(self.trainers, self.samplers, self.servers, self.prefix)
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the machines are computers of their own; emulated ones share the memory and the CPUs of this one."""
+        return self.slurm or self.real is not None
+
     def check_device(self) -> None:
         """Whether this computer has what ``device`` asks for; real machines are asked when the ranks have met.
 
@@ -105,7 +110,7 @@ class Layout:
             return
         from tutorial_lib.trainer.placement import check_device  # torch: the command line's help does not wait for it
 
-        gpus = 10**6 if self.real is not None or self.slurm else None
+        gpus = 10**6 if self.elsewhere else None
         check_device(self.device, (self.emulate or 1) * self.trainers, gpus)
 
     def cluster(self) -> Cluster:
@@ -115,7 +120,7 @@ class Layout:
             InputError: the address file of real machines cannot be used; no such machines are running.
         """
         if self.slurm:
-            return SlurmCluster(self.subnet)
+            return SlurmCluster(self.subnet, self.emulate)
         if self.on is not None:
             return StandingCluster(self.on, self.emulate)
         if self.real is None:
@@ -137,7 +142,6 @@ class Layout:
 
     def plan(self, cluster: Cluster, **fields: Any) -> JobPlan:
         """The plan of a job on its machines, which have been entered; ``fields`` say what runs, and on which files."""
-        many = self.slurm or self.real is not None  # emulated machines share the CPUs of this computer
         return JobPlan(
             machines=cluster.machines,
             master_port=cluster.master_port,
@@ -147,7 +151,7 @@ class Layout:
             silence=getattr(cluster, "silence", None),
             collective_seconds=self.collective_timeout,
             show_output=self.show_output,
-            **{"server_threads": self.server_threads or (None if many else 1), **fields},
+            **{"server_threads": self.server_threads or (None if self.elsewhere else 1), **fields},
         )
 
 

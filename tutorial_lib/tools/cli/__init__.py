@@ -6,11 +6,13 @@ second is ignored. A closed output, as in ``... | head -1``, ends nothing: the j
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
 
+from tutorial_lib.cluster.slurm import why_told_to_end
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.display import lasting_stream, lost_output, print_failure
 from tutorial_lib.tools.cli import jobs, machines, preparing, submit  # noqa: F401  each adds its commands
@@ -48,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as end:
         if how := ENDED.get(end.code):
             print(f"{how}; everything that was started has been stopped", file=sys.stderr)
+            if end.code == 128 + signal.SIGTERM and (why := why_told_to_end(os.environ)):
+                print(f"Slurm: {why}", file=sys.stderr)
         raise
     finally:
         if lost := lost_output():

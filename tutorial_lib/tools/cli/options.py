@@ -238,6 +238,8 @@ def check_machines(given: Given) -> None:
             "--ssh_port, --ssh_username and --copy_to are for machines reached over ssh; they need --ip_config FILE",
             "--emulate and --machines stay on this computer: leave them away.",
         )
+    if getattr(given, "subnet", None) is not None and not given.slurm:
+        raise InputError("--subnet is for the nodes of an allocation; it needs --slurm")
     if given.wire is not None and some("machines", "single_process", "ip_config", "slurm"):
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     if (name := getattr(given, "on", None)) is not None:

@@ -96,11 +96,26 @@ def submit(
     fixed = FIXED if kind == "launch" else FIXED | {"--ip_config"}
     if taken := [word for word in rest if word.split("=")[0] in fixed]:
         raise InputError(f"submit: {taken[0]} is what the script says", "The run folder: submit --out FOLDER ...")
-    if gpus and kind != "launch" and not {"--device", "--trainers"} & {word.split("=")[0] for word in rest}:
-        rest = ["--device", "cuda", "--trainers", str(gpus), *rest]
+    of_gpus = {"--num_trainers": str(gpus)} if kind == "launch" else {"--device": "cuda", "--trainers": str(gpus)}
+    given = {word.split("=")[0] for word in rest}
+    rest = [*(word for pair in of_gpus.items() if gpus and pair[0] not in given for word in pair), *rest]
+    if kind == "finale" and "--yes" not in given:
+        rest = ["--yes", *rest]  # nobody is there to be asked
+    commands: Any = typer.main.get_command(app)
+    commands.commands[kind].make_context(kind, list(rest))  # what it cannot read it says here, not on the nodes
     script = script or Path("job.yaml" if kubernetes else "job.sh")
     if script.exists():
         raise InputError(f"--script {script} exists", "Name another file, or remove it.")
+    others = {"--partition": partition, "--account": account}
+    others = others if kubernetes else {"--image": image, "--shm": shm, "--env": env}
+    for word in (word for word, value in others.items() if value):
+        raise InputError(f"{word} is for {'Slurm' if kubernetes else 'Kubernetes'}")
+    for word, text in {"--name": name, "--partition": partition, "--account": account}.items():
+        if text is not None and not re.fullmatch(r"[\w.,@+-]+", text):
+            raise InputError(f"{word} {text!r}: letters, digits and dashes only")
+    for size in filter(None, (mem, shm)):
+        kibibytes_of(size)
+    seconds = seconds_of(time)
     if kubernetes:
         if image is None:
             raise InputError("--kubernetes needs --image", "Make one with the Dockerfile, and push it to a registry.")
@@ -115,7 +130,7 @@ def submit(
             "name": name,
             "path": script,
             "out": str(out or default_run_folder(name)),
-            "time": time,
+            "seconds": seconds,
         }
         text = manifest([kind, *rest], variables, **asked, **where)
     else:
@@ -160,16 +175,27 @@ def manifest(command: list[str], env: dict[str, str], **fields: Any) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    size = re.fullmatch(r"(\d+)([KMGT])i?B?", fields["mem"])
-    if size is None:
-        raise InputError(f"--mem {fields['mem']}: write it like 32G")
-    fields["mem"] = f"{size[1]}{size[2]}i"
-    half = int(size[1]) * 512
-    unit = {"K": "", "M": "K", "G": "M", "T": "G"}[size[2]]
-    fields["shm"] = fields["shm"] or (f"{half}{unit}i" if unit else str(half))
+    mem = kibibytes_of(fields["mem"])
+    shm = kibibytes_of(fields["shm"]) if fields["shm"] else mem // 2
+    if shm >= mem:
+        raise InputError(f"--shm {fields['shm']}: it is a part of the pod's memory, which is {fields['mem']} (--mem)")
+    fields |= {"mem": _size(mem), "shm": _size(shm)}
     template = environment.get_template("job.yaml.j2")
-    seconds = seconds_of(fields.pop("time"))
-    return template.render(command=command, env=env, keys=new_keys(fields["name"]), seconds=seconds, **fields)
+    return template.render(command=command, env=env, keys=new_keys(fields["name"]), **fields)
+
+
+def kibibytes_of(size: str) -> int:
+    """``32G``, ``32Gi`` and ``32GB`` to 33,554,432: powers of 1024, as Slurm takes them."""
+    found = re.fullmatch(r"(\d+)([KMGT])i?B?", size)
+    if found is None:
+        raise InputError(f"--mem and --shm take sizes like 32G, not {size}")
+    return int(found[1]) << 10 * "KMGT".index(found[2])
+
+
+def _size(kibibytes: int) -> str:
+    """``33554432`` to ``32Gi``, as Kubernetes writes it."""
+    unit = next(k for k in (3, 2, 1, 0) if kibibytes % (1 << 10 * k) == 0)
+    return f"{kibibytes >> 10 * unit}{'KMGT'[unit]}i"
 
 
 def seconds_of(time: str) -> int:
@@ -180,8 +206,12 @@ def seconds_of(time: str) -> int:
     days, *numbers = found.groups()
     a, b, c = (int(number or 0) for number in numbers)
     if days is not None or numbers[2] is not None:  # hours first
-        return 86400 * int(days or 0) + 3600 * a + 60 * b + c
-    return 60 * a + b
+        seconds = 86400 * int(days or 0) + 3600 * a + 60 * b + c
+    else:
+        seconds = 60 * a + b
+    if seconds == 0:
+        raise InputError(f"--time {time}: a job needs some time")
+    return seconds
 
 
 @app.command(hidden=True)

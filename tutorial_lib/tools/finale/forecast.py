@@ -37,7 +37,7 @@ class Forecast:
         nodes, edges: of the graph, edges in both directions.
         memory: bytes on this computer when most is used, all processes together.
         limit: bytes that there are.
-        there: bytes on each machine that is reached over ssh; 0 without such.
+        there: bytes on each machine that is another computer; 0 without such.
         seconds: for all steps.
     """
 
@@ -64,7 +64,7 @@ class Forecast:
         for machines, of_graph, epochs in jobs:
             needed, takes = _job(settings, machines, of_graph * nodes, of_graph * edges, epochs)
             seconds += takes
-            if layout.real is None:  # all machines are this computer
+            if not layout.elsewhere:
                 memory = max(memory, PROCESS + needed)
             else:
                 there = max(there, needed / machines)
@@ -85,7 +85,7 @@ class Forecast:
 
 def _job(settings: FinaleSettings, machines: int, nodes: float, edges: float, epochs: int) -> tuple[float, float]:
     """Bytes on all machines together, and seconds, of one training."""
-    trainers, real = settings.layout.trainers, settings.layout.real is not None
+    trainers, real = settings.layout.trainers, settings.layout.elsewhere
     machine = PROCESS + trainers * (TRAINER + BATCHES * min(1.0, nodes / REACHED))
     fanouts = [edges / nodes if fanout == -1 else fanout for fanout in settings.config.fanouts]  # -1: all neighbours
     reach = max(sum(itertools.accumulate(fanouts, operator.mul)) / SEED_REACH, 0.2)

@@ -88,8 +88,9 @@ class Finale:
         layout.check_device()
         settings.source.check()
         machines = len(layout.cluster().machines)
-        if layout.real is not None and most > machines:
-            raise InputError(f"--scaling {most}: {layout.real.ip_config} lists {machines} machine(s)")
+        if layout.elsewhere and most > machines:
+            who = layout.real.ip_config if layout.real else "the allocation"
+            raise InputError(f"--scaling {most}: {who} has {machines} machine(s)")
         if layout.emulate is not None:
             replace(layout, emulate=most).cluster()
         check_right_to_write(self.out)
@@ -218,6 +219,8 @@ class Finale:
             path = self.out / f"ip_config-{count}.txt"
             write_ip_config(path, read_ip_config(layout.real.ip_config)[:count])
             layout = replace(layout, real=replace(layout.real, ip_config=path))
+        elif layout.slurm:
+            layout = replace(layout, emulate=count)
         elif layout.emulate is not None:
             layout = replace(layout, emulate=count, wire=layout.wire if count > 1 else None)
             cores = max(1, cores // max(self.settings.scaling))  # on each machine as many as where there are most
@@ -226,7 +229,7 @@ class Finale:
         # A step of more machines takes more seed nodes, and the rate grows with them (lesson 10).
         rate = config.learning_rate * count / len(self.settings.layout.cluster().machines)
         config = replace(config, epochs=SCALING_EPOCHS, learning_rate=rate)
-        with only_cores(cores * count if layout.emulate else cores):
+        with only_cores(cores if layout.elsewhere or layout.emulate is None else cores * count):
             result = run_distributed(source, layout, config, out, self.display)
         return {"result": result, "startup": startup_of(out / "events.jsonl"), "cores": min(cores, all_cores / count)}
 

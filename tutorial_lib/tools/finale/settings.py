@@ -48,7 +48,7 @@ class FinaleSettings:
     def __post_init__(self) -> None:
         if any(count < 1 for count in self.scaling):
             raise InputError(f"--scaling {','.join(map(str, self.scaling))}: a number of machines is at least 1")
-        if self.layout.emulate is None and self.layout.real is None and set(self.scaling) - {1}:
+        if self.layout.emulate is None and not self.layout.elsewhere and set(self.scaling) - {1}:
             raise InputError("--scaling needs several machines", "Use --emulate N or --ip_config FILE, or --scaling 1.")
 
 
