@@ -58,6 +58,17 @@ def test_reverse_edges_are_added_when_asked_for(folder):
     assert pairs == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
 
 
+def test_ids_stay_as_they_are_written(tmp_path):
+    """Texts that look like a number, a gap or a date; and the mark of byte order that Excel puts first."""
+    names, splits = ["007", "7", "NA", "2020-01-01", "true"], ["train", "val", "test", "train", "test"]
+    rows = [f"{name},{k % 2},1.5,{split}\n" for k, (name, split) in enumerate(zip(names, splits, strict=True))]
+    nodes = "".join(["\ufeffid,label,age,split\n", *rows])
+    write(tmp_path, {"nodes.csv": nodes, "edges.csv": "\ufeffsrc,dst\n007,7\nNA,2020-01-01\n"})
+    found = load_dataset(tmp_path)
+    assert [str(name) for name in found.ids] == names
+    assert [end.tolist() for end in found.graph.edges()] == [[0, 2], [1, 3]]
+
+
 @pytest.mark.parametrize("how", ["csv", "csv.gz", "parquet", "npy"])
 def test_the_same_graph_from_every_kind_of_file(small_dataset: Dataset, tmp_path, how):
     graph, table = small_dataset.graph, tmp_path / f"edges.{how}"
@@ -103,6 +114,11 @@ def test_ids_without_a_table_of_nodes(tmp_path):
         ({"nodes.csv": NODES.replace("id", "name")}, "nodes.csv has the columns name, label, age, split"),
         ({"nodes.csv": NODES.replace("valid", "dev")}, "nodes.csv, line 3: 'dev' is no split"),
         ({"nodes.csv": NODES.replace("1.5", "old")}, "nodes.csv: .*age.*old|column age has"),
+        ({"nodes.csv": NODES.replace("1.5", "")}, "nodes.csv, line 2: age is empty or not a finite number"),
+        (
+            {"nodes.csv": NODES.replace("2,valid", "nan,valid")},
+            "nodes.csv, line 3: age is empty or not a finite number",
+        ),
         ({"nodes.csv": NODES.replace("label", "kind")}, "there are no labels"),
         ({"split.csv": "id,split\nann,train\nzoe,test\n"}, "split.csv, line 3: zoe is not among the nodes"),
         ({"split.csv": "id,part\nann,train\n"}, "split.csv has the columns id, part"),

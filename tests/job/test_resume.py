@@ -103,6 +103,7 @@ def test_what_cannot_be_continued_is_refused_with_the_reason(single_run, options
     assert len(errors) == 1
     assert words in errors[0]
     assert "Traceback" not in done.stderr
+    assert ("loading" in done.stdout) == ("now" not in words)  # other settings are seen before the data are there
     assert {path: path.read_bytes() for path in single_run.out.rglob("*") if path.is_file()} == before
 
 

@@ -168,7 +168,7 @@ def _pairs(path: Path, delimiter: str | None, words: Any) -> Iterator[pa.RecordB
             yield batch.rename_columns(["src", "dst"])
     else:
         names = _edge_columns(path, words)
-        for batch in pieces(path, names):
+        for batch in pieces(path, names, names=True):
             yield batch.select(names)
 
 

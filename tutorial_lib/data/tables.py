@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 TABLES = (".csv", ".csv.gz", ".parquet")
 BLOCK = 128 << 20  # bytes of a text that are parsed at a time
 ROWS = 1 << 22  # of an array or a parquet file that are looked at together
+LOOKED_AT = 10_000  # rows that say of which kind a column of names is
+NUMBER = re.compile(r"0|-?[1-9]\d*(\.\d*)?")
 FIRST_LINE = 2  # of the rows of a CSV file: the header is line 1
 
 
@@ -56,8 +60,15 @@ def array_in(path: Path) -> np.ndarray:
     return array
 
 
-def pieces(path: Path, columns: list[str] | None = None, delimiter: str | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a table, some megabytes at a time; a text with a ``delimiter`` given has no header."""
+def pieces(
+    path: Path, columns: list[str] | None = None, delimiter: str | None = None, *, names: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a table, some megabytes at a time.
+
+    Args:
+        delimiter: of a text that has no header.
+        names: the columns hold ids: of a text, 007, NA and 2020-01-01 are names, and not 7, nothing, and a date.
+    """
     import pyarrow as pa
     from pyarrow import csv as texts
     from pyarrow import parquet
@@ -67,15 +78,32 @@ def pieces(path: Path, columns: list[str] | None = None, delimiter: str | None =
             yield from parquet.ParquetFile(path).iter_batches(ROWS, columns=columns)
             return
         options = texts.ConvertOptions(include_columns=columns or [], strings_can_be_null=True)
+        if names and columns:
+            options.null_values = [""]
+            options.column_types = dict.fromkeys(_no_numbers(path, columns), pa.string())
         # With threads, errors name no row.
         reading = texts.ReadOptions(block_size=BLOCK, use_threads=False, autogenerate_column_names=bool(delimiter))
         parsing = texts.ParseOptions(delimiter=delimiter or ",")
         with texts.open_csv(path, reading, parsing, options) as reader:
             yield from reader
-    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: {error}", "Save it as UTF-8.") from None
+    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, EOFError) as error:
         # pyarrow's message has the row; ids that are numbers at first and texts later are the usual cause
         remedy = "Every row needs the same columns and kinds: ids all whole numbers, or all texts (quote the numbers)."
         raise InputError(f"{path}: {str(error).splitlines()[0]}", remedy) from None
+
+
+def _no_numbers(path: Path, columns: list[str]) -> set[str]:
+    """Columns in whose first rows a number would not be written as it stands there."""
+    with _text(path) as file:
+        rows = itertools.islice(csv.DictReader(file), LOOKED_AT)
+        return {name for row in rows for name in columns if not NUMBER.fullmatch((row.get(name) or "0").strip())}
+
+
+def _text(path: Path) -> IO[str]:
+    encoding = "utf-8-sig"  # a mark of byte order before the first name, as Excel writes it, is no part of the name
+    return gzip.open(path, "rt", encoding=encoding) if path.suffix == ".gz" else path.open(encoding=encoding)
 
 
 def columns_of(path: Path) -> list[str]:
@@ -85,10 +113,11 @@ def columns_of(path: Path) -> list[str]:
     try:
         if path.suffix == ".parquet":
             return parquet.ParquetFile(path).schema_arrow.names
-        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        with _text(path) as file:
             return next(csv.reader(file), [])
     except (ArrowInvalid, OSError, UnicodeDecodeError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+        remedy = "A text is to be UTF-8; one that was cut off, or is of another kind, has to be written again."
+        raise InputError(f"{path}: cannot be read: {str(error).splitlines()[0]}", remedy) from None
 
 
 class NodeTable:
@@ -101,16 +130,19 @@ class NodeTable:
         self.path, self.columns = path, columns_of(path)
         if "id" not in self.columns:
             raise InputError(f"{path} has the columns {', '.join(self.columns)}", "One of them has to be id.")
-        self.ids = pa.chunked_array([batch.column("id") for batch in pieces(path, ["id"])]).combine_chunks()
+        self.ids = pa.chunked_array([batch.column("id") for batch in pieces(path, ["id"], names=True)]).combine_chunks()
         if len(self.ids) == 0:
             raise InputError(f"{path}: there is no node in it")
         if self.ids.null_count:
-            raise InputError(f"{place_in(path, pc.index(self.ids.is_null(), True).as_py())}: a node has no id")
+            raise InputError(
+                f"{place_in(path, pc.index(self.ids.is_null(), True).as_py())}: a node has no id",
+                "Give it one, or remove the row.",
+            )
         if pc.count_distinct(self.ids).as_py() < len(self.ids):
             seen = pc.value_counts(self.ids)
             twice = seen.filter(pc.greater(seen.field("counts"), 1))[0]["values"]
             again = np.flatnonzero(pc.equal(self.ids, twice))[1]
-            raise InputError(f"{place_in(path, again)}: {twice} is listed more than once")
+            raise InputError(f"{place_in(path, again)}: {twice} is listed more than once", "One row for each node.")
 
     def column(self, name: str) -> pa.Array | None:
         import pyarrow as pa
@@ -132,7 +164,13 @@ class NodeTable:
                 try:
                     values = column.cast("float32", safe=False)
                 except Exception:
-                    raise InputError(f"{self.path}: column {name} has {column.type}, which is no feature") from None
-                out[row : row + len(values), k] = values.to_numpy(zero_copy_only=False)
+                    remedy = "Features are numbers: leave the column out, or write a column of 0 and 1 for each value."
+                    text = f"{self.path}: column {name} has {column.type}, which is no feature"
+                    raise InputError(text, remedy) from None
+                out[row : row + len(values), k] = found = values.to_numpy(zero_copy_only=False)
+                if not (finite := np.isfinite(found)).all():
+                    place = place_in(self.path, row + int(finite.argmin()))
+                    remedy = "Every node needs a number there: fill the gap, or leave the column out."
+                    raise InputError(f"{place}: {name} is empty or not a finite number", remedy)
                 row += len(values)
         return out

@@ -159,9 +159,17 @@ class Continuation:
         if self.options is not None:
             write_json(out / OPTIONS_FILE, self.options)
 
-    def folder(self, out: Path) -> Path:
-        """The absolute path of the run folder, checked as far as possible without the run's settings."""
-        return check_run_folder(out, resume=self.resume)
+    def folder(self, out: Path, config: TrainConfig | None = None) -> Path:
+        """The absolute path of the run folder, checked as far as possible before the data are loaded."""
+        out = check_run_folder(out, resume=self.resume)
+        folder = out / "checkpoint"
+        if self.resume and config is not None:
+            try:
+                known = generations.newest_whole(folder, lambda name: generations.read_manifest(folder / name))
+            except InputError:  # `open` says so, if it is still so when what is left on machines has been fetched
+                return out
+            generations.check_same_settings(known, {**known.manifest["description"], **config.to_dict()}, folder)
+        return out
 
     def open(self, out: Path, config: TrainConfig, settings: dict[str, Any]) -> list[dict[str, Any]]:
         """Check the run folder and its checkpoint before anything is started.

@@ -59,7 +59,7 @@ def train(
     if given.emulate is None and machines is None and not (given.ip_config or given.slurm or single_process):
         given.emulate = 2
     keep = given.make(Continuation, options=options)
-    folder = keep.folder(out or default_run_folder(source.name))
+    folder = keep.folder(out or default_run_folder(source.name), config)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are told before
 
     with RunDisplay() as display:
