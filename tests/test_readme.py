@@ -10,8 +10,12 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 from commands import tutorial
+
+from tutorial_lib.cluster.spec import read_ip_config
+from tutorial_lib.tools.cli.options import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -104,3 +108,16 @@ def test_what_readme_gives_to_schedulers_is_written(tmp_path):
     subprocess.run(["bash", "-n", tmp_path / "job.sh"], check=True)
     assert "#SBATCH --nodes=4\n" in (tmp_path / "job.sh").read_text()
     assert list(yaml.safe_load_all((tmp_path / "job.yaml").read_text()))[-1]["spec"]["completions"] == 4
+
+
+def test_what_readme_says_of_machines_over_ssh_can_be_read(tmp_path):
+    """The file of addresses as bash writes it, and the commands, parsed; tests/cluster/test_ssh.py runs such."""
+    section = (ROOT / "README.md").read_text().split("## On your own machines")[1].split("\n## ")[0]
+    (writes,) = re.findall(r"^ +(printf .*)$", section, flags=re.MULTILINE)
+    subprocess.run(["bash", "-c", writes], check=True, cwd=tmp_path)
+    assert [m.address for m in read_ip_config(tmp_path / "ip_config.txt")] == ["10.0.0.1", "10.0.0.2"]
+    lines = re.findall(r"^ +python -m tutorial_lib ((?!submit).*)$", section, flags=re.MULTILINE)
+    assert [line.split()[0] for line in lines] == ["doctor", "train"]
+    for line in lines:
+        command, *words = shlex.split(line)
+        typer.main.get_command(app).commands[command].make_context(command, words)
