@@ -319,7 +319,7 @@ def test_the_files_of_ogbn_products_are_taken_when_they_are_there(emulation, not
     state["steps"]["data"]["nodes"] = PUBLISHED_NODES
     (out / "finale.json").write_text(json.dumps(state))
     assert "0.7870 ± 0.0036" in write_report(out).read_text()
-    state["settings"]["layout"] |= {"emulate": None, "real": {"ssh_port": 22}}  # what an ssh server stands on is unknown
+    state["settings"]["layout"] |= {"emulate": None, "real": {"ssh_port": 22}}  # what they are, nobody knows
     (out / "finale.json").write_text(json.dumps(state))
     page = write_report(out).read_text()
     assert "2 (over ssh)" in page
