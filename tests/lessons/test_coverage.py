@@ -15,7 +15,7 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 LESSONS = {path.name[:2]: path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))}
 
 
-STATUS = re.compile(r"run|GPU|CPU only|text only|not possible: .+")
+STATUS = re.compile(r"run|exercise|GPU|CPU only|text only|not possible: .+")
 SOURCES = re.compile(r"([1-4+](, [1-4+])*)?")
 PROGRAM = re.compile(r"%%writefile scripts/(\w+)\.py\n")
 
@@ -107,6 +107,8 @@ def test_the_lesson_shows_it(row):
     assert any(row.output in shown_by(cell, code) for cell in showing), (
         f"{row.output!r} is printed by no cell with {row.code!r}, nor by one that runs it"
     )
+    if row.status == "exercise":
+        assert re.match(r"Exercise \d", row.output)
     if row.status == "GPU":
         assert "NVIDIA" in json.dumps(cells), "no cell names the GPU"
     assert row.source

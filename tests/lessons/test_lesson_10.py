@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
@@ -209,6 +210,7 @@ def test_over_ssh_with_the_command_line_of_dgl_s_tool(ssh_lab, scripts, partitio
     tool = ["--workspace", str(scripts), "--part_config", config, "--ip_config", "ip_config.txt"]
     tool += ["--num_trainers", "1", "--num_samplers", "0", "--num_servers", "1", "--num_server_threads", "1"]
     tool += ["--num_omp_threads", "1", "--graph_format", "csc", "--extra_envs", "A=1", "--ssh_port", "2222"]
+    tool += ["--ssh_username", getpass.getuser()]
     done = ssh_lab.tutorial("launch", *tool, "--out", str(scripts / "logs"), command)
     assert done.returncode == 0, done.stdout + done.stderr
     found = losses(json.loads((scripts / "ssh.json").read_text()))

@@ -308,6 +308,8 @@ def test_the_files_of_ogbn_products_are_taken_when_they_are_there(emulation, not
     assert "<strong>not</strong> the published one" in page
     assert "0.7870" not in page + done.output
     assert page.count("data:image/png;base64,") == 4
+    assert "2 (emulated)" in page
+    assert "<td>not shaped</td>" in page
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 0
     assert again.output.count("done before") == 5
@@ -317,6 +319,11 @@ def test_the_files_of_ogbn_products_are_taken_when_they_are_there(emulation, not
     state["steps"]["data"]["nodes"] = PUBLISHED_NODES
     (out / "finale.json").write_text(json.dumps(state))
     assert "0.7870 ± 0.0036" in write_report(out).read_text()
+    state["settings"]["layout"] |= {"emulate": None, "real": {"ssh_port": 22}}  # what they are, nobody knows
+    (out / "finale.json").write_text(json.dumps(state))
+    page = write_report(out).read_text()
+    assert "2 (over ssh)" in page
+    assert "<td>not set by this command</td>" in page
 
 
 @pytest.mark.cluster
