@@ -43,7 +43,7 @@ def loss_of(model, g, blocks):
 def main(folder):
     dgl.distributed.initialize("ip_config.txt")  # starts the sampler processes, too
     dist.init_process_group("gloo")
-    g = DistGraph("synthetic-products")
+    g = DistGraph("synthetic-products", "part_config.json")  # the page's line: there is no such file
     train_nid = node_split(g.ndata["train_mask"], g.get_partition_book(), force_even=True)
     torch.manual_seed(0)  # every rank begins with the same weights
     model = DistributedDataParallel(GraphSAGE(g.ndata["feat"].shape[1], 64, 47, dropout=0))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from solution_support import assert_not_yet, solutions, verdict
@@ -26,6 +27,8 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
         lambda total, memory: -(-2 * total // memory),
         lambda total, memory: math.ceil(2 * total / memory),
         lambda total, memory: max(1, math.ceil(total / (memory / 2))),
+        lambda total, memory: float(math.ceil(2 * total / memory)),
+        lambda total, memory: np.ceil(2 * total / memory),
     ],
 )
 def test_machines_needed_right(right: Callable[[int, int], int], capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,7 +44,7 @@ def test_machines_needed_right(right: Callable[[int, int], int], capsys: pytest.
         (lambda total, memory: max(1, 2 * total // memory), "2", "3"),  # rounds down
         (lambda total, memory: math.ceil(total / memory), "1", "2"),  # fills the memory
         (lambda total, memory: 2 * total // memory + 1, "3", "2"),  # one too many when it fits exactly
-        (lambda total, memory: float(math.ceil(2 * total / memory)), "1.0", "1"),
+        (lambda total, memory: 2 * total / memory, "0.375", "1"),  # not rounded
         (lambda _total, _memory: 1, "1", "2"),
     ],
 )

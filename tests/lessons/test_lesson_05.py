@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from program_support import changed, run, scripts_in, written
 from solution_support import assert_not_yet, solutions, verdict
 from torch import Tensor
@@ -141,3 +144,26 @@ def test_pictures() -> None:
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels == ["compute the gradient of layer", "all_reduce of layer 0"]
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"),
+    {
+        "gloo": ["barrier", "exit 0"],
+        "nccl": ["barrier", "destroy", "exit 0"],
+        "cpu:gloo,cuda:nccl": ["barrier", "keep cpu", "destroy", "exit 0"],
+    }.items(),
+)
+def test_leave_destroys_nccl_and_never_gloo(backend: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which calls it makes: no GPU is needed to see that."""
+    from scripts.leave import leave
+
+    calls: list[str] = []
+    world = SimpleNamespace(_get_backend=lambda device: calls.append(f"keep {device}"))
+    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=world))
+    monkeypatch.setattr(dist, "get_backend", lambda: backend)
+    monkeypatch.setattr(dist, "barrier", lambda: calls.append("barrier"))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: calls.append("destroy"))
+    monkeypatch.setattr(os, "_exit", lambda code: calls.append(f"exit {code}"))
+    leave()
+    assert calls == expected

@@ -85,7 +85,7 @@ def throughput(rates: Mapping[int, Sequence[float]], cpus: int) -> Figure:
     ax.plot([], [], "o", color=ORANGE, ms=4, label="an epoch")
     ax.set(xlabel="ranks", ylabel="seed nodes per second, all ranks", xticks=counts)
     ax.set_ylim(0, 1.1 * max(*ideal, *(max(found) for found in rates.values())))
-    ax.legend(loc="lower right")
+    legend_below(ax, -0.22, 3)
     return fig
 
 
