@@ -24,6 +24,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
+from tutorial_lib.errors import WaitedTooLong
+
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
@@ -144,6 +146,11 @@ class Lab:
         """Dialogs, and notes in a corner, such as the offer of news."""
         return [each.text for each in self.shown(".jp-Dialog, .Toastify__toast")]
 
+    def kernel(self) -> str:
+        """What JupyterLab says of the kernel of the notebook in front."""
+        found = self.shown(".jp-Notebook-ExecutionIndicator, .jp-KernelName")
+        return " ".join(each.get_attribute("data-status") or each.text for each in found)
+
     def follow(self, path: str) -> None:
         """Click the link to this file of the repository, in the notebook that is in front."""
         link = f".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook a[href*='/files/{path}']"
@@ -201,10 +208,16 @@ def test_run_all_of_a_lesson_comes_to_its_end_and_leaves_the_checkout_as_it_was(
         """Whether some cell has not run yet, in what has just been saved."""
         lab.window.find_element(By.CSS_SELECTOR, "body").send_keys(Keys.CONTROL, "s")
         time.sleep(0.5)
+        assert lab.questions() == []  # a dialog would keep the notebook from being saved
         return any(cell.execution_count is None for cell in code_cells(notebook))
 
     wait_until(waiting, "the first cell runs", 30)
-    wait_until(lambda: not waiting(), "the last cell has run", RUN_SECONDS)
+    try:
+        wait_until(lambda: not waiting(), "the last cell has run", RUN_SECONDS)
+    except WaitedTooLong as late:
+        counts = [cell.execution_count for cell in code_cells(notebook)]
+        prompts = [each.text for each in lab.shown(".jp-InputArea-prompt")]
+        pytest.fail(f"{late}: {counts} in the file, {prompts} in view, {lab.kernel()}")
     cells = code_cells(notebook)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     for cell in cells:
