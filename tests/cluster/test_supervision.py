@@ -18,8 +18,8 @@ import pytest
 from commands import wait_until
 from fault_support import remove_group
 
+from tutorial_lib.cluster import children, network
 from tutorial_lib.cluster import members as of_job
-from tutorial_lib.cluster import network
 from tutorial_lib.cluster.agent import ALIVE_SECONDS, LOOK_SECONDS, MOST_WAITING, Agent, Process
 from tutorial_lib.cluster.agents import Progress
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
@@ -393,6 +393,20 @@ def test_a_child_of_another_user_does_not_save_the_others():
     pid, code = done.stdout.split() or ["0", done.stderr]
     os.kill(int(pid), signal.SIGKILL)
     assert code == str(-signal.SIGTERM)
+
+
+def test_a_program_that_ends_at_once_keeps_its_exit_code(monkeypatch, tmp_path):
+    """`subprocess` asks for it when an object is dropped; an agent that never learned of the end waited for ever."""
+
+    class SlowPopen(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+    monkeypatch.setattr(subprocess, "Popen", SlowPopen)
+    pid = children.start(["false"], dict(os.environ), str(tmp_path), tmp_path / "log")
+    children.start(["true"], dict(os.environ), str(tmp_path), tmp_path / "log")  # as the next server
+    assert os.waitstatus_to_exitcode(os.wait4(pid, 0)[1]) == 1
 
 
 def test_the_folder_for_sockets_is_short_and_goes_with_its_job():

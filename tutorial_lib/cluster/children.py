@@ -15,6 +15,7 @@ from tutorial_lib.cluster.channel import POLL_SECONDS
 from tutorial_lib.cluster.namespaces import die_with_parent
 
 TERM_SECONDS = 3.0
+_started: list[subprocess.Popen] = []  # kept: one that is dropped takes its child's exit code, if there is one, along
 
 
 def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
@@ -26,7 +27,7 @@ def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Se
         OSError: it cannot be started.
     """
     with log.open("ab") as output:
-        return subprocess.Popen(
+        child = subprocess.Popen(
             argv,
             cwd=cwd,
             env=env,
@@ -36,7 +37,9 @@ def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Se
             pass_fds=fds,
             start_new_session=True,
             preexec_fn=die_with_parent,  # an agent has one thread, so this is safe
-        ).pid
+        )
+    _started.append(child)
+    return child.pid
 
 
 def end_descendants(reap: Callable[[], object]) -> None:
