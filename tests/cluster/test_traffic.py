@@ -49,6 +49,12 @@ def test_a_machine_that_sent_nothing_is_listed_with_zero():
     assert network.Traffic(["192.0.2.1"]).received() == {"192.0.2.1": 0}
 
 
+def test_a_kernel_without_sock_diag_gives_no_figures(monkeypatch):
+    """As in some containers: the socket cannot be made."""
+    monkeypatch.setattr(network, "SOCK_DIAG", 31)  # no protocol of netlink
+    assert network.Traffic(["192.0.2.1"]).received() == {}
+
+
 def test_one_machine_alone_has_no_traffic():
     assert network.Traffic([]).received() == {}
 

@@ -65,7 +65,7 @@ class Layout:
         servers: DGL servers per machine.
         server_threads: OpenMP threads of a server. (default: 1; on real machines a quarter of the CPUs, divided)
         real: machines over ssh.
-        slurm: the nodes of the Slurm allocation that this command runs in; the first ``emulate``, if that is given.
+        slurm: the nodes of the Slurm allocation that this command runs in.
         subnet: with slurm, the network whose addresses the nodes use: 10.1.0.0/16. (default: that of their names)
         show_output: print what the trainers print, line by line.
         stall_timeout: seconds without progress until a job is ended; 0: never.
@@ -120,7 +120,7 @@ class Layout:
             InputError: the address file of real machines cannot be used; no such machines are running.
         """
         if self.slurm:
-            return SlurmCluster(self.subnet, self.emulate)
+            return SlurmCluster(self.subnet, self.emulate)  # the first so many, as with `on`: for runs of the finale
         if self.on is not None:
             return StandingCluster(self.on, self.emulate)
         if self.real is None:

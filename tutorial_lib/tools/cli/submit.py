@@ -108,8 +108,8 @@ def submit(
         raise InputError(f"--script {script} exists", "Name another file, or remove it.")
     others = {"--partition": partition, "--account": account}
     others = others if kubernetes else {"--image": image, "--shm": shm, "--env": env}
-    for word in (word for word, value in others.items() if value):
-        raise InputError(f"{word} is for {'Slurm' if kubernetes else 'Kubernetes'}")
+    if foreign := [word for word, value in others.items() if value]:
+        raise InputError(f"{foreign[0]} is for {'Slurm' if kubernetes else 'Kubernetes'}")
     for word, text in {"--name": name, "--partition": partition, "--account": account}.items():
         if text is not None and not re.fullmatch(r"[\w.,@+-]+", text):
             raise InputError(f"{word} {text!r}: letters, digits and dashes only")
