@@ -2,7 +2,7 @@
 
 Each event has ``kind``, ``time`` (seconds since 1970), ``rank`` and ``local_rank``. Kinds, with their fields:
 
-    joined      machine
+    joined      machine, cpus: of the NUMA node that this rank is bound to, or null
     placed      device, backend, layers, device_reason: see ``placement``
     split       train_nodes, val_nodes (of links, of each side its edges): this rank's share
     embedding   machine, and what it holds of learned rows

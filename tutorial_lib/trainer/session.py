@@ -27,6 +27,7 @@ from torch import Tensor
 from tutorial_lib.cluster._torchrun import store_on
 from tutorial_lib.cluster.forkserver import fork_as_told
 from tutorial_lib.trainer.events import EventWriter
+from tutorial_lib.trainer.numa import bind
 
 
 def collective_limit() -> timedelta:
@@ -123,7 +124,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
 
     from tutorial_lib.trainer.seeding import seed_rank
 
-    events = EventWriter()
+    events, cpus = EventWriter(), bind()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
     meet()
@@ -131,7 +132,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     seed_rank(seed, rank)
     graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
     session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
-    events.emit("joined", machine=session.machine)
+    events.emit("joined", machine=session.machine, cpus=sorted(cpus) if cpus else None)
     try:
         yield session
     except SystemExit as end:
