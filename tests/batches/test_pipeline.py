@@ -51,6 +51,36 @@ def test_rows_are_those_of_the_tensor(tmp_path, where, room):
         assert len(remote) == len(set(remote))  # nothing is asked for twice
 
 
+def fewest_pulls(batches, room):
+    """Belady's rule on sets: of the rows that are here, the one that is needed last goes."""
+    kept, pulls = set(), 0
+    for now, batch in enumerate(batches):
+        pulls += len(batch - kept)
+        later = {
+            row: min((k for k in range(now + 1, len(batches)) if row in batches[k]), default=10**9)
+            for row in kept | batch
+        }
+        kept = set(sorted(later, key=lambda row: (later[row], row))[:room])
+    return pulls
+
+
+@pytest.mark.parametrize("room", [1, 7, 20, 34])
+def test_no_cache_of_its_size_pulls_fewer_rows(room):
+    """With every batch announced; and each row is the tensor's, whatever has been moved."""
+    generator = torch.Generator().manual_seed(room)
+    everything = torch.randn(60, 5, generator=generator)
+    popular = torch.rand(60, generator=generator) ** 3 + 0.02
+    batches = [torch.multinomial(popular, 24, generator=generator).int() for _ in range(40)]
+    tensor = Rows(everything, 20, 25)
+    table = RowTable(tensor, Book(20, 25), budget=room * 20, most_ahead=40)
+    for ids in batches:
+        table.expect(ids)
+    for ids in batches:
+        assert torch.equal(table[ids], everything[ids.long()])
+    remote = [{node for node in ids.tolist() if not 20 <= node < 25} for ids in batches]
+    assert sum(map(len, tensor.asked)) == fewest_pulls(remote, room)
+
+
 def test_own_rows_are_not_copied(tmp_path):
     tensor = Rows(torch.zeros(50, 100), 10, 40, shared=tmp_path / "rows")
     table = RowTable(tensor, Book(10, 40), budget=4000)

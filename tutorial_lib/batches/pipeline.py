@@ -9,8 +9,9 @@ rows cost less.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import dgl
@@ -102,12 +103,21 @@ class PipelineLoader:
         if self._labels is None and len(self.seeds):  # all of them in one request
             self._labels = self.pipeline.labels[self.seeds].long()
         labels: Any = self._labels
-        for chosen in order.split(self.batch_size) if len(order) else ():
-            yield self._batch(self.seeds[chosen], labels[chosen])
+        table, parts = self.pipeline.table, iter(order.split(self.batch_size) if len(order) else ())
+        table.expect_nothing()  # of an iteration before this one
+        waiting: deque[Batch] = deque()
+        while True:
+            for _ in range(2):  # not as many as are wanted at once: the first batch is waited for
+                if len(waiting) <= table.look_ahead and (chosen := next(parts, None)) is not None:
+                    waiting.append(self._drawn(self.seeds[chosen], labels[chosen]))
+            if not waiting:
+                return
+            yield self._filled(waiting.popleft())
 
-    def _batch(self, seeds: Tensor, labels: Tensor) -> Batch:
+    def _drawn(self, seeds: Tensor, labels: Tensor) -> Batch:
+        """A batch whose ``inputs`` are still what they will be made from: edges into its input nodes, or None."""
         start = time.perf_counter()
-        lists, table = self.pipeline.lists, self.pipeline.table
+        lists = self.pipeline.lists
         nodes, blocks = seeds.to(lists.dtype), []
         for fanout in reversed(self.fanouts[1:] if self.means else self.fanouts):
             drawn = lists.draw(nodes, fanout)
@@ -117,15 +127,24 @@ class PipelineLoader:
             blocks.insert(0, block)
             nodes = every
         outermost = lists.draw(nodes, self.fanouts[0]) if self.means else None
-        half_way = time.perf_counter()
-        inputs, places = _inputs(table, nodes, outermost)
-        seconds = {"sampling": half_way - start, "pull": time.perf_counter() - half_way}
-        return Batch(nodes, seeds, blocks, inputs, labels, seconds, places)
+        self.pipeline.table.expect(_needed(nodes, outermost))
+        return Batch(nodes, seeds, blocks, outermost, labels, {"sampling": time.perf_counter() - start})
+
+    def _filled(self, batch: Batch) -> Batch:
+        start = time.perf_counter()
+        inputs, places = _inputs(self.pipeline.table, batch.input_nodes, batch.inputs)
+        seconds = {**(batch.seconds or {}), "pull": time.perf_counter() - start}
+        return replace(batch, inputs=inputs, seconds=seconds, bytes_by_place=places)
+
+
+def _needed(nodes: Tensor, drawn: Drawn | None) -> Tensor:
+    """The nodes whose rows are read, some of them more than once."""
+    return nodes if drawn is None else torch.cat([nodes, drawn.sources])
 
 
 def _inputs(table: RowTable, nodes: Tensor, drawn: Drawn | None) -> tuple[Tensor | FirstLayer, tuple[int, int]]:
     """Rows of nodes, or inputs of the first layer; and the bytes that came from this machine and from others."""
-    slots = table.slots(nodes if drawn is None else torch.cat([nodes, drawn.sources]))
+    slots = table.slots(_needed(nodes, drawn))
     here, pulled = table.count(slots)
     inputs: Any = torch.index_select(table.rows, 0, slots[: len(nodes)])
     if drawn is not None:

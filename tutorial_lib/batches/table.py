@@ -1,8 +1,12 @@
 """Rows of a node's data in one table: own rows in the servers' shared memory, remote rows kept beside them.
 
     slot 0 .. own-1          rows of this machine's part: the very memory of its DGL server, not a copy
-    first .. first+capacity  remote rows that have come once, until the memory for them is used up
-    then                     remote rows for which there was no room, for this batch only
+    first .. first+capacity  remote rows that are kept
+    then                     remote rows that have just come and for which there was no room
+
+Which rows are kept matters when there is not room for all. What the next batches need is known, because they are drawn
+before they are fetched: those rows stay that are needed soonest, and those go that are needed last. No other choice
+pulls fewer rows (Belady, IBM Systems Journal 5, 1966), as long as for every row that stays its next use is known.
 
 The three are next to each other in the address space, so that one index reads them all. The kernel hands out memory
 when it is first written, so room that is never used costs nothing.
@@ -13,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import weakref
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,7 @@ MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x1, 0x2, 0x1
 PROT_READ, PROT_WRITE = 0x1, 0x2
 NO_FILE, MAP_FAILED = -1, ctypes.c_void_p(-1).value
 ABSENT = -1
+NEVER = 2**31 - 1  # a row that none of the batches needs that are drawn
 
 
 class RowTable:
@@ -34,13 +40,16 @@ class RowTable:
         tensor: (N, ...) ``DistTensor`` of nodes, features for example.
         book: partition book of the graph.
         budget: bytes for remote rows.
+        most_ahead: limit of ``look_ahead``. 0: the rows that come first are kept, for ever.
 
     Attributes:
         shape, dtype: those of the tensor.
         used, asked, hits: remote rows that are kept; that were asked for; that were there.
+        look_ahead: so many batches should be announced with ``expect`` before the rows of the one before them are read.
+            Grows until the next use of each row that is kept is known; 0 as long as there is room.
     """
 
-    def __init__(self, tensor: Any, book: Any, budget: int) -> None:
+    def __init__(self, tensor: Any, book: Any, budget: int, most_ahead: int = 32) -> None:
         self.tensor, self.shape, self.dtype = tensor, tensor.shape, tensor.dtype
         own = tensor.local_partition
         ids = book.partid2nids(book.partid)
@@ -51,17 +60,35 @@ class RowTable:
         self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
         self.slot_of[ids] = torch.arange(len(ids), dtype=torch.int32)
         self.used = self.asked = self.hits = 0
+        self.look_ahead, self.most_ahead = 0, most_ahead if self.capacity < remote else 0
         self._seen = torch.zeros(len(self.rows), dtype=torch.uint8)
-        self._passing = torch.empty(0, dtype=torch.int64)  # ids of the rows that are here for this batch only
+        self._kept = torch.empty(self.capacity, dtype=torch.int64)  # ids, in the order of their slots
+        self._passing = torch.empty(0, dtype=torch.int64)  # ids of the rows for which there was no room
         self._pulled_now = 0
+        self._coming: deque[Tensor] = deque()  # ids of the remote rows of each batch that has been announced
+
+    def expect(self, ids: Tensor) -> None:
+        """Announce the ids of a call of ``slots``, after those that have been announced before."""
+        if not self.most_ahead:  # there is no choice to make
+            return
+        slots = torch.index_select(self.slot_of, 0, ids)
+        remote = ids[(slots < 0) | (slots >= self.first)].long()
+        self._seen.zero_()
+        self._seen[remote] = 1
+        self._coming.append(self._seen.nonzero().flatten())
+
+    def expect_nothing(self) -> None:
+        """Forget what was announced: an iteration over batches was broken off."""
+        self._coming.clear()
 
     def slots(self, ids: Tensor) -> Tensor:
         """int32 positions in ``rows`` of the nodes ``ids`` (any of them more than once); pulls those that are absent.
 
         They are valid until the next call, which may overwrite rows for which there was no room.
         """
-        self.slot_of[self._passing] = ABSENT
-        self._passing, self._pulled_now = self._passing[:0], 0
+        self._choose()
+        if self._coming:
+            self._coming.popleft()  # of this very call
         slots = torch.index_select(self.slot_of, 0, ids)
         absent = slots == ABSENT
         if bool(absent.any()):
@@ -84,6 +111,38 @@ class RowTable:
     def __getitem__(self, ids: Tensor) -> Tensor:
         return torch.index_select(self.rows, 0, self.slots(ids))
 
+    def _choose(self) -> None:
+        """Of the rows that are kept and those that came with the last batch, keep the ones that are needed soonest."""
+        passing, first = self._passing, self.first
+        self._passing, self._pulled_now = passing[:0], 0
+        if not (self.capacity and self.most_ahead and self.used == self.capacity and self._coming):
+            self.slot_of[passing] = ABSENT
+            return
+        when = torch.full((self.capacity + len(passing),), NEVER, dtype=torch.int32)
+        for number, ids in reversed(list(enumerate(self._coming))):
+            slots = torch.index_select(self.slot_of, 0, ids) - first
+            when[slots[slots >= 0].long()] = number
+        kept, new = when[: self.capacity], when[self.capacity :]
+        wanted = int((new < NEVER).sum())
+        soonest, incoming = torch.topk(new, min(wanted, self.capacity), largest=False)
+        latest, outgoing = torch.topk(kept, len(incoming))
+        better = int((soonest < latest).sum())  # both are sorted: the first so many pairs
+        incoming, outgoing = incoming[:better], outgoing[:better]
+        self.rows[first + outgoing] = self.rows[first + self.capacity + incoming]
+        self.slot_of[self._kept[outgoing]] = ABSENT
+        self.slot_of[passing] = ABSENT
+        self._kept[outgoing] = passing[incoming]
+        self.slot_of[passing[incoming]] = (first + outgoing).int()
+        kept[outgoing] = soonest[:better]
+        self._look(int(kept.max()))
+
+    def _look(self, last: int) -> None:
+        """Set ``look_ahead``, from when the row is needed that will not be needed for the longest time."""
+        if last == NEVER and len(self._coming) > self.look_ahead:  # fewer: the iteration comes to its end
+            self.look_ahead = min(self.look_ahead + 1, self.most_ahead)
+        elif last < len(self._coming) - 2 and self.look_ahead:
+            self.look_ahead -= 1
+
     def _pull(self, ids: Tensor) -> None:
         """Fetch rows; the first of them stay, as far as there is room."""
         ids = ids.long()
@@ -94,6 +153,8 @@ class RowTable:
             end = begin + len(ids[part])
             self.rows[begin:end] = found[part]
             self.slot_of[ids[part]] = torch.arange(begin, end, dtype=torch.int32)
+        if self.most_ahead:
+            self._kept[self.used : self.used + room] = ids[:room]
         self.used += room
         self._passing, self._pulled_now = ids[room:], len(ids)
 
