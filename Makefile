@@ -1,5 +1,5 @@
 # Each target makes .venv first if it is missing or stale, and reuses it afterwards.
-.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-faults test-soak test-long bench growth lint lab finale doctor venv lock clean
+.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-faults test-soak test-long bench bench-scale growth lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
 # STACK=modern: a current torch and numpy, in .venv-modern (README, "GPUs and newer PyTorch")
@@ -19,6 +19,7 @@ help:
 	@echo "make test-soak     set up, then a hundred launches with a fault each; writes its table into docs/faults.md"
 	@echo "make test-long     set up, then compare with one process over three seeds, and kill and continue each task"
 	@echo "make bench    set up, then measure the training loop beside the guide's and beside the computing alone"
+	@echo "make bench-scale  set up, then measure caches that do not hold the graph"
 	@echo "make growth   set up, then measure more machines and larger graphs"
 	@echo "make lab      set up, then open the notebooks in JupyterLab"
 	@echo "make finale   set up, then the scripted multi-machine run"
@@ -76,6 +77,9 @@ test-long: venv
 
 bench: venv
 	$(PY) benchmarks/bench.py
+
+bench-scale: venv
+	$(PY) benchmarks/scale.py
 
 growth: venv
 	$(PY) benchmarks/growth.py

@@ -113,7 +113,13 @@ def techniques(partition: Any, rounds: int) -> tuple[str, list[dict[str, Any]]]:
 
 def accuracies(partition: Any, epochs: int) -> tuple[str, list[dict[str, Any]]]:
     """Equal accuracy: exact, over all test nodes, after the same number of epochs, three seeds."""
-    settings = {"config": CONFIG.to_dict(), "loops": ["guide", "ours"], "seeds": [0, 1, 2], "epochs": epochs}
+    settings = {
+        "config": CONFIG.to_dict(),
+        "what": "learn",
+        "loops": ["guide", "ours"],
+        "seeds": [0, 1, 2],
+        "epochs": epochs,
+    }
     events = [event for event in run_job(partition, settings, on_event=show) if event["kind"] == "learned"]
     found = {(event["loop"], event["seed"]): event["test_accuracy"] for event in events}
     rows = [

@@ -7,7 +7,7 @@ barrier before it to a barrier after it; the bytes are those that left this mach
 
     guide            guide_loop.py
     ours             what ``train`` does: training.train_task with batches from the pipeline
-    ours, ...        the same with one thing changed
+    ours, ...        the same with one thing changed; "..., first come": the rows that come first stay for ever
     alone            the guide's forward, backward and step over its batches, all of them in memory
     ours alone       the same of our batches
 """
@@ -113,12 +113,12 @@ class Loops:
         hops = len(self.config.fanouts)
         lists = 0 if "no lists kept" in name or "nothing kept" in name else self.config.cache // 2
         rows = 0 if "no rows kept" in name or "nothing kept" in name else self.config.cache // 2
-        if name.endswith("% of the remote rows kept"):
+        if "% of the remote rows kept" in name:
             remote = self.graph.num_nodes() - len(self.data.features.local_partition)
             rows = int(remote * self.data.features.shape[1] * 4 * float(name.split()[1].rstrip("%")) / 100)
         made = NeighbourLists(self.graph, lists, hops, graphbolt=name != "ours, DGL's sampler")
         book = self.graph.get_partition_book()
-        table = RowTable(self.data.features, book, rows)
+        table = RowTable(self.data.features, book, rows, 0 if name.endswith("first come") else 32)
         return Pipeline(made, table, self.data.labels, 0 if "nothing ahead" in name else self.config.ahead)
 
 
@@ -164,6 +164,68 @@ def compare(session: Session, settings: dict[str, Any]) -> None:
                 found = timed(session, loops[name])
                 kept = loops.pipelines[name].describe() if name in loops.pipelines else {}
                 session.events.emit("timed", wire=speed, round=number, loop=name, pipeline=kept, **found)
+
+
+class Recorder(RowTable):
+    """Notes which remote rows each batch needs, and how long its window into the next batches is."""
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.needed: list[torch.Tensor] = []
+        self.windows: list[int] = []
+
+    def slots(self, ids: torch.Tensor) -> torch.Tensor:
+        nodes = torch.unique(ids).long()
+        slots = self.slot_of[nodes]
+        self.needed.append(nodes[(slots < 0) | (slots >= self.first)])
+        self.windows.append(self.look_ahead)
+        return super().slots(ids)
+
+
+def rows(session: Session, settings: dict[str, Any]) -> None:
+    """Epochs of batches that nobody learns from, the same for every loop: how many remote rows are pulled for them."""
+    loops = Loops(session, settings)
+    for name in settings["loops"]:
+        pipeline = run(lambda name=name: loops._pipeline(name), "the pipeline")
+        table: Any = pipeline.table
+        if not name.endswith("first come"):
+            pipeline.table = table = Recorder(
+                loops.data.features, pipeline.lists.book, table.capacity * table.row_bytes
+            )
+        loops.pipelines[name] = pipeline
+        torch.manual_seed(loops.config.seed * 1000 + session.rank)
+        batches, pulled = 0, [0]
+        for _ in range(settings["rounds"] + 1):
+            batches = sum(1 for _ in loops._loader(name))
+            pulled.append(table.asked - table.hits)
+        first = len(getattr(table, "needed", [])) and len(table.needed) - batches * settings["rounds"]
+        more = {}
+        if first:
+            fewest = fewest_pulls(table.needed, table.capacity, len(table.slot_of))
+            more = {"fewest": sum(fewest[first:]), "window": max(table.windows)}
+        asked = table.asked * settings["rounds"] // (settings["rounds"] + 1)
+        session.events.emit("rows", loop=name, asked=asked, pulled=pulled[-1] - pulled[1], batches=batches, **more)
+        session.barrier()
+
+
+def fewest_pulls(needed: list[torch.Tensor], capacity: int, n: int) -> list[int]:
+    """Rows that each batch pulls where all batches are known, and the row goes that is needed last (Belady)."""
+    last = len(needed)
+    following = torch.full((n,), last)
+    after: list[torch.Tensor] = []  # of each batch, when its rows are needed next
+    for number in reversed(range(last)):
+        after.append(following[needed[number]])
+        following[needed[number]] = number
+    here = torch.zeros(n, dtype=torch.bool)
+    when = torch.full((n,), last)
+    pulls = []
+    for ids, times in zip(needed, reversed(after), strict=True):
+        pulls.append(int((~here[ids]).sum()))
+        here[ids] = True
+        when[ids] = times
+        kept = here.nonzero().flatten()
+        here[kept[torch.argsort(when[kept], stable=True)[capacity:]]] = False
+    return pulls
 
 
 def learn(session: Session, settings: dict[str, Any]) -> None:
@@ -213,6 +275,6 @@ if __name__ == "__main__":
         keep_freed_memory()
     with join(plan["graph_name"], seed=0) as job:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
-        (learn if plan.get("seeds") else compare)(job, plan)
+        {"learn": learn, "compare": compare, "rows": rows}[plan.get("what", "compare")](job, plan)
         if dist.get_rank() == 0:
             job.events.emit("finished")
