@@ -18,6 +18,7 @@ import torch
 from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
+from tutorial_lib.batches.labor import LISTS_AT_ONCE, LaborRequest, Variates, smallest
 from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, lists_of, ranges
 
 ASKED_AT_ONCE = 8192  # nodes
@@ -108,6 +109,26 @@ class NeighbourLists:
             columns = at.unique_consecutive()
             sources[ranges(begin[columns], counts[columns])] = source.to(self.dtype)
         return Drawn(torch.cat([torch.zeros(1, dtype=torch.int64), end]).int(), sources)
+
+    def draw_alike(self, nodes: Tensor, fanout: int, variates: Variates) -> Drawn:
+        """``draw``, but of each list those with the smallest numbers; the same whoever has the lists, see `labor`."""
+        here, counts = torch.index_select(self.known, 0, nodes), torch.zeros(len(nodes), dtype=torch.int64)
+        far = (~here).nonzero().flatten()
+        asked, chosen = ask(self.book, nodes[far].long(), lambda ids: LaborRequest(ids, fanout, variates))
+        found = []  # (places among the nodes, neighbours)
+        for places in here.nonzero().flatten().split(LISTS_AT_ONCE):
+            lists = self.whole(nodes[places].long())
+            counts[places], sources = smallest(lists.indptr.diff().long(), lists.sources, fanout, variates)
+            found.append((places, sources))
+        for positions, answer in zip(chosen, answers_to(asked, "sampled neighbours"), strict=True):
+            counts[far[positions]] = answer.counts.long()
+            found.append((far[positions], answer.sources.to(self.dtype)))
+        indptr = torch.zeros(len(nodes) + 1, dtype=torch.int64)
+        torch.cumsum(counts, 0, out=indptr[1:])
+        drawn = torch.empty(int(indptr[-1]), dtype=self.dtype)
+        for places, sources in found:
+            drawn[ranges(indptr[places], counts[places])] = sources
+        return Drawn(indptr.int(), drawn)
 
     def _draw_here(self, nodes: Tensor, fanout: int) -> Drawn:
         """``draw`` from the lists that are here."""

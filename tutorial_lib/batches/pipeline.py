@@ -8,9 +8,10 @@ rows cost less.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tutorial_lib.batches.background import ahead, run
+from tutorial_lib.batches.labor import Variates
 from tutorial_lib.batches.neighbours import Drawn, NeighbourLists
 from tutorial_lib.batches.nodes import Batch
 from tutorial_lib.batches.table import RowTable
@@ -78,6 +80,7 @@ class PipelineLoader:
         fanouts: neighbours per hop, outermost first.
         shuffle: a new order, from torch's generator, each time the loader is iterated.
         means: make the first layer's means here; False: a block and the rows of its nodes, as for any other model.
+        labor: draw as `labor` says, with this ``batch_dependency``; None: each list by itself.
     """
 
     pipeline: Pipeline
@@ -87,6 +90,7 @@ class PipelineLoader:
     _: KW_ONLY
     shuffle: bool = False
     means: bool = True
+    labor: int | None = None
     _labels: Tensor | None = None
 
     def __len__(self) -> int:
@@ -106,27 +110,35 @@ class PipelineLoader:
         table, parts = self.pipeline.table, iter(order.split(self.batch_size) if len(order) else ())
         table.expect_nothing()  # of an iteration before this one
         waiting: deque[Batch] = deque()
+        number = itertools.count()
         while True:
             for _ in range(2):  # not as many as are wanted at once: the first batch is waited for
                 if len(waiting) <= table.look_ahead and (chosen := next(parts, None)) is not None:
-                    waiting.append(self._drawn(self.seeds[chosen], labels[chosen]))
+                    waiting.append(self._drawn(self.seeds[chosen], labels[chosen], self._by(seed, next(number))))
             if not waiting:
                 return
             yield self._filled(waiting.popleft())
 
-    def _drawn(self, seeds: Tensor, labels: Tensor) -> Batch:
+    def _by(self, seed: int, number: int) -> Callable[[Tensor, int, int], Drawn]:
+        """What draws in batch ``number``: takes nodes, the fan-out and the number of the hop."""
+        lists, dependency = self.pipeline.lists, self.labor
+        if dependency is None:
+            return lambda nodes, fanout, _hop: lists.draw(nodes, fanout)
+        return lambda nodes, fanout, hop: lists.draw_alike(nodes, fanout, Variates.of(seed, number, hop, dependency))
+
+    def _drawn(self, seeds: Tensor, labels: Tensor, draw: Callable[[Tensor, int, int], Drawn]) -> Batch:
         """A batch whose ``inputs`` are still what they will be made from: edges into its input nodes, or None."""
         start = time.perf_counter()
         lists = self.pipeline.lists
         nodes, blocks = seeds.to(lists.dtype), []
-        for fanout in reversed(self.fanouts[1:] if self.means else self.fanouts):
-            drawn = lists.draw(nodes, fanout)
+        for hop in reversed(range(int(self.means), len(self.fanouts))):
+            drawn = draw(nodes, self.fanouts[hop], hop)
             every, indices = lists.compact(drawn, nodes)
             parts = (drawn.indptr, indices, torch.empty(0, dtype=indices.dtype))  # no edge ids
             block = dgl.create_block(("csc", parts), num_src_nodes=len(every), num_dst_nodes=len(nodes))
             blocks.insert(0, block)
             nodes = every
-        outermost = lists.draw(nodes, self.fanouts[0]) if self.means else None
+        outermost = draw(nodes, self.fanouts[0], 0) if self.means else None
         self.pipeline.table.expect(_needed(nodes, outermost))
         return Batch(nodes, seeds, blocks, outermost, labels, {"sampling": time.perf_counter() - start})
 

@@ -94,6 +94,15 @@ def id_type(largest: int) -> torch.dtype:
     return torch.int32 if largest <= torch.iinfo(torch.int32).max else torch.int64
 
 
+def all_lists(server_state: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """In a server: as ``lists_of``, of nodes of its own part."""
+    book = server_state.partition_book
+    local = book.nid2localnid(ids, book.partid)
+    indptr, indices, ids_here = in_edges_of_part(server_state.graph, len(book.partid2nids(book.partid)))
+    begin, counts = indptr[local].long(), (indptr[local + 1] - indptr[local]).long()
+    return counts, ids_here[indices[ranges(begin, counts)].long()]
+
+
 class ListsRequest(rpc.Request):
     """Asks a machine for the in-neighbours of nodes of its part."""
 
@@ -107,12 +116,8 @@ class ListsRequest(rpc.Request):
 
     def process_request(self, server_state: Any) -> ListsResponse:
         """Runs in the server."""
-        book = server_state.partition_book
-        local = book.nid2localnid(self.ids, book.partid)
-        indptr, indices, ids = in_edges_of_part(server_state.graph, len(book.partid2nids(book.partid)))
-        begin, counts = indptr[local].long(), (indptr[local + 1] - indptr[local]).long()
-        sources = ids[indices[ranges(begin, counts)].long()]
-        return ListsResponse(sources.to(id_type(len(ids) and int(ids.max()))), counts.int())
+        counts, sources = all_lists(server_state, self.ids)
+        return ListsResponse(sources.to(id_type(len(sources) and int(sources.max()))), counts.int())
 
 
 class ListsResponse(rpc.Response):

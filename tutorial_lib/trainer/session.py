@@ -85,8 +85,8 @@ def serve_if_server() -> None:
     if os.environ.get("DGL_ROLE") == "server":
         import dgl
 
-        # A server answers the requests that it knows: to seed its generator, to send lists of neighbours.
-        import tutorial_lib.batches.service
+        # A server answers the requests that it knows: to seed its generator, to send or draw lists of neighbours.
+        import tutorial_lib.batches.labor
         import tutorial_lib.trainer.seeding  # noqa: F401
         from tutorial_lib.compat.server_sleep import connect_soon
 

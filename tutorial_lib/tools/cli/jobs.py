@@ -18,7 +18,7 @@ from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools.cli.options import Given, MachinesOption, app, check_machines, filling, parse_machine_counts
-from tutorial_lib.trainer.config import TrainConfig, check_loader
+from tutorial_lib.trainer.config import TrainConfig, check_loader, check_sampler
 
 
 @app.command(
@@ -56,6 +56,7 @@ def train(
     if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
     config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
+    check_sampler(config, given.samplers, single_process=single_process)
     if given.emulate is None and machines is None and not (given.ip_config or given.slurm or single_process):
         given.emulate = 2
     keep = given.make(Continuation, options=options)
@@ -82,6 +83,8 @@ def train(
         "loader",
         "cache",
         "ahead",
+        "sampler",
+        "batch_dependency",
     ],
     chosen={
         "dataset": "ogbn-products if present, else synthetic-products",

@@ -1,0 +1,139 @@
+"""Neighbours drawn as LABOR does it, alike wherever they are drawn: nodes of a batch prefer the same neighbours.
+
+Every node has a random number for each hop of a batch, and each list gives the neighbours with the smallest numbers.
+A node with a small number is then drawn by all whose neighbour it is, so that a batch reaches fewer nodes than with
+draws that know nothing of each other; yet for one list every choice is as likely as the other, so that its mean is
+right on average, with the same variance. (Balin and Catalyurek, Layer-Neighbor Sampling, NeurIPS 2023, arXiv
+2210.13339, as GraphBolt draws with equal weights: as many neighbours as the fan-out says.)
+
+The number of a node is a hash of the batch's seed and its id. So trainers and servers agree without a message.
+With ``batch_dependency`` K, the numbers of consecutive batches move slowly, and are others after K batches (arXiv
+2310.12403): what one batch has pulled, the next one needs again. Then two batches are no longer independent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import torch
+from dgl.distributed import rpc
+from torch import Tensor
+
+from tutorial_lib.batches.service import ListsResponse, all_lists, id_type, ranges
+
+SERVICE = 770003
+BITS = 40  # of a node's number; two of some hundred neighbours are hardly ever the same
+LISTS_AT_ONCE = 8192  # so that all their neighbours take a few megabytes
+
+
+@dataclass(frozen=True)
+class Variates:
+    """The random numbers of all nodes for one hop of one batch.
+
+    Attributes:
+        first, second: seeds.
+        share: 0 (the numbers are those of ``first``) up to 1 (those of ``second``).
+    """
+
+    first: int
+    second: int = 0
+    share: float = 0.0
+
+    @classmethod
+    def of(cls, seed: int, batch: int, hop: int, dependency: int = 1) -> Variates:
+        """For a hop of batch number ``batch`` of an iteration that has a seed."""
+        period, at = divmod(batch, dependency)
+        first, second = (mixed(mixed(mixed(seed, 0), hop), period + k) for k in (0, 1))
+        return cls(first, second, at / dependency)
+
+    def __call__(self, nodes: Tensor) -> Tensor:
+        """float64 in [0, 1), one for each of the nodes."""
+        found = uniform(self.first, nodes)
+        if not self.share:
+            return found
+        angle = self.share * math.pi / 2
+        normal = torch.special.ndtri(found) * math.cos(angle)
+        normal += torch.special.ndtri(uniform(self.second, nodes)) * math.sin(angle)
+        return torch.special.ndtr(normal).clamp(max=1 - 2.0**-BITS)
+
+
+def uniform(seed: int, nodes: Tensor) -> Tensor:
+    """float64 in (0, 1), neither of the two."""
+    return ((mixed(nodes.long(), seed) & (2**BITS - 1)).double() + 0.5) / 2**BITS
+
+
+def mixed(value: Any, seed: int) -> Any:
+    """A hash of 62 bits of a whole number, or of each in an int64 tensor: the finisher of splitmix64, twice.
+
+    In tensors, products wrap around. Shifted to the right, a negative number would be filled with ones: they are cut.
+    """
+    whole = isinstance(value, int)
+    found = torch.tensor([value]) if whole else value
+    found = found + _signed(0x9E3779B97F4A7C15 * (seed + 1))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)) * 2:
+        found = (found ^ ((found >> shift) & (2 ** (64 - shift) - 1))) * _signed(factor)
+    found = (found ^ ((found >> 31) & (2**33 - 1))) & (2**62 - 1)
+    return int(found) if whole else found
+
+
+def _signed(value: int) -> int:
+    """The 64 bits as torch's int64 reads them."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def smallest(counts: Tensor, sources: Tensor, fanout: int, variates: Variates) -> tuple[Tensor, Tensor]:
+    """From each list the ``fanout`` neighbours with the smallest numbers, by them; short lists whole; -1: all.
+
+    Args:
+        counts: int64 (D,) neighbours of each list; sources: (E,) all of them, list after list.
+
+    Returns:
+        int64 (D,) how many each list gives; their ids.
+    """
+    if fanout < 0:
+        return counts, sources
+    of = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    numbers = variates(sources)
+    # Sorting takes longest. Nearly always the numbers in question are below this; where they are not, all are sorted.
+    likely = (fanout + 5 * math.sqrt(fanout) + 5) / counts.clamp(min=1)
+    near = numbers < likely[of]
+    enough = torch.bincount(of[near], minlength=len(counts)) >= counts.clamp(max=fanout)
+    near |= ~enough[of]
+    of, sources, numbers = of[near], sources[near], numbers[near]
+    order = torch.argsort((of << BITS) | (numbers * 2**BITS).long(), stable=True)
+    found = torch.bincount(of, minlength=len(counts))
+    taken = found.clamp(max=fanout)
+    return taken, sources[order[ranges(torch.cumsum(found, 0) - found, taken)]]
+
+
+class LaborRequest(rpc.Request):
+    """Asks a machine for ``smallest`` of the lists of nodes of its part."""
+
+    def __init__(self, ids: Tensor, fanout: int, variates: Variates) -> None:
+        self.ids, self.fanout, self.variates = ids, fanout, variates
+
+    def __getstate__(self) -> Any:
+        return self.ids, self.fanout, astuple(self.variates)
+
+    def __setstate__(self, state: Any) -> None:
+        self.ids, self.fanout, variates = state
+        self.variates = Variates(*variates)
+
+    def process_request(self, server_state: Any) -> LaborResponse:
+        """Runs in the server."""
+        counts, sources = [], []
+        for ids in self.ids.split(LISTS_AT_ONCE):
+            taken, found = smallest(*all_lists(server_state, ids), self.fanout, self.variates)
+            counts.append(taken.int())
+            sources.append(found)
+        found = torch.cat(sources)
+        return LaborResponse(found.to(id_type(len(found) and int(found.max()))), torch.cat(counts))
+
+
+class LaborResponse(ListsResponse):
+    """The neighbours, and how many each node has. (To DGL, a service has a class of its own.)"""
+
+
+rpc.register_service(SERVICE, LaborRequest, LaborResponse)
