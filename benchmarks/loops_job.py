@@ -7,7 +7,8 @@ barrier before it to a barrier after it; the bytes are those that left this mach
 
     guide            guide_loop.py
     ours             what ``train`` does: training.train_task with batches from the pipeline
-    ours, ...        the same with one thing changed; "..., first come": the rows that come first stay for ever
+    ours, ...        the same with one thing changed; "..., first come": the rows that come first stay for ever;
+                     "..., labor": see batches.labor
     alone            the guide's forward, backward and step over its batches, all of them in memory
     ours alone       the same of our batches
 """
@@ -107,7 +108,9 @@ class Loops:
             self.pipelines[name] = run(lambda: self._pipeline(name), "the pipeline")
         means = name != "ours, rows copied, means in the model"
         pipeline = self.pipelines[name]
-        return PipelineLoader(pipeline, data.train, config.fanouts, config.batch_size, shuffle=True, means=means)
+        labor = {"labor": 1, "labor over 16 batches": 16}.get(name.rpartition(", ")[2])
+        more = {"shuffle": True, "means": means, "labor": labor}
+        return PipelineLoader(pipeline, data.train, config.fanouts, config.batch_size, **more)
 
     def _pipeline(self, name: str) -> Pipeline:
         hops = len(self.config.fanouts)

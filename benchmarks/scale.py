@@ -22,42 +22,39 @@ from bench import CONFIG, OUT, SPEEDS, show, table
 from jobs import computer, median, partition_of, run_job
 
 SHARES = (2, 10, 25)  # percent of the remote rows
+TIMED = 10
 
 
-def name_of(share: int, *, first_come: bool = False) -> str:
+WAYS = ("first come", "needed soonest", "labor", "labor over 16 batches")  # the last two keep what is needed soonest
+
+
+def name_of(share: int, way: str) -> str:
     """The loop with so many of the remote rows kept."""
-    return f"ours, {share}% of the remote rows kept{', first come' if first_come else ''}"
+    return f"ours, {share}% of the remote rows kept, {way}"
 
 
 def rows(partition: Any, epochs: int) -> tuple[str, list[dict[str, Any]]]:
     """Pulled in an epoch, sum over the machines; the first epoch, in which the cache is filled, is not counted."""
-    loops = [name_of(share, first_come=first) for share in SHARES for first in (True, False)]
+    loops = [name_of(share, way) for share in SHARES for way in WAYS]
     settings = {"what": "rows", "config": CONFIG.to_dict(), "rounds": epochs, "loops": loops}
     events = [event for event in run_job(partition, settings) if event["kind"] == "rows"]
-
-    def total(field: str, name: str) -> float:
-        return sum(event[field] for event in events if event["loop"] == name) / epochs
-
     found = []
     for share in SHARES:
-        ours, fewest = name_of(share), total("fewest", name_of(share))
-        first, chosen = (total("pulled", name_of(share, first_come=first)) for first in (True, False))
-        window = max(event["window"] for event in events if event["loop"] == ours)
-        counts = [f"{count:,.0f}" for count in (total("asked", ours), first, chosen, fewest)]
-        found.append([f"{share} %", *counts, f"{first / fewest:.2f}", f"{chosen / fewest:.2f}", window])
-    head = [
-        "cache, of the remote rows",
-        "remote rows needed in an epoch",
-        "pulled, first come",
-        "pulled, needed soonest",
-    ]
-    head += ["fewest possible", "first come / fewest", "needed soonest / fewest", "batches drawn ahead"]
-    return table(head, found), events
+        for way in WAYS:
+            own = [event for event in events if event["loop"] == name_of(share, way)]
+            asked, pulled, fewest = (
+                sum(e.get(field, 0) for e in own) / epochs for field in ("asked", "pulled", "fewest")
+            )
+            bound = [f"{fewest:,.0f}", f"{pulled / fewest:.2f}"] if fewest else ["", ""]
+            window = max(event.get("window", 0) for event in own)
+            found.append([f"{share} %", way, f"{asked:,.0f}", f"{pulled:,.0f}", *bound, window])
+    head = ["cache, of the remote rows", "way", "remote rows needed in an epoch", "pulled"]
+    return table([*head, "fewest possible", "pulled / fewest", "batches drawn ahead"], found), events
 
 
 def times(partition: Any, rounds: int, speeds: tuple[str, ...]) -> tuple[str, list[dict[str, Any]]]:
-    """Epochs from the second on, each way beside the guide's loop."""
-    ways = [name_of(share, first_come=first) for share in SHARES for first in (True, False)]
+    """Epochs from the second on, each way with a cache of 10 % beside the guide's loop."""
+    ways = [name_of(TIMED, way) for way in WAYS]
     loops = ["guide", "alone", "ours alone", *ways]
     settings = {"config": CONFIG.to_dict(), "speeds": speeds, "warm": 1, "rounds": rounds, "loops": loops}
     events = run_job(partition, settings, on_event=show)

@@ -14,6 +14,7 @@ With ``batch_dependency`` K, the numbers of consecutive batches move slowly, and
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -48,6 +49,13 @@ class Variates:
         first, second = (mixed(mixed(mixed(seed, 0), hop), period + k) for k in (0, 1))
         return cls(first, second, at / dependency)
 
+    def ready_for(self, n: int, reads: int) -> Callable[[Tensor], Tensor]:
+        """Itself, or a table of the numbers of all ``n`` nodes where there are fewer of them than will be read."""
+        if reads <= n:
+            return self
+        numbers = self(torch.arange(n))
+        return lambda nodes: torch.index_select(numbers, 0, nodes)
+
     def __call__(self, nodes: Tensor) -> Tensor:
         """float64 in [0, 1), one for each of the nodes."""
         found = uniform(self.first, nodes)
@@ -61,20 +69,21 @@ class Variates:
 
 def uniform(seed: int, nodes: Tensor) -> Tensor:
     """float64 in (0, 1), neither of the two."""
-    return ((mixed(nodes.long(), seed) & (2**BITS - 1)).double() + 0.5) / 2**BITS
+    return mixed(nodes.long(), seed).bitwise_and_(2**BITS - 1).double().add_(0.5).mul_(2.0**-BITS)
 
 
 def mixed(value: Any, seed: int) -> Any:
-    """A hash of 62 bits of a whole number, or of each in an int64 tensor: the finisher of splitmix64, twice.
+    """A hash of 62 bits of a whole number, or of each in an int64 tensor: as splitmix64 ends.
 
     In tensors, products wrap around. Shifted to the right, a negative number would be filled with ones: they are cut.
     """
     whole = isinstance(value, int)
-    found = torch.tensor([value]) if whole else value
-    found = found + _signed(0x9E3779B97F4A7C15 * (seed + 1))
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)) * 2:
-        found = (found ^ ((found >> shift) & (2 ** (64 - shift) - 1))) * _signed(factor)
-    found = (found ^ ((found >> 31) & (2**33 - 1))) & (2**62 - 1)
+    found = (torch.tensor([value]) if whole else value) + _signed(0x9E3779B97F4A7C15 * (seed + 1))
+    shifted = torch.empty_like(found)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        torch.bitwise_right_shift(found, shift, out=shifted)
+        found.bitwise_xor_(shifted.bitwise_and_(2 ** (64 - shift) - 1)).mul_(_signed(factor))
+    found.bitwise_and_(2**62 - 1)
     return int(found) if whole else found
 
 
@@ -83,11 +92,14 @@ def _signed(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-def smallest(counts: Tensor, sources: Tensor, fanout: int, variates: Variates) -> tuple[Tensor, Tensor]:
+def smallest(
+    counts: Tensor, sources: Tensor, fanout: int, variates: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
     """From each list the ``fanout`` neighbours with the smallest numbers, by them; short lists whole; -1: all.
 
     Args:
         counts: int64 (D,) neighbours of each list; sources: (E,) all of them, list after list.
+        variates: takes nodes and gives their numbers, float64 in [0, 1).
 
     Returns:
         int64 (D,) how many each list gives; their ids.

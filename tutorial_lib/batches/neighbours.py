@@ -116,9 +116,12 @@ class NeighbourLists:
         far = (~here).nonzero().flatten()
         asked, chosen = ask(self.book, nodes[far].long(), lambda ids: LaborRequest(ids, fanout, variates))
         found = []  # (places among the nodes, neighbours)
-        for places in here.nonzero().flatten().split(LISTS_AT_ONCE):
+        own = here.nonzero().flatten()
+        ids = nodes[own].long()
+        numbers = variates.ready_for(len(self.known), int((self.indptr[ids + 1] - self.indptr[ids]).sum()))
+        for places in own.split(LISTS_AT_ONCE):
             lists = self.whole(nodes[places].long())
-            counts[places], sources = smallest(lists.indptr.diff().long(), lists.sources, fanout, variates)
+            counts[places], sources = smallest(lists.indptr.diff().long(), lists.sources, fanout, numbers)
             found.append((places, sources))
         for positions, answer in zip(chosen, answers_to(asked, "sampled neighbours"), strict=True):
             counts[far[positions]] = answer.counts.long()
