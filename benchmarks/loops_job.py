@@ -177,12 +177,10 @@ class Recorder(RowTable):
         self.needed: list[torch.Tensor] = []
         self.windows: list[int] = []
 
-    def slots(self, ids: torch.Tensor) -> torch.Tensor:
-        nodes = torch.unique(ids).long()
-        slots = self.slot_of[nodes]
-        self.needed.append(nodes[(slots < 0) | (slots >= self.first)])
+    def expect(self, ids: torch.Tensor) -> None:
+        super().expect(ids)
+        self.needed.append(self._coming[-1][0])
         self.windows.append(self.look_ahead)
-        return super().slots(ids)
 
 
 def rows(session: Session, settings: dict[str, Any]) -> None:

@@ -195,7 +195,7 @@ def test_neighbours_are_drawn_here_and_by_the_machine_that_has_the_node(monkeypa
     graph = SimpleNamespace(get_partition_book=PartBook, num_nodes=lambda: 6, local_partition=part_with_halo(4, 3))
     lists = NeighbourLists(graph, 4, 2, graphbolt=graphbolt)
     assert (lists.remote_nodes, lists.remote_bytes, lists.dtype) == (1, 4, torch.int32)
-    assert lists.known.tolist() == [True, True, True, False, True, False]
+    assert lists.list_of(torch.arange(6)).tolist() == [0, 1, 2, -1, 3, -1]
     for nodes, remote in [([2, 1, 0, 4], []), ([3, 2, 1], [[3]]), ([1, 0, 3, 4], [[3]])]:
         asked.clear()
         drawn = lists.draw(torch.tensor(nodes, dtype=torch.int32), -1)
@@ -232,25 +232,43 @@ def test_lists_are_kept_for_the_most_used_nodes_within_the_budget(monkeypatch):
     own = torch.tensor([5, 5, 4, 5, 1], dtype=torch.int32)
     indptr = torch.tensor([0, 2, 3, 4, 5])
     for budget, rounds, expected in [(0, 2, []), (12, 2, [5]), (19, 2, [5]), (20, 1, [5, 4]), (100, 2, [5, 4, 6])]:
-        kept = most_used(None, torch.arange(8) < 4, own, rounds, budget)
+        kept = most_used(None, range(4), own, rounds, budget)
         assert [node for ids, _, _ in kept for node in ids.tolist()] == expected
         assert sum(len(found) for _, _, found in kept) == sum(len(lists[node]) for node in expected)
-        merged_indptr, sources = joined(8, 0, indptr, own, kept)
-        for node in range(8):
-            found = sources[merged_indptr[node] : merged_indptr[node + 1]].tolist()
-            here = own[indptr[node] : indptr[node + 1]].tolist() if node < 4 else []
-            assert found == (lists[node] if node in expected else here)
+        others, merged_indptr, sources = joined(indptr, own, kept)
+        assert others.tolist() == sorted(expected)
+        for number, node in enumerate([0, 1, 2, 3, *others.tolist()]):
+            found = sources[merged_indptr[number] : merged_indptr[number + 1]].tolist()
+            assert found == (lists[node] if node in expected else own[indptr[node] : indptr[node + 1]].tolist())
+
+
+def test_eight_bytes_for_each_node_of_the_whole_graph():
+    """All else that a trainer keeps grows with its own part and with its cache."""
+    n = 10**6
+
+    class LargeBook(PartBook):
+        def nid2partid(self, ids):
+            raise AssertionError("nothing is asked for")
+
+    graph = SimpleNamespace(get_partition_book=LargeBook, num_nodes=lambda: n, local_partition=part_with_halo(4, 3))
+    lists = NeighbourLists(graph, 0, 2)
+    features = Rows(torch.zeros(n, 1), 0, 3)
+    table = RowTable(features, lists.book, 4000, scratch=lists.scratch)
+    tensors = [*vars(lists).items(), *vars(table).items()]
+    sizes = {name: value.nbytes for name, value in tensors if isinstance(value, torch.Tensor) and name != "rows"}
+    assert sizes["scratch"] == sizes["_scratch"] == sizes["slot_of"] == 4 * n  # the first two are one
+    assert sum(sizes.values()) - sizes["_scratch"] < 8 * n + 20_000
 
 
 def test_nodes_of_a_hop_are_numbered_destinations_first():
     lists = NeighbourLists.__new__(NeighbourLists)
-    lists._place = torch.full((10,), -1, dtype=torch.int32)
+    lists.scratch = torch.full((10,), -1, dtype=torch.int32)
     nodes = torch.tensor([7, 2], dtype=torch.int32)
     drawn = Drawn(torch.tensor([0, 3, 5], dtype=torch.int32), torch.tensor([9, 2, 4, 9, 7], dtype=torch.int32))
     every, indices = lists.compact(drawn, nodes)
     assert every.tolist() == [7, 2, 4, 9]
     assert every[indices.long()].tolist() == drawn.sources.tolist()
-    assert (lists._place == -1).all()
+    assert (lists.scratch == -1).all()
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -48,8 +48,10 @@ class NeighbourLists:
         graphbolt: draw with GraphBolt, else with DGL: the same probabilities, other numbers.
 
     Attributes:
-        known: bool (N,), nodes whose list is here.
+        own: ids of this part, one range.
         dtype: of node ids: int32 where all of them fit.
+        scratch: int32 (N,), -1 but while a method uses it. With `RowTable.slot_of` the only memory that grows with the
+            whole graph.
         seed: seeds the generator of the thread that draws.
         remote_nodes, remote_bytes: how many remote lists are kept, and their size.
     """
@@ -58,19 +60,16 @@ class NeighbourLists:
         self.graphbolt, self.book = graphbolt, graph.get_partition_book()
         n = graph.num_nodes()
         self.dtype = id_type(n)
-        own = self.book.partid2nids(self.book.partid)
-        begin = int(own[0]) if len(own) else 0
-        indptr, indices, ids = in_edges_of_part(graph.local_partition, len(own))
+        self.own = range_of(self.book.partid2nids(self.book.partid))
+        indptr, indices, ids = in_edges_of_part(graph.local_partition, len(self.own))
         sources = torch.empty(len(indices), dtype=self.dtype)
         for at in range(0, len(indices), PIECE):  # the halo's local ids say nothing to other machines
             sources[at : at + PIECE] = ids[indices[at : at + PIECE].long()]
-        self.known = torch.zeros(n, dtype=torch.bool)
-        self.known[begin : begin + len(own)] = True
-        kept = most_used(self.book, self.known, sources, hops - 1, budget)
+        kept = most_used(self.book, self.own, sources, hops - 1, budget)
         self.remote_nodes = sum(len(ids) for ids, _, _ in kept)
         self.remote_bytes = sum(found.nbytes for _, _, found in kept)
-        self.indptr, self.sources = joined(n, begin, indptr, sources, kept)
-        self._place = torch.full((n,), -1, dtype=torch.int32)  # of a node among others; -1 again after each use
+        self._kept, self.indptr, self.sources = joined(indptr, sources, kept)
+        self.scratch = torch.full((n,), -1, dtype=torch.int32)
         self._graph: Any  # DGL says the types of its samplers wrong
         if graphbolt:
             from dgl import graphbolt as gb
@@ -79,28 +78,43 @@ class NeighbourLists:
         else:
             wide = id_type(max(n, len(self.sources)))
             parts = (self.indptr.to(wide), self.sources.to(wide), torch.empty(0, dtype=wide))
-            self.seed, self._graph = dgl.seed, dgl.graph(("csc", parts), num_nodes=n)
+            sizes = {"node": n, "list": len(self.indptr) - 1}
+            self.seed, self._graph = dgl.seed, dgl.heterograph({("node", "in", "list"): ("csc", parts)}, sizes)
+
+    def list_of(self, nodes: Tensor) -> Tensor:
+        """int64: the number of each node's list, those of this part first; -1 where it is not here."""
+        nodes = nodes.long()
+        found = nodes - self.own.start
+        other = (found < 0) | (found >= len(self.own))
+        if bool(other.any()):
+            far = nodes[other]
+            at = torch.searchsorted(self._kept, far)
+            here = at < len(self._kept)
+            here[here.clone()] = self._kept[at[here]] == far[here]
+            found[other] = torch.where(here, len(self.own) + at, -1)
+        return found
 
     def draw(self, nodes: Tensor, fanout: int) -> Drawn:
         """``fanout`` neighbours of each node, without repetition, or all where there are no more; -1: all.
 
         Nodes whose lists are not here are drawn by their own machines in the meantime.
         """
-        known = torch.index_select(self.known, 0, nodes)
+        lists = self.list_of(nodes)
+        known = lists >= 0
         if bool(known.all()):
-            return self._draw_here(nodes, fanout)
+            return self._draw_here(lists, fanout)
         asked, _ = ask(self.book, nodes[~known].long(), lambda ids: SamplingRequest(ids, fanout))
-        here = self._draw_here(nodes[known], fanout)
+        here = self._draw_here(lists[known], fanout)
         counts = torch.zeros(len(nodes), dtype=torch.int64)
         counts[known] = here.indptr.diff().long()
         answers = []
-        self._place[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
+        self.scratch[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
         for answer in answers_to(asked, "sampled neighbours"):
-            at = self._place[answer.global_dst].long()
+            at = self.scratch[answer.global_dst].long()
             order = torch.argsort(at, stable=True)
             counts += torch.bincount(at, minlength=len(nodes))
             answers.append((at[order], answer.global_src[order]))
-        self._place[nodes.long()] = -1
+        self.scratch[nodes.long()] = -1
         end = torch.cumsum(counts, 0)
         begin = end - counts
         sources = torch.empty(int(counts.sum()), dtype=self.dtype)
@@ -112,16 +126,15 @@ class NeighbourLists:
 
     def draw_alike(self, nodes: Tensor, fanout: int, variates: Variates) -> Drawn:
         """``draw``, but of each list those with the smallest numbers; the same whoever has the lists, see `labor`."""
-        here, counts = torch.index_select(self.known, 0, nodes), torch.zeros(len(nodes), dtype=torch.int64)
-        far = (~here).nonzero().flatten()
+        lists, counts = self.list_of(nodes), torch.zeros(len(nodes), dtype=torch.int64)
+        far, own = (lists < 0).nonzero().flatten(), (lists >= 0).nonzero().flatten()
         asked, chosen = ask(self.book, nodes[far].long(), lambda ids: LaborRequest(ids, fanout, variates))
         found = []  # (places among the nodes, neighbours)
-        own = here.nonzero().flatten()
-        ids = nodes[own].long()
-        numbers = variates.ready_for(len(self.known), int((self.indptr[ids + 1] - self.indptr[ids]).sum()))
+        reads = self.indptr[lists[own] + 1] - self.indptr[lists[own]]
+        numbers = variates.ready_for(len(self.scratch), int(reads.sum()))
         for places in own.split(LISTS_AT_ONCE):
-            lists = self.whole(nodes[places].long())
-            counts[places], sources = smallest(lists.indptr.diff().long(), lists.sources, fanout, numbers)
+            whole = self._whole(lists[places])
+            counts[places], sources = smallest(whole.indptr.diff().long(), whole.sources, fanout, numbers)
             found.append((places, sources))
         for positions, answer in zip(chosen, answers_to(asked, "sampled neighbours"), strict=True):
             counts[far[positions]] = answer.counts.long()
@@ -133,25 +146,28 @@ class NeighbourLists:
             drawn[ranges(indptr[places], counts[places])] = sources
         return Drawn(indptr.int(), drawn)
 
-    def _draw_here(self, nodes: Tensor, fanout: int) -> Drawn:
-        """``draw`` from the lists that are here."""
+    def _draw_here(self, lists: Tensor, fanout: int) -> Drawn:
+        """``draw`` from lists by their number."""
         if self.graphbolt:
-            drawn = self._graph.sample_neighbors(nodes, torch.tensor([fanout])).sampled_csc
+            drawn = self._graph.sample_neighbors(lists.to(self.dtype), torch.tensor([fanout])).sampled_csc
             return Drawn(drawn.indptr.int(), drawn.indices)
-        wanted = nodes.to(self._graph.idtype)
+        wanted = {"list": lists.to(self._graph.idtype)}
         drawn: Any = dgl.sampling.sample_neighbors(self._graph, wanted, fanout, _dist_training=True)
         source, destination = drawn.edges()
-        # DGL answers node by node, in the order of ``nodes``; nodes without neighbours are not among the answers.
+        # DGL answers list by list, in their order; lists without neighbours are not among the answers.
         present, counts = destination.unique_consecutive(return_counts=True)
-        at = torch.zeros(len(nodes) + 1, dtype=torch.int64)
-        at[1:][torch.isin(nodes, present)] = counts
-        return Drawn(torch.cumsum(at, 0).int(), source.to(nodes.dtype))
+        at = torch.zeros(len(lists) + 1, dtype=torch.int64)
+        at[1:][torch.isin(lists, present.long())] = counts
+        return Drawn(torch.cumsum(at, 0).int(), source.to(self.dtype))
 
     def whole(self, nodes: Tensor) -> Drawn:
         """All neighbours of nodes (int64) whose lists are here."""
-        begin = self.indptr[nodes]
-        counts = self.indptr[nodes + 1] - begin
-        indptr = torch.zeros(len(nodes) + 1, dtype=torch.int32)
+        return self._whole(self.list_of(nodes))
+
+    def _whole(self, lists: Tensor) -> Drawn:
+        begin = self.indptr[lists]
+        counts = self.indptr[lists + 1] - begin
+        indptr = torch.zeros(len(lists) + 1, dtype=torch.int32)
         indptr[1:] = torch.cumsum(counts, 0)
         return Drawn(indptr, self.sources[ranges(begin, counts)])
 
@@ -164,7 +180,7 @@ class NeighbourLists:
         Returns:
             All nodes of the hop, ``nodes`` first and the others by id; int32 (E,) the place of each source among them.
         """
-        place = self._place
+        place = self.scratch
         place[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
         new = torch.unique(drawn.sources[torch.index_select(place, 0, drawn.sources) < 0])
         every = torch.cat([nodes, new])
@@ -178,22 +194,29 @@ class NeighbourLists:
 Lists = tuple[Tensor, Tensor, Tensor]
 
 
-def most_used(book: Any, have: Tensor, sources: Tensor, rounds: int, budget: int) -> list[Lists]:
+def range_of(ids: Tensor) -> range:
+    """The ids of a part, which follow one another."""
+    return range(int(ids[0]), int(ids[-1]) + 1) if len(ids) else range(0)
+
+
+def most_used(book: Any, own: range, sources: Tensor, rounds: int, budget: int) -> list[Lists]:
     """Lists of remote nodes, the most used first, until the budget is spent.
 
     Round 1: remote nodes with edges into this part. Round 2: those with edges into the former; and so on.
 
     Args:
-        have: bool (N,), the nodes of this part; those whose lists are taken are added.
+        own: the nodes of this part.
         sources: of the edges into this part.
         budget: bytes for neighbours.
     """
     kept: list[Lists] = []
+    have = torch.empty(0, dtype=torch.int64)
     for _ in range(rounds):
-        used = torch.bincount(sources, minlength=len(have))
-        used[have] = 0
-        wanted = used.nonzero().flatten()
-        wanted = wanted[torch.argsort(used[wanted], descending=True, stable=True)]
+        remote = sources[(sources < own.start) | (sources >= own.stop)]
+        wanted, used = torch.unique(remote, return_counts=True)
+        new = ~torch.isin(wanted, have)
+        wanted, used = wanted[new].long(), used[new]
+        wanted = wanted[torch.argsort(used, descending=True, stable=True)]
         before = len(kept)
         for ids in wanted.split(ASKED_AT_ONCE):
             if budget <= 0:
@@ -201,29 +224,29 @@ def most_used(book: Any, have: Tensor, sources: Tensor, rounds: int, budget: int
             counts, found = lists_of(book, ids)
             size = torch.cumsum(counts, 0) * sources.element_size()
             fits = int((size <= budget).sum())
-            have[ids[:fits]] = True
             kept.append((ids[:fits], counts[:fits], found[: int(counts[:fits].sum())].to(sources.dtype)))
             budget -= int(size[fits - 1]) if fits else 0
             if fits < len(ids):
                 return kept
-        sources = torch.cat([found for _, _, found in kept[before:]])
+        have = torch.cat([have, *(ids for ids, _, _ in kept[before:])])
+        sources = torch.cat([found for _, _, found in kept[before:]]) if kept[before:] else sources[:0]
     return kept
 
 
-def joined(n: int, begin: int, indptr: Tensor, sources: Tensor, kept: list[Lists]) -> tuple[Tensor, Tensor]:
-    """One list of lists over all N nodes, empty where nothing is known: indptr int64 (N + 1,), sources.
+def joined(indptr: Tensor, sources: Tensor, kept: list[Lists]) -> tuple[Tensor, Tensor, Tensor]:
+    """The lists of this part, and behind them the others by the id of their node.
 
-    Args:
-        begin: the first node of this part, whose lists are ``indptr`` and ``sources``.
+    Returns:
+        int64 (K,) ids of the others; indptr int64, of all; sources.
     """
-    counts = torch.zeros(n, dtype=torch.int64)
-    counts[begin : begin + len(indptr) - 1] = indptr.diff().long()
-    for ids, number, _ in kept:
-        counts[ids] = number
-    every = torch.zeros(n + 1, dtype=torch.int64)
-    torch.cumsum(counts, 0, out=every[1:])
-    found = torch.empty(int(every[-1]), dtype=sources.dtype)
-    found[int(every[begin]) :][: len(sources)] = sources
-    for ids, number, theirs in kept:
-        found[ranges(every[ids], number)] = theirs
-    return every, found
+    if not kept:
+        return torch.empty(0, dtype=torch.int64), indptr.long(), sources
+    ids, counts, found = (torch.cat(pieces) for pieces in zip(*kept, strict=True))
+    order = torch.argsort(ids)
+    begin = torch.cumsum(counts, 0) - counts
+    ends = len(sources) + torch.cumsum(counts[order], 0)
+    return (
+        ids[order],
+        torch.cat([indptr.long(), ends]),
+        torch.cat([sources, found[ranges(begin[order], counts[order])]]),
+    )

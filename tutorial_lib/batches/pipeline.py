@@ -54,7 +54,7 @@ class Pipeline:
 
         def make() -> Pipeline:
             lists = NeighbourLists(graph, budget // 2, hops, graphbolt=graphbolt_problem() is None)
-            table = RowTable(features, graph.get_partition_book(), budget - lists.remote_bytes)
+            table = RowTable(features, lists.book, budget - lists.remote_bytes, scratch=lists.scratch)
             return cls(lists, table, labels, depth)
 
         return run(make, "lists of neighbours")
@@ -157,7 +157,7 @@ def _needed(nodes: Tensor, drawn: Drawn | None) -> Tensor:
 def _inputs(table: RowTable, nodes: Tensor, drawn: Drawn | None) -> tuple[Tensor | FirstLayer, tuple[int, int]]:
     """Rows of nodes, or inputs of the first layer; and the bytes that came from this machine and from others."""
     slots = table.slots(_needed(nodes, drawn))
-    here, pulled = table.count(slots)
+    here, pulled = table.count()
     inputs: Any = torch.index_select(table.rows, 0, slots[: len(nodes)])
     if drawn is not None:
         with torch.no_grad():

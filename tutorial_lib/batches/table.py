@@ -41,6 +41,7 @@ class RowTable:
         book: partition book of the graph.
         budget: bytes for remote rows.
         most_ahead: limit of ``look_ahead``. 0: the rows that come first are kept, for ever.
+        scratch: int32 (N,), -1 but while a method uses it; of who needs one, too, in the same thread.
 
     Attributes:
         shape, dtype: those of the tensor.
@@ -49,7 +50,9 @@ class RowTable:
             Grows until the next use of each row that is kept is known; 0 as long as there is room.
     """
 
-    def __init__(self, tensor: Any, book: Any, budget: int, most_ahead: int = 32) -> None:
+    def __init__(
+        self, tensor: Any, book: Any, budget: int, most_ahead: int = 32, scratch: Tensor | None = None
+    ) -> None:
         self.tensor, self.shape, self.dtype = tensor, tensor.shape, tensor.dtype
         own = tensor.local_partition
         ids = book.partid2nids(book.partid)
@@ -61,21 +64,20 @@ class RowTable:
         self.slot_of[ids] = torch.arange(len(ids), dtype=torch.int32)
         self.used = self.asked = self.hits = 0
         self.look_ahead, self.most_ahead = 0, most_ahead if self.capacity < remote else 0
-        self._seen = torch.zeros(len(self.rows), dtype=torch.uint8)
+        self._scratch = torch.full_like(self.slot_of, ABSENT) if scratch is None else scratch
         self._kept = torch.empty(self.capacity, dtype=torch.int64)  # ids, in the order of their slots
         self._passing = torch.empty(0, dtype=torch.int64)  # ids of the rows for which there was no room
-        self._pulled_now = 0
-        self._coming: deque[Tensor] = deque()  # ids of the remote rows of each batch that has been announced
+        self._used_now = (0, 0)
+        # Of each call of ``slots`` that has been announced: ids of the remote rows, and how many rows in all.
+        self._coming: deque[tuple[Tensor, int]] = deque()
 
     def expect(self, ids: Tensor) -> None:
         """Announce the ids of a call of ``slots``, after those that have been announced before."""
-        if not self.most_ahead:  # there is no choice to make
-            return
-        slots = torch.index_select(self.slot_of, 0, ids)
-        remote = ids[(slots < 0) | (slots >= self.first)].long()
-        self._seen.zero_()
-        self._seen[remote] = 1
-        self._coming.append(self._seen.nonzero().flatten())
+        self._scratch[ids.long()] = order = torch.arange(len(ids), dtype=torch.int32)
+        once = ids[torch.index_select(self._scratch, 0, ids) == order].long()  # each of them, in no order that matters
+        self._scratch[once] = ABSENT
+        slots = torch.index_select(self.slot_of, 0, once)
+        self._coming.append((once[(slots < 0) | (slots >= self.first)], len(once)))
 
     def expect_nothing(self) -> None:
         """Forget what was announced: an iteration over batches was broken off."""
@@ -86,27 +88,21 @@ class RowTable:
 
         They are valid until the next call, which may overwrite rows for which there was no room.
         """
+        if not self._coming:
+            self.expect(ids)
         self._choose()
-        if self._coming:
-            self._coming.popleft()  # of this very call
-        slots = torch.index_select(self.slot_of, 0, ids)
-        absent = slots == ABSENT
-        if bool(absent.any()):
-            self._pull(torch.unique(ids[absent]))
-            slots = torch.index_select(self.slot_of, 0, ids)
-        return slots
+        remote, rows = self._coming.popleft()  # of this very call
+        absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT]
+        self._used_now = rows - len(absent), len(absent)
+        self.asked += len(remote)
+        self.hits += len(remote) - len(absent)
+        if len(absent):
+            self._pull(absent.sort().values)
+        return torch.index_select(self.slot_of, 0, ids)
 
-    def count(self, slots: Tensor) -> tuple[int, int]:
-        """Note which rows a batch uses: rows from this machine, and rows that had to be pulled just now.
-
-        Each row is counted once, however often it is in ``slots``, the result of the last call of ``slots``.
-        """
-        self._seen.zero_()
-        self._seen[slots.long()] = 1
-        remote = int(self._seen[self.first :].sum(dtype=torch.int64))
-        self.asked += remote
-        self.hits += remote - self._pulled_now
-        return int(self._seen.sum(dtype=torch.int64)) - self._pulled_now, self._pulled_now
+    def count(self) -> tuple[int, int]:
+        """Of the last call of ``slots``: rows that were here, and rows that had to be pulled; each of them once."""
+        return self._used_now
 
     def __getitem__(self, ids: Tensor) -> Tensor:
         return torch.index_select(self.rows, 0, self.slots(ids))
@@ -114,12 +110,12 @@ class RowTable:
     def _choose(self) -> None:
         """Of the rows that are kept and those that came with the last batch, keep the ones that are needed soonest."""
         passing, first = self._passing, self.first
-        self._passing, self._pulled_now = passing[:0], 0
-        if not (self.capacity and self.most_ahead and self.used == self.capacity and self._coming):
+        self._passing = passing[:0]
+        if not (self.capacity and self.most_ahead and self.used == self.capacity):
             self.slot_of[passing] = ABSENT
             return
         when = torch.full((self.capacity + len(passing),), NEVER, dtype=torch.int32)
-        for number, ids in reversed(list(enumerate(self._coming))):
+        for number, (ids, _) in reversed(list(enumerate(self._coming))):
             slots = torch.index_select(self.slot_of, 0, ids) - first
             when[slots[slots >= 0].long()] = number
         kept, new = when[: self.capacity], when[self.capacity :]
@@ -156,7 +152,7 @@ class RowTable:
         if self.most_ahead:
             self._kept[self.used : self.used + room] = ids[:room]
         self.used += room
-        self._passing, self._pulled_now = ids[room:], len(ids)
+        self._passing = ids[room:]
 
 
 def _contiguous(own: Tensor, more: int) -> tuple[Tensor, int]:
