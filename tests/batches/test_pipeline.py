@@ -246,10 +246,7 @@ def test_eight_bytes_for_each_node_of_the_whole_graph():
     """All else that a trainer keeps grows with its own part and with its cache."""
     n = 10**6
 
-    class LargeBook(PartBook):
-        nid2partid = None  # nothing is asked for
-
-    graph = SimpleNamespace(get_partition_book=LargeBook, num_nodes=lambda: n, local_partition=part_with_halo(4, 3))
+    graph = SimpleNamespace(get_partition_book=PartBook, num_nodes=lambda: n, local_partition=part_with_halo(4, 3))
     lists = NeighbourLists(graph, 0, 2)
     features = Rows(torch.zeros(n, 1), 0, 3)
     table = RowTable(features, lists.book, 4000, scratch=lists.scratch)
