@@ -366,6 +366,8 @@ def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left,
     with cluster:
         coordinator = Coordinator(cluster, plan)
         coordinator.run()
+    alike = [event for event in coordinator.events if event["kind"] == "alike"]
+    assert [event["same"] and event["rows"] > 60 for event in alike] == [True, True]
     compared = [event for event in coordinator.events if event["kind"] == "compared"]
     assert len(compared) == 2 * 5
     for event in compared:
