@@ -10,6 +10,7 @@ resumed, and begins with nothing kept, would draw other neighbours than one that
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,80 +38,34 @@ class Drawn:
     sources: Tensor
 
 
-class NeighbourLists:
-    """In-neighbours of all nodes of this part and of some remote ones.
+class HereLists:
+    """In-neighbours of nodes, in this process's memory.
 
     Args:
-        graph: a ``DistGraph`` of a running job, homogeneous.
-        budget: bytes for lists of remote nodes.
-        hops: of the batches that are drawn; the lists of nodes that are further away are of no use.
+        indptr, sources: int64 (N + 1,) and ids: the neighbours of node v are ``sources[indptr[v] : indptr[v + 1]]``.
         graphbolt: draw with GraphBolt, else with DGL: the same probabilities, other numbers.
 
     Attributes:
-        known: bool (N,), nodes whose list is here.
         dtype: of node ids: int32 where all of them fit.
         seed: seeds the generator of the thread that draws.
-        remote_nodes, remote_bytes: how many remote lists are kept, and their size.
     """
 
-    def __init__(self, graph: Any, budget: int, hops: int, *, graphbolt: bool = True) -> None:
-        self.graphbolt, self.book = graphbolt, graph.get_partition_book()
-        n = graph.num_nodes()
-        self.dtype = id_type(n)
-        own = self.book.partid2nids(self.book.partid)
-        begin = int(own[0]) if len(own) else 0
-        indptr, indices, ids = in_edges_of_part(graph.local_partition, len(own))
-        sources = torch.empty(len(indices), dtype=self.dtype)
-        for at in range(0, len(indices), PIECE):  # the halo's local ids say nothing to other machines
-            sources[at : at + PIECE] = ids[indices[at : at + PIECE].long()]
-        self.known = torch.zeros(n, dtype=torch.bool)
-        self.known[begin : begin + len(own)] = True
-        kept = most_used(self.book, self.known, sources, hops - 1, budget)
-        self.remote_nodes = sum(len(ids) for ids, _, _ in kept)
-        self.remote_bytes = sum(found.nbytes for _, _, found in kept)
-        self.indptr, self.sources = joined(n, begin, indptr, sources, kept)
+    def __init__(self, indptr: Tensor, sources: Tensor, *, graphbolt: bool = True) -> None:
+        self.indptr, self.sources, self.graphbolt, self.dtype = indptr, sources, graphbolt, sources.dtype
+        n = len(indptr) - 1
         self._place = torch.full((n,), -1, dtype=torch.int32)  # of a node among others; -1 again after each use
         self._graph: Any  # DGL says the types of its samplers wrong
         if graphbolt:
             from dgl import graphbolt as gb
 
-            self.seed, self._graph = gb.seed, gb.fused_csc_sampling_graph(self.indptr, self.sources)
+            self.seed, self._graph = gb.seed, gb.fused_csc_sampling_graph(indptr, sources)
         else:
-            wide = id_type(max(n, len(self.sources)))
-            parts = (self.indptr.to(wide), self.sources.to(wide), torch.empty(0, dtype=wide))
+            wide = id_type(max(n, len(sources)))
+            parts = (indptr.to(wide), sources.to(wide), torch.empty(0, dtype=wide))
             self.seed, self._graph = dgl.seed, dgl.graph(("csc", parts), num_nodes=n)
 
-    def draw(self, nodes: Tensor, fanout: int) -> Drawn:
-        """``fanout`` neighbours of each node, without repetition, or all where there are no more; -1: all.
-
-        Nodes whose lists are not here are drawn by their own machines in the meantime.
-        """
-        known = torch.index_select(self.known, 0, nodes)
-        if bool(known.all()):
-            return self._draw_here(nodes, fanout)
-        asked, _ = ask(self.book, nodes[~known].long(), lambda ids: SamplingRequest(ids, fanout))
-        here = self._draw_here(nodes[known], fanout)
-        counts = torch.zeros(len(nodes), dtype=torch.int64)
-        counts[known] = here.indptr.diff().long()
-        answers = []
-        self._place[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
-        for answer in answers_to(asked, "sampled neighbours"):
-            at = self._place[answer.global_dst].long()
-            order = torch.argsort(at, stable=True)
-            counts += torch.bincount(at, minlength=len(nodes))
-            answers.append((at[order], answer.global_src[order]))
-        self._place[nodes.long()] = -1
-        end = torch.cumsum(counts, 0)
-        begin = end - counts
-        sources = torch.empty(int(counts.sum()), dtype=self.dtype)
-        sources[ranges(begin[known], counts[known])] = here.sources
-        for at, source in answers:
-            columns = at.unique_consecutive()
-            sources[ranges(begin[columns], counts[columns])] = source.to(self.dtype)
-        return Drawn(torch.cat([torch.zeros(1, dtype=torch.int64), end]).int(), sources)
-
-    def _draw_here(self, nodes: Tensor, fanout: int) -> Drawn:
-        """``draw`` from the lists that are here."""
+    def draw_here(self, nodes: Tensor, fanout: int) -> Drawn:
+        """``fanout`` neighbours of each node, without repetition, or all where there are no more; -1: all."""
         if self.graphbolt:
             drawn = self._graph.sample_neighbors(nodes, torch.tensor([fanout])).sampled_csc
             return Drawn(drawn.indptr.int(), drawn.indices)
@@ -150,16 +105,80 @@ class NeighbourLists:
         return every, indices
 
 
+class NeighbourLists(HereLists):
+    """In-neighbours of all nodes of this part and of some remote ones.
+
+    Args:
+        graph: a ``DistGraph`` of a running job, homogeneous.
+        budget: bytes for lists of remote nodes.
+        hops: of the batches that are drawn; the lists of nodes that are further away are of no use.
+        graphbolt: draw with GraphBolt, else with DGL: the same probabilities, other numbers.
+
+    Attributes:
+        known: bool (N,), nodes whose list is here.
+        remote_nodes, remote_bytes: how many remote lists are kept, and their size.
+    """
+
+    def __init__(self, graph: Any, budget: int, hops: int, *, graphbolt: bool = True) -> None:
+        self.book = graph.get_partition_book()
+        n = graph.num_nodes()
+        self.dtype = id_type(n)
+        own = self.book.partid2nids(self.book.partid)
+        begin = int(own[0]) if len(own) else 0
+        indptr, indices, ids = in_edges_of_part(graph.local_partition, len(own))
+        sources = torch.empty(len(indices), dtype=self.dtype)
+        for at in range(0, len(indices), PIECE):  # the halo's local ids say nothing to other machines
+            sources[at : at + PIECE] = ids[indices[at : at + PIECE].long()]
+        self.known = torch.zeros(n, dtype=torch.bool)
+        self.known[begin : begin + len(own)] = True
+        kept = most_used(lambda ids: lists_of(self.book, ids), self.known, sources, hops - 1, budget)
+        self.remote_nodes = sum(len(ids) for ids, _, _ in kept)
+        self.remote_bytes = sum(found.nbytes for _, _, found in kept)
+        super().__init__(*joined(n, begin, indptr, sources, kept), graphbolt=graphbolt)
+
+    def draw(self, nodes: Tensor, fanout: int) -> Drawn:
+        """``fanout`` neighbours of each node, without repetition, or all where there are no more; -1: all.
+
+        Nodes whose lists are not here are drawn by their own machines in the meantime.
+        """
+        known = torch.index_select(self.known, 0, nodes)
+        if bool(known.all()):
+            return self.draw_here(nodes, fanout)
+        asked, _ = ask(self.book, nodes[~known].long(), lambda ids: SamplingRequest(ids, fanout))
+        here = self.draw_here(nodes[known], fanout)
+        counts = torch.zeros(len(nodes), dtype=torch.int64)
+        counts[known] = here.indptr.diff().long()
+        answers = []
+        self._place[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
+        for answer in answers_to(asked, "sampled neighbours"):
+            at = self._place[answer.global_dst].long()
+            order = torch.argsort(at, stable=True)
+            counts += torch.bincount(at, minlength=len(nodes))
+            answers.append((at[order], answer.global_src[order]))
+        self._place[nodes.long()] = -1
+        end = torch.cumsum(counts, 0)
+        begin = end - counts
+        sources = torch.empty(int(counts.sum()), dtype=self.dtype)
+        sources[ranges(begin[known], counts[known])] = here.sources
+        for at, source in answers:
+            columns = at.unique_consecutive()
+            sources[ranges(begin[columns], counts[columns])] = source.to(self.dtype)
+        return Drawn(torch.cat([torch.zeros(1, dtype=torch.int64), end]).int(), sources)
+
+
 # Lists of some nodes: int64 ids, int64 number of neighbours of each, all neighbours.
 Lists = tuple[Tensor, Tensor, Tensor]
 
 
-def most_used(book: Any, have: Tensor, sources: Tensor, rounds: int, budget: int) -> list[Lists]:
+def most_used(
+    take: Callable[[Tensor], tuple[Tensor, Tensor]], have: Tensor, sources: Tensor, rounds: int, budget: int
+) -> list[Lists]:
     """Lists of remote nodes, the most used first, until the budget is spent.
 
     Round 1: remote nodes with edges into this part. Round 2: those with edges into the former; and so on.
 
     Args:
+        take: number of neighbours of each of some nodes, and all of them: ``lists_of`` the machines that have them.
         have: bool (N,), the nodes of this part; those whose lists are taken are added.
         sources: of the edges into this part.
         budget: bytes for neighbours.
@@ -174,7 +193,7 @@ def most_used(book: Any, have: Tensor, sources: Tensor, rounds: int, budget: int
         for ids in wanted.split(ASKED_AT_ONCE):
             if budget <= 0:
                 return kept
-            counts, found = lists_of(book, ids)
+            counts, found = take(ids)
             size = torch.cumsum(counts, 0) * sources.element_size()
             fits = int((size <= budget).sum())
             have[ids[:fits]] = True
