@@ -306,6 +306,14 @@ class Estimate:
         """Seconds of a later epoch."""
         return sum(self.seconds.values())
 
+    def beside(self, result: dict[str, Any]) -> dict[str, list[float]]:
+        """For ``result.json``: what was told, and what it was: seconds of a later epoch, bytes that all have sent."""
+        seconds = [epoch["seconds"] for epoch in result["epochs"]]
+        told = {"epoch_seconds": self.epoch if len(seconds) > 1 else self.first_epoch, "bytes_sent": self.job}
+        later = seconds[1:] or seconds
+        was = {"epoch_seconds": sum(later) / len(later), "bytes_sent": sum(result["bytes_sent"].values())}
+        return {name: [told[name], was[name]] for name in told}
+
     @property
     def needed(self) -> float:
         """Bytes of memory where they are compared with what there is: all machines together, or the largest."""

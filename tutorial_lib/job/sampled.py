@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -16,17 +17,65 @@ from torch.nn import functional as F
 from tutorial_lib.batches.neighbours import HereLists, most_used
 from tutorial_lib.batches.nodes import sampling_threads
 from tutorial_lib.batches.service import id_type, in_edges_of_part
+from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.compat.stack import graphbolt_problem
-from tutorial_lib.job.estimate import DRAWN, MEASURED, SAMPLED, Hops, Setting, Speed, mean_of, shape_of
+from tutorial_lib.errors import InputError
+from tutorial_lib.job.estimate import (
+    DRAWN,
+    MEASURED,
+    SAMPLED,
+    Estimate,
+    Hops,
+    Setting,
+    Speed,
+    estimate,
+    mean_of,
+    shape_of,
+)
+from tutorial_lib.job.layout import Layout
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.partition import Partition
+from tutorial_lib.trainer.config import TrainConfig
 
-RANKS, BATCHES, EVALUATED = (
-    4,
-    24,
-    3,
-)  # that are looked at: ranks, mini-batches in all, batches of each rank's evaluation
+RANKS, BATCHES, EVALUATED = 4, 24, 3  # looked at: ranks, mini-batches in all, batches of each rank's evaluation
+QUICK = 5_000_000, 8  # edges of a graph on which drawing costs a job nothing, and batches
+SIZES = ("nodes", "edges", "width", "classes", "train", "val")  # of a ``Setting``
 TABLE = 400_000_000  # bytes, the most that is read from when reading is measured
+
+
+def sizes_of_partition(partition: Partition) -> dict[str, int]:
+    """``SIZES`` of what was cut. Its validation nodes are not written down: a fifth of the training nodes, as products.
+
+    Raises:
+        InputError: it is not what is planned here.
+    """
+    facts, report = partition.manifest["dataset"], partition.report
+    if partition.types or not facts["num_features"]:
+        text = "only graphs with one type of nodes, which have features, can be planned"
+        raise InputError(f"{partition.folder}: {text}")
+    train = sum(report.train_nodes)
+    counts = (sum(report.nodes), sum(report.edges), facts["num_features"], facts["num_classes"], train, train // 5)
+    return dict(zip(SIZES, counts, strict=True))
+
+
+def forecast(partition: Partition, layout: Layout, machines: int, config: TrainConfig) -> Estimate | None:
+    """For ``train``, in less than a second: hops are drawn on small graphs only, and nothing is measured.
+
+    Other machines are taken to have this computer's cores. None for other tasks than classes of nodes, and on GPUs.
+    """
+    if config.task != "node" or layout.device != "cpu":
+        return None
+    wire = parse_wire(layout.wire)
+    setting = Setting(
+        **sizes_of_partition(partition),
+        **{"machines": machines, "trainers": layout.trainers, "servers": layout.servers},
+        config=replace(config, loader="dgl") if layout.samplers else config,
+        wire=8.0 * wire if wire else None,
+        together=not layout.elsewhere,
+        cores=len(os.sched_getaffinity(0)),
+    )
+    edges, batches = QUICK
+    return estimate(setting, sample_hops(partition, setting, batches=batches) if setting.edges < edges else None)
 
 
 def sample_hops(partition: Partition, setting: Setting, *, batches: int = BATCHES, seed: int = 0) -> Hops:

@@ -33,6 +33,7 @@ from tutorial_lib.job.estimate import (
     assumed_speed,
     estimate,
 )
+from tutorial_lib.job.sampled import SIZES, calibrate, sample_hops
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, load_partition_folder
 
@@ -43,7 +44,6 @@ PUBLISHED = {
     "ogbn-products": (2_449_029, 123_718_280, 100, 47, 196_615, 39_323),
     "ogbn-arxiv": (169_343, 2_315_598, 128, 40, 90_941, 29_799),
 }
-SIZES = ("nodes", "edges", "width", "classes", "train", "val")
 
 
 def sizes_of(source: DataSource) -> dict[str, int]:
@@ -68,20 +68,6 @@ def sizes_of(source: DataSource) -> dict[str, int]:
     return dict(zip(SIZES, (*counts, split["train_mask"], split["val_mask"]), strict=True))
 
 
-def sizes_of_partition(partition: Partition) -> dict[str, int]:
-    """The same of what was partitioned; its validation nodes are not written down: a fifth of the training nodes.
-
-    Raises:
-        InputError: it is not what this plans.
-    """
-    facts, report = partition.manifest["dataset"], partition.report
-    if partition.types or not facts["num_features"]:
-        raise InputError(f"{partition.folder}: plan knows graphs with one type of nodes, which have features")
-    train = sum(report.train_nodes)
-    counts = (sum(report.nodes), sum(report.edges), facts["num_features"], facts["num_classes"], train, train // 5)
-    return dict(zip(SIZES, counts, strict=True))
-
-
 def partition_there(source: DataSource, parts: int) -> Partition | None:
     """A partition of the data set into so many parts that an earlier command has left."""
     folder = (source.root or default_root()) / "partitions"
@@ -104,16 +90,8 @@ def plan(setting: Setting, partition: Partition | None = None, *, measure: bool 
     Raises:
         InputError: the partition has another number of parts.
     """
-    hops = None
-    if partition is not None:
-        from tutorial_lib.job.sampled import sample_hops
-
-        hops = sample_hops(partition, setting, seed=seed)
-    hops, speed = hops or assumed_hops(setting), None
-    if measure:
-        from tutorial_lib.job.sampled import calibrate
-
-        speed = calibrate(setting, hops, seed=seed)
+    hops = sample_hops(partition, setting, seed=seed) if partition is not None else assumed_hops(setting)
+    speed = calibrate(setting, hops, seed=seed) if measure else None
     return estimate(setting, hops, speed)
 
 

@@ -70,6 +70,7 @@ def plan(
             raise InputError(f"--{name} {count}: a job has at least one")
     from tutorial_lib.cluster.emulated import parse_wire
     from tutorial_lib.job.estimate import Setting
+    from tutorial_lib.job.sampled import SIZES, sizes_of_partition
     from tutorial_lib.partition import load_partition_folder, parse_memory
     from tutorial_lib.partition.memory import memory_for_us
     from tutorial_lib.tools import plan as tool
@@ -79,7 +80,7 @@ def plan(
     if part_config is not None:
         partition = load_partition_folder(part_config.parent, checksums=False)
         count = partition.report.parts if machines is emulate is None else count
-        sizes = tool.sizes_of_partition(partition)
+        sizes = sizes_of_partition(partition)
     elif given.dataset is not None:
         source = given.make(DataSource)
         sizes, partition = tool.sizes_of(source), tool.partition_there(source, count)
@@ -87,7 +88,7 @@ def plan(
         if edges is None or train_nodes is None:
             raise InputError("--nodes needs --edges and --train-nodes")
         counts = (nodes, edges, feature_width, classes, train_nodes, val_nodes)
-        sizes = dict(zip(tool.SIZES, counts, strict=True))
+        sizes = dict(zip(SIZES, counts, strict=True))
     rate = parse_wire(wire or (None if together else "10gbit"))
     limit = parse_memory(memory) or memory_for_us()
     setting = Setting(
