@@ -252,7 +252,7 @@ def assumed_hops(setting: Setting) -> Hops:
         each = sum((1 / QUANTILES if hop == 0 else s) * (d if fanout < 0 else min(fanout, d))
                    for s, d in zip(share, degrees, strict=True))  # fmt: skip
         sizes.append(nodes)
-        edges.append(nodes * each)
+        edges.append(min(nodes * each, setting.edges))
         asked += different(strange, pool)
         draws += edges[-1]
         strange += edges[-1] * (1 - (1 - cut) ** (hop + 1))
