@@ -256,7 +256,7 @@ def assumed_hops(setting: Setting) -> Hops:
         asked += different(strange, pool)
         draws += edges[-1]
         strange += edges[-1] * (1 - (1 - cut) ** (hop + 1))
-        nodes = sizes[0] + different(draws, n)
+        nodes = min(n, sizes[0] + different(draws, n))
     remote = different(strange, pool)
     part = setting.edges / setting.machines
     shape = shape_of(pool, remote, FEW, different(FEW * strange, pool)) if remote else 1.0

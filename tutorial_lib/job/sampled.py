@@ -49,10 +49,11 @@ def sizes_of_partition(partition: Partition) -> dict[str, int]:
     Raises:
         InputError: it is not what is planned here.
     """
-    facts, report = partition.manifest["dataset"], partition.report
+    facts = partition.manifest["dataset"]
     if partition.types or not facts["num_features"]:
         text = "only graphs with one type of nodes, which have features, can be planned"
         raise InputError(f"{partition.folder}: {text}")
+    report = partition.report
     train = sum(report.train_nodes)
     counts = (sum(report.nodes), sum(report.edges), facts["num_features"], facts["num_classes"], train, train // 5)
     return dict(zip(SIZES, counts, strict=True))
