@@ -25,8 +25,9 @@ from bench import OUT, table
 from jobs import computer, partition_of
 
 from tutorial_lib.cluster.emulated import parse_wire
-from tutorial_lib.job.estimate import Estimate, Setting
+from tutorial_lib.job.estimate import Estimate
 from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.reach import Setting
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.tools.plan import plan, sizes_of

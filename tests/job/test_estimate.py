@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.estimate import Hops, Setting, Speed, assumed_hops, estimate, mean_of, shape_of
+from tutorial_lib.job.estimate import Speed, estimate
+from tutorial_lib.job.reach import Hops, Setting, assumed_hops, mean_of, shape_of
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.plan import sizes_of
 from tutorial_lib.trainer.config import TrainConfig

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.estimate import MEASURED, SAMPLED, Setting, estimate
+from tutorial_lib.job.estimate import estimate
 from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.reach import MEASURED, SAMPLED, Setting
 from tutorial_lib.job.sampled import calibrate, forecast, sample_hops, sizes_of_partition
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.trainer.config import TrainConfig

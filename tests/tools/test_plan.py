@@ -8,7 +8,8 @@ import math
 import pytest
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.estimate import Setting, estimate
+from tutorial_lib.job.estimate import estimate
+from tutorial_lib.job.reach import Setting
 from tutorial_lib.tools.cli import app
 from tutorial_lib.tools.plan import changes, figures, helpful, moved_to, of_their_own, sizes_of, table
 from tutorial_lib.trainer.config import TrainConfig

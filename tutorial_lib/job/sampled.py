@@ -20,19 +20,9 @@ from tutorial_lib.batches.service import id_type, in_edges_of_part
 from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.estimate import (
-    DRAWN,
-    MEASURED,
-    SAMPLED,
-    Estimate,
-    Hops,
-    Setting,
-    Speed,
-    estimate,
-    mean_of,
-    shape_of,
-)
+from tutorial_lib.job.estimate import DRAWN, Estimate, Speed, estimate
 from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.reach import MEASURED, SAMPLED, Hops, Setting, mean_of, shape_of
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig

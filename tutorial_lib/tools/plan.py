@@ -18,21 +18,8 @@ from tutorial_lib.data import default_root
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of
 from tutorial_lib.job.display import human_bytes
-from tutorial_lib.job.estimate import (
-    ASSUMED,
-    GIVEN,
-    SAMPLED,
-    STORED,
-    UNSHAPED,
-    WAITING,
-    Estimate,
-    Hops,
-    Setting,
-    Speed,
-    assumed_hops,
-    assumed_speed,
-    estimate,
-)
+from tutorial_lib.job.estimate import STORED, UNSHAPED, WAITING, Estimate, Speed, assumed_speed, estimate
+from tutorial_lib.job.reach import ASSUMED, GIVEN, SAMPLED, Hops, Setting, assumed_hops
 from tutorial_lib.job.sampled import SIZES, calibrate, sample_hops
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, load_partition_folder

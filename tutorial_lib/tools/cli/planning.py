@@ -69,7 +69,7 @@ def plan(
         if count is not None and count < 1:
             raise InputError(f"--{name} {count}: a job has at least one")
     from tutorial_lib.cluster.emulated import parse_wire
-    from tutorial_lib.job.estimate import Setting
+    from tutorial_lib.job.reach import Setting
     from tutorial_lib.job.sampled import SIZES, sizes_of_partition
     from tutorial_lib.partition import load_partition_folder, parse_memory
     from tutorial_lib.partition.memory import memory_for_us

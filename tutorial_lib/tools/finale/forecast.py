@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import human_bytes
-from tutorial_lib.job.estimate import COMMAND, Estimate, Setting, estimate
+from tutorial_lib.job.estimate import COMMAND, Estimate, estimate
+from tutorial_lib.job.reach import Setting
 from tutorial_lib.partition.memory import memory_for_us
 from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, SCALING_SCALE, FinaleSettings
 from tutorial_lib.tools.plan import sizes_of
