@@ -22,6 +22,7 @@ GIVEN, SAMPLED, MEASURED, ASSUMED = "given", "sampled", "measured", "assumed"  #
 
 CUT, CUT_GROWTH = 0.045, 1.37  # edges cut into two parts, and the power of log2(parts): of our graphs
 SPREAD = 1.18  # of the logarithm of degrees: a mean that is twice the median, as of products
+FRESH = 0.85  # of the neighbours drawn: the others are neighbours of each other, and were drawn before
 QUANTILES, FEW = 24, 4
 
 
@@ -205,7 +206,7 @@ def assumed_hops(setting: Setting) -> Hops:
         asked += different(strange, pool)
         draws += edges[-1]
         strange += edges[-1] * (1 - (1 - cut) ** (hop + 1))
-        nodes = min(n, sizes[0] + different(draws, n))
+        nodes = min(n, sizes[0] + different(FRESH * draws, n))
     remote = different(strange, pool)
     part = setting.edges / setting.machines
     shape = shape_of(pool, remote, FEW, different(FEW * strange, pool)) if remote else 1.0
