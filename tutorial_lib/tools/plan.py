@@ -24,7 +24,7 @@ from tutorial_lib.job.sampled import SIZES, calibrate, sample_hops
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, load_partition_folder
 
-HELPS = 0.10  # of an epoch: if twice the machines save less, they do not help
+HELPS = 0.10  # of an epoch: what saves less is no help
 MOST = 256  # machines that are looked at
 # Nodes, edges, features, classes, training and validation nodes, as published.
 PUBLISHED = {
@@ -114,16 +114,12 @@ def of_their_own(setting: Setting, machines: int) -> Setting:
 
 
 def helpful(found: Estimate) -> int:
-    """Machines, each a computer, above which twice as many save less than ``HELPS``, or have no whole batches."""
-    count, config = 1, found.setting.config
-    whole = found.setting.train / found.setting.trainers / config.batch_size
-    now = moved_to(found, of_their_own(found.setting, 1)).epoch
-    while 2 * count <= min(MOST, whole):
-        then = moved_to(found, of_their_own(found.setting, 2 * count)).epoch
-        if then > (1 - HELPS) * now:
-            break
-        count, now = 2 * count, then
-    return count
+    """Machines, each a computer: the fewest of which no more save ``HELPS`` of an epoch, and all have whole batches."""
+    setting = found.setting
+    whole = setting.train / setting.trainers / setting.config.batch_size
+    counts = [2**k for k in range(int(math.log2(MOST)) + 1) if 2**k <= max(1, whole)]
+    epochs = [moved_to(found, of_their_own(setting, count)).epoch for count in counts]
+    return next(k for k, own in zip(counts, epochs, strict=True) if min(epochs[counts.index(k) :]) > (1 - HELPS) * own)
 
 
 def fitting(found: Estimate) -> int | None:
@@ -242,7 +238,13 @@ def figures(found: Estimate) -> list[Figure]:
         ("  gradients", seconds["gradients"], "seconds", ASSUMED, rate),
         ("  waiting for other ranks", seconds["waiting"], "seconds", ASSUMED, f"{WAITING:.0%} of the computing"),
         ("slowest wire that is hidden", found.enough, "bits per second", both, ""),
-        ("machines that help", helpful(found), "machines", ASSUMED, f"the next double saves under {HELPS:.0%}"),
+        (
+            "machines that help",
+            helpful(found),
+            "machines",
+            ASSUMED,
+            f"more save below {HELPS:.0%}, or lack seeds",
+        ),
     ]
     return [Figure(*row) for row in rows]
 
