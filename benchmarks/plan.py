@@ -85,12 +85,11 @@ def rows_of(found: list[dict[str, Any]]) -> str:
         line = [scale, machines, ",".join(map(str, fanouts)), wire or "unshaped", f"{cache} MB", batch]
         for what in LIMITS:
             unit, digits = (1.0, 2) if what == "seconds" else (1e6, 0)
-            line.append(f"{row['looked'][what] / unit:.{digits}f} / {row['was'][what] / unit:.{digits}f}")
-            line.append(f"{off(row, what):+.0%} ({off(row, what, 'alone'):+.0%})")
-        lines.append([*line, f"{row['load']:.1f}"])
-    head = ["scale", "machines", "fan-outs", "wire", "cache", "batch"]
-    for what in LIMITS:
-        head += [f"{what}, {'s' if what == 'seconds' else 'MB'}: told / was", "off (numbers alone)"]
+            both = f"{row['looked'][what] / unit:.{digits}f} / {row['was'][what] / unit:.{digits}f}"
+            line.append(f"{both}: {off(row, what):+.0%} ({off(row, what, 'alone'):+.0%})")
+        lines.append([*line, f"{row['load']:.0f}"])
+    head = ["scale", "machines", "fan-outs", "wire", "cache", "batch", "largest server, MB", "largest trainer, MB"]
+    head += ["bytes of the job, MB", "later epoch, s"]
     words = []
     for what, limit in LIMITS.items():
         within = {by: sum(abs(off(row, what, by)) <= limit for row in found) for by in ("looked", "alone")}
