@@ -63,6 +63,15 @@ def test_lists_that_are_kept_are_not_asked_for(partition_of):
     assert 0 < some.asked < none.asked
 
 
+def test_more_ranks_than_seeds_are_no_reason_to_fail(partition_of):
+    partition = partition_of(2)
+    setting = replace(setting_of(partition, fanouts=(5, 5)), trainers=700)
+    assert setting.world > setting.train
+    found = estimate(setting, sample_hops(partition, setting, batches=8))
+    assert found.hops.sizes[0] == 1
+    assert found.setting.steps == 1
+
+
 @pytest.mark.parametrize("fanouts", [(5,), (5, 5), (-1, 3, 2)])
 def test_a_step_is_measured_with_the_layers_of_the_job(partition_of, fanouts):
     partition = partition_of(2)

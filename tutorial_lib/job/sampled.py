@@ -28,7 +28,8 @@ from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 
 RANKS, BATCHES, EVALUATED = 4, 24, 3  # looked at: ranks, mini-batches in all, batches of each rank's evaluation
-QUICK = 5_000_000, 8  # edges of a graph on which drawing costs a job nothing, and batches
+# A graph of so many edges, and so many bytes of features, is drawn on in no time; and so many batches.
+QUICK_EDGES, QUICK_BYTES, QUICK_BATCHES = 5_000_000, 200_000_000, 8
 SIZES = ("nodes", "edges", "width", "classes", "train", "val")  # of a ``Setting``
 TABLE = 400_000_000  # bytes, the most that is read from when reading is measured
 
@@ -65,8 +66,8 @@ def forecast(partition: Partition, layout: Layout, machines: int, config: TrainC
         together=not layout.elsewhere,
         cores=len(os.sched_getaffinity(0)),
     )
-    edges, batches = QUICK
-    return estimate(setting, sample_hops(partition, setting, batches=batches) if setting.edges < edges else None)
+    quick = setting.edges < QUICK_EDGES and 4 * setting.nodes * setting.width < QUICK_BYTES
+    return estimate(setting, sample_hops(partition, setting, batches=QUICK_BATCHES) if quick else None)
 
 
 def sample_hops(partition: Partition, setting: Setting, *, batches: int = BATCHES, seed: int = 0) -> Hops:
@@ -89,14 +90,15 @@ def _sampled(partition: Partition, setting: Setting, batches: int, seed: int) ->
     lists.seed(seed)
     train = _train_nodes(partition, first)
     world, parts = setting.machines * setting.trainers, setting.machines
-    ranks = sorted({round(k * (world - 1) / max(1, min(RANKS, world) - 1)) for k in range(min(RANKS, world))})
+    shares = [train[round(rank * len(train) / world) : round((rank + 1) * len(train) / world)] for rank in range(world)]
+    busy = [rank for rank in range(world) if len(shares[rank])]  # there may be more ranks than seeds
+    ranks = sorted({busy[round(k * (len(busy) - 1) / (RANKS - 1))] for k in range(RANKS)})
     found = []
     for rank in ranks:
         part = rank // setting.trainers
         own = slice(int(first[part]), int(first[part + 1]))
-        mine = train[round(rank * len(train) / world) : round((rank + 1) * len(train) / world)]
         count = min(max(2, batches // len(ranks)), setting.steps * config.epochs)
-        found.append(_of_rank(lists, mine, own, setting, count, max(1, n - (own.stop - own.start))))
+        found.append(_of_rank(lists, shares[rank], own, setting, count, max(1, n - (own.stop - own.start))))
     report = partition.report
     return replace(
         mean_of(found),
