@@ -93,6 +93,14 @@ def setting(**more) -> Setting:
     return Setting(**{**sizes, "machines": 4, "wire": 1e10, "together": False, "cores": 4, **more})
 
 
+def test_a_real_wire_may_be_faster_than_an_emulated_one(capsys):
+    words = [*NUMBERS, "--no-calibrate", "--memory", "100GB", "--json", "--wire", "100gbit"]
+    told = json.loads(planned(capsys, *words, "--machines", "4"))
+    assert told["setting"]["wire"] == 1e11
+    with pytest.raises(InputError, match="is not a rate"):
+        planned(capsys, *words, "--emulate", "4")
+
+
 def test_what_limits_a_job_is_what_to_change_first():
     quick, slow = estimate(setting()), estimate(setting(wire=5e7, config=TrainConfig(cache=0)))
     name, then = changes(slow)[0]

@@ -48,7 +48,9 @@ def plan(
     wire: Annotated[
         str | None, _number("Of each machine, like 1gbit. (default: 10gbit; emulated: none)", PLACE)
     ] = None,
-    memory: Annotated[str | None, _number("Of each machine, like 64GB. (default: this computer's)", PLACE)] = None,
+    memory: Annotated[
+        str | None, _number("Of each machine, like 64GB. (default: no limit; emulated: this computer's)", PLACE)
+    ] = None,
     cores: Annotated[int | None, _number("Of each machine. (default: as this computer)", PLACE)] = None,
     layers: Annotated[int | None, _number("Of the model: one for each fan-out.", "Training")] = None,
     measure: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Compute some steps here.")] = True,
@@ -89,7 +91,7 @@ def plan(
             raise InputError("--nodes needs --edges and --train-nodes")
         counts = (nodes, edges, feature_width, classes, train_nodes, val_nodes)
         sizes = dict(zip(SIZES, counts, strict=True))
-    rate = parse_wire(wire or (None if together else "10gbit"))
+    rate = parse_wire(wire or (None if together else "10gbit"), shaped=together)
     limit = parse_memory(memory) or memory_for_us()
     setting = Setting(
         **sizes,
