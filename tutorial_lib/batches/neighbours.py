@@ -10,6 +10,7 @@ resumed, and begins with nothing kept, would draw other neighbours than one that
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,48 +39,102 @@ class Drawn:
     sources: Tensor
 
 
-class NeighbourLists:
+class HereLists:
+    """Lists of neighbours in this process's memory, by number.
+
+    Args:
+        indptr, sources: int64 (L + 1,) and ids of nodes: list k is ``sources[indptr[k] : indptr[k + 1]]``.
+        n: nodes of the graph.
+        graphbolt: draw with GraphBolt, else with DGL: the same probabilities, other numbers.
+
+    Attributes:
+        dtype: of node ids: int32 where all of them fit.
+        scratch: int32 (N,), -1 but while a method uses it. With `RowTable.slot_of` the only memory that grows with the
+            whole graph.
+        seed: seeds the generator of the thread that draws.
+    """
+
+    def __init__(self, indptr: Tensor, sources: Tensor, n: int, *, graphbolt: bool = True) -> None:
+        self.indptr, self.sources, self.graphbolt, self.dtype = indptr, sources, graphbolt, sources.dtype
+        self.scratch = torch.full((n,), -1, dtype=torch.int32)
+        self._graph: Any  # DGL says the types of its samplers wrong
+        if graphbolt:
+            from dgl import graphbolt as gb
+
+            self.seed, self._graph = gb.seed, gb.fused_csc_sampling_graph(indptr, sources)
+        else:
+            wide = id_type(max(n, len(sources)))
+            parts = (indptr.to(wide), sources.to(wide), torch.empty(0, dtype=wide))
+            sizes = {"node": n, "list": len(indptr) - 1}
+            self.seed, self._graph = dgl.seed, dgl.heterograph({("node", "in", "list"): ("csc", parts)}, sizes)
+
+    def draw_here(self, lists: Tensor, fanout: int) -> Drawn:
+        """``fanout`` neighbours from each list, without repetition, or all where there are no more; -1: all."""
+        if self.graphbolt:
+            drawn = self._graph.sample_neighbors(lists.to(self.dtype), torch.tensor([fanout])).sampled_csc
+            return Drawn(drawn.indptr.int(), drawn.indices)
+        wanted = {"list": lists.to(self._graph.idtype)}
+        drawn: Any = dgl.sampling.sample_neighbors(self._graph, wanted, fanout, _dist_training=True)
+        source, destination = drawn.edges()
+        # DGL answers list by list, in their order; lists without neighbours are not among the answers.
+        present, counts = destination.unique_consecutive(return_counts=True)
+        at = torch.zeros(len(lists) + 1, dtype=torch.int64)
+        at[1:][torch.isin(lists, present.long())] = counts
+        return Drawn(torch.cumsum(at, 0).int(), source.to(self.dtype))
+
+    def whole_lists(self, lists: Tensor) -> Drawn:
+        """All neighbours in lists (int64 numbers)."""
+        begin = self.indptr[lists]
+        counts = self.indptr[lists + 1] - begin
+        indptr = torch.zeros(len(lists) + 1, dtype=torch.int32)
+        indptr[1:] = torch.cumsum(counts, 0)
+        return Drawn(indptr, self.sources[ranges(begin, counts)])
+
+    def compact(self, drawn: Drawn, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Number the nodes of a hop.
+
+        Args:
+            nodes: the D nodes whose edges were drawn, each once.
+
+        Returns:
+            All nodes of the hop, ``nodes`` first and the others by id; int32 (E,) the place of each source among them.
+        """
+        place = self.scratch
+        place[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
+        new = torch.unique(drawn.sources[torch.index_select(place, 0, drawn.sources) < 0])
+        every = torch.cat([nodes, new])
+        place[new.long()] = torch.arange(len(nodes), len(every), dtype=torch.int32)
+        indices = torch.index_select(place, 0, drawn.sources)
+        place[every.long()] = -1
+        return every, indices
+
+
+class NeighbourLists(HereLists):
     """In-neighbours of all nodes of this part and of some remote ones.
 
     Args:
         graph: a ``DistGraph`` of a running job, homogeneous.
         budget: bytes for lists of remote nodes.
         hops: of the batches that are drawn; the lists of nodes that are further away are of no use.
-        graphbolt: draw with GraphBolt, else with DGL: the same probabilities, other numbers.
+        graphbolt: as of `HereLists`.
 
     Attributes:
         own: ids of this part, one range.
-        dtype: of node ids: int32 where all of them fit.
-        scratch: int32 (N,), -1 but while a method uses it. With `RowTable.slot_of` the only memory that grows with the
-            whole graph.
-        seed: seeds the generator of the thread that draws.
         remote_nodes, remote_bytes: how many remote lists are kept, and their size.
     """
 
     def __init__(self, graph: Any, budget: int, hops: int, *, graphbolt: bool = True) -> None:
-        self.graphbolt, self.book = graphbolt, graph.get_partition_book()
-        n = graph.num_nodes()
-        self.dtype = id_type(n)
+        self.book = graph.get_partition_book()
         self.own = range_of(self.book.partid2nids(self.book.partid))
         indptr, indices, ids = in_edges_of_part(graph.local_partition, len(self.own))
-        sources = torch.empty(len(indices), dtype=self.dtype)
+        sources = torch.empty(len(indices), dtype=id_type(graph.num_nodes()))
         for at in range(0, len(indices), PIECE):  # the halo's local ids say nothing to other machines
             sources[at : at + PIECE] = ids[indices[at : at + PIECE].long()]
-        kept = most_used(self.book, self.own, sources, hops - 1, budget)
+        kept = most_used(lambda ids: lists_of(self.book, ids), self.own, sources, hops - 1, budget)
         self.remote_nodes = sum(len(ids) for ids, _, _ in kept)
         self.remote_bytes = sum(found.nbytes for _, _, found in kept)
-        self._kept, self.indptr, self.sources = joined(indptr, sources, kept)
-        self.scratch = torch.full((n,), -1, dtype=torch.int32)
-        self._graph: Any  # DGL says the types of its samplers wrong
-        if graphbolt:
-            from dgl import graphbolt as gb
-
-            self.seed, self._graph = gb.seed, gb.fused_csc_sampling_graph(self.indptr, self.sources)
-        else:
-            wide = id_type(max(n, len(self.sources)))
-            parts = (self.indptr.to(wide), self.sources.to(wide), torch.empty(0, dtype=wide))
-            sizes = {"node": n, "list": len(self.indptr) - 1}
-            self.seed, self._graph = dgl.seed, dgl.heterograph({("node", "in", "list"): ("csc", parts)}, sizes)
+        self._kept, indptr, sources = joined(indptr, sources, kept)
+        super().__init__(indptr, sources, graph.num_nodes(), graphbolt=graphbolt)
 
     def list_of(self, nodes: Tensor) -> Tensor:
         """int64: the number of each node's list, those of this part first; -1 where it is not here."""
@@ -102,9 +157,9 @@ class NeighbourLists:
         lists = self.list_of(nodes)
         known = lists >= 0
         if bool(known.all()):
-            return self._draw_here(lists, fanout)
+            return self.draw_here(lists, fanout)
         asked, _ = ask(self.book, nodes[~known].long(), lambda ids: SamplingRequest(ids, fanout))
-        here = self._draw_here(lists[known], fanout)
+        here = self.draw_here(lists[known], fanout)
         counts = torch.zeros(len(nodes), dtype=torch.int64)
         counts[known] = here.indptr.diff().long()
         answers = []
@@ -133,7 +188,7 @@ class NeighbourLists:
         reads = self.indptr[lists[own] + 1] - self.indptr[lists[own]]
         numbers = variates.ready_for(len(self.scratch), int(reads.sum()))
         for places in own.split(LISTS_AT_ONCE):
-            whole = self._whole(lists[places])
+            whole = self.whole_lists(lists[places])
             counts[places], sources = smallest(whole.indptr.diff().long(), whole.sources, fanout, numbers)
             found.append((places, sources))
         for positions, answer in zip(chosen, answers_to(asked, "sampled neighbours"), strict=True):
@@ -146,48 +201,9 @@ class NeighbourLists:
             drawn[ranges(indptr[places], counts[places])] = sources
         return Drawn(indptr.int(), drawn)
 
-    def _draw_here(self, lists: Tensor, fanout: int) -> Drawn:
-        """``draw`` from lists by their number."""
-        if self.graphbolt:
-            drawn = self._graph.sample_neighbors(lists.to(self.dtype), torch.tensor([fanout])).sampled_csc
-            return Drawn(drawn.indptr.int(), drawn.indices)
-        wanted = {"list": lists.to(self._graph.idtype)}
-        drawn: Any = dgl.sampling.sample_neighbors(self._graph, wanted, fanout, _dist_training=True)
-        source, destination = drawn.edges()
-        # DGL answers list by list, in their order; lists without neighbours are not among the answers.
-        present, counts = destination.unique_consecutive(return_counts=True)
-        at = torch.zeros(len(lists) + 1, dtype=torch.int64)
-        at[1:][torch.isin(lists, present.long())] = counts
-        return Drawn(torch.cumsum(at, 0).int(), source.to(self.dtype))
-
     def whole(self, nodes: Tensor) -> Drawn:
         """All neighbours of nodes (int64) whose lists are here."""
-        return self._whole(self.list_of(nodes))
-
-    def _whole(self, lists: Tensor) -> Drawn:
-        begin = self.indptr[lists]
-        counts = self.indptr[lists + 1] - begin
-        indptr = torch.zeros(len(lists) + 1, dtype=torch.int32)
-        indptr[1:] = torch.cumsum(counts, 0)
-        return Drawn(indptr, self.sources[ranges(begin, counts)])
-
-    def compact(self, drawn: Drawn, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Number the nodes of a hop.
-
-        Args:
-            nodes: the D nodes whose edges were drawn, each once.
-
-        Returns:
-            All nodes of the hop, ``nodes`` first and the others by id; int32 (E,) the place of each source among them.
-        """
-        place = self.scratch
-        place[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
-        new = torch.unique(drawn.sources[torch.index_select(place, 0, drawn.sources) < 0])
-        every = torch.cat([nodes, new])
-        place[new.long()] = torch.arange(len(nodes), len(every), dtype=torch.int32)
-        indices = torch.index_select(place, 0, drawn.sources)
-        place[every.long()] = -1
-        return every, indices
+        return self.whole_lists(self.list_of(nodes))
 
 
 # Lists of some nodes: int64 ids, int64 number of neighbours of each, all neighbours.
@@ -199,12 +215,15 @@ def range_of(ids: Tensor) -> range:
     return range(int(ids[0]), int(ids[-1]) + 1) if len(ids) else range(0)
 
 
-def most_used(book: Any, own: range, sources: Tensor, rounds: int, budget: int) -> list[Lists]:
+def most_used(
+    take: Callable[[Tensor], tuple[Tensor, Tensor]], own: range, sources: Tensor, rounds: int, budget: int
+) -> list[Lists]:
     """Lists of remote nodes, the most used first, until the budget is spent.
 
     Round 1: remote nodes with edges into this part. Round 2: those with edges into the former; and so on.
 
     Args:
+        take: number of neighbours of each of some nodes, and all of them: ``lists_of`` the machines that have them.
         own: the nodes of this part.
         sources: of the edges into this part.
         budget: bytes for neighbours.
@@ -221,7 +240,7 @@ def most_used(book: Any, own: range, sources: Tensor, rounds: int, budget: int) 
         for ids in wanted.split(ASKED_AT_ONCE):
             if budget <= 0:
                 return kept
-            counts, found = lists_of(book, ids)
+            counts, found = take(ids)
             size = torch.cumsum(counts, 0) * sources.element_size()
             fits = int((size <= budget).sum())
             kept.append((ids[:fits], counts[:fits], found[: int(counts[:fits].sum())].to(sources.dtype)))

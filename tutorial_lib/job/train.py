@@ -22,10 +22,11 @@ from tutorial_lib.data import Dataset
 from tutorial_lib.data.named import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
-from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.display import Reporter, human_bytes
 from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, own_run_folder, settings_of
 from tutorial_lib.job.layout import Layout, run_on_machines
 from tutorial_lib.job.result import distributed_result, result_of
+from tutorial_lib.job.sampled import forecast
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, dataset_description
 from tutorial_lib.tasks import task_named
@@ -71,6 +72,11 @@ def run_distributed(
         cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
         reporter.say(f"{len(cluster.machines)} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
     manifest = partition.manifest
+    told = None if keep.resume else forecast(partition, layout, len(cluster.machines), config)
+    if told is not None:
+        wire, memory = human_bytes(round(told.job)), human_bytes(round(told.needed))
+        where = "here" if told.setting.together else "on each machine"
+        reporter.say(f"forecast: {told.epoch:.2g} s an epoch, {wire} over the wire in all, {memory} of memory {where}")
     settings = settings_of(
         config,
         manifest["dataset"]["name"],
@@ -94,6 +100,11 @@ def run_distributed(
             cluster, plan, layout, out, log.write, deliver, limits=limits, on_start=on_start
         )
     result = distributed_result(partition, config, coordinator, time.time() - start, log.earlier, resumed)
+    if told is not None:
+        beside = result["forecast"] = told.beside(result)
+        (seconds, took), (wire, sent) = beside.values()
+        was = f"it was {took:.2g} s, {human_bytes(round(sent))}"
+        reporter.say(f"forecast: {seconds:.2g} s an epoch, {human_bytes(round(wire))} over the wire; {was}")
     write_json(out / "result.json", result)
     home.check()
     _name_predictions(out, read_ids(partition.folder), manifest["dataset"])

@@ -15,7 +15,7 @@ from types import FrameType
 from tutorial_lib.cluster.slurm import why_told_to_end
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.display import lasting_stream, lost_output, print_failure
-from tutorial_lib.tools.cli import jobs, machines, preparing, submit  # noqa: F401  each adds its commands
+from tutorial_lib.tools.cli import jobs, machines, planning, preparing, submit  # noqa: F401  each adds its commands
 from tutorial_lib.tools.cli.options import app
 
 RETRY_SECONDS = 0.05

@@ -1,31 +1,30 @@
 """What a finale will take, said before it starts: memory and time; and a question before it takes much.
 
-Straight lines through what was measured on two cores with GraphSAGE 3 x 256 (``benchmarks/RESULTS.md``, growth and the
-finale at full size). It may be half or twice as much: it tells minutes from hours, and what fits from what does not.
+Training is what ``job/estimate.py`` says of it. The steps around it are straight lines through what was measured on two
+cores (``benchmarks/RESULTS.md``, the finale at full size). It may be half or twice as much: it tells minutes from
+hours, and what fits from what does not.
 """
 
 from __future__ import annotations
 
-import itertools
-import operator
 import os
 import sys
 from dataclasses import dataclass
 
-from tutorial_lib.data.ogb import SPECS
+from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import human_bytes
+from tutorial_lib.job.estimate import COMMAND, Estimate, estimate
+from tutorial_lib.job.reach import Setting
 from tutorial_lib.partition.memory import memory_for_us
 from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, SCALING_SCALE, FinaleSettings
+from tutorial_lib.tools.plan import sizes_of
 
-PROCESS, TRAINER = 0.5e9, 0.6e9  # bytes: this process or a server, with its libraries; a trainer with its own
-BATCHES, REACHED = 0.8e9, 245_000  # bytes of a trainer's batches and kept rows where a graph has so many nodes or more
-CUTTING, TRAINING = 62, 107  # bytes per edge of the graph: this process when it cuts it; servers and trainers together
+CUTTING = 62  # bytes per edge of the graph, of this process when it cuts it
 PREPARING, EVALUATING = 1.4e-6, 1.8e-6  # seconds per edge: made, cut, checked, loaded; all neighbours of all nodes
-SEED, SEED_REACH = 0.3e-3, 915  # seconds for a seed node, with 15 + 15 * 10 + 15 * 10 * 5 neighbours
-SEEDS = (196_615 + 39_323) / 2_449_029  # share of the nodes that are for training and validation
+CORES = 2  # that both were measured on
+SCORING = 0.4  # a batch of a validation, beside a step
 JOB = 20.0  # seconds until a job trains, and after it
-CORES = 2  # that all this was measured on
 LONG = 20 * 60.0
 
 
@@ -54,20 +53,20 @@ class Forecast:
         source, layout = settings.source, settings.layout
         if source.name not in ("ogbn-products", "synthetic-products"):
             return None
-        generated = source.name == "synthetic-products"
-        scale, whole = source.scale if generated else 1.0, SPECS["ogbn-products"]
-        nodes, edges = round(scale * whole.nodes), round(scale * whole.directed_edges)
-        part = min(1.0, SCALING_SCALE / scale) if generated else 1.0  # of the graph, in the scaling runs
+        generated, sizes = source.name == "synthetic-products", sizes_of(source)
+        nodes, edges = sizes["nodes"], sizes["edges"]
+        part = min(1.0, SCALING_SCALE / source.scale) if generated else 1.0  # of the graph, in the scaling runs
         jobs = [(len(layout.cluster().machines), 1.0, settings.config.epochs)]
         jobs += [(machines, part, SCALING_EPOCHS) for machines in settings.scaling]
-        memory, there, seconds = PROCESS + CUTTING * edges, 0.0, 0.0
+        memory, there, seconds = COMMAND + CUTTING * edges, 0.0, 0.0
         for machines, of_graph, epochs in jobs:
-            needed, takes = _job(settings, machines, of_graph * nodes, of_graph * edges, epochs)
-            seconds += takes
+            counts = {name: round(of_graph * sizes[name]) for name in ("nodes", "edges", "train", "val")}
+            found = _job(settings, machines, {**sizes, **counts})
+            seconds += _seconds(found, epochs)
             if not layout.elsewhere:
-                memory = max(memory, PROCESS + needed)
+                memory = max(memory, found.all)
             else:
-                there = max(there, needed / machines)
+                there = max(there, found.machine)
         return cls(nodes, edges, memory, memory_for_us(), there, seconds)
 
     @property
@@ -83,15 +82,23 @@ class Forecast:
         return f"forecast: {size}; {memory}; about {minutes} min (it may be half or twice as much)"
 
 
-def _job(settings: FinaleSettings, machines: int, nodes: float, edges: float, epochs: int) -> tuple[float, float]:
-    """Bytes on all machines together, and seconds, of one training."""
-    trainers, real = settings.layout.trainers, settings.layout.elsewhere
-    machine = PROCESS + trainers * (TRAINER + BATCHES * min(1.0, nodes / REACHED))
-    fanouts = [edges / nodes if fanout == -1 else fanout for fanout in settings.config.fanouts]  # -1: all neighbours
-    reach = max(sum(itertools.accumulate(fanouts, operator.mul)) / SEED_REACH, 0.2)
-    computing = EVALUATING * edges + epochs * SEEDS * nodes * SEED * reach
-    workers = machines if real else min(machines * trainers, len(os.sched_getaffinity(0)))
-    return machines * machine + TRAINING * edges, JOB + PREPARING * edges + computing * CORES / workers
+def _job(settings: FinaleSettings, machines: int, sizes: dict[str, int]) -> Estimate:
+    layout, wire = settings.layout, parse_wire(settings.layout.wire)
+    setting = Setting(
+        **sizes,
+        **{"machines": machines, "trainers": layout.trainers, "servers": layout.servers, "config": settings.config},
+        **{"wire": 8.0 * wire if wire else None, "together": not layout.elsewhere},
+        cores=len(os.sched_getaffinity(0)),
+    )
+    return estimate(setting)
+
+
+def _seconds(found: Estimate, epochs: int) -> float:
+    """Of one training with everything around it."""
+    setting = found.setting
+    workers = setting.machines if not setting.together else min(setting.world, setting.cores)
+    training = epochs * found.epoch * (1 + SCORING * setting.validating / setting.steps)
+    return JOB + training + (PREPARING + EVALUATING * CORES / workers) * setting.edges
 
 
 def agree(forecast: Forecast) -> None:

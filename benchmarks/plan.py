@@ -1,0 +1,118 @@
+"""What `plan` says before a job beside what the job then needs: `make bench-plan`.
+
+    python benchmarks/plan.py                 # all cases, about 6 minutes
+    python benchmarks/plan.py --cases 3
+
+A case is a job of three epochs on emulated machines: scale, machines, fan-outs, wire and cache differ. No constant of
+the model was fitted to one of them. For each, plan is asked twice, with numbers alone, and with batches drawn on the
+partition and a step measured here; then the job runs. Memory is that of the largest server and the largest trainer,
+bytes those of the whole job, seconds the mean of the second and third epoch. More emulated machines than cores share
+the cores.
+
+The table is printed and written to benchmarks/out/plan.md, every figure to benchmarks/out/plan.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench import OUT, table
+from jobs import computer, partition_of
+
+from tutorial_lib.cluster.emulated import parse_wire
+from tutorial_lib.job.estimate import Estimate
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.reach import Setting
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.job.train import run_distributed
+from tutorial_lib.tools.plan import plan, sizes_of
+from tutorial_lib.trainer.config import TrainConfig
+
+EPOCHS = 3
+CASES = (  # scale, machines, fan-outs, wire, MB of cache, batch
+    (0.01, 2, (15, 10, 5), None, 256, 1000),
+    (0.02, 2, (10, 10, 10), "1gbit", 256, 1000),
+    (0.02, 4, (15, 10, 5), "200mbit", 4, 500),
+    (0.04, 2, (15, 10, 5), None, 256, 1000),
+    (0.04, 2, (15, 10, 5), "200mbit", 0, 1000),
+    (0.04, 4, (15, 10), "1gbit", 256, 1000),
+    (0.06, 2, (10, 5), "1gbit", 8, 1000),
+    (0.06, 4, (15, 10, 5), None, 32, 1000),
+    (0.08, 2, (15, 10, 5), "1gbit", 256, 1000),
+    (0.08, 4, (10, 5, 5), "200mbit", 256, 1000),
+)
+LIMITS = {"server": 0.15, "trainer": 0.15, "bytes": 0.15, "seconds": 0.30}
+
+
+def told(found: Estimate) -> dict[str, float]:
+    """What an estimate says of the four."""
+    return {"server": found.server, "trainer": found.trainer, "bytes": found.job, "seconds": found.epoch}
+
+
+def run(case: tuple[Any, ...], root: Path | None) -> dict[str, Any]:
+    """Both plans of a case, and the job."""
+    scale, machines, fanouts, wire, cache, batch = case
+    config = TrainConfig(epochs=EPOCHS, fanouts=fanouts, cache=cache * 10**6, batch_size=batch)
+    source, rate = DataSource("synthetic-products", scale=scale, root=root), parse_wire(wire)
+    sizes = {"machines": machines, "config": config, "wire": rate and 8.0 * rate, **sizes_of(source)}
+    setting = Setting(**sizes, cores=len(os.sched_getaffinity(0)))
+    partition = partition_of(scale, machines, root)
+    alone, looked = plan(setting, measure=False), plan(setting, partition)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        result = run_distributed(partition, Layout(machines, wire), config, Path(name) / "run")
+    later = [epoch["seconds"] for epoch in result["epochs"][1:]]
+    peaks = result["peak_rss"].values()
+    was = {role: max(peak[role] for peak in peaks) for role in ("server", "trainer")}
+    was |= {"bytes": sum(result["bytes_sent"].values()), "seconds": sum(later) / len(later)}
+    return {"case": case, "alone": told(alone), "looked": told(looked), "was": was, "load": os.getloadavg()[0]}
+
+
+def off(row: dict[str, Any], what: str, by: str = "looked") -> float:
+    """How far off, as a share of what it was."""
+    return row[by][what] / row["was"][what] - 1
+
+
+def rows_of(found: list[dict[str, Any]]) -> str:
+    """The table, and how many cases are within the limits."""
+    lines = []
+    for row in found:
+        scale, machines, fanouts, wire, cache, batch = row["case"]
+        line = [scale, machines, ",".join(map(str, fanouts)), wire or "unshaped", f"{cache} MB", batch]
+        for what in LIMITS:
+            unit, digits = (1.0, 2) if what == "seconds" else (1e6, 0)
+            both = f"{row['looked'][what] / unit:.{digits}f} / {row['was'][what] / unit:.{digits}f}"
+            line.append(f"{both}: {off(row, what):+.0%} ({off(row, what, 'alone'):+.0%})")
+        lines.append([*line, f"{row['load']:.0f}"])
+    head = ["scale", "machines", "fan-outs", "wire", "cache", "batch", "largest server, MB", "largest trainer, MB"]
+    head += ["bytes of the job, MB", "later epoch, s"]
+    words = []
+    for what, limit in LIMITS.items():
+        within = {by: sum(abs(off(row, what, by)) <= limit for row in found) for by in ("looked", "alone")}
+        words.append(f"{what} within {limit:.0%}: {within['looked']} of {len(found)} ({within['alone']})")
+    return f"{table([*head, 'load'], lines)}\n\n{'; '.join(words)}."
+
+
+def main() -> None:
+    """Predict, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=len(CASES), help="the first so many")
+    parser.add_argument("--root", type=Path, help="folder of caches and partitions (default: data/)")
+    options = parser.parse_args()
+    OUT.mkdir(exist_ok=True)
+    found = []
+    for case in CASES[: options.cases]:
+        found.append(run(case, options.root))
+        print(case, {what: f"{off(found[-1], what):+.1%}" for what in LIMITS}, flush=True)
+        (OUT / "plan.json").write_text(json.dumps(found))
+    text = f"{computer()}\n\n{rows_of(found)}\n"
+    (OUT / "plan.md").write_text(text)
+    print(f"\n{text}")
+
+
+if __name__ == "__main__":
+    main()

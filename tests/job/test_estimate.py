@@ -1,0 +1,140 @@
+"""The arithmetic of a plan: rows that are kept, what a wire hides, memory as it was measured, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.job.estimate import Speed, estimate
+from tutorial_lib.job.reach import Hops, Setting, assumed_hops, mean_of, shape_of
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.tools.plan import sizes_of
+from tutorial_lib.trainer.config import TrainConfig
+
+POOL, REMOTE, SHAPE = 4000, 500, 0.7
+
+
+def setting_at(scale: float, machines: int = 2, *, wire: float | None = None, trainers: int = 1, **config) -> Setting:
+    """Of synthetic-products, on two cores."""
+    sizes = sizes_of(DataSource("synthetic-products", scale=scale))
+    return Setting(**sizes, machines=machines, trainers=trainers, config=TrainConfig(**config), wire=wire, cores=2)
+
+
+@pytest.mark.parametrize("capacity", [0, 100, 300, 700, 1500, POOL])
+def test_rows_come_as_a_cache_that_keeps_what_is_needed_soonest_lets_them(capacity):
+    """Against batches; how often each row is asked for is drawn, as the formula assumes."""
+    rng, steps = np.random.default_rng(3), 40
+    rate = rng.gamma(SHAPE, 1.0, POOL)
+    batches = [rng.choice(POOL, REMOTE, replace=False, p=rate / rate.sum()) for _ in range(steps)]
+    kept, pulled, later = np.zeros(POOL, dtype=bool), 0, np.zeros(POOL)
+    for now, batch in enumerate(batches):
+        pulled += (~kept[batch]).sum()
+        kept[batch] = True
+        later[:] = steps
+        for number in range(steps - 1, now, -1):
+            later[batches[number]] = number
+        there = np.flatnonzero(kept)
+        kept[there[np.argsort(later[there], kind="stable")[capacity:]]] = False
+    shape = shape_of(POOL, REMOTE, steps, len(np.unique(np.concatenate(batches))))
+    assert Hops((), (), 0, REMOTE, POOL, shape).pulled(steps, capacity) == pytest.approx(pulled, rel=0.1)
+
+
+def test_the_shape_is_found_again():
+    for shape in (0.05, 0.7, 5.0):
+        seen = Hops((), (), 0, REMOTE, POOL, shape).seen(12)
+        assert shape_of(POOL, REMOTE, 12, seen) == pytest.approx(shape, rel=1e-3)
+
+
+def test_the_mean_of_ranks():
+    one, other = Hops((2, 4), (6, 8), 10, 2, 7, 1.0), Hops((4, 8), (10, 12), 20, 4, 7, 3.0)
+    assert mean_of([one, other]) == Hops((3, 6), (8, 10), 15, 3, 7, 2.0)
+
+
+# benchmarks/RESULTS.md, plan: jobs that no constant was fitted to. Bytes of the largest server and trainer.
+MEASURED = {
+    (0.01, 2, (15, 10, 5)): (0.46e9, 0.75e9),
+    (0.04, 2, (15, 10, 5)): (0.65e9, 1.30e9),
+}
+
+
+@pytest.mark.parametrize("case", MEASURED)
+def test_memory_from_numbers_alone_is_near_what_was_measured(case):
+    scale, machines, fanouts = case
+    found = estimate(setting_at(scale, machines, fanouts=fanouts, epochs=3))
+    assert (found.server, found.trainer) == pytest.approx(MEASURED[case], rel=0.2)
+
+
+def test_memory_of_a_machine_grows_with_what_is_on_it():
+    base = setting_at(0.04)
+    one = estimate(base)
+    assert estimate(replace(base, trainers=2)).machine > one.machine + 0.5e9
+    assert estimate(replace(base, servers=2)).machine > one.machine + 0.2e9
+    assert one.all == pytest.approx(2 * one.machine, rel=0.3)
+    halved = estimate(replace(base, machines=4))
+    assert halved.machine < one.machine
+    assert halved.all > one.all
+
+
+def test_one_machine_sends_nothing():
+    found = estimate(setting_at(0.04, 1, wire=1e6))
+    assert (found.rows, found.step, found.sent, found.job, found.enough) == (0, 0, 0, 0, None)
+    assert found.seconds["gradients"] == found.seconds["waiting"] == 0
+
+
+def test_a_wire_that_is_named_as_enough_is_just_hidden():
+    base = setting_at(0.04, cache=0)
+    enough = estimate(base).enough
+    assert enough is not None
+
+    def awaited(wire: float) -> float:
+        found = estimate(replace(base, wire=wire))
+        return found.seconds["the wire, not hidden"] / found.setting.steps
+
+    # At just enough only the first batch of an epoch is waited for (and the answers to its questions).
+    faster, slower, slowest = (awaited(factor * enough) for factor in (2.0, 0.5, 0.25))
+    assert faster < slower / 5
+    assert slowest > 2.5 * slower
+
+
+def test_gradients_cost_what_a_ring_sends():
+    base = setting_at(0.04, wire=1e8)
+    two, four = estimate(base), estimate(replace(base, machines=4))
+    assert base.parameters == 2 * (100 * 256 + 256 * 256 + 256 * 47) + 2 * 256 + 47
+    ratio = (four.seconds["gradients"] / four.setting.steps) / (two.seconds["gradients"] / two.setting.steps)
+    assert ratio == pytest.approx(1.5, rel=0.05)  # 2 (W - 1) / W of the weights
+
+
+def test_what_is_measured_is_used():
+    base = setting_at(0.04)
+    hops = assumed_hops(base)
+    slow = estimate(base, hops, Speed(10.0, 1.0, "measured"))
+    assert slow.seconds["computing"] == pytest.approx(10 * base.steps)
+    crowded = estimate(replace(base, trainers=2), hops, Speed(10.0, 1.0, "measured"))
+    assert crowded.seconds["computing"] == pytest.approx(2 * 10 * crowded.setting.steps)  # two share a core
+
+
+def test_full_neighbours_are_no_more_than_the_graph():
+    hops = assumed_hops(setting_at(0.04, fanouts=(-1, -1, -1)))
+    base = setting_at(0.04)
+    assert max(hops.edges) <= base.edges
+    assert max(hops.sizes) <= base.nodes
+    assert hops.rows <= base.nodes
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"machines": 0}, "machines 0: at least 1"),
+        ({"nodes": 0}, "nodes 0"),
+        ({"train": 0}, "no training nodes"),
+        ({"train": 10**9}, "training and validation nodes, and 489,806 in all"),
+    ],
+)
+def test_what_cannot_be_is_refused(change, says):
+    base = setting_at(0.2)
+    with pytest.raises(InputError, match=says) as refused:
+        replace(base, **change)
+    assert refused.value.exit_code == 2

@@ -1,0 +1,220 @@
+"""What a job will need, from what a step reaches: memory, bytes on the wire, seconds. Arithmetic, and no more.
+
+    reach.Setting   what is asked: the graph's numbers, machines, options of the training
+    reach.Hops      what a step of a rank reaches
+    Speed           seconds of a step without the wire: from constants, or of this computer (``sampled.calibrate``)
+    estimate        everything else
+
+Constants were fitted to runs of ``train`` on synthetic-products, on two cores. ``benchmarks/plan.py`` compares with
+other runs, and benchmarks/RESULTS.md has its table.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from tutorial_lib.job.reach import ASSUMED, Hops, Setting, assumed_hops
+
+# Bytes: a process without a graph; of each edge and node of its part; and what two processes of a machine share.
+SERVER, SERVER_EDGE, SERVER_NODE, LIBRARIES = 0.41e9, 43, 24, 0.13e9
+TRAINER, TRAINER_EDGE, EVERY_NODE = 0.50e9, 12, 19
+PIECES, PIECE_EDGE = 8.4e6, 16  # edges that a trainer converts at a time, and bytes for each of them
+HIDDEN = 9  # times the rows that the layers put out: their gradients, dropout, what the optimiser needs
+STORED = 4  # bytes of a float32
+COMMAND = 0.45e9  # bytes: the command itself, and an agent for each machine
+QUESTION, ANSWER, MAP = 8, 24, 16  # bytes on the wire: a node that is asked for; a neighbour; a node's prediction
+SHARED = 0.35  # trainers of a machine need the same remote rows: each that power of their number less
+UNSHAPED = 8e9  # bits per second between emulated machines without --wire
+EFFICIENCY, LATENCY = 0.8, 0.3e-3  # of a wire; seconds until an answer comes
+COPIED = 330e6  # bytes that a core sends and takes in a second
+# Of one core, in a second: additions and multiplications; bytes that layers put out; bytes of rows read; edges drawn.
+FLOPS, MOVED, READ, DRAWN = 62e9, 2.5e9, 7e9, 12e6
+THREADS = 0.85  # what each further thread of a trainer adds
+WAITING = 0.04  # of the computing: ranks are never equally fast
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of a step of one trainer that has its threads for itself: computing; drawing and reading rows."""
+
+    computing: float
+    fetching: float
+    source: str = ASSUMED
+
+
+def work_of(setting: Setting, hops: Hops) -> tuple[float, float]:
+    """Multiplications and additions of a step, forward and backward, and bytes of what the layers put out."""
+    layers = list(zip(pairwise(setting.sizes), reversed(hops.sizes), strict=True))
+    flops = sum((2 if depth == 0 else 3) * 4 * rows * a * b for depth, ((a, b), rows) in enumerate(layers))
+    return flops, sum(4 * rows * b for (_, b), rows in layers)
+
+
+def assumed_speed(setting: Setting, hops: Hops) -> Speed:
+    """From constants: one core of the computer on which they were measured, times this trainer's threads."""
+    flops, moved = work_of(setting, hops)
+    threads = 1 + THREADS * (setting.threads - 1)
+    fetching = sum(hops.edges) / DRAWN + 4 * setting.width * hops.edges[-1] / READ
+    return Speed((flops / FLOPS + moved / MOVED) / threads, fetching)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a job will need.
+
+    Attributes:
+        server, trainer, machine, all: bytes: of a process, of the largest machine, of this computer with all machines.
+        rows: remote rows of a step; first, later: of them, what is pulled in a step of the first and of a later epoch.
+        step: bytes that a machine sends in a step of a later epoch, gradients included; sent: of all in an epoch.
+        job: bytes that all machines send, start and evaluation included.
+        seconds: of a later epoch, by part; first_epoch: in sum, of the first.
+        enough: bits per second of a wire that the computing hides; None: nothing has to be hidden.
+    """
+
+    setting: Setting
+    hops: Hops
+    speed: Speed
+    server: float
+    trainer: float
+    machine: float
+    all: float
+    rows: float
+    first: float
+    later: float
+    step: float
+    sent: float
+    job: float
+    seconds: dict[str, float]
+    first_epoch: float
+    enough: float | None
+
+    @property
+    def epoch(self) -> float:
+        """Seconds of a later epoch."""
+        return sum(self.seconds.values())
+
+    def beside(self, result: dict[str, Any]) -> dict[str, list[float]]:
+        """For ``result.json``: what was told, and what it was: seconds of a later epoch, bytes that all have sent."""
+        seconds = [epoch["seconds"] for epoch in result["epochs"]]
+        told = {"epoch_seconds": self.epoch if len(seconds) > 1 else self.first_epoch, "bytes_sent": self.job}
+        later = seconds[1:] or seconds
+        was = {"epoch_seconds": sum(later) / len(later), "bytes_sent": sum(result["bytes_sent"].values())}
+        return {name: [told[name], was[name]] for name in told}
+
+    @property
+    def needed(self) -> float:
+        """Bytes of memory where they are compared with what there is: all machines together, or the largest."""
+        return self.all if self.setting.together else self.machine
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is as much memory."""
+        return self.needed <= self.setting.memory
+
+
+def estimate(setting: Setting, hops: Hops | None = None, speed: Speed | None = None) -> Estimate:
+    """Arithmetic on what a step reaches and how long it takes; both are assumed where they are not given."""
+    hops = hops or assumed_hops(setting)
+    speed = speed or assumed_speed(setting, hops)
+    config, machines, trainers, steps = setting.config, setting.machines, setting.trainers, setting.steps
+    row = STORED * setting.width
+    capacity = max(0.0, (config.cache - hops.lists) / row) if setting.keeps else 0.0
+    per_epoch = steps + setting.validating
+    epochs = max(1, config.epochs)
+
+    def pulled(epoch: float, count: float) -> float:
+        """Rows of a rank in ``count`` steps of an epoch."""
+        done = epoch * per_epoch
+        return hops.pulled(done + count, capacity) - hops.pulled(done, capacity)
+
+    first, last = pulled(0, steps) / steps, epochs - 1
+    later = (
+        (hops.pulled(epochs * per_epoch, capacity) - hops.pulled(per_epoch, capacity)) / last / per_epoch
+        if last
+        else first
+    )
+    asking = QUESTION * hops.asked + ANSWER * hops.answered
+    gradients = 2 * (setting.world - 1) / setting.world * 4 * setting.parameters if machines > 1 else 0.0
+
+    def step(rows: float) -> float:
+        """Bytes that a machine sends in a step."""
+        return trainers * (rows * (row + QUESTION) + asking) + gradients
+
+    everything = setting.world * (
+        hops.pulled(epochs * per_epoch, capacity) * (row + QUESTION) + epochs * per_epoch * asking
+    )
+    everything += machines * gradients * steps * epochs + setting.world * hops.travelled
+    everything += _evaluation(setting, hops) + MAP * setting.nodes * (machines - 1) / machines
+    busy, wire, exchange = _step(setting, speed, later, asking, gradients)
+    parts = _epoch(setting, speed, busy, wire, exchange)
+    bytes_step = step(later) - gradients
+    server, trainer, machine, together = _memory(setting, hops, capacity)
+    return Estimate(
+        setting, hops, speed, server, trainer, machine, together, hops.remote, first, later, step(later),
+        machines * (steps * step(later) + setting.validating * bytes_step), everything if machines > 1 else 0.0, parts,
+        sum(_epoch(setting, speed, *_step(setting, speed, first, asking, gradients)).values()),
+        8 * bytes_step / EFFICIENCY / busy if machines > 1 and bytes_step else None,
+    )  # fmt: skip
+
+
+def _step(setting: Setting, speed: Speed, rows: float, asking: float, gradients: float) -> tuple[float, float, float]:
+    """Seconds of a step: what keeps the processor busy, rows on the wire, gradients on it."""
+    count = setting.trainers * (rows * (STORED * setting.width + QUESTION) + asking)
+    rate = (setting.wire or UNSHAPED) * EFFICIENCY / 8
+    copying = count / setting.trainers / COPIED
+    busy = (speed.computing + speed.fetching + copying) * setting.crowding
+    waits = LATENCY * len(setting.config.fanouts) if count else 0.0
+    exchange = gradients / rate + (2 * LATENCY * math.log2(setting.machines) if gradients else 0.0)
+    return busy, count / rate + waits, exchange
+
+
+def _epoch(setting: Setting, speed: Speed, busy: float, wire: float, exchange: float) -> dict[str, float]:
+    """Seconds of an epoch by part; the first batch of an epoch is awaited, others are made ahead."""
+    steps, computing = setting.steps, speed.computing * setting.crowding
+    ahead = setting.config.loader != "dgl" and setting.config.ahead > 0
+    hidden = min(wire, busy) * (steps - 1) if ahead else 0.0
+    return {
+        "computing": computing * steps,
+        "drawing and reading": (busy - computing) * steps,
+        "the wire, not hidden": wire * steps - hidden,
+        "gradients": exchange * steps,
+        "waiting": WAITING * computing * steps if setting.world > 1 else 0.0,
+    }
+
+
+def _evaluation(setting: Setting, hops: Hops) -> float:
+    """Bytes on the wire for the exact evaluation: a layer's rows of other machines, as far as they can be kept."""
+    config, own = setting.config, setting.nodes / setting.world
+    batches = math.ceil(own / config.eval_batch_size)
+    asked, halo, total = batches * hops.evaluated, hops.halo * setting.trainers**-SHARED, 0.0
+    for width in setting.sizes[:-1]:
+        kept = config.cache / (STORED * width) if setting.keeps else 0.0
+        share = min(1.0, kept / halo) if halo else 1.0
+        rows = min(asked, share * halo + asked * (1 - share) ** 1.5)  # as rows of batches, with a = 2
+        total += setting.world * rows * (STORED * width + QUESTION)
+    return total
+
+
+def _memory(setting: Setting, hops: Hops, capacity: float) -> tuple[float, float, float, float]:
+    """Bytes at their largest: of a server, of a trainer, of the largest machine, of all machines on one computer."""
+    config, sizes = setting.config, setting.sizes
+    nodes, part = setting.nodes / setting.machines * hops.part, setting.edges / setting.machines * hops.part_edges
+    edges = part * (1 + hops.cut)  # those that leave a part are there, too
+    features = STORED * setting.width * nodes
+    stores = STORED * nodes * max((a + b for a, b in pairwise(sizes[1:])), default=sizes[-1])  # two layers' at a time
+    server = SERVER + SERVER_EDGE * edges + SERVER_NODE * nodes + features + stores
+    full = min(config.batch_size, setting.train / setting.world) / hops.sizes[0]
+    reached = [min(size * full**0.9, setting.nodes) for size in hops.sizes]
+    hidden = HIDDEN * sum(STORED * rows * width for rows, width in zip(reversed(reached), sizes[1:], strict=True))
+    inputs = STORED * 2 * setting.width * reached[-1] * (2 + config.ahead)
+    seen = min(capacity, hops.seen(config.epochs * (setting.steps + setting.validating)))
+    evaluated = STORED * config.hidden_size * min(hops.halo, config.cache / STORED / config.hidden_size)
+    mapped = (
+        features / setting.trainers + 4 * edges + 1.5 * stores / setting.trainers
+    )  # the servers' memory, in a trainer
+    own = TRAINER + (TRAINER_EDGE - 4) * edges + PIECE_EDGE * min(edges, PIECES) + EVERY_NODE * setting.nodes
+    own += hidden + inputs + 2 * hops.lists + STORED * setting.width * seen + (evaluated if len(sizes) > 2 else 0.0)
+    machine = server + (setting.servers - 1) * (SERVER - LIBRARIES) + setting.trainers * (own - LIBRARIES)
+    return server, own + mapped, machine, COMMAND + setting.machines * machine
