@@ -1,4 +1,4 @@
-"""python scripts/ddp_memory.py fork|spawn prepared|plain RANKS...: memory of ranks that use one graph."""
+"""python scripts/ddp_memory.py fork|spawn: memory of ranks that use one graph, before and after prepare_mp."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ def new_graph():
 
 
 def measure(graph, method, counts):
-    """For each number of ranks: MiB that the parent and they use together, and MiB of a rank's own."""
+    """For each number of ranks: MiB that the parent and they use together, and MiB of each rank's own."""
     context = mp.get_context(method)
     ready, done, ranks, rows = context.Semaphore(0), context.Event(), [], []
     for count in counts:
@@ -42,8 +42,8 @@ def measure(graph, method, counts):
         found = [psutil.Process(rank.pid).memory_full_info() for rank in ranks]
         parent = psutil.Process().memory_full_info().pss
         together = parent + sum(memory.pss for memory in found)  # proportional: a page that n share counts 1/n for each
-        own = sum(memory.uss for memory in found) / count
-        rows.append({"ranks": count, "together": together / 2**20, "own": own / 2**20})
+        own = [memory.uss / 2**20 for memory in found]  # what no other process has
+        rows.append({"ranks": count, "together": together / 2**20, "own": own})
     done.set()
     for rank in ranks:
         rank.join()
@@ -52,11 +52,10 @@ def measure(graph, method, counts):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    method, state, *counts = sys.argv[1:]
-    graph = new_graph()
-    if state == "prepared":
-        prepare_mp(graph)
-    rows = measure(graph, method, [int(count) for count in counts])
-    out = Path(__file__).with_name("out")
-    out.mkdir(exist_ok=True)
-    (out / f"memory-{method}-{state}.json").write_text(json.dumps(rows))
+    method, rows = sys.argv[1], {}
+    for state, counts in {"plain": [2], "prepared": [1, 2, 4]}.items():
+        graph = new_graph()  # a new one: what ranks have been sent once is not sent anew with more formats
+        if state == "prepared":
+            prepare_mp(graph)
+        rows[state] = measure(graph, method, counts)
+    Path(__file__).with_name("out").joinpath(f"memory-{method}.json").write_text(json.dumps(rows))

@@ -41,10 +41,10 @@ rare = pytest.mark.faults
 @pytest.mark.parametrize(
     ("name", "until"),
     [
-        ("06_multi_gpu_node_classification.ipynb", "scripts/out/ranks-2.pt"),
+        ("06_multi_gpu_node_classification.ipynb", "ddp_rates.py scripts/out"),
         pytest.param("08_graphbolt_multi_gpu.ipynb", "demo(rank_0_alone", marks=rare),
-        pytest.param("05_data_parallel_by_hand.ipynb", "scripts/ddp_hook.py", marks=rare),
-        pytest.param("07_ddp_pitfalls.ipynb", "scripts/ddp_threads.py", marks=rare),
+        pytest.param("05_data_parallel_by_hand.ipynb", "2 scripts/ddp_hook.py", marks=rare),
+        pytest.param("07_ddp_pitfalls.ipynb", "2 scripts/ddp_threads.py", marks=rare),
     ],
 )
 @pytest.mark.whole_run

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from program_support import changed, run, scripts_in, written
 from solution_support import assert_not_yet, solutions, verdict
 
@@ -21,12 +24,14 @@ from tutorial_lib.errors import InputError
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 first_failure = solutions("07").first_failure
-OPENMP, JOIN = (written("07", f"exercise_07_{number}.py") for number in (1, 2))
+OPENMP, ARGUMENTS, GUARD, JOIN, SEEDS = (written("07", f"exercise_07_{number}.py") for number in (1, 2, 3, 4, 6))
 ONE_THREAD = "    torch.set_num_threads(1)\n"
 UNDER_JOIN = "with Join([model], divide_by_initial_world_size=False):"
 EXERCISES = {
     "exercise_07_1.py": (OPENMP, 0, lesson_07.check_openmp),
-    "exercise_07_2.py": (JOIN, 2, lesson_07.check_join),
+    "exercise_07_2.py": (ARGUMENTS, 0, lesson_07.check_arguments),
+    "exercise_07_3.py": (GUARD, 0, lesson_07.check_guard),
+    "exercise_07_4.py": (JOIN, 2, lesson_07.check_join),
 }
 
 
@@ -65,6 +70,15 @@ def test_other_cures(changes: list[tuple[str, str]], scripts: Path, capsys: pyte
     assert said_about(scripts, "exercise_07_1.py", source, capsys) == "Exercise 1: correct\n"
 
 
+WORK = "def work(end):\n    end.send([42, multiprocessing.get_start_method()])\n\n\n"
+STARTS = "    context.Process(target=work, args=(sender,)).start()\n"
+GUARDED = f'    if __name__ == "__main__":\n    {STARTS}'
+
+
+def indented(source: str) -> str:
+    return textwrap.indent(source, "    ")
+
+
 WRONG_PROGRAMS = {
     "not cured": (1, [(ONE_THREAD, ""), ("join(8)", "join(2)")], "the child\n  got       None"),
     "a longer wait": (1, [(ONE_THREAD, ""), ("join(8)", "join(4)")], "sum of the child\n  got       None"),
@@ -83,15 +97,35 @@ WRONG_PROGRAMS = {
         [(ONE_THREAD, "    torch.set_num_threads(2)\n"), ("join(8)", "join(2)")],
         "got       None",
     ),
-    "divided by all": (2, [(", divide_by_initial_world_size=False", "")], r"got       \[5\.24\d+, 5\.24"),
+    "divided by all": (4, [(", divide_by_initial_world_size=False", "")], r"got       \[5\.24\d+, 5\.24"),
     "no Join": (
-        2,
+        4,
         [(UNDER_JOIN, "if True:"), ("seconds=30", "seconds=2")],
         "ranks that have written(.|\n)*with Join|has written",
     ),
-    "cut": (2, [("TARGETS[rank]", "TARGETS[rank][:3]")], "the weight of rank 0"),
-    "each on its own": (2, [("fit(model,", "fit(model.module,")], "the weight of rank 0"),
-    "all targets": (2, [("TARGETS[rank]", "TARGETS[0] + TARGETS[1]")], "the weight of rank 0"),
+    "cut": (4, [("TARGETS[rank]", "TARGETS[rank][:3]")], "the weight of rank 0"),
+    "each on its own": (4, [("fit(model,", "fit(model.module,")], "the weight of rank 0"),
+    "all targets": (4, [("TARGETS[rank]", "TARGETS[0] + TARGETS[1]")], "the weight of rank 0"),
+    "an open file": (2, [("(rank, path)) for", "(rank, path.open())) for")], "has written a result\n  got       False"),
+    "all lines on each rank": (2, [("[rank::2]", "")], r"got       \[499500, 499500\]"),
+    "the same lines": (2, [("[rank::2]", "[0::2]")], r"got       \[249500, 249500\]"),
+    "halves": (2, [("[rank::2]", "[500 * rank :][:500]")], r"got       \[124750, 374750\]"),
+    "forked": (2, [('get_context("spawn")', 'get_context("fork")')], r"got       \['fork', 'fork'\]"),
+    "one rank": (2, [("for rank in range(2)]", "for rank in range(1)]")], "have written their sum\n  got       1"),
+    "no guard": (3, [('if __name__ == "__main__":', "if True:"), ("poll(5)", "poll(1)")], "got       None"),
+    "a guard that never opens": (3, [('"__main__"', '"main"')], "has written a result\n  got       False"),
+    "the guard at the start only": (
+        3,
+        [('if __name__ == "__main__":', "if True:"), (STARTS, GUARDED), ("poll(5)", "poll(1)")],
+        "got       None",
+    ),
+    "work below the guard": (
+        3,
+        [(WORK, ""), ('"__main__":\n', '"__main__":\n\n' + indented(WORK)), ("poll(5)", "poll(1)")],
+        "got       None",
+    ),
+    "forked below the guard": (3, [('get_context("spawn")', 'get_context("fork")')], r"got       \[42, 'fork'\]"),
+    "no process": (3, [(STARTS, "    work(sender)\n")], r"got       \[42, 'fork'\]"),
 }
 
 
@@ -115,7 +149,7 @@ def test_the_weight_that_join_must_reach() -> None:
 
 
 def test_right_watch(capsys: pytest.CaptureFixture[str]) -> None:
-    assert verdict(capsys, lesson_07.check_first_failure, first_failure) == "Exercise 3: correct\n"
+    assert verdict(capsys, lesson_07.check_first_failure, first_failure) == "Exercise 5: correct\n"
 
 
 def left_running(processes: list[Any], seconds: float) -> tuple[int, int] | None:
@@ -195,6 +229,54 @@ def test_the_limit_is_looked_at(
     monkeypatch.setattr(lesson_07, "NAP", 1.5)
     monkeypatch.setattr(lesson_07, "WATCH_CASES", ())
     assert re.search(said, verdict(capsys, lesson_07.check_first_failure, answer))
+
+
+def what_was_drawn(scripts: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the program of exercise 6 once for each rank; it needs no other rank."""
+    path = scripts / "exercise_07_6.py"
+    path.write_text(source)
+    with torch.random.fork_rng():
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK", rank)
+            runpy.run_path(str(path), run_name="__main__")
+    return str(path)
+
+
+def test_right_seeds(scripts: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    program = what_was_drawn(scripts, SEEDS, monkeypatch)
+    assert verdict(capsys, lesson_07.check_seeds, program) == "Exercise 6: correct\n"
+
+
+SHARED = "torch.Generator().manual_seed(1000 * seed + epoch)"
+OWN = "torch.manual_seed(2 * seed + rank)"
+WRONG_SEEDS = {
+    "one seed": ([(OWN, "torch.manual_seed(seed)")], "epoch 0: both ranks keep the same values\n  got       True"),
+    "no generator of its own": ([(", generator=shared", "")], "epoch 0: nodes of both ranks, sorted"),
+    "the rank in the shared seed": (
+        [(SHARED, SHARED.replace("epoch", "epoch + rank"))],
+        "epoch 0: nodes of both ranks",
+    ),
+    "no epoch": ([("1000 * seed + epoch", "seed")], "rank 0, nodes: epoch 1 repeats epoch 0"),
+    "seeded in each epoch": (
+        [("        shared =", f"        {OWN}\n        shared =")],
+        "kept: epoch 1 repeats epoch 0",
+    ),
+    "chance": ([(OWN, "torch.seed()")], "kept: a second run with seed 7 repeats the first\n  got       False"),
+    "the rank alone": ([(OWN, "torch.manual_seed(rank)")], "kept: seed 8 repeats seed 7"),
+    "the epoch alone": ([("1000 * seed + epoch", "epoch")], "nodes: seed 8 repeats seed 7"),
+}
+
+
+@pytest.mark.parametrize(("changes", "said"), WRONG_SEEDS.values(), ids=WRONG_SEEDS.keys())
+def test_wrong_seeds(
+    changes: list[tuple[str, str]],
+    said: str,
+    scripts: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = what_was_drawn(scripts, changed(SEEDS, *changes), monkeypatch)
+    assert_not_yet(verdict(capsys, lesson_07.check_seeds, program), said)
 
 
 # ---- helpers of the lesson

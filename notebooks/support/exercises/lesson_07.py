@@ -25,12 +25,30 @@ def check_openmp(program: str) -> None:
     expect("the sum of the child", found["child"], 2_000_000.0, hint)
 
 
+@exercise(2)
+def check_arguments(program: str) -> None:
+    """Exercise 2: a program whose two spawned ranks read one file, each its own lines."""
+    files = results(program, f"{Path(program).stem}-*.json")
+    expect("ranks that have written their sum", len(files), 2)
+    found = [json.loads(file.read_text()) for file in files]
+    hint = "rank 0 adds the lines 0, 2, 4, ..., rank 1 the lines 1, 3, 5, ..."
+    expect("the sum of rank 0 and of rank 1", [rank["sum"] for rank in found], [249_500, 250_000], hint)
+    expect("how the ranks were started", [rank["started by"] for rank in found], ["spawn"] * 2, "leave get_context")
+
+
+@exercise(3)
+def check_guard(program: str) -> None:
+    """Exercise 3: a program that receives a number from a spawned process."""
+    hint = "below the guard stands what only the parent does; above it what the child needs when it imports this"
+    expect("what was received: the number, and how its sender was started", result(program), [42, "spawn"], hint)
+
+
 JOINED = 6.609375  # five steps in one process, each with the mean over the ranks that still have a batch
 
 
-@exercise(2)
+@exercise(4)
 def check_join(program: str) -> None:
-    """Exercise 2: a program that makes all eight batches count under ``Join``."""
+    """Exercise 4: a program that makes all eight batches count under ``Join``."""
     files = results(program, f"{Path(program).stem}-*.json")
     expect("ranks that have written their weight", len(files), 2, "with Join([model]): around the loop")
     weights = [json.loads(file.read_text()) for file in files]
@@ -49,9 +67,9 @@ WATCH_CASES = (
 )
 
 
-@exercise(3)
+@exercise(5)
 def check_first_failure(first_failure: Callable[[Sequence[Any], float], tuple[int, int] | None]) -> None:
-    """Exercise 3: real processes, of which one fails, or all sleep too long."""
+    """Exercise 5: real processes, of which one fails, or all sleep too long."""
     for plan, expected in WATCH_CASES:
         what = "processes: " + ", ".join(f"{k} {_words(*entry)}" for k, entry in enumerate(plan))
         got, seconds, left = _watch(first_failure, plan, 30.0)
@@ -102,3 +120,23 @@ def _nap(seconds: float, code: int) -> None:
     if code < 0:
         os.kill(os.getpid(), signal.Signals(-code))
     os._exit(code)
+
+
+@exercise(6)
+def check_seeds(program: str) -> None:
+    """Exercise 6: two ranks that divide 40 nodes alike and drop differently, in runs with seeds 7, 7 and 8."""
+    files = results(program, f"{Path(program).stem}-*.json")
+    expect("ranks that have written what they drew", len(files), 2)
+    first, second = (json.loads(file.read_text()) for file in files)  # by run, then by epoch
+    own = "an order that all ranks share needs a torch.Generator of its own, which no rank seeds with its number"
+    for epoch, (a, b) in enumerate(zip(first[0], second[0], strict=True)):
+        expect(f"epoch {epoch}: nodes of both ranks, sorted", sorted(a["nodes"] + b["nodes"]), list(range(40)), own)
+        hint = "the global generator draws the dropout: another seed on each rank"
+        expect(f"epoch {epoch}: both ranks keep the same values", a["kept"] == b["kept"], False, hint)
+    for number, runs in enumerate((first, second)):
+        for what in ("nodes", "kept"):
+            of_runs = [[epoch[what] for epoch in run] for run in runs]
+            hint = "seed with the epoch, or seed once, before the epochs"
+            expect(f"rank {number}, {what}: epoch 1 repeats epoch 0", of_runs[0][0] == of_runs[0][1], False, hint)
+            expect(f"rank {number}, {what}: a second run with seed 7 repeats the first", of_runs[0] == of_runs[1], True)
+            expect(f"rank {number}, {what}: seed 8 repeats seed 7", of_runs[0] == of_runs[2], False, "use the seed")
