@@ -21,6 +21,7 @@ from torch import Tensor
 from tutorial_lib.batches.background import ahead, run
 from tutorial_lib.batches.neighbours import Drawn, NeighbourLists
 from tutorial_lib.batches.nodes import Batch
+from tutorial_lib.batches.pieces import piece
 from tutorial_lib.batches.table import RowTable
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.models.sage import FirstLayer
@@ -103,22 +104,28 @@ class PipelineLoader:
             self._labels = self.pipeline.labels[self.seeds].long()
         labels: Any = self._labels
         for chosen in order.split(self.batch_size) if len(order) else ():
-            yield self._batch(self.seeds[chosen], labels[chosen])
+            with piece("batch"):
+                batch = self._batch(self.seeds[chosen], labels[chosen])
+            yield batch
 
     def _batch(self, seeds: Tensor, labels: Tensor) -> Batch:
         start = time.perf_counter()
         lists, table = self.pipeline.lists, self.pipeline.table
         nodes, blocks = seeds.to(lists.dtype), []
         for fanout in reversed(self.fanouts[1:] if self.means else self.fanouts):
-            drawn = lists.draw(nodes, fanout)
-            every, indices = lists.compact(drawn, nodes)
+            with piece("sampling", nodes=len(nodes), fanout=fanout):
+                drawn = lists.draw(nodes, fanout)
+                every, indices = lists.compact(drawn, nodes)
             parts = (drawn.indptr, indices, torch.empty(0, dtype=indices.dtype))  # no edge ids
             block = dgl.create_block(("csc", parts), num_src_nodes=len(every), num_dst_nodes=len(nodes))
             blocks.insert(0, block)
             nodes = every
-        outermost = lists.draw(nodes, self.fanouts[0]) if self.means else None
+        with piece("sampling", nodes=len(nodes), fanout=self.fanouts[0]):
+            outermost = lists.draw(nodes, self.fanouts[0]) if self.means else None
         half_way = time.perf_counter()
-        inputs, places = _inputs(table, nodes, outermost)
+        with piece("pull") as facts:
+            inputs, places = _inputs(table, nodes, outermost)
+            facts["bytes_local"], facts["bytes_remote"] = places
         seconds = {"sampling": half_way - start, "pull": time.perf_counter() - half_way}
         return Batch(nodes, seeds, blocks, inputs, labels, seconds, places)
 

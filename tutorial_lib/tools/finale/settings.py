@@ -17,7 +17,7 @@ from tutorial_lib.trainer.config import TrainConfig
 STATE = "finale.json"
 FREE = {  # may differ when a finale is continued: they change no finished step
     *("scaling", "source.max_memory"),
-    *(f"layout.{name}" for name in ("stall_timeout", "serving_timeout", "collective_timeout")),
+    *(f"layout.{name}" for name in ("stall_timeout", "serving_timeout", "collective_timeout", "trace")),
     *(
         f"layout.real.{name}"
         for name in ("ssh_port", "ssh_username", "ssh_config", "python", "copy_to", "allow_public")
