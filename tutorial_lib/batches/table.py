@@ -90,10 +90,9 @@ class RowTable:
     def _pull(self, ids: Tensor) -> None:
         """Fetch rows; the first of them stay, as far as there is room."""
         ids = ids.long()
-        with pieces.piece("rows of other machines", rows=len(ids)) as facts:
+        number = [rpc.get_msg_seq()]  # that the next request will have
+        with pieces.piece("rows of other machines", rows=len(ids), asked=number, answers=number):
             found = self.tensor[ids]  # asks all machines at once
-            if pieces.on:
-                facts["asked"] = facts["answers"] = [rpc.get_msg_seq()]
         room = min(len(ids), self.capacity - self.used)
         for begin, part in ((self.used, slice(room)), (self.capacity, slice(room, None))):
             begin += self.first

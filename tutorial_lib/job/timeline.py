@@ -118,7 +118,8 @@ class Timeline:
         yield from last.items()
 
     def _bar(self, span: Span, y: int) -> str:
-        facts = "".join(f"\n{name}: {value}" for name, value in span.facts.items())
+        shown = ((name, f"{v:.4g}" if isinstance(v, float) else v) for name, v in span.facts.items())
+        facts = "".join(f"\n{name}: {value}" for name, value in shown)
         text = f"{span.name}\n{1e3 * (span.end - span.start):.3f} ms, from {span.start - self._zero:.3f} s{facts}"
         x, right = self._x(span.start), self._x(span.end)
         return (

@@ -101,14 +101,14 @@ def nested(spans: list[Span]) -> Iterable[Span]:
     """Spans of each track in order, an inner one not longer than what is around it.
 
     Ends and lengths are of different clocks, rounded: without this some would stick out by microseconds. What overlaps
-    by more was done at the same time, and gets a track of its own.
+    by more was done at the same time, and gets a track of its own. Of spans with the same times, the first is outside.
     """
     tracks: dict[tuple[str, str], list[Span]] = defaultdict(list)
     for span in spans:
         tracks[span.machine, span.track].append(span)
     for (_machine, track), found in tracks.items():
         lanes: list[list[Span]] = []
-        for span in sorted(found, key=lambda s: (s.start, -s.end)):
+        for span in sorted(found, key=lambda s: (round(s.start, 6), -round(s.end, 6))):
             number = next((k for k, lane in enumerate(lanes) if _fits(span, lane)), len(lanes))
             if number == len(lanes):
                 lanes.append([])

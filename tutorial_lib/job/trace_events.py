@@ -172,7 +172,7 @@ class _Reading:
                 found[span.machine, span.track, span.facts["epoch"]].append(span)
         for (machine, track, epoch), inside in found.items():
             start, end = min(s.start for s in inside), max(s.end for s in inside)
-            self._add((machine, track), f"epoch {epoch + 1}", start, end)
+            self.spans.insert(0, Span(machine, track, f"epoch {epoch + 1}", start, end))
 
     def _arrows(self) -> Iterable[tuple[str, Span, float, Span, float]]:
         asked: dict[tuple[str, str, int], Span] = {}
@@ -185,10 +185,12 @@ class _Reading:
         for span in self.spans:
             if "number" in span.facts and (client := self.clients.get(span.facts["client"])):
                 key = client[0], f"{client[1]}, batches", span.facts["number"]
-                if key in asked and key in answered:
-                    ask, answer = asked[key], answered[key]
+                ask, answer = asked.get(key), answered.get(key)
+                # While rows are pulled, the main thread may have sent something else with the number noted for them.
+                if ask and answer and (span.name == "Pull") == (ask.name == "rows of other machines"):
+                    arrived = min(answer.end, max(answer.start, span.end))
                     yield "request", ask, min(ask.end, max(ask.start, span.start)), span, span.start
-                    yield "answer", span, span.end, answer, min(answer.end, max(answer.start, span.end))
+                    yield "answer", span, min(span.end, arrived), answer, arrived
 
     def _sums(self) -> dict[str, Any]:
         """By machine: what left through its network card, and what the others got from it over TCP."""
