@@ -31,18 +31,20 @@ def test_the_page_of_a_run(browser: webdriver.Chrome, finished_run, tmp_path: Pa
     browser.get("about:blank")
     requests_of(browser)
     browser.get(page.as_uri())
-    names = [each.text for each in browser.find_elements(By.CSS_SELECTOR, ".timeline .name")]
+    everything = "return [...document.querySelectorAll(arguments[0])].map(each => each.textContent)"
+    names = browser.execute_script(everything, ".timeline .name")
     for name in ("coordinator", "machine-0", "rank 0", "rank 0, batches", "server 0", "machine-1", "rank 1"):
         assert name in names
     (picture,) = browser.find_elements(By.CSS_SELECTOR, ".timeline svg")
-    texts = [each.get_attribute("textContent") for each in picture.find_elements(By.CSS_SELECTOR, "rect title")]
+    texts = browser.execute_script(everything, ".timeline rect title")
     for begin in ("forward", "backward", "epoch 1", "step 1", "evaluation", "serving", "all-reduce"):
         assert any(text.startswith(begin) for text in texts), begin
     assert len(picture.find_elements(By.CSS_SELECTOR, "polygon.bytes")) == 2
     assert picture.size["width"] > 800
 
     def seen() -> list[float]:
-        return [float(number) for number in picture.get_attribute("viewBox").split()]
+        text = browser.execute_script("return arguments[0].getAttribute('viewBox')", picture)
+        return [float(number) for number in text.split()]
 
     left, _, whole, height = seen()
     ActionChains(browser).scroll_from_origin(ScrollOrigin.from_element(picture), 0, -120).perform()
