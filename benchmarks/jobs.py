@@ -39,15 +39,19 @@ def run_job(
     *,
     samplers: int = 0,
     threads: int = 1,
+    trace: bool = False,
     on_event: Callable[[dict[str, Any]], None] = lambda _event: None,
     use: dict[str, MachineUse] | None = None,
 ) -> list[dict[str, Any]]:
     """Run ``loops_job.py`` with one trainer and one server on each machine; returns its events.
 
     Args:
+        trace: the servers tell of each request.
         use: filled with what each machine used.
     """
     machines = partition.report.parts
+    keep = settings.get("keep_freed_memory", True)
+    environment = {**(large_pages() if keep else {}), **({"TUTORIAL_TRACE": "1"} if trace else {})}
     events: list[dict[str, Any]] = []
 
     def take(event: dict[str, Any]) -> None:
@@ -58,7 +62,6 @@ def run_job(
         folder = Path(name)
         emulated = {"emulated": True, "graph_name": partition.graph_name}
         classes = {"num_classes": partition.manifest["dataset"]["num_classes"]}
-        keep = settings.get("keep_freed_memory", True)
         write_json(folder / "settings.json", {"keep_freed_memory": keep, **settings, **emulated, **classes})
         request = LaunchRequest(
             command=[sys.executable, str(SCRIPT), str(folder / "settings.json")],
@@ -69,7 +72,7 @@ def run_job(
             emulate=machines,
             samplers=samplers,
             num_omp_threads=threads,
-            extra_envs=[f"{name}={value}" for name, value in large_pages().items()] if keep else [],
+            extra_envs=[f"{name}={value}" for name, value in environment.items()],
             stall_timeout=300,
         )
         found = launch(request, take)

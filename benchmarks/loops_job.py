@@ -9,6 +9,7 @@ barrier before it to a barrier after it; the bytes are those that left this mach
     ours             what ``train`` does: training.train_task with batches from the pipeline
     ours, ...        the same with one thing changed; "..., first come": the rows that come first stay for ever;
                      "..., labor": see batches.labor
+    ours, recorded   the same, and what each thread does when is written down, as with ``train --trace``
     alone            the guide's forward, backward and step over its batches, all of them in memory
     ours alone       the same of our batches
 """
@@ -27,9 +28,9 @@ import guide_loop
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from support.lessons.multi_machine_wire import set_wire
+from tutorial_lib.batches import pieces
 from tutorial_lib.batches.background import run
 from tutorial_lib.batches.neighbours import NeighbourLists
 from tutorial_lib.batches.nodes import BatchLoader
@@ -41,6 +42,7 @@ from tutorial_lib.tasks.node import NodeTask, TrainData
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.exchange import accuracy, sum_over_ranks
 from tutorial_lib.trainer.loop import finite, train_task
+from tutorial_lib.trainer.placement import CPU
 from tutorial_lib.trainer.session import Session, join, serve_if_server
 
 Loop = Callable[[], Any]
@@ -79,7 +81,8 @@ class Loops:
             else:
                 plain = config.model(width, self.classes)
         self.models[name] = plain
-        model = DistributedDataParallel(plain)
+        pieces.on = name == "ours, recorded"
+        model = CPU.wrap(plain)
         return model, torch.optim.Adam(model.parameters(), lr=config.learning_rate)
 
     def _make(self, name: str) -> Loop:
@@ -98,7 +101,12 @@ class Loops:
             saved = [(batch.blocks, batch.inputs, batch.labels) for batch in loader]
             return lambda: from_memory(model, optimizer, saved)
         task = NodeTask(self.data, self._loader(name))
-        return lambda: train_task(model, optimizer, task, emit=self.session.events.emit)
+
+        def ours() -> None:
+            pieces.on = name == "ours, recorded"
+            train_task(model, optimizer, task, emit=self.session.events.emit)
+
+        return ours
 
     def _loader(self, name: str) -> PipelineLoader | BatchLoader:
         config, data = self.config, self.data

@@ -96,7 +96,7 @@ def finished_run(emulation: None, data_root: Path, all_workers: Path) -> Finishe
     settings += ["--batch-size", "20", "--fanouts", "5,5", "--cache", "200kB"]
     options = ["--emulate", "2", *settings, "--root", str(data_root)]
     dataset = load_dataset("synthetic-products", scale=0.005, seed=seed, root=data_root)
-    return run_once(all_workers / "finished", options, dataset)
+    return run_once(all_workers / "finished", options, dataset, "--trace")
 
 
 @pytest.fixture(scope="session")
@@ -106,12 +106,16 @@ def single_run(data_root: Path, small_dataset: Dataset, all_workers: Path) -> Fi
     return run_once(all_workers / "single", [*options, "--epochs", "3", "--root", str(data_root)], small_dataset)
 
 
-def run_once(folder: Path, options: list[str], dataset: Dataset) -> FinishedRun:
-    """Train with these options, or take what another worker of this session has trained."""
+def run_once(folder: Path, options: list[str], dataset: Dataset, *more: str) -> FinishedRun:
+    """Train with these options, or take what another worker of this session has trained.
+
+    Args:
+        more: options that change what is recorded, and no result; those who train anew do without.
+    """
     out, printed = folder / "run", folder / "printed.txt"
     with alone_in(folder):
         if not printed.exists():
-            printed.write_text(tutorial("train", *options, "--out", str(out)).stdout)
+            printed.write_text(tutorial("train", *options, *more, "--out", str(out)).stdout)
     return FinishedRun(options, out, printed.read_text(), json.loads((out / "result.json").read_text()), dataset)
 
 

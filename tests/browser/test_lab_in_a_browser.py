@@ -27,11 +27,6 @@ from selenium.webdriver.remote.webelement import WebElement
 from tutorial_lib.errors import WaitedTooLong
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
-    "--window-size=1500,950",
-]
 LESSONS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 LESSON, NEXT_TO_LAST, LAST = LESSONS[1], LESSONS[-2], LESSONS[-1]
 # On two idle cores the lesson runs in 26 s and a link is there after 5; beside six busy programs in 90 and in 40.
@@ -87,24 +82,6 @@ def end(process: subprocess.Popen) -> None:
     for each in alive:
         each.kill()
     process.wait(timeout=15)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no Chromium on this computer (apt install chromium chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"]:
-        options.add_argument(flag)
-    window = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    window.set_page_load_timeout(SHOWN_SECONDS)
-    window.set_script_timeout(SHOWN_SECONDS)
-    try:
-        yield window
-    finally:
-        window.quit()
 
 
 class Lab:

@@ -89,7 +89,7 @@ def test_an_agent_that_does_not_read_holds_up_nobody(stopped_agent):
     agents, said = stopped_agent
     start = time.monotonic()
     for _ in range(20_000):  # a pipe takes 64 KB
-        agents.tell_all("ping")
+        agents.tell_all("clock", asked=0.0)
     assert time.monotonic() - start < 5
     agents.stop(2.5, lambda *_: None)
     assert time.monotonic() - start < 8
@@ -119,7 +119,8 @@ def test_a_cancelled_job_raises_what_it_was_told(tmp_path):
         coordinator.cancel(FloatingPointError("enough"))
         with pytest.raises(FloatingPointError, match="enough"):
             coordinator.run()
-    assert [event["kind"] for event in events if event["kind"] not in ("stage", "exited")] == ["stopped"]
+    of_the_agent = ("stage", "started", "exited", "clock")
+    assert [event["kind"] for event in events if event["kind"] not in of_the_agent] == ["stopped"]
 
 
 def test_a_run_folder_that_vanishes_is_named(tmp_path):

@@ -70,6 +70,8 @@ def test_what_counts_as_progress():
         (alive(sent=1_000_000), 0),
         ({"type": "event", "event": {}}, 0),
         (alive(), 10),
+        ({"type": "clock", "asked": 0.0, "time": 0.0}, 20),
+        ({"type": "traffic", "bytes_sent": 10**9}, 30),
     ]:
         clock.now += 10
         progress.note(0, message)
@@ -305,7 +307,7 @@ def quiet_agent(tmp_path) -> Agent:
 
 
 def test_an_agent_answers_the_question_for_stacks_alone(quiet_agent):
-    quiet_agent.link.commands = ["ping", "stacks", "ping"]
+    quiet_agent.link.commands = ["hello", "stacks", "hello"]
     quiet_agent._read_commands()
     assert quiet_agent.link.heard == [{"type": "stacks", "stacks": []}]
     assert not quiet_agent.stopping
@@ -346,13 +348,14 @@ def test_servers_on_a_machine_where_nobody_else_listens(quiet_agent, monkeypatch
         monkeypatch.setattr(network, "listening_ports", lambda listening=listening: listening)
         quiet_agent.link.heard.clear()
         quiet_agent._announce()
+        assert [message.pop("time") > 0 for message in quiet_agent.link.heard] == [True] * len(heard)
         assert quiet_agent.link.heard == heard
 
 
 def test_an_agent_looks_often_at_what_is_soon_gone(quiet_agent, monkeypatch):
     clock, looks = [quiet_agent.next_look], []
     monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(quiet_agent.traffic, "look", lambda: looks.append("traffic"))
+    monkeypatch.setattr(quiet_agent.bytes, "look", lambda: looks.append("traffic"))
     monkeypatch.setattr(quiet_agent.health, "look_at_memory", lambda: looks.append("memory"))
     seen = []
     for seconds in (0.0, 0.1, LOOK_SECONDS, ALIVE_SECONDS):

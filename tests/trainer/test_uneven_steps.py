@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from support.processes import spawn
+from tutorial_lib.batches import pieces
 from tutorial_lib.trainer.loop import Task, train_task
+from tutorial_lib.trainer.placement import CPU
 
 BATCHES = ([1.0, 5.0, -2.0], [3.0, 1.0], [])  # of each rank: one target each; the last has nothing to do
 ORDERS = {"rank 0 makes every step": BATCHES, "rank 2 makes every step": BATCHES[::-1]}
@@ -48,10 +49,22 @@ def remembered(optimizer: torch.optim.Adam) -> list[float]:
     return [state[name].item() for name in ("step", "exp_avg", "exp_avg_sq")]
 
 
-def rank_main(rank: int, _ranks: int, batches: Any) -> list[list[float]]:
+def rank_main(rank: int, _ranks: int, batches: Any, recorded: bool) -> list[list[float]]:
+    pieces.on = recorded
     model, optimizer = start()
-    task, wrapped = Targets(data=None, batches=batches[rank]), DistributedDataParallel(model)
-    return [[train_task(wrapped, optimizer, task), model.weight.item(), *remembered(optimizer)] for _ in range(EPOCHS)]
+    task, wrapped = Targets(data=None, batches=batches[rank]), CPU.wrap(model)
+    told: list[Any] = []
+
+    def emit(_kind: str, **fields: Any) -> None:
+        told.extend(fields.get("pieces", ()))
+
+    def train() -> list[float]:
+        return [train_task(wrapped, optimizer, task, emit=emit), model.weight.item(), *remembered(optimizer)]
+
+    found = [train() for _ in range(EPOCHS)]
+    names = [name for _, name, *_ in [*told, *pieces.taken()]]
+    assert names == ["all-reduce"] * (EPOCHS * max(map(len, BATCHES)) if recorded else 0)
+    return found
 
 
 def in_one_process(batches: Any) -> list[list[float]]:
@@ -70,9 +83,13 @@ def in_one_process(batches: Any) -> list[list[float]]:
     return epochs
 
 
-@pytest.mark.parametrize("batches", ORDERS.values(), ids=ORDERS.keys())
-def test_all_ranks_take_the_steps_of_one_process(batches: Any) -> None:
-    ranks = spawn(rank_main, len(batches), (batches,), backend="gloo", threads=1, timeout=120)
+@pytest.mark.parametrize(
+    ("order", "recorded"), [*((order, False) for order in ORDERS), ("rank 2 makes every step", True)]
+)
+def test_all_ranks_take_the_steps_of_one_process(order: str, recorded: bool) -> None:
+    """Also where each all-reduce is recorded: DDP and ``Join`` then go through a hook."""
+    batches = ORDERS[order]
+    ranks = spawn(rank_main, len(batches), (batches, recorded), backend="gloo", threads=1, timeout=120)
     expected = in_one_process(batches)
     for epochs in ranks:
         for got, wanted in zip(epochs, expected, strict=True):

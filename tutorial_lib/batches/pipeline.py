@@ -24,6 +24,7 @@ from tutorial_lib.batches.background import ahead, run
 from tutorial_lib.batches.labor import Variates
 from tutorial_lib.batches.neighbours import Drawn, NeighbourLists
 from tutorial_lib.batches.nodes import Batch
+from tutorial_lib.batches.pieces import piece
 from tutorial_lib.batches.table import RowTable
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.models.sage import FirstLayer
@@ -112,12 +113,14 @@ class PipelineLoader:
         waiting: deque[Batch] = deque()
         number = itertools.count()
         while True:
-            for _ in range(2):  # not as many as are wanted at once: the first batch is waited for
-                if len(waiting) <= table.look_ahead and (chosen := next(parts, None)) is not None:
-                    waiting.append(self._drawn(self.seeds[chosen], labels[chosen], self._by(seed, next(number))))
-            if not waiting:
-                return
-            yield self._filled(waiting.popleft())
+            with piece("batch"):
+                for _ in range(2):  # not as many as are wanted at once: the first batch is waited for
+                    if len(waiting) <= table.look_ahead and (chosen := next(parts, None)) is not None:
+                        waiting.append(self._drawn(self.seeds[chosen], labels[chosen], self._by(seed, next(number))))
+                if not waiting:
+                    return
+                batch = self._filled(waiting.popleft())
+            yield batch
 
     def _by(self, seed: int, number: int) -> Callable[[Tensor, int, int], Drawn]:
         """What draws in batch ``number``: takes nodes, the fan-out and the number of the hop."""
@@ -132,19 +135,23 @@ class PipelineLoader:
         lists = self.pipeline.lists
         nodes, blocks = seeds.to(lists.dtype), []
         for hop in reversed(range(int(self.means), len(self.fanouts))):
-            drawn = draw(nodes, self.fanouts[hop], hop)
-            every, indices = lists.compact(drawn, nodes)
+            with piece("sampling", nodes=len(nodes), fanout=self.fanouts[hop]):
+                drawn = draw(nodes, self.fanouts[hop], hop)
+                every, indices = lists.compact(drawn, nodes)
             parts = (drawn.indptr, indices, torch.empty(0, dtype=indices.dtype))  # no edge ids
             block = dgl.create_block(("csc", parts), num_src_nodes=len(every), num_dst_nodes=len(nodes))
             blocks.insert(0, block)
             nodes = every
-        outermost = draw(nodes, self.fanouts[0], 0) if self.means else None
+        with piece("sampling", nodes=len(nodes), fanout=self.fanouts[0]):
+            outermost = draw(nodes, self.fanouts[0], 0) if self.means else None
         self.pipeline.table.expect(_needed(nodes, outermost))
         return Batch(nodes, seeds, blocks, outermost, labels, {"sampling": time.perf_counter() - start})
 
     def _filled(self, batch: Batch) -> Batch:
         start = time.perf_counter()
-        inputs, places = _inputs(self.pipeline.table, batch.input_nodes, batch.inputs)
+        with piece("pull") as facts:
+            inputs, places = _inputs(self.pipeline.table, batch.input_nodes, batch.inputs)
+            facts["bytes_local"], facts["bytes_remote"] = places
         seconds = {**(batch.seconds or {}), "pull": time.perf_counter() - start}
         return replace(batch, inputs=inputs, seconds=seconds, bytes_by_place=places)
 

@@ -5,6 +5,7 @@ Every server of a job must have imported this module before it serves (``session
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from dgl import NID
 from dgl.distributed import rpc
 from torch import Tensor
 
+from tutorial_lib.batches.pieces import piece
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
 SERVICE = 770002  # DGL's own services use other numbers
@@ -29,7 +31,10 @@ def ask(book: Any, ids: Tensor, request: Callable[[Tensor], rpc.Request]) -> tup
     parts = part_of.unique().tolist()
     chosen = [(part_of == part).nonzero().flatten() for part in parts]
     requests = [(part, request(ids[positions])) for part, positions in zip(parts, chosen, strict=True)]
-    return (rpc.send_requests_to_machine(requests) if requests else {}), chosen
+    with piece("ask", nodes=len(ids)) as facts:
+        asked = rpc.send_requests_to_machine(requests) if requests else {}
+        facts["asked"] = list(asked)
+    return asked, chosen
 
 
 def answers_to(asked: dict[int, int], what: str) -> list[Any]:
@@ -38,6 +43,11 @@ def answers_to(asked: dict[int, int], what: str) -> list[Any]:
     Raises:
         WaitedTooLong: a server does not answer within two minutes.
     """
+    with piece(what, answers=list(asked)):
+        return _answers(asked, what)
+
+
+def _answers(asked: dict[int, int], what: str) -> list[Any]:
     found: list[Any] = [None] * len(asked)
     for number in range(len(asked)):
         who = f"{what}: answer {number + 1} of {len(asked)} from the DGL servers of other machines"
@@ -49,6 +59,24 @@ def answers_to(asked: dict[int, int], what: str) -> list[Any]:
                 found[asked[message.msg_seq]] = answer
                 break
     return found
+
+
+def tell_requests(emit: Callable[..., None]) -> None:
+    """In a server: an event ``served`` for each request, from when it is taken up until it is answered."""
+    take = rpc.recv_request
+    taken: tuple[Any, ...] = ()
+
+    def recv_request(timeout: int = 0) -> tuple[Any, int, int]:
+        nonlocal taken
+        if taken:
+            what, client, number, start = taken
+            emit("served", what=what, client=client, number=number, seconds=round(time.time() - start, 6))
+        found = take(timeout)
+        request, client, _group = found
+        taken = () if request is None else (type(request).__name__, client, rpc.get_msg_seq(), time.time())
+        return found
+
+    rpc.recv_request = recv_request
 
 
 def in_edges_of_part(part: Any, inner: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,7 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from dgl.distributed import rpc
 from torch import Tensor
+
+from tutorial_lib.batches import pieces
 
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x1, 0x2, 0x10, 0x20, 0x4000
 PROT_READ, PROT_WRITE = 0x1, 0x2
@@ -142,7 +145,9 @@ class RowTable:
     def _pull(self, ids: Tensor) -> None:
         """Fetch rows; the first of them stay, as far as there is room."""
         ids = ids.long()
-        found = self.tensor[ids]  # asks all machines at once
+        number = [rpc.get_msg_seq()]  # that the next request will have
+        with pieces.piece("rows of other machines", rows=len(ids), asked=number, answers=number):
+            found = self.tensor[ids]  # asks all machines at once
         room = min(len(ids), self.capacity - self.used)
         for begin, part in ((self.used, slice(room)), (self.capacity, slice(room, None))):
             begin += self.first

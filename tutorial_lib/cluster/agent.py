@@ -10,10 +10,10 @@ The agent lives as long as its connection: when standard input ends, for whateve
 that it started. It imports nothing heavy, so that it is there at once.
 
 Coordinator to agent: the plan first, then ``{"do": ...}`` with ``trainers``, ``stacks`` (tell where every process
-stands), ``stop``, and over ssh now and then ``ping``.
-Agent to coordinator: ``serving`` (all servers listen), ``event`` (a line some trainer wrote), ``alive`` (every two
-seconds), ``exited`` (a process ended; all events of before have been sent), ``trained`` (all trainers have ended well),
-``stacks``, ``failed``, and last ``done`` with what the machine used.
+stands), ``stop``, and now and then ``clock``.
+Agent to coordinator: ``serving`` (all servers listen), ``event`` (a line some trainer wrote; a process is ``started``),
+``alive`` (every two seconds), ``traffic``, ``clock``, ``exited`` (a process ended; all its events have been sent),
+``trained`` (all trainers have ended well), ``stacks``, ``failed``, and last ``done`` with what the machine used.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class Agent:
         self.processes: list[Process] = []
         self.stopping = self.serving = self.training = False
         self.forkserver: Forkserver | None = None
-        self.sent_before = self.sent_last = network.bytes_sent(self.interface)
         self.shm_before = set(os.listdir(SHM))
         self.names = {machine.address: machine.name for machine in plan.machines}
         others = [address for address in self.names if address != self.machine.address]
-        self.events, self.traffic = EventFiles(self.logs), network.Traffic(others)
+        self.events, self.sent_last = EventFiles(self.logs), 0
+        self.bytes = network.Bytes(self.interface, others, self.names)
         self.output = OutputFiles(self.logs) if plan.show_output else None
         self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(others)
         self.next_look = self.next_word = self.last_heard = time.monotonic()
@@ -117,16 +117,19 @@ class Agent:
             if process.role != "forkserver":
                 role = "trainer" if process.role == "torchrun" else process.role
                 peaks[role] = max(peaks.get(role, 0), process.peak_rss)
-        self.traffic.look()
-        received = {self.names[address]: count for address, count in self.traffic.received().items()}
-        sent = network.bytes_sent(self.interface) - self.sent_before
-        self.link.put({"type": "done", "bytes_sent": sent, "received": received, "peak_rss": peaks})
+        self.bytes.look()
+        self.bytes.tell(self.link.put)
+        self.link.put({"type": "done", **self.bytes.so_far, "peak_rss": peaks})
         self.link.push(FLUSH_SECONDS)
+
+    def _tell_started(self, role: str, k: int) -> None:
+        self.link.put({"type": "event", "event": {"kind": "started", "time": time.time(), "role": role, "index": k}})
 
     def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str]) -> None:
         try:
             pid = start(argv, {**env, **self.sockets}, self.plan.cwd, self.logs / log_name(role, k))
             self.processes.append(Process(role, k, pid))
+            self._tell_started(role, k)
         except OSError as error:
             self._give_up(f"cannot start {argv[0]!r}: {error.strerror}", role, k)
 
@@ -139,6 +142,7 @@ class Agent:
                 self._give_up(f"cannot start {self.plan.command[0]!r}: {error.strerror}", "forkserver")
                 return
             self.processes.append(Process("forkserver", 0, self.forkserver.pid))
+            self._tell_started("forkserver", 0)
         self.forkserver.order(role, k, env, self.logs / log_name(role, k))
         self.processes.append(Process(role, k, None))
 
@@ -182,13 +186,15 @@ class Agent:
 
     def _read_commands(self) -> None:
         try:
-            commands = [message["do"] for message in self.link.take(POLL_SECONDS)]
+            messages = self.link.take(POLL_SECONDS)
         except EOFError:  # the coordinator is gone
-            commands = ["stop"]
-        for command in commands:
-            self.last_heard = time.monotonic()
+            messages = [{"do": "stop"}]
+        for message in messages:
+            self.last_heard, command = time.monotonic(), message["do"]
             if command == "stop":
                 self.stopping = True
+            elif command == "clock":
+                self.link.put({"type": "clock", "asked": message["asked"], "time": time.time()})
             elif command == "trainers":
                 self._start_trainers()
             elif command == "stacks":
@@ -201,14 +207,16 @@ class Agent:
             self._give_up(f"heard nothing from the coordinator for {self.plan.silence:g} s")
         if now >= self.next_look:
             self.next_look = now + LOOK_SECONDS
-            self.traffic.look()
+            self.bytes.look()
             self.health.look_at_memory()
+            if "TUTORIAL_TRACE" in self.plan.env:
+                self.bytes.tell(self.link.put)
         if now < self.next_word:
             return
         self.next_word = now + ALIVE_SECONDS
-        sent = network.bytes_sent(self.interface)
-        self.link.put({"type": "alive", **self.health.signs_of_life(), "sent": sent - self.sent_last})
-        self.sent_last = sent
+        self.bytes.tell(self.link.put)
+        before, self.sent_last = self.sent_last, self.bytes.so_far["bytes_sent"]
+        self.link.put({"type": "alive", **self.health.signs_of_life(), "sent": self.sent_last - before})
         if trouble := disk_trouble(self.logs):
             self._give_up(trouble)
         for member, code in self.health.dead_workers():
@@ -240,10 +248,11 @@ class Agent:
     def _note_forked(self) -> None:
         for role, k, pid in self.forkserver.started() if self.forkserver else ():
             next(p for p in self.processes if (p.role, p.index) == (role, k)).pid = pid
+            self._tell_started(role, k)
 
     def _report_exit(self, role: str, k: int, code: int) -> None:
         self._forward_events(FLUSH_SECONDS)  # what a trainer said of its end is better than what we can see of it
-        self.link.put({"type": "exited", "role": role, "index": k, "code": code})
+        self.link.put({"type": "exited", "time": time.time(), "role": role, "index": k, "code": code})
         if code != 0 and not self.stopping:
             self._report_failure(*who_failed(self.logs, code) if role == "torchrun" else (role, k, code))
         elif not self.training and not self.stopping:  # servers end well after the trainers have
@@ -255,7 +264,7 @@ class Agent:
         ports = {self.machine.port + k for k in range(self.plan.servers)}
         if not self.serving and ports <= network.listening_ports():
             self.serving = True
-            self.link.put({"type": "serving"})
+            self.link.put({"type": "serving", "time": time.time()})
 
     def _forward_events(self, seconds: float = 0.0) -> None:
         """A piece of what the trainers have written; with a time, as many pieces as there are."""

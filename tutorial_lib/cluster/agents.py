@@ -65,10 +65,10 @@ class Agents:
             self._links.append(Channel(agent.stdout.fileno(), agent.stdin.fileno()))
             self._links[index].put(self.remote.to_json())
 
-    def tell_all(self, command: str) -> None:
-        """``{"do": command}`` to every agent."""
+    def tell_all(self, command: str, **fields: Any) -> None:
+        """``{"do": command, ...}`` to every agent."""
         for link in self._links:
-            link.put({"do": command})
+            link.put({"do": command, **fields})
 
     def receive(self, seconds: float) -> tuple[int, Message | None] | None:
         """(machine, its next message), or None when there is none within so many seconds.
@@ -158,6 +158,8 @@ class Progress:
     def note(self, index: int, message: Message) -> None:
         """Take any message of agent ``index``."""
         self.heard[index] = now = self.clock()
+        if message["type"] in ("clock", "traffic"):  # an answer to us, and what `alive` tells as well
+            return
         busy = message["type"] != "alive" or message["wrote"] > 0
         if busy or message["cpu"] > BUSY_SECONDS or message["sent"] > BUSY_BYTES:
             self.moved = now

@@ -4,6 +4,16 @@
         -> trainers start -> trainers done -> servers leave -> done
 
 Each arrow is a wait with a limit. The first failure anywhere ends the wait and stops every machine.
+
+Events, besides those of the trainers (``trainer.events``). Without ``machine``, the ``time`` is by the clock here:
+
+    stage      stage: checks, servers, trainers, leaving
+    started    machine, role, index: an agent has started, or forked, a process
+    serving    machine: all its servers have their parts and listen
+    exited     machine, role, index, code
+    traffic    machine, and so far: bytes_sent (through its network card), received (over TCP, by sender)
+    clock      machine, offset (seconds that its clock is ahead of the one here), error (at most), exchanges
+    warning    text
 """
 
 from __future__ import annotations
@@ -30,7 +40,8 @@ __all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse"]
 
 Event = dict[str, Any]
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
-PING_SECONDS, STACKS_SECONDS = 5.0, 8.0
+CLOCK_SECONDS, FIRST_CLOCK_SECONDS, FIRST_CLOCKS = 5.0, 0.5, 10  # between two looks at the clocks of the machines
+STACKS_SECONDS = 8.0
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,8 @@ class Coordinator:
         self.events: list[Event] = []
         self._said: dict[str, set[int]] = {}
         self._stacks: dict[int, list[Stack]] = {}
-        self._last_ping = 0.0
+        self._clocks: dict[str, Event] = {}  # the best comparison so far
+        self._asked, self._last_asked = 0, 0.0
         self._cancelled: BaseException | None = None
 
     def run(self) -> dict[str, MachineUse]:
@@ -199,9 +211,9 @@ class Coordinator:
     def _look_for_a_stall(self) -> None:
         now = time.monotonic()
         self._progress.tick()
-        if self.plan.silence is not None and now - self._last_ping > PING_SECONDS:
-            self._last_ping = now
-            self.agents.tell_all("ping")
+        if now - self._last_asked > (FIRST_CLOCK_SECONDS if self._asked < FIRST_CLOCKS else CLOCK_SECONDS):
+            self._asked, self._last_asked = self._asked + 1, now
+            self.agents.tell_all("clock", asked=time.time())
         if self.agents.has_more():  # what has come and is not read yet may say otherwise
             return
         silent = self._progress.silent_agent(self.limits.silence)
@@ -239,8 +251,12 @@ class Coordinator:
         self._said.setdefault(kind, set()).add(index)
         if kind == "event":
             self._take_event(index, {"machine": machine, **message["event"]})
-        elif kind == "exited":
-            self._take_event(index, {"machine": machine, "kind": "exited", "time": time.time(), **message})
+        elif kind in ("exited", "serving"):
+            self._take_event(index, {"machine": machine, "kind": kind, "time": time.time(), **message})
+        elif kind == "traffic":
+            self.on_event({"kind": kind, "machine": machine, **message})
+        elif kind == "clock":
+            self._compare_clocks(machine, message["asked"], message["time"])
         elif kind == "failed":
             raise exit_failure(self.plan, index, message)
         elif kind == "output":
@@ -250,6 +266,13 @@ class Coordinator:
         elif kind == "done":
             self.agents.open.discard(index)
             self.use[machine] = MachineUse(**message)
+
+    def _compare_clocks(self, machine: str, asked: float, there: float) -> None:
+        """Take an answer to ``clock``: as NTP has it, the shortest way there and back bounds the error by its half."""
+        error = max(0.0, time.time() - asked) / 2
+        if machine not in self._clocks or error < self._clocks[machine]["error"]:
+            self._clocks[machine] = {"offset": there - asked - error, "error": error, "exchanges": self._asked}
+            self._event("clock", machine=machine, **self._clocks[machine])
 
     def _how_the_agent_ended(self, index: int) -> str:
         try:

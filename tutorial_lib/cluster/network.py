@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -113,6 +113,32 @@ class Traffic:
             if key[0] in sums:
                 sums[key[0]] += count - self._before.get(key, 0)
         return sums
+
+
+class Bytes:
+    """What this machine has sent and received since this object was made.
+
+    Args:
+        interface: that carries its address.
+        others, names: addresses of the other machines of the job, and what each is called.
+
+    Attributes:
+        so_far: ``bytes_sent``, through the interface; ``received``, over TCP, by the name of the machine that sent it.
+    """
+
+    def __init__(self, interface: str, others: Sequence[str], names: Mapping[str, str]) -> None:
+        self._interface, self._names, self._before = interface, names, bytes_sent(interface)
+        self._traffic = Traffic(others)
+        self.look = self._traffic.look
+        self.so_far: dict[str, Any] = {"bytes_sent": 0, "received": {}}
+
+    def tell(self, put: Callable[[dict[str, Any]], None]) -> None:
+        """Bring ``so_far`` up to date, from the last look, and hand it on as a message if it has changed."""
+        received = {self._names[address]: count for address, count in self._traffic.received().items()}
+        now = {"bytes_sent": bytes_sent(self._interface) - self._before, "received": received}
+        if now != self.so_far:
+            self.so_far = now
+            put({"type": "traffic", "time": time.time(), **now})
 
 
 def _told_of_ends() -> socket.socket:

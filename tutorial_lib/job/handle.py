@@ -25,6 +25,7 @@ from tutorial_lib.job.display import Reporter, own_console
 from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
+from tutorial_lib.job.timeline import Timeline
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
@@ -118,6 +119,14 @@ class Job(Reporter):
             self.stop()
             raise
         return self._end.result()
+
+    def timeline(self) -> Timeline:
+        """What was done when, so far; below a cell it is a picture. The job may be running.
+
+        Raises:
+            InputError: no event has come yet.
+        """
+        return Timeline.of(self.out)
 
     def stop(self) -> None:
         """End the job and everything that it started; returns when that is done. Does nothing after its end.

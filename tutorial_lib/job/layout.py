@@ -72,6 +72,7 @@ class Layout:
         device: of the model: cpu, cuda, or auto (GPUs where each rank has one). Sampling is on the CPU in any case.
         serving_timeout: seconds for the DGL servers to load their parts.
         collective_timeout: seconds that a rank waits for the others in one collective.
+        trace: record what each thread does when, for the command trace; without it, the phases of each step.
     """
 
     emulate: int | None = 2
@@ -89,6 +90,7 @@ class Layout:
     device: str = "cpu"
     serving_timeout: float = 300.0
     collective_timeout: float = 600.0
+    trace: bool = False
 
     prefix: ClassVar[str] = "--"  # of the options that count processes
 

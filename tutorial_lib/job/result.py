@@ -3,7 +3,7 @@
 The run folder::
 
     result.json      settings, epochs, accuracies and other scores, seconds, bytes on the wire, memory, versions
-    events.jsonl     everything the trainers told, in the order it arrived
+    events.jsonl     what trainers and agents told, in the order it arrived; ``trace`` makes a timeline of it
     predictions.npy  int64 (N,): predicted class of each node, in the data set's original order
     predictions.csv  the same under the ids that the user gave, for a graph of one's own that has some
     options.json     those of the command, for --resume

@@ -143,7 +143,7 @@ def _plan(
         ip_config=str(ip_config),
         log_dir=str(log_folder(out)),
         cwd=str(Path(__file__).resolve().parents[2] if layout.real is None else out),
-        env={"TUTORIAL_SEED": str(config.seed), **large_pages()},
+        env={"TUTORIAL_SEED": str(config.seed), **large_pages(), **({"TUTORIAL_TRACE": "1"} if layout.trace else {})},
         # In a container the host's /dev/shm has 64 MB; that of an emulated machine is its own.
         forks=layout.device == "cpu",  # who forks must not have touched CUDA: on GPUs each process imports for itself
         shm_of_trainers=4 * sum(partition.report.nodes) * values if isinstance(cluster, LocalCluster) else 0,

@@ -21,7 +21,7 @@ from tutorial_lib.partition import Partition, load_partition_folder
 from tutorial_lib.tasks import task_named
 from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Emit, no_events
+from tutorial_lib.trainer.events import Emit, no_events, span
 from tutorial_lib.trainer.exchange import accuracy, gather_by_number, sum_over_ranks
 from tutorial_lib.trainer.loop import Task, TrainResult, fit
 from tutorial_lib.trainer.placement import CPU, Placement, settle
@@ -176,7 +176,8 @@ def train_in_job(
     place = _suits(spec, settle("cpu" if device == "auto" and not spec.on_gpu else device))
     own_part = session.graph.get_partition_book().partid
     share = RankShare(session, load_partition_folder(partition_folder, checksums=False, part=own_part), place)
-    model, task = spec.begin(share, config)
+    with span(emit, "preparing"):
+        model, task = spec.begin(share, config)
     emit("placed", **place.describe())
     emit("split", **task.split)
     checkpoints.emit = emit_once
@@ -184,7 +185,8 @@ def train_in_job(
     if first:
         export_weights(model, config.to_dict(), checkpoints.folder)
     emit_once("evaluating")
-    result = spec.evaluate(share, model, task, config)
+    with span(emit, "evaluation"):
+        result = spec.evaluate(share, model, task, config)
     result.score = spec.score
     if first:
         result.save(out)
@@ -206,7 +208,8 @@ def train_single(
     share = Whole(dataset, _suits(spec, place), emit)
     model, task = spec.begin(share, config)
     epochs = fit(model, task, config, emit=emit, saver=saver, score=spec.score)
-    result = spec.evaluate(share, model, task, config)
+    with span(emit, "evaluation"):
+        result = spec.evaluate(share, model, task, config)
     result.score, result.epochs, result.model = spec.score, epochs, model
     return result
 

@@ -1,12 +1,18 @@
 """What a trainer tells while it runs: JSON lines, one event each, picked up by the machine's agent.
 
-Each event has ``kind``, ``time`` (seconds since 1970), ``rank`` and ``local_rank``. Kinds, with their fields:
+Each event has ``kind``, ``time`` (seconds since 1970; where it also has ``seconds``, of their end), ``rank`` and
+``local_rank``. Kinds, with their fields:
 
-    joined      machine, cpus: of the NUMA node that this rank is bound to, or null
+    joined      machine, client (this rank's number among those that ask DGL's servers), cpus (of the NUMA node that
+                this rank is bound to, or null)
     placed      device, backend, layers, device_reason: see ``placement``
     split       train_nodes, val_nodes (of links, of each side its edges): this rank's share
     embedding   machine, and what it holds of learned rows
     step        epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote
+    span        name, seconds, and what it is of: starting (imports too, where they are not shared), joining,
+                preparing, validation, checkpoint, evaluation; of each rank
+    pieces      with ``--trace``, pieces: see ``batches.pieces``
+    served      with ``--trace``, from a server: what, client, number (of the request), seconds
     progress    what (validation, evaluation), batches, of, in an evaluation also layer, layers
     epoch       epoch, loss, seconds, score, val_score, val_accuracy: of all ranks, from rank 0
     checkpoint  epochs: so many are saved, from rank 0
@@ -35,22 +41,31 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tutorial_lib.batches import pieces
 
 PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update", "waiting")
 PULSE_SECONDS = 1.0
 
 
 class EventWriter:
-    """Appends events to this trainer's file; does nothing outside a job."""
+    """Appends events to a file of this process; does nothing outside a job.
 
-    def __init__(self) -> None:
-        folder = os.environ.get("TUTORIAL_LOG_DIR")
-        self.rank = int(os.environ.get("RANK", 0))
-        self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        self._path = Path(folder) / f"events-{self.local_rank}.jsonl" if folder else None
+    Args:
+        server: number of this DGL server on its machine; None: this is a trainer.
+    """
+
+    def __init__(self, server: int | None = None) -> None:
+        folder, local_rank = os.environ.get("TUTORIAL_LOG_DIR"), int(os.environ.get("LOCAL_RANK", 0))
+        self._who: dict[str, Any] = {"rank": int(os.environ.get("RANK", 0)), "local_rank": local_rank}
+        if server is not None:
+            self._who = {"role": "server", "index": server}
+        name = local_rank if server is None else f"server-{server}"
+        self._path = Path(folder) / f"events-{name}.jsonl" if folder else None
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Write one event; whole lines only, so that a reader never sees half of one for long.
@@ -59,7 +74,7 @@ class EventWriter:
             OSError: it cannot be written; the file is named.
         """
         if self._path is not None:
-            event = {"kind": kind, "time": time.time(), "rank": self.rank, "local_rank": self.local_rank, **fields}
+            event = {"kind": kind, "time": time.time(), **self._who, **fields}
             try:
                 with self._path.open("a") as file:
                     file.write(json.dumps(event) + "\n")
@@ -73,6 +88,27 @@ OnBatch = Callable[..., None]  # takes the batches that are done and their numbe
 
 def no_events(*_values: Any, **_fields: Any) -> None:
     """An ``Emit`` that forgets, and an ``OnBatch`` that stays silent."""
+
+
+@contextmanager
+def span(emit: Emit, name: str, **fields: Any) -> Iterator[None]:
+    """The time that the body takes becomes an event ``span``, unless it fails."""
+    start = time.perf_counter()
+    yield
+    emit("span", name=name, seconds=round(time.perf_counter() - start, 6), **fields)
+    tell_pieces(emit)
+
+
+def tell_pieces(emit: Emit) -> None:
+    """Emit what was recorded since the last time; an event must not get too long."""
+    while found := pieces.taken():
+        emit("pieces", pieces=found)
+
+
+def age_of_process() -> float:
+    """Seconds since this process was started, or forked; to a hundredth."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 class StepLog:
@@ -117,6 +153,7 @@ class StepLog:
             self.emit("step", **event)
         else:
             self._held = event
+        tell_pieces(self.emit)
         self._restart()
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, bytes_by_place, no_events
+from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, bytes_by_place, no_events, span
 from tutorial_lib.trainer.exchange import accuracy, all_gather, broadcast, own_rank, sum_over_ranks
 from tutorial_lib.trainer.seeding import start_epoch
 from tutorial_lib.trainer.state import flatten_optimizer, unflatten_optimizer
@@ -197,10 +197,8 @@ def train_task(
 def finite(loss: float, epoch: int, step: int) -> float:
     """The loss; a FloatingPointError that says where and what to do if it is not a finite number."""
     if not math.isfinite(loss):
-        raise FloatingPointError(
-            f"loss is {loss} in epoch {epoch + 1}, step {step + 1}; try a smaller --learning-rate, or check the "
-            "features for values that are not finite"
-        )
+        advice = "try a smaller --learning-rate, or check the features for values that are not finite"
+        raise FloatingPointError(f"loss is {loss} in epoch {epoch + 1}, step {step + 1}; {advice}")
     return loss
 
 
@@ -232,13 +230,15 @@ def fit(
         start = time.perf_counter()
         loss = train_task(model, optimizer, task, epoch=epoch, emit=emit)
         seconds = time.perf_counter() - start
-        found = task.validate(plain, Pulse(emit, "validation"))
+        with span(emit, "validation", epoch=epoch):
+            found = task.validate(plain, Pulse(emit, "validation"))
         results.append(EpochResult(epoch, loss, seconds, found, score))
+        told = [result.to_dict() for result in results]
         if own_rank() == 0:
-            emit("epoch", score=score, **results[-1].to_dict())
+            emit("epoch", score=score, **told[-1])
         if saver:
-            last = epoch == config.epochs - 1
-            saver.save(plain, optimizer, [result.to_dict() for result in results], last=last, **rows)
+            with span(emit, "checkpoint", epoch=epoch):
+                saver.save(plain, optimizer, told, last=epoch == config.epochs - 1, **rows)
     return results
 
 

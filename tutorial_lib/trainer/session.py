@@ -24,9 +24,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tutorial_lib.batches import pieces
 from tutorial_lib.cluster._torchrun import store_on
 from tutorial_lib.cluster.forkserver import fork_as_told
-from tutorial_lib.trainer.events import EventWriter
+from tutorial_lib.trainer.events import EventWriter, age_of_process, span
 from tutorial_lib.trainer.numa import bind
 
 
@@ -88,10 +89,13 @@ def serve_if_server() -> None:
         # A server answers the requests that it knows: to seed its generator, to send or draw lists of neighbours.
         import tutorial_lib.batches.labor
         import tutorial_lib.trainer.seeding  # noqa: F401
+        from tutorial_lib.batches import service
         from tutorial_lib.compat.server_sleep import connect_soon
 
         gc.enable()
         connect_soon()
+        if pieces.on:
+            service.tell_requests(EventWriter(int(os.environ["TUTORIAL_INDEX"])).emit)
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
         sys.exit(0)
@@ -125,14 +129,17 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     from tutorial_lib.trainer.seeding import seed_rank
 
     events, cpus = EventWriter(), bind()
+    events.emit("span", name="starting", seconds=age_of_process())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
-    dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
-    meet()
-    rank = dist.get_rank()
-    seed_rank(seed, rank)
-    graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
+    with span(events.emit, "joining"):
+        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
+        meet()
+        rank = dist.get_rank()
+        seed_rank(seed, rank)
+        graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
     session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
-    events.emit("joined", machine=session.machine, cpus=sorted(cpus) if cpus else None)
+    cpus = sorted(cpus) if cpus else None
+    events.emit("joined", machine=session.machine, client=dgl.distributed.rpc.get_rank(), cpus=cpus)
     try:
         yield session
     except SystemExit as end:

@@ -55,6 +55,8 @@ def train(
     check_machines(given)
     if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
+    if single_process and given.trace:
+        raise InputError("--trace is of the processes of a job; --single-process has its steps anyway, see trace RUN")
     config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
     check_sampler(config, given.samplers, single_process=single_process)
     if given.emulate is None and machines is None and not (given.ip_config or given.slurm or single_process):
@@ -169,7 +171,7 @@ def finale(
 @app.command(context_settings={"allow_interspersed_args": False})
 @filling(
     *(LaunchRequest, RealMachines),
-    without=["device", "show_output", "server_threads"],
+    without=["device", "show_output", "server_threads", "trace"],
     part_config=...,
     ip_config=Path("ip_config.txt"),
     workspace=Path(),

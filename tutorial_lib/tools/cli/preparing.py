@@ -1,4 +1,4 @@
-"""Before a job: ``doctor``, ``data``, ``partition``; after one that was broken off: ``fetch``, ``explain``."""
+"""Before a job: ``doctor``, ``data``, ``partition``; after one: ``trace``; where it failed: ``fetch``, ``explain``."""
 
 from __future__ import annotations
 
@@ -118,6 +118,27 @@ def fetch(run: Annotated[Path, typer.Argument(help="Run folder of a job that was
         if problems := fetch_left(run, print):
             raise JobError(problems[0], "\n".join([*problems[1:], f"{command(run)}, again, continues"]))
     print(f"everything is in {run}")
+
+
+@app.command()
+def trace(
+    run: Annotated[Path, typer.Argument(help="Run folder; of a finale, its run/.")],
+    out: Annotated[Path | None, typer.Option(help="File to write. (default: RUN/trace.json)")] = None,
+) -> None:
+    """Write the timeline of a job, for Perfetto and chrome://tracing, and as a page; train --trace tells more."""
+    from tutorial_lib.job.timeline import Timeline, facts_of
+
+    line = Timeline.of(run)
+    out = out or run / "trace.json"
+    page = out.with_suffix(".html")
+    try:
+        out.write_text(json.dumps(line.trace.to_json()))
+        page.write_text(line.page())
+    except OSError as error:
+        raise InputError(f"--out {out}: {error.strerror}") from None
+    print(f"{len(line.trace.spans):,} spans on {len(line.trace.tracks)} tracks, {len(line.trace.arrows):,} arrows")
+    print("\n".join(facts_of(line.trace)))
+    print(f"{out}: open it in https://ui.perfetto.dev or chrome://tracing\n{page}: open it in any browser")
 
 
 @app.command()

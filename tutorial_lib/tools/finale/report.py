@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import statistics
@@ -11,7 +12,8 @@ from typing import Any
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import PUBLISHED, beside_published, human_bytes, is_published_graph
-from tutorial_lib.tools.finale.settings import STATE
+from tutorial_lib.job.timeline import Timeline, facts_of
+from tutorial_lib.tools.finale.settings import RUN, STATE
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 
@@ -29,6 +31,9 @@ def write_report(folder: Path) -> Path:
     if "training" not in steps:
         raise InputError(f"the finale in {folder} has not finished its training: nothing to report yet")
     result = steps["training"]["result"]
+    line = None
+    with contextlib.suppress(InputError):  # a full disk may have ended the events before they began
+        line = Timeline.of(folder / RUN)
     real = is_published_graph(result["dataset"], steps["data"]["nodes"])
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(TEMPLATE.read_text()).render(
@@ -40,6 +45,8 @@ def write_report(folder: Path) -> Path:
         steps=steps,
         scaling=scaling_rows(steps),
         figures=_figures(steps, real),
+        timeline=line and line._repr_html_(),
+        facts=facts_of(line.trace) if line else [],
         size=human_bytes,
         total_of=lambda peak_rss: sum(sum(roles.values()) for roles in peak_rss.values()),
         folder=folder.name,

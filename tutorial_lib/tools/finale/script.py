@@ -43,10 +43,10 @@ from tutorial_lib.job.folder import (
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import dataset_description, load_partition_folder
 from tutorial_lib.tools.finale.report import write_report
-from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, SCALING_SCALE, FinaleSettings, State
+from tutorial_lib.tools.finale.settings import RUN, SCALING_EPOCHS, SCALING_SCALE, FinaleSettings, State
 from tutorial_lib.trainer import generations
 
-RUN, SPLITS = "run", "splits.npz"
+SPLITS = "splits.npz"
 OF_ALL = ("emulated machines", "ssh login", "addresses", "python", "packages", "stack")  # findings without a machine
 
 

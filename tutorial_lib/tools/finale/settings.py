@@ -14,10 +14,10 @@ from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.trainer.config import TrainConfig
 
-STATE = "finale.json"
+STATE, RUN = "finale.json", "run"
 FREE = {  # may differ when a finale is continued: they change no finished step
     *("scaling", "source.max_memory"),
-    *(f"layout.{name}" for name in ("stall_timeout", "serving_timeout", "collective_timeout")),
+    *(f"layout.{name}" for name in ("stall_timeout", "serving_timeout", "collective_timeout", "trace")),
     *(
         f"layout.real.{name}"
         for name in ("ssh_port", "ssh_username", "ssh_config", "python", "copy_to", "allow_public")
