@@ -92,20 +92,25 @@ class PipelineLoader:
         return -(-len(self.seeds) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
+        return self.after(0)
+
+    def after(self, done: int) -> Iterator[Batch]:
+        """The batches behind the first ``done`` ones, which are drawn as ever, and not fetched."""
         order = torch.randperm(len(self.seeds)) if self.shuffle else torch.arange(len(self.seeds))
         seed = int(torch.randint(2**31 - 1, ()))
-        return ahead(lambda: self._make(order, seed), self.pipeline.depth, "the next batch")
+        return ahead(lambda: self._make(order, seed, done), self.pipeline.depth, "the next batch")
 
-    def _make(self, order: Tensor, seed: int) -> Iterator[Batch]:
+    def _make(self, order: Tensor, seed: int, done: int = 0) -> Iterator[Batch]:
         """Runs in the background, where random numbers depend on ``seed``."""
         self.pipeline.lists.seed(seed)
         if self._labels is None and len(self.seeds):  # all of them in one request
             self._labels = self.pipeline.labels[self.seeds].long()
         labels: Any = self._labels
-        for chosen in order.split(self.batch_size) if len(order) else ():
-            yield self._batch(self.seeds[chosen], labels[chosen])
+        for number, chosen in enumerate(order.split(self.batch_size) if len(order) else ()):
+            if (batch := self._batch(self.seeds[chosen], labels[chosen], fetch=number >= done)) is not None:
+                yield batch
 
-    def _batch(self, seeds: Tensor, labels: Tensor) -> Batch:
+    def _batch(self, seeds: Tensor, labels: Tensor, *, fetch: bool = True) -> Batch | None:
         start = time.perf_counter()
         lists, table = self.pipeline.lists, self.pipeline.table
         nodes, blocks = seeds.to(lists.dtype), []
@@ -117,6 +122,8 @@ class PipelineLoader:
             blocks.insert(0, block)
             nodes = every
         outermost = lists.draw(nodes, self.fanouts[0]) if self.means else None
+        if not fetch:
+            return None
         half_way = time.perf_counter()
         inputs, places = _inputs(table, nodes, outermost)
         seconds = {"sampling": half_way - start, "pull": time.perf_counter() - half_way}

@@ -10,7 +10,7 @@ The agent lives as long as its connection: when standard input ends, for whateve
 that it started. It imports nothing heavy, so that it is there at once.
 
 Coordinator to agent: the plan first, then ``{"do": ...}`` with ``trainers``, ``stacks`` (tell where every process
-stands), ``stop``, and over ssh now and then ``ping``.
+stands), ``finish`` (have the trainers save in the middle of an epoch), ``stop``, and over ssh now and then ``ping``.
 Agent to coordinator: ``serving`` (all servers listen), ``event`` (a line some trainer wrote), ``alive`` (every two
 seconds), ``exited`` (a process ended; all events of before have been sent), ``trained`` (all trainers have ended well),
 ``stacks``, ``failed``, and last ``done`` with what the machine used.
@@ -33,8 +33,8 @@ from tutorial_lib.cluster.channel import POLL_SECONDS, Channel
 from tutorial_lib.cluster.children import end_descendants, start
 from tutorial_lib.cluster.forkserver import Forkserver
 from tutorial_lib.cluster.logs import WORKERS, EventFiles, OutputFiles, log_name, tail, who_failed
+from tutorial_lib.cluster.members import FINISH, MachineHealth, collect, disk_trouble, members
 from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
-from tutorial_lib.cluster.members import MachineHealth, collect, disk_trouble, members
 from tutorial_lib.cluster.plan import (
     TORCHRUN_FOLDER,
     JobPlan,
@@ -191,6 +191,9 @@ class Agent:
                 self.stopping = True
             elif command == "trainers":
                 self._start_trainers()
+            elif command == "finish":
+                with contextlib.suppress(OSError):  # a full disk: nothing could be saved
+                    (self.logs / FINISH).touch()
             elif command == "stacks":
                 self.link.put({"type": "stacks", "stacks": [asdict(stack) for stack in collect(self.logs)]})
 
