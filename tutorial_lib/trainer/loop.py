@@ -178,7 +178,7 @@ def train_task(
     part, stop = part or EpochPart(), stop or Stop()
     log = StepLog(emit, epoch, len(task.batches), part.steps)
     with joined(model, task.sparse_optimizers):
-        for batch in part.rest(task.batches):
+        for batch in part.rest(task.batches, task.inputs):
             log.lap("sampling", getattr(batch, "seconds", None))
             prepared = task.prepare(batch)
             log.lap("pull")

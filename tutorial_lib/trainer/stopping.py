@@ -66,16 +66,21 @@ class EpochPart:
         self.loss_sum += loss * examples
         self.examples += examples
 
-    def rest(self, batches: Any) -> Iterator[Any]:
+    def rest(self, batches: Any, pull: Callable[[Any], Any]) -> Iterator[Any]:
         """The batches of the epoch behind ``steps``, of a loader that starts with the epoch's seeds.
 
-        The others are drawn once more, because DGL's generators go on from there and their states cannot be saved;
-        their rows are not fetched. After them, torch's generators are what they were after the last step.
+        The others are drawn once more, because DGL's generators go on from there and their states cannot be saved. DGL
+        draws also when it pulls rows (the server that is to answer), from the generator that it samples with: so they
+        are pulled, too, but from a loader with an ``after``, which samples by another one. Then torch's generators are
+        set to what they were after the last step.
         """
         if not self.generators:
             yield from batches
             return
-        left = batches.after(self.steps) if hasattr(batches, "after") else itertools.islice(batches, self.steps, None)
+        left = batches.after(self.steps) if hasattr(batches, "after") else iter(batches)
+        with torch.no_grad():  # learned rows do not note who has read them
+            for batch in itertools.islice(left, 0 if hasattr(batches, "after") else self.steps):
+                pull(batch)
         first = list(itertools.islice(left, 1))
         self._set_generators()
         yield from first
