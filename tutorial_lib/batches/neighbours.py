@@ -15,10 +15,11 @@ from typing import Any
 
 import dgl
 import torch
+from dgl.distributed import rpc
 from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
-from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, lists_of, ranges
+from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, lists_of, ranges, seed_servers
 
 ASKED_AT_ONCE = 8192  # nodes
 PIECE = 8 * 2**20  # edges converted at a time
@@ -79,6 +80,13 @@ class NeighbourLists:
             wide = id_type(max(n, len(self.sources)))
             parts = (self.indptr.to(wide), self.sources.to(wide), torch.empty(0, dtype=wide))
             self.seed, self._graph = dgl.seed, dgl.graph(("csc", parts), num_nodes=n)
+
+    def seed_all(self, seed: int) -> None:
+        """Seed what draws: here, and the servers of other machines."""
+        self.seed(seed)
+        servers = rpc.get_num_server()
+        of_each = servers // self.book.num_partitions()
+        seed_servers({k: (seed + 1 + k) % 2**31 for k in range(servers) if k // of_each != self.book.partid})
 
     def draw(self, nodes: Tensor, fanout: int) -> Drawn:
         """``fanout`` neighbours of each node, without repetition, or all where there are no more; -1: all.

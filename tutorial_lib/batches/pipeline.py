@@ -25,6 +25,9 @@ from tutorial_lib.batches.table import RowTable
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.models.sage import FirstLayer
 
+# Batches that follow from one seed. An epoch that goes on in its middle begins with a new seed, and not at its start.
+SEGMENT = 100
+
 
 @dataclass
 class Pipeline:
@@ -95,18 +98,22 @@ class PipelineLoader:
         return self.after(0)
 
     def after(self, done: int) -> Iterator[Batch]:
-        """The batches behind the first ``done`` ones, which are drawn as ever, and not fetched."""
+        """The batches behind the first ``done`` ones, of which less than ``SEGMENT`` are drawn and none is fetched."""
         order = torch.randperm(len(self.seeds)) if self.shuffle else torch.arange(len(self.seeds))
         seed = int(torch.randint(2**31 - 1, ()))
         return ahead(lambda: self._make(order, seed, done), self.pipeline.depth, "the next batch")
 
     def _make(self, order: Tensor, seed: int, done: int = 0) -> Iterator[Batch]:
-        """Runs in the background, where random numbers depend on ``seed``."""
+        """Runs in the background, where random numbers depend on ``seed`` and on the place in the segment."""
         self.pipeline.lists.seed(seed)
         if self._labels is None and len(self.seeds):  # all of them in one request
             self._labels = self.pipeline.labels[self.seeds].long()
         labels: Any = self._labels
-        for number, chosen in enumerate(order.split(self.batch_size) if len(order) else ()):
+        parts = order.split(self.batch_size) if len(order) else ()
+        for number in range(done // SEGMENT * SEGMENT, len(parts)):
+            if number and number % SEGMENT == 0:
+                self.pipeline.lists.seed_all((seed + number) % 2**31)
+            chosen = parts[number]
             if (batch := self._batch(self.seeds[chosen], labels[chosen], fetch=number >= done)) is not None:
                 yield batch
 

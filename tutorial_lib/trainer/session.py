@@ -85,8 +85,7 @@ def serve_if_server() -> None:
         import dgl
 
         # A server answers the requests that it knows: to seed its generator, to send lists of neighbours.
-        import tutorial_lib.batches.service
-        import tutorial_lib.trainer.seeding  # noqa: F401
+        import tutorial_lib.batches.service  # noqa: F401
         from tutorial_lib.compat.server_sleep import connect_soon
 
         gc.enable()

@@ -1,7 +1,7 @@
 """An epoch that ends in the middle: on which step the ranks agree, and what each of them needs to go on from there.
 
-A job that is told to end has some seconds left. Its agents leave a file on each machine; a rank looks for it twice a
-second, which is all that this costs while nobody asks. Then all ranks must stop after the same step: else some would
+A job that is told to end has some seconds left. Its agents leave a file on each machine; a rank looks for it ten times
+a second, which is all that this costs while nobody asks. Then all ranks must stop after the same step: else some would
 have learned from a batch that others have not, and no resumed run could repeat that.
 
 They agree in the store in which they have met, not in a collective: a rank that is out of batches is in ``Join``, which
@@ -31,7 +31,7 @@ from torch.distributed import distributed_c10d
 from tutorial_lib.cluster.members import FINISH
 from tutorial_lib.trainer.exchange import alone
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.1
 MARGIN = 2
 
 
