@@ -161,9 +161,10 @@ def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, d
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=1")
     assert wait_for(tasks[0], "FAILED", "TIMEOUT") == "FAILED"  # by our exit code 143, ahead of the limit
     wait_for_text(logs[0], "Slurm: the time limit of 00:01:00 is near")
+    assert "; go on with --resume" in logs[0].read_text()  # only the script's process was told: the ranks could save
     on("machine-0", "scontrol", "requeue", tasks[0])
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=10", "StartTime=now")
-    wait_for_text(logs[0], "continuing")
+    wait_for_text(logs[0], "continuing after step")
     on("machine-0", "scancel", tasks[0])
     wait_for(tasks[0], "CANCELLED")
     nothing_runs()
