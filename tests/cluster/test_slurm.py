@@ -158,9 +158,11 @@ def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, d
     for _left in attempts("the other job to go on", 60):
         if logs[0].read_text().count("epoch") > before:
             break
-    on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=1")
+    hours, minutes, seconds = map(int, state(tasks[0])["RunTime"].split(":"))
+    limit = 60 * hours + minutes + 1 + seconds // 30  # minutes: of the last one and a half, one is left to be told in
+    on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", f"TimeLimit={limit}")
     assert wait_for(tasks[0], "FAILED", "TIMEOUT") == "FAILED"  # by our exit code 143, ahead of the limit
-    wait_for_text(logs[0], "Slurm: the time limit of 00:01:00 is near")
+    wait_for_text(logs[0], f"Slurm: the time limit of {limit // 60:02d}:{limit % 60:02d}:00 is near")
     assert "; go on with --resume" in logs[0].read_text()  # only the script's process was told: the ranks could save
     on("machine-0", "scontrol", "requeue", tasks[0])
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=10", "StartTime=now")
