@@ -142,6 +142,7 @@ def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: Fin
 def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, data_root, tmp_path):
     folder = tmp_path / "a"
     settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--root", str(data_root)]
+    settings += ["--batch-size", "2"]  # epochs long enough to be told in the middle of one
     array = submit(folder, 1, "train", *settings, "--epochs", "2000", options=("--array=0-1",))
     tasks = [f"{array}_0", f"{array}_1"]
     for task in tasks:

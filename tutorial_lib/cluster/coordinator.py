@@ -156,11 +156,11 @@ class Coordinator:
 
         def finish() -> None:
             found = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))
-            unsaved = self.limits.finishing > 0 and next(found, None) == "step"
+            unsaved = next(found, None) == "step"
             self._finish_by = time.monotonic() + (self.limits.finishing if unsaved else 0)
 
         try:
-            with first_sigterm(finish):
+            with first_sigterm(finish) if self.limits.finishing else contextlib.nullcontext():
                 self._wait_for("trained", self.limits.job, "the trainers to finish")
         except JobFailed as failed:
             if self._finish_by == math.inf:
