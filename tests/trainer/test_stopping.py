@@ -117,6 +117,16 @@ def test_ranks_with_uneven_batches_stop_at_one_step_and_go_on_with_equal_losses(
     assert kept == {"epoch-0002", "epoch-0003"}  # those of the steps have gone
 
 
+def test_an_epoch_that_is_over_before_the_ranks_agree_is_the_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(stopping, "LOOK_SECONDS", 0)
+    told: list[Any] = []
+    saver = Checkpoints(tmp_path, {}, every=9, emit=lambda *kind, **fields: told.append((*kind, fields)))
+    saver.stop = Stop(lambda: True)
+    with pytest.raises(EpochStopped):
+        fit(torch.nn.Linear(4, 1, bias=False), Noisy(None, Numbers(1), Numbers(2)), CONFIG, saver=saver)
+    assert told == [("checkpoint", {"epochs": 1})]
+
+
 def test_the_first_sigterm_is_told_and_the_second_does_what_it_did():
     before, got = signal.getsignal(signal.SIGTERM), []
     signal.signal(signal.SIGTERM, lambda *_: got.append("second"))

@@ -201,8 +201,8 @@ def train_task(
         else:
             stop.through(epoch)
     part.furthest = give_missed_steps(optimizer, part.steps)
-    total, examples, with_more = sum_over_ranks([part.loss_sum, part.examples, part.stopped])
-    part.stopped = with_more > 0
+    total, examples, with_more, told = sum_over_ranks([part.loss_sum, part.examples, part.stopped, stop.heard])
+    part.stopped, part.last = with_more > 0, told > 0
     log.close()
     return total / examples
 
@@ -235,7 +235,7 @@ def fit(
         score: name of what ``task.validate`` gives.
 
     Raises:
-        EpochStopped: ``saver.stop`` said so; there is a checkpoint from the middle of an epoch.
+        EpochStopped: ``saver.stop`` said so; there is a checkpoint, most often from the middle of an epoch.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     # Evaluation must not go through DDP: its forward would expect a backward on every rank.
@@ -255,10 +255,12 @@ def fit(
             raise EpochStopped
         found = task.validate(plain, Pulse(emit, "validation"))
         results.append(EpochResult(epoch, loss, part.seconds, found, score))
-        part = EpochPart()
+        done, part = part, EpochPart()
         if own_rank() == 0:
             emit("epoch", score=score, **results[-1].to_dict())
         if saver:
-            last = epoch == config.epochs - 1
+            last = epoch == config.epochs - 1 or done.last
             saver.save(plain, optimizer, [result.to_dict() for result in results], last=last, **rows)
+            if done.last:  # it was over before the ranks could agree on a step: one of few steps
+                raise EpochStopped
     return results

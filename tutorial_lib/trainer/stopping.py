@@ -36,7 +36,7 @@ MARGIN = 2
 
 
 class EpochStopped(Exception):
-    """The ranks have stopped in the middle of an epoch, and saved."""
+    """The ranks have stopped before the last epoch is done, or evaluated, and saved."""
 
 
 @dataclass
@@ -49,6 +49,7 @@ class EpochPart:
         seconds: what that took, in all starts of the run.
         furthest: the steps of the rank that has made most of them.
         stopped: whether all ranks have left the epoch, and one of them has batches left.
+        last: whether the run ends with this epoch in any case, because it was told to.
         generators: after those steps, states of torch's generators by kind of device; none at the start of an epoch.
     """
 
@@ -58,6 +59,7 @@ class EpochPart:
     seconds: float = 0.0
     furthest: int = 0
     stopped: bool = False
+    last: bool = False
     generators: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, loss: float, examples: int) -> None:
@@ -113,10 +115,13 @@ class Stop:
 
     Args:
         asked: whether somebody wants it; other ranks may hear of it sooner or later.
+
+    Attributes:
+        heard: whether this rank has.
     """
 
     def __init__(self, asked: Callable[[], bool] = lambda: False) -> None:
-        self._asked, self._heard, self._next, self._told = asked, False, 0.0, -1
+        self._asked, self.heard, self._next, self._told = asked, False, 0.0, -1
 
     @classmethod
     def of_job(cls) -> Stop:
@@ -125,10 +130,10 @@ class Stop:
 
     def here(self, epoch: int, step: int) -> bool:
         """Whether this rank leaves the epoch, with so many steps done. Every rank calls it after each of its steps."""
-        if not self._heard and time.monotonic() >= self._next:
-            self._next, self._heard = time.monotonic() + LOOK_SECONDS, self._asked()
-        if not self._heard or alone():
-            return self._heard
+        if not self.heard and time.monotonic() >= self._next:
+            self._next, self.heard = time.monotonic() + LOOK_SECONDS, self._asked()
+        if not self.heard or alone():
+            return self.heard
         self.through(epoch)
         store = _store()
         if store.add(f"stop/{epoch}/ranks", 0) < dist.get_world_size():
