@@ -46,8 +46,7 @@ class Limits:
         stopping: for the agents to end everything when told to.
         cause: to wait for the cause of a lost connection.
         stall: without any sign of progress anywhere; None waits for ever.
-        finishing: for the trainers to save in the middle of an epoch when the job is told to end (SIGTERM); within
-            the 30 s that Kubernetes and often Slurm give. 0: their program cannot.
+        finishing: for the trainers to save in the middle of an epoch, on SIGTERM; 0: their program cannot.
         silence: without a word from an agent, which sends one every 2 s.
     """
 
@@ -156,8 +155,7 @@ class Coordinator:
 
         def finish() -> None:
             found = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))
-            unsaved = next(found, None) == "step"
-            self._finish_by = time.monotonic() + (self.limits.finishing if unsaved else 0)
+            self._finish_by = time.monotonic() + self.limits.finishing * (next(found, None) == "step")  # not saved yet
 
         try:
             with first_sigterm(finish) if self.limits.finishing else contextlib.nullcontext():

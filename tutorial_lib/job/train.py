@@ -39,7 +39,7 @@ from tutorial_lib.trainer.events import phases_of
 from tutorial_lib.trainer.placement import settle
 from tutorial_lib.trainer.stopping import EpochStopped, Stop
 
-FINISHING_SECONDS = 20.0
+FINISHING_SECONDS = 20.0  # Kubernetes, and often Slurm, give 30 in all
 
 
 def run_distributed(
