@@ -114,8 +114,13 @@ def heed_ctrl_c() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def start_and_kill(arguments: list[str], out: Path, epoch: int, kill: Callable[[subprocess.Popen], None]) -> str:
-    """Start a run, call ``kill`` in the middle of an epoch, and wait for its end; returns what it printed."""
+def start_and_kill(
+    arguments: list[str], out: Path, epoch: int, kill: Callable[[subprocess.Popen], None], code: int | None = None
+) -> str:
+    """Start a run, call ``kill`` in the middle of an epoch, and wait for its end; returns what it printed.
+
+    Its exit code is to be ``code``, or any but 0.
+    """
     run = subprocess.Popen(
         [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(out)],
         stdout=subprocess.PIPE,
@@ -129,7 +134,7 @@ def start_and_kill(arguments: list[str], out: Path, epoch: int, kill: Callable[[
     wait_until(in_the_epoch, f"step 5 of epoch {epoch}", 120, run)
     kill(run)
     printed, _ = run.communicate(timeout=60)
-    assert run.returncode != 0
+    assert run.returncode == code if code is not None else run.returncode != 0, printed
     return printed
 
 
@@ -137,10 +142,18 @@ def kill_trainer(rank: int) -> Callable[[subprocess.Popen], None]:
     """For ``start_and_kill``: kills this rank, the one trainer of its machine; the test has ``nothing_left``."""
 
     def kill(_run: subprocess.Popen) -> None:
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                log = os.readlink(f"/proc/{process.pid}/fd/2")
-                if log.endswith(f"/machine-{rank}/trainer-0.log") and process.environ().get(MARK) == os.environ[MARK]:
-                    process.kill()
+        for process in trainers_of(rank):
+            process.kill()
 
     return kill
+
+
+def trainers_of(machine: int) -> list[psutil.Process]:
+    """The first trainer of this machine of a job of this test, which has ``nothing_left``."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            log = os.readlink(f"/proc/{process.pid}/fd/2")
+            if log.endswith(f"/machine-{machine}/trainer-0.log") and process.environ().get(MARK) == os.environ[MARK]:
+                found.append(process)
+    return found

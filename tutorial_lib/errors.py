@@ -1,4 +1,4 @@
-"""Errors that carry a cause and a remedy and know their exit code, waits that end in one, and how a process ended.
+"""Errors that carry a cause and a remedy and know their exit code, waits that end in one, and how a process ends.
 
 A mistake of the user's never shows as a traceback: the command line prints
 ``error: <message>`` and, where there is one, ``what to do: <remedy>``.
@@ -7,10 +7,13 @@ Every wait has a limit, says after two seconds what it waits for, and can be int
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 NOTICE_SECONDS = 2.0
 # What gloo, the trainers' store or a pipe says in a process whose peer has died: an effect, not the cause. A pattern.
@@ -65,6 +68,28 @@ def how_it_ended(exit_code: int) -> str:
 def as_a_shell_says(exit_code: int) -> int:
     """The code of a process as it is, but 137 for one that SIGKILL (9) has ended: what a shell reports."""
     return exit_code if exit_code >= 0 else 128 - exit_code
+
+
+@contextlib.contextmanager
+def first_sigterm(act: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile the first SIGTERM calls ``act`` alone, and a second one does what it did before.
+
+    Nothing is changed in another thread than the main one, or where the program has no handler of its own.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, before)
+        act()
+
+    signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def to_stderr(text: str) -> None:

@@ -390,6 +390,12 @@ def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left,
         assert event["lists"] > 0
         assert event["width"] == 100
         assert event["same"] == [True, False]  # equal seeds draw equal batches, other seeds others
+    rest = [event for event in coordinator.events if event["kind"] == "rest"]
+    assert len(rest) == 2 * 2 * 3
+    for event in rest:  # in segments of four batches of three hops
+        left = event["batches"] - event["done"]
+        assert event["same"] == [True] * left
+        assert event["draws"] == 3 * (left + event["done"] % 4)
 
 
 @pytest.mark.cluster

@@ -108,7 +108,7 @@ class Lab:
         return found
 
     def newest_at_home(self) -> int:
-        return max([manifest.epochs for manifest in manifests.kept(self.run)], default=0)
+        return max([manifest.done[0] for manifest in manifests.kept(self.run)], default=0)
 
     def wait_for(self, epochs: list[int], seconds: float = 10) -> None:
         wait_until(lambda: self.epochs_at_home() == epochs, f"epochs {epochs} at home", seconds)

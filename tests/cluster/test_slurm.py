@@ -142,6 +142,7 @@ def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: Fin
 def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, data_root, tmp_path):
     folder = tmp_path / "a"
     settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--root", str(data_root)]
+    settings += ["--batch-size", "2"]  # epochs long enough to be told in the middle of one
     array = submit(folder, 1, "train", *settings, "--epochs", "2000", options=("--array=0-1",))
     tasks = [f"{array}_0", f"{array}_1"]
     for task in tasks:
@@ -158,12 +159,15 @@ def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, d
     for _left in attempts("the other job to go on", 60):
         if logs[0].read_text().count("epoch") > before:
             break
-    on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=1")
+    hours, minutes, seconds = map(int, state(tasks[0])["RunTime"].split(":"))
+    limit = 60 * hours + minutes + 1 + seconds // 30  # minutes: of the last one and a half, one is left to be told in
+    on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", f"TimeLimit={limit}")
     assert wait_for(tasks[0], "FAILED", "TIMEOUT") == "FAILED"  # by our exit code 143, ahead of the limit
-    wait_for_text(logs[0], "Slurm: the time limit of 00:01:00 is near")
+    wait_for_text(logs[0], f"Slurm: the time limit of {limit // 60:02d}:{limit % 60:02d}:00 is near")
+    assert "; go on with --resume" in logs[0].read_text()  # only the script's process was told: the ranks could save
     on("machine-0", "scontrol", "requeue", tasks[0])
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=10", "StartTime=now")
-    wait_for_text(logs[0], "continuing")
+    wait_for_text(logs[0], "continuing after step")
     on("machine-0", "scancel", tasks[0])
     wait_for(tasks[0], "CANCELLED")
     nothing_runs()

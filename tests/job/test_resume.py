@@ -8,16 +8,21 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from checkpoint_support import flip_bit
-from commands import events_of, kill_trainer, losses, start_and_kill, tutorial, wait_until
+from commands import events_of, kill_trainer, losses, start_and_kill, trainers_of, tutorial, wait_until
 from runtime_support import MARK, marked_processes
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.job import train
+from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import Continuation, own_run_folder, settings_of
+from tutorial_lib.job.layout import Layout
 from tutorial_lib.trainer.checkpoint import save
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -54,6 +59,69 @@ def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(fini
     kept = {path.name for path in (out / "checkpoint").iterdir()}
     before = {"manifest-previous.json", "epoch-0002"}
     assert kept == {"manifest.json", "epoch-0003", *before, "model.safetensors", "config.json"}
+
+
+@pytest.mark.cluster
+def test_two_machines_go_on_in_the_middle_of_an_epoch(finished_run, nothing_left, tmp_path):
+    """Told to end, they save: no step is made twice, and all of them are those of a run that was left alone."""
+    common, finished, out = [*finished_run.options], finished_run.out, tmp_path / "run"
+    slow = [*common, "--wire", "50mbit"]  # time to be told in an epoch
+    printed = start_and_kill(slow, out, 1, lambda run: run.send_signal(signal.SIGTERM), code=143)
+    (saved,) = (event for event in events_of(out) if event["kind"] == "checkpoint" and "step" in event)
+    epochs, step = saved["epochs"], saved["step"]
+    assert f"stopped after step {step} of epoch {epochs + 1}; go on with --resume\ntold to end (SIGTERM); " in printed
+    steps = [(event["epoch"], event["step"]) for event in events_of(out) if event["kind"] == "step"]
+    assert max(steps) == (epochs, step - 1)  # counted from 0
+    done = tutorial("train", "--resume", "--epochs", str(epochs), "--out", str(out), code=2)
+    assert f"already has {epochs} and {step} steps of the next" in done.stderr
+    done = tutorial("train", *common, "--resume", "--out", str(out))
+    assert f"continuing after step {step} of epoch {epochs + 1} from the checkpoint" in done.stdout
+
+    def step_losses(run: Path) -> list[tuple[int, int, int, float]]:
+        told = (event for event in events_of(run) if event["kind"] == "step")
+        return sorted((event["rank"], event["epoch"], event["step"], event["loss"]) for event in told)
+
+    assert step_losses(out) == step_losses(finished)
+    results = [json.loads((folder / "result.json").read_text()) for folder in (finished, out)]
+    scores = [[(epoch["loss"], epoch["val_score"]) for epoch in result["epochs"]] for result in results]
+    assert scores[0] == scores[1]
+    assert results[0]["test_accuracy"] == results[1]["test_accuracy"]
+    assert np.array_equal(np.load(out / "predictions.npy"), np.load(finished / "predictions.npy"))
+
+
+def test_one_process_goes_on_in_the_middle_of_an_epoch(single_run, tmp_path):
+    out = tmp_path / "run"
+    tell = lambda run: run.send_signal(signal.SIGTERM)  # noqa: E731
+    assert "; go on with --resume" in start_and_kill(single_run.options, out, 1, tell, code=143)
+    tutorial("train", *single_run.options, "--resume", "--out", str(out))
+    assert losses(out) == losses(single_run.out)
+    assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
+
+
+@pytest.mark.cluster
+def test_ranks_that_cannot_save_in_time_end_as_ever(emulation, nothing_left, partition_of, tmp_path, monkeypatch):
+    """A trainer is frozen: the others wait for it, and the job is not waited for longer than its limit."""
+    monkeypatch.setattr(train, "FINISHING_SECONDS", 1.0)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    told: list[float] = []
+
+    class Freezing(Reporter):
+        def on_event(self, event: dict) -> None:
+            if event["kind"] == "step" and not told:
+                told.append(time.monotonic())
+                (rank_1,) = trainers_of(1)
+                rank_1.suspend()
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        config = TrainConfig(epochs=1, batch_size=5, fanouts=(5, 5))
+        with pytest.raises(SystemExit) as end:
+            train.run_distributed(partition_of(2), Layout(emulate=2), config, tmp_path / "run", Freezing())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert end.value.code == 143
+    assert 1.0 < time.monotonic() - told[0] < 15
+    assert not (tmp_path / "run" / "checkpoint").exists()
 
 
 def test_one_process_goes_on_after_it_was_killed(single_run, tmp_path):

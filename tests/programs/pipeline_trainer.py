@@ -12,6 +12,7 @@ import torch
 from dgl.distributed import DistGraph, DistTensor
 from torch import Tensor
 
+from tutorial_lib.batches import pipeline as pipeline_module
 from tutorial_lib.batches.background import run
 from tutorial_lib.batches.neighbours import NeighbourLists
 from tutorial_lib.batches.nodes import FULL, BatchLoader
@@ -108,6 +109,26 @@ def tell(session: Session) -> None:
         drawn.append(torch.cat([batch.inputs.mean for batch in loader]))
     same = [first.shape == second.shape and torch.equal(first, second) for first, second in pairwise(drawn)]
     session.events.emit("drawn", lists=pipeline.lists.remote_nodes, width=drawn[0].shape[1], same=same)
+    session.barrier()
+    tell_rest(session, settings(graph), nodes)
+
+
+def tell_rest(session: Session, pipelines: dict[str, Pipeline], nodes: Tensor) -> None:
+    """Batches behind the first ones, of an iteration that begins with them, and of one that drew all."""
+    pipeline_module.SEGMENT = 4
+    for name in ("nothing kept", "all kept"):
+        loader = PipelineLoader(pipelines[name], nodes, [4, 3, 2], len(nodes) // 10, shuffle=True)
+        draw, drawn = loader.pipeline.lists.draw, []
+        loader.pipeline.lists.draw = lambda *args, draw=draw, drawn=drawn: drawn.append(1) or draw(*args)
+        torch.manual_seed(5)
+        every = list(loader)
+        for done in (6, 8, len(every)):
+            torch.manual_seed(5)
+            drawn.clear()
+            rest = list(loader.after(done))
+            found, expected = ([(b.input_nodes, b.inputs.mean) for b in part] for part in (rest, every[done:]))
+            same = [all(map(torch.equal, a, b)) for a, b in zip(found, expected, strict=True)]
+            session.events.emit("rest", setting=name, done=done, batches=len(every), draws=len(drawn), same=same)
     session.barrier()
 
 

@@ -36,9 +36,12 @@ from tutorial_lib.tasks.link import (
 )
 from tutorial_lib.tasks.link_scores import SCALE, SHIFT, fit_probe, pair_loss, rank_sums, ranks_among, unit
 from tutorial_lib.tasks.task import train_single
+from tutorial_lib.trainer import stopping
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.generations import read_checkpoint
 from tutorial_lib.trainer.seeding import reseed
+from tutorial_lib.trainer.stopping import EpochStopped, Stop
 
 CONFIG = TrainConfig(epochs=3, fanouts=(5, 5), batch_size=100, hidden_size=16, dropout=0.2, learning_rate=0.01)
 OPTIONS = LinkOptions(epoch_edges=1000, validation_edges=200, eval_negatives=50)
@@ -219,7 +222,8 @@ def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
 
 
 @pytest.mark.whole_run
-def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path) -> None:
+def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "LOOK_SECONDS", 0)
     whole = train_single(tiny, CONFIG, spec=SPEC)
     assert whole.epochs[-1].loss < 0.75 * whole.epochs[0].loss
     untrained = train_single(tiny, replace(CONFIG, epochs=0), spec=SPEC)
@@ -228,7 +232,11 @@ def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path) -
     assert rank_sums(whole.test_ranks)[0] / len(whole.test_edges) == pytest.approx(whole.test_score)
 
     folder = tmp_path / "checkpoint"
-    train_single(tiny, replace(CONFIG, epochs=2), spec=SPEC, saver=Checkpoints(folder, {}))
+    looks = iter([False] * 14)
+    with pytest.raises(EpochStopped):  # after step 5 of the second of the epochs, which have ten
+        train_single(tiny, CONFIG, spec=SPEC, saver=Checkpoints(folder, {}, stop=Stop(lambda: next(looks, True))))
+    saved = read_checkpoint(folder)
+    assert (len(saved.epochs), saved.step) == (1, 5)
     resumed = train_single(tiny, CONFIG, spec=SPEC, saver=Checkpoints(folder, {}, resume=True))
     assert torch.equal(resumed.embeddings, whole.embeddings)
     assert [epoch.loss for epoch in resumed.epochs] == [epoch.loss for epoch in whole.epochs]

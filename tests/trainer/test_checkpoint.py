@@ -31,6 +31,7 @@ from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.generations import check_same_settings, read_checkpoint, remove_leftovers
 from tutorial_lib.trainer.loop import EpochResult
 from tutorial_lib.trainer.state import flatten_optimizer, restore_settings, unflatten_optimizer
+from tutorial_lib.trainer.stopping import EpochPart
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = PROGRAMS / "checkpoint_trainer.py"
@@ -86,6 +87,32 @@ def test_a_checkpoint_every_second_epoch_and_at_the_end(tmp_path):
     for count in range(1, 6):
         keeper.save(model, optimizer, epochs[:count], last=count == 5)
     assert told == [("checkpoint", {"epochs": count}) for count in (2, 4, 5)]
+
+
+def test_the_middle_of_an_epoch_is_saved_beside_its_beginning_and_read_again(tmp_path):
+    """And a checkpoint of before, which has no step, says that there is none."""
+    model, optimizer = trained()
+    save(tmp_path, model, optimizer, [{"epoch": 0}], SETTINGS)
+    part = EpochPart(steps=7, loss_sum=0.1 + 0.2, examples=70, seconds=1.5, furthest=9)
+    part.keep_generators(torch.device("cpu"))
+    expected = torch.rand(3)
+    save(tmp_path, *trained(steps=6), [{"epoch": 0}], SETTINGS, part=part)
+    found = read_checkpoint(tmp_path)
+    assert (found.folder.name, len(found.epochs), found.step) == ("epoch-0001-step-000009", 1, 9)
+    assert found.manifest["format"] == generations.WITH_STEP
+    again = EpochPart()
+    assert restore(tmp_path, model, optimizer, part=again) == [{"epoch": 0}]
+    assert (again.to_list(), again.furthest) == (part.to_list(), 9)
+    list(again.rest([1.0] * 7, lambda batch: batch))
+    assert torch.equal(torch.rand(3), expected)
+    with pytest.raises(InputError, match="is from the middle of an epoch"):
+        restore(tmp_path, model, optimizer)
+    flip_bit(tmp_path / found.folder.name / "generators.safetensors", -1)
+    again = EpochPart()
+    restore(tmp_path, model, optimizer, part=again)
+    assert (read_checkpoint(tmp_path).step, again.to_list()) == (0, [0, 0.0, 0, 0.0])
+    save(tmp_path, model, optimizer, [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    assert {path.name for path in tmp_path.glob("epoch-*")} == {"epoch-0001", "epoch-0002"}
 
 
 @pytest.fixture

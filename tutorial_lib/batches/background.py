@@ -17,7 +17,7 @@ from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
 Item = TypeVar("Item")
 
-WAIT_SECONDS = 600
+WAIT_SECONDS, LEFT_SECONDS = 600, 10
 
 
 @cache
@@ -64,6 +64,7 @@ def ahead(make: Callable[[], Iterator[Item]], depth: int, what: str) -> Iterator
     finally:
         for future in pending:
             future.cancel()
+        wait(pending, LEFT_SECONDS)  # who leaves early may use the connection to the servers at once
 
 
 def _result(future: Future[Item], what: str) -> Item:

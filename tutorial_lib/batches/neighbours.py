@@ -16,11 +16,12 @@ from typing import Any
 
 import dgl
 import torch
+from dgl.distributed import rpc
 from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
 from tutorial_lib.batches.labor import LISTS_AT_ONCE, LaborRequest, Variates, smallest
-from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, lists_of, ranges
+from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, lists_of, ranges, seed_servers
 
 ASKED_AT_ONCE = 8192  # nodes
 PIECE = 8 * 2**20  # edges converted at a time
@@ -135,6 +136,13 @@ class NeighbourLists(HereLists):
         self.remote_bytes = sum(found.nbytes for _, _, found in kept)
         self._kept, indptr, sources = joined(indptr, sources, kept)
         super().__init__(indptr, sources, graph.num_nodes(), graphbolt=graphbolt)
+
+    def seed_all(self, seed: int) -> None:
+        """Seed what draws: here, and the servers of other machines."""
+        self.seed(seed)
+        servers = rpc.get_num_server()
+        of_each = servers // self.book.num_partitions()
+        seed_servers({k: (seed + 1 + k) % 2**31 for k in range(servers) if k // of_each != self.book.partid})
 
     def list_of(self, nodes: Tensor) -> Tensor:
         """int64: the number of each node's list, those of this part first; -1 where it is not here."""

@@ -8,7 +8,6 @@ rows cost less.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,9 @@ from tutorial_lib.batches.pieces import piece
 from tutorial_lib.batches.table import RowTable
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.models.sage import FirstLayer
+
+# Batches that follow from one seed. An epoch that goes on in its middle begins with a new seed, and not at its start.
+SEGMENT = 100
 
 
 @dataclass
@@ -98,25 +100,36 @@ class PipelineLoader:
         return -(-len(self.seeds) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
+        return self.after(0)
+
+    def after(self, done: int) -> Iterator[Batch]:
+        """The batches behind the first ``done`` ones, of which less than ``SEGMENT`` are drawn and none is fetched."""
         order = torch.randperm(len(self.seeds)) if self.shuffle else torch.arange(len(self.seeds))
         seed = int(torch.randint(2**31 - 1, ()))
-        return ahead(lambda: self._make(order, seed), self.pipeline.depth, "the next batch")
+        return ahead(lambda: self._make(order, seed, done), self.pipeline.depth, "the next batch")
 
-    def _make(self, order: Tensor, seed: int) -> Iterator[Batch]:
-        """Runs in the background, where random numbers depend on ``seed``."""
+    def _make(self, order: Tensor, seed: int, done: int = 0) -> Iterator[Batch]:
+        """Runs in the background, where random numbers depend on ``seed`` and on the place in the segment."""
         self.pipeline.lists.seed(seed)
         if self._labels is None and len(self.seeds):  # all of them in one request
             self._labels = self.pipeline.labels[self.seeds].long()
         labels: Any = self._labels
-        table, parts = self.pipeline.table, iter(order.split(self.batch_size) if len(order) else ())
-        table.expect_nothing()  # of an iteration before this one
-        waiting: deque[Batch] = deque()
-        number = itertools.count()
+        table, parts = self.pipeline.table, order.split(self.batch_size) if len(order) else ()
+
+        def drawn(number: int) -> Batch:
+            if number and number % SEGMENT == 0 and self.labor is None:
+                self.pipeline.lists.seed_all((seed + number) % 2**31)
+            return self._drawn(self.seeds[parts[number]], labels[parts[number]], self._by(seed, number))
+
+        for number in range(done // SEGMENT * SEGMENT, done) if self.labor is None else ():
+            drawn(number)
+        table.expect_nothing()  # of these, or of an iteration before this one
+        numbers, waiting = iter(range(done, len(parts))), deque[Batch]()
         while True:
             with piece("batch"):
                 for _ in range(2):  # not as many as are wanted at once: the first batch is waited for
-                    if len(waiting) <= table.look_ahead and (chosen := next(parts, None)) is not None:
-                        waiting.append(self._drawn(self.seeds[chosen], labels[chosen], self._by(seed, next(number))))
+                    if len(waiting) <= table.look_ahead and (number := next(numbers, None)) is not None:
+                        waiting.append(drawn(number))
                 if not waiting:
                     return
                 batch = self._filled(waiting.popleft())

@@ -1,4 +1,4 @@
-"""What DGL's servers answer besides their own requests: lists of neighbours.
+"""What DGL's servers answer besides their own requests: lists of neighbours; they seed their generators, too.
 
 Every server of a job must have imported this module before it serves (``session.serve_if_server`` does).
 """
@@ -6,9 +6,10 @@ Every server of a job must have imported this module before it serves (``session
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import dgl
 import torch
 from dgl import NID
 from dgl.distributed import rpc
@@ -17,8 +18,8 @@ from torch import Tensor
 from tutorial_lib.batches.pieces import piece
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
-SERVICE = 770002  # DGL's own services use other numbers
-LIMIT_SECONDS = 120.0
+RESEED, SERVICE = 770001, 770002  # DGL's own services use other numbers
+SEED_SECONDS, LIMIT_SECONDS = 60.0, 120.0
 
 
 def ask(book: Any, ids: Tensor, request: Callable[[Tensor], rpc.Request]) -> tuple[dict[int, int], list[Tensor]]:
@@ -161,4 +162,36 @@ class ListsResponse(rpc.Response):
         self.sources, self.counts = state
 
 
+def seed_servers(values: Mapping[int, int]) -> None:
+    """Have DGL servers, by their number, seed their generators with a value each, and wait until all have.
+
+    Raises:
+        WaitedTooLong: a server does not answer within a minute.
+    """
+    for server, value in values.items():
+        rpc.send_request(server, Reseed(value))
+    for number in range(len(values)):
+        for left in attempts(f"DGL server {number + 1} of {len(values)} to seed its generator", SEED_SECONDS, pause=0):
+            if rpc.recv_response(max(1, int(1000 * min(left, NOTICE_SECONDS)))) is not None:  # 0 would be for ever
+                break
+
+
+class Reseed(rpc.Request, rpc.Response):
+    """Asks a server to seed its generator, and comes back when that is done."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __getstate__(self) -> int:
+        return self.value
+
+    __setstate__ = __init__
+
+    def process_request(self, server_state: object) -> Reseed:  # noqa: ARG002
+        """Runs in the server."""
+        dgl.seed(self.value)
+        return self
+
+
+rpc.register_service(RESEED, Reseed, Reseed)
 rpc.register_service(SERVICE, ListsRequest, ListsResponse)

@@ -10,7 +10,7 @@ The agent lives as long as its connection: when standard input ends, for whateve
 that it started. It imports nothing heavy, so that it is there at once.
 
 Coordinator to agent: the plan first, then ``{"do": ...}`` with ``trainers``, ``stacks`` (tell where every process
-stands), ``stop``, and now and then ``clock``.
+stands), ``finish`` (have the trainers save in the middle of an epoch), ``stop``, and now and then ``clock``.
 Agent to coordinator: ``serving`` (all servers listen), ``event`` (a line some trainer wrote; a process is ``started``),
 ``alive`` (every two seconds), ``traffic``, ``clock``, ``exited`` (a process ended; all its events have been sent),
 ``trained`` (all trainers have ended well), ``stacks``, ``failed``, and last ``done`` with what the machine used.
@@ -33,8 +33,8 @@ from tutorial_lib.cluster.channel import POLL_SECONDS, Channel
 from tutorial_lib.cluster.children import end_descendants, start
 from tutorial_lib.cluster.forkserver import Forkserver
 from tutorial_lib.cluster.logs import WORKERS, EventFiles, OutputFiles, log_name, tail, who_failed
+from tutorial_lib.cluster.members import FINISH, MachineHealth, collect, disk_trouble, members
 from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
-from tutorial_lib.cluster.members import MachineHealth, collect, disk_trouble, members
 from tutorial_lib.cluster.plan import (
     TORCHRUN_FOLDER,
     JobPlan,
@@ -55,10 +55,7 @@ MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read; then event
 
 @dataclass
 class Process:
-    """A child of the agent. ``code`` is None while it runs, negative for a signal; ``peak_rss`` is in bytes.
-
-    ``pid`` is None until it has been forked.
-    """
+    """A child; ``pid`` is None until it was forked, ``code`` while it runs (negative: a signal); ``peak_rss``: bytes."""
 
     role: str
     index: int
@@ -197,6 +194,9 @@ class Agent:
                 self.link.put({"type": "clock", "asked": message["asked"], "time": time.time()})
             elif command == "trainers":
                 self._start_trainers()
+            elif command == "finish":
+                with contextlib.suppress(OSError):  # a full disk: nothing could be saved
+                    (self.logs / FINISH).touch()
             elif command == "stacks":
                 self.link.put({"type": "stacks", "stacks": [asdict(stack) for stack in collect(self.logs)]})
 

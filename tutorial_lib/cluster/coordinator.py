@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,7 +36,7 @@ from tutorial_lib.cluster.members import Stack, report
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
-from tutorial_lib.errors import JobError, how_it_ended
+from tutorial_lib.errors import JobError, first_sigterm, how_it_ended
 
 __all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse"]
 
@@ -55,6 +57,7 @@ class Limits:
         stopping: for the agents to end everything when told to.
         cause: to wait for the cause of a lost connection.
         stall: without any sign of progress anywhere; None waits for ever.
+        finishing: for the trainers to save in the middle of an epoch, on SIGTERM; 0: their program cannot.
         silence: without a word from an agent, which sends one every 2 s.
     """
 
@@ -64,6 +67,7 @@ class Limits:
     stopping: float = 15.0
     cause: float = 5.0
     stall: float | None = 120.0
+    finishing: float = 0.0
     silence: float = 30.0
 
 
@@ -113,13 +117,14 @@ class Coordinator:
         self._clocks: dict[str, Event] = {}  # the best comparison so far
         self._asked, self._last_asked = 0, 0.0
         self._cancelled: BaseException | None = None
+        self._finish_by, self._finish_asked = math.inf, False
 
     def run(self) -> dict[str, MachineUse]:
         """Run the job to its end and return what each machine used.
 
         Raises:
             PreflightFailed: what would have made the job fail; nothing has been started.
-            JobFailed: with the first cause. KeyboardInterrupt: after everything has been stopped.
+            JobFailed: with the first cause. KeyboardInterrupt, SystemExit: after everything has been stopped.
         """
         if self._preflight:
             self._event("stage", stage="checks")
@@ -133,7 +138,7 @@ class Coordinator:
             self._wait_for("serving", self.limits.serving, "the DGL servers to load their parts and listen")
             self._event("stage", stage="trainers")
             self.agents.tell_all("trainers")
-            self._wait_for("trained", self.limits.job, "the trainers to finish")
+            self._wait_for_trainers()
             self._event("stage", stage="leaving")
             if not self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False):
                 self._warn(f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped")
@@ -152,6 +157,27 @@ class Coordinator:
     def cancel(self, error: BaseException) -> None:
         """From another thread: have ``run`` stop everything and raise this error, after an event ``stopped``."""
         self._cancelled = error
+
+    def _wait_for_trainers(self) -> None:
+        """Until all have ended well. On the first SIGTERM they get some seconds to save, then the job ends.
+
+        Raises:
+            SystemExit: as without those seconds, also where they were not enough, or a trainer failed in them.
+        """
+
+        def finish() -> None:
+            found = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))
+            self._finish_by = time.monotonic() + self.limits.finishing * (next(found, None) == "step")  # not saved yet
+
+        try:
+            with first_sigterm(finish) if self.limits.finishing else contextlib.nullcontext():
+                self._wait_for("trained", self.limits.job, "the trainers to finish")
+        except JobFailed as failed:
+            if self._finish_by == math.inf:
+                raise
+            self._warn(f"no checkpoint of this moment: {failed.message}")
+        if self._finish_by < math.inf:
+            sys.exit(128 + signal.SIGTERM)
 
     def _first_cause(self, first: JobFailed) -> JobFailed:
         """A lost connection is what others see of a death; wait a little for the one who died to be reported."""
@@ -201,6 +227,11 @@ class Coordinator:
                 error, self._cancelled = self._cancelled, None
                 self._event("stopped")
                 raise error
+            if self._finish_by < math.inf and not self._finish_asked:
+                self._finish_asked = True
+                self.agents.tell_all("finish")
+            if time.monotonic() > self._finish_by:
+                sys.exit(128 + signal.SIGTERM)
             if done():
                 return True
             if (left := deadline - time.monotonic()) <= 0:

@@ -57,7 +57,7 @@ class Homecoming:
         self.remote = delivery.plan if delivery else None
         self.problems: list[str] = []
         self._on_event, self._lock = on_event, threading.Lock()
-        self._newest, self._wake, self._end = 0, threading.Event(), threading.Event()
+        self._newest, self._wake, self._end = (0, 0), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._bring_checkpoints, daemon=True)
         self._holders = {cluster.machines[0].name}
 
@@ -66,7 +66,7 @@ class Homecoming:
         with self._lock:
             self._on_event(event)
         if event["kind"] == "checkpoint":
-            self._newest = event["epochs"]
+            self._newest = event["epochs"], event.get("step", 0)
             self._wake.set()
 
     def _say(self, text: str, kind: str = "copied") -> None:

@@ -20,18 +20,19 @@ FOLDER = "checkpoint"
 NEWEST, BEFORE = "manifest.json", "manifest-previous.json"
 ARRIVED = ".arrived-"
 # Exactly the names that ``checkpoint.save`` and ``export_weights`` give; of a machine's embeddings, its host name.
-_GENERATION = re.compile(r"epoch-(\d{4,})")
-_IN_GENERATION = re.compile(r"(model|optimizer|embeddings-[^/]+)\.safetensors")
+_GENERATION = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?")
+_IN_GENERATION = re.compile(r"(model|optimizer|generators|embeddings-[^/]+)\.safetensors")
+Done = tuple[int, int]  # finished epochs, and steps of the next one
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a manifest says: folder of its files, number of finished epochs, and name in the run folder -> SHA-256."""
+    """What a manifest says: folder of its files, how far the run was, and name in the run folder -> SHA-256."""
 
     path: Path
     content: Mapping[str, Any]
     folder: str
-    epochs: int
+    done: Done
     files: Mapping[str, str]
 
 
@@ -40,10 +41,19 @@ def place(name: str) -> str:
     return name.replace("/", f"/{ARRIVED}") if name in (f"{FOLDER}/{NEWEST}", f"{FOLDER}/{BEFORE}") else name
 
 
-def number(name: str) -> int | None:
+def generation(epochs: int, step: int = 0) -> str:
+    """Name of a checkpoint's folder."""
+    return f"epoch-{epochs:04d}" + (f"-step-{step:06d}" if step else "")
+
+
+def number(name: str) -> Done | None:
     """Of the checkpoint that a file of a run folder belongs to; None for a file of none."""
     found = re.fullmatch(rf"{FOLDER}/{_GENERATION.pattern}/[^/]+", name)
-    return None if found is None else int(found[1])
+    return None if found is None else _done(found)
+
+
+def _done(found: re.Match[str]) -> Done:
+    return int(found[1]), int(found[2] or 0)
 
 
 def kept(run: Path, prefix: str = "") -> list[Manifest]:
@@ -55,7 +65,8 @@ def kept(run: Path, prefix: str = "") -> list[Manifest]:
             folder = content["folder"]
             files = {f"{FOLDER}/{folder}/{name}": about["sha256"] for name, about in content["files"].items()}
             if all(number(name) is not None for name in files):
-                found.append(Manifest(path, content, folder, len(content["epochs"]), files))
+                done = len(content["epochs"]), content.get("part", {}).get("step", 0)
+                found.append(Manifest(path, content, folder, done, files))
     return found
 
 
@@ -70,15 +81,15 @@ def take_over(run: Path, *, last: bool = False) -> bool:
     """
     folder, here, came = run / FOLDER, kept(run), kept(run, ARRIVED)
     whole = [m for m in came if not any(check_file(run / name, None, digest) for name, digest in m.files.items())]
-    by_epochs = {manifest.epochs: manifest for manifest in [*reversed(here), *reversed(whole)]}
-    chosen = [by_epochs[epochs] for epochs in sorted(by_epochs, reverse=True)[:2]]
+    by_age = {manifest.done: manifest for manifest in [*reversed(here), *reversed(whole)]}
+    chosen = [by_age[done] for done in sorted(by_age, reverse=True)[:2]]
     before = {manifest.path.name: manifest.content for manifest in here}
     for name, manifest in reversed(list(zip((NEWEST, BEFORE), chosen, strict=False))):
         if before.get(name) != manifest.content:
             write_json(folder / name, manifest.content)
             flush(folder)
-    newest = chosen[0].epochs if chosen else 0
-    complete = all(manifest.epochs <= newest for manifest in came)
+    newest = chosen[0].done if chosen else (0, 0)
+    complete = all(manifest.done <= newest for manifest in came)
     needed = {manifest.folder for manifest in (chosen if complete else [*chosen, *came])}
     for manifest in came if complete else ():
         manifest.path.unlink(missing_ok=True)
@@ -86,11 +97,11 @@ def take_over(run: Path, *, last: bool = False) -> bool:
     return complete
 
 
-def remove_checkpoints(folder: Path, keep: Container[str], before: int | None = None) -> None:
-    """Remove every checkpoint but those named ``keep``, or only those of fewer epochs; several machines may at once."""
+def remove_checkpoints(folder: Path, keep: Container[str], before: Done | None = None) -> None:
+    """Remove every checkpoint but those named ``keep``, or only those of before; several machines may at once."""
     for path in folder.glob("epoch-*"):
         found = _GENERATION.fullmatch(path.name)
-        if found and path.name not in keep and (before is None or int(found[1]) < before):
+        if found and path.name not in keep and (before is None or _done(found) < before):
             remove_checkpoint(path)
 
 

@@ -29,6 +29,7 @@ from tutorial_lib.files import wait_until_written
 DUMP_SIGNAL = signal.SIGRTMAX - 1
 DUMP_SECONDS = 3.0
 FOLDER = ".processes"
+FINISH = f"{FOLDER}/finish"  # its presence tells the trainers to stop in the middle of an epoch, see `trainer.stopping`
 FLAGS, STARTED, ENDING = 6, 19, 4  # places in ``stat_of``, and PF_EXITING among the flags
 MEMORY_LOOKS = 40  # a kill that was counted before the last ten seconds of a process was not its own
 ZOMBIE_SECONDS = 1.0  # a parent that ends its samplers on purpose collects them within this time

@@ -76,7 +76,9 @@ class Reporter:
         elif kind == "resumed":
             if "damaged" in event:
                 self.say(f"{event['damaged']}; the one before it is used")
-            self.say(f"continuing after epoch {event['epochs']} from the checkpoint")
+            self.say(f"continuing after {_place(event)} from the checkpoint")
+        elif kind == "checkpoint" and "step" in event:
+            self.say(f"stopped after {_place(event)}; go on with --resume")
         elif kind == "step":
             if event["epoch"] != self.epoch:
                 self.epoch, self.steps, self.losses, self.done = event["epoch"], 0, {}, {}
@@ -111,6 +113,12 @@ class Reporter:
         """The same for a terminal."""
         self._spinner.update(text=Text(self.text()))
         return self._spinner
+
+
+def _place(event: Event) -> str:
+    """Where a run was when it saved."""
+    epochs = event["epochs"]
+    return f"step {event['step']} of epoch {epochs + 1}" if "step" in event else f"epoch {epochs}"
 
 
 class RunDisplay(Reporter):

@@ -45,7 +45,8 @@ def check_run_folder(out: Path, *, resume: bool = False) -> Path:
     if resume and not generations.exists(out / "checkpoint"):
         raise InputError(
             f"--resume: no checkpoint in {out / 'checkpoint'}",
-            "A run has one when its first epoch is finished. Start it again without --resume, in another folder. "
+            "A run has one when its first epoch is finished, or it was told to end (SIGTERM) in it. Start it again "
+            "without --resume, in another folder. "
             "With --copy_to, one may still be on the machines: python -m tutorial_lib fetch RUN brings it home.",
         )
     check_right_to_write(out)
@@ -190,8 +191,9 @@ class Continuation:
         checkpoint = generations.read_checkpoint(folder)
         generations.check_same_settings(checkpoint, settings, folder)
         done = len(checkpoint.epochs)
-        if config.epochs < done:
-            raise InputError(f"--epochs {config.epochs}, and the checkpoint in {folder} already has {done}")
+        if config.epochs < done + bool(checkpoint.step):
+            more = f" and {checkpoint.step} steps of the next" if checkpoint.step else ""
+            raise InputError(f"--epochs {config.epochs}, and the checkpoint in {folder} already has {done}{more}")
         if config.epochs == done and (out / "result.json").exists():
             raise InputError(
                 f"the run in {out} is finished: it has {done} of {done} epochs",

@@ -167,10 +167,7 @@ def _whole_graph(partition: Partition) -> tuple[Tensor, Tensor, list[int]]:
     counts, sources = [], []
     for part, inner in enumerate(report.nodes):
         folder = partition.folder / f"part{part}"
-        if partition.has_graphbolt and graphbolt_problem() is None:
-            graph = torch.load(folder / "fused_csc_sampling_graph.pt")
-        else:
-            graph = dgl.load_graphs(str(folder / "graph.dgl"))[0][0]
+        graph = dgl.load_graphs(str(folder / "graph.dgl"))[0][0]
         indptr, indices, ids = in_edges_of_part(graph, inner)
         counts.append(indptr.diff().long())
         sources.append(ids.to(id_type(first[-1]))[indices.long()])

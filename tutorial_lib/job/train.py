@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import platform
 import resource
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.data import Dataset
 from tutorial_lib.data.named import read_ids, write_named_predictions
-from tutorial_lib.errors import JobError
+from tutorial_lib.errors import JobError, first_sigterm
 from tutorial_lib.files import write_json
 from tutorial_lib.job.display import Reporter, human_bytes
 from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, own_run_folder, settings_of
@@ -35,6 +38,9 @@ from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of
 from tutorial_lib.trainer.placement import settle
+from tutorial_lib.trainer.stopping import EpochStopped, Stop
+
+FINISHING_SECONDS = 20.0  # Kubernetes, and often Slurm, give 30 in all
 
 
 def run_distributed(
@@ -96,6 +102,7 @@ def run_distributed(
         job = {"description": settings, "checkpoint_every": keep.every, "resume": keep.resume, "device": layout.device}
         plan = _plan(partition, cluster, layout, config, out, job)
         deliver = partial(Delivery.of_run, partition.folder, plan, out=out)
+        limits = replace(limits or layout.limits(), finishing=FINISHING_SECONDS)
         coordinator, home = run_on_machines(
             cluster, plan, layout, out, log.write, deliver, limits=limits, on_start=on_start
         )
@@ -165,7 +172,7 @@ def run_single(
         device: "auto", "cpu" or "cuda".
 
     Raises:
-        InputError: found before training. JobError: the loss is not a finite number.
+        InputError: found before training. JobError: the loss is not a finite number. SystemExit: told to end.
     """
     reporter = reporter or Reporter()
     reporter.epochs = config.epochs
@@ -186,9 +193,13 @@ def run_single(
             log.write(events[-1])
 
         write_json(out / "job.json", {"train": config.to_dict(), "out": str(out), "description": settings})
-        saver = Checkpoints(out / "checkpoint", settings, keep.every, keep.resume, emit)
+        told = threading.Event()
+        saver = Checkpoints(out / "checkpoint", settings, keep.every, keep.resume, emit, Stop(told.is_set))
         try:
-            trained = train_single(dataset, config, emit=emit, saver=saver, place=place)
+            with first_sigterm(told.set):
+                trained = train_single(dataset, config, emit=emit, saver=saver, place=place)
+        except EpochStopped:
+            sys.exit(128 + signal.SIGTERM)
         except FloatingPointError as error:
             raise JobError(str(error)) from None
         export_weights(trained.model, config.to_dict(), out / "checkpoint")

@@ -26,6 +26,7 @@ from tutorial_lib.trainer.exchange import accuracy, gather_by_number, sum_over_r
 from tutorial_lib.trainer.loop import Task, TrainResult, fit
 from tutorial_lib.trainer.placement import CPU, Placement, settle
 from tutorial_lib.trainer.session import Session
+from tutorial_lib.trainer.stopping import EpochStopped
 
 ROWS = 100_000  # looked at, at a time
 
@@ -181,7 +182,10 @@ def train_in_job(
     emit("placed", **place.describe())
     emit("split", **task.split)
     checkpoints.emit = emit_once
-    fit(place.wrap(model), task, config, emit=emit, saver=checkpoints, score=spec.score)
+    try:
+        fit(place.wrap(model), task, config, emit=emit, saver=checkpoints, score=spec.score)
+    except EpochStopped:  # saved; a later start goes on from there
+        return
     if first:
         export_weights(model, config.to_dict(), checkpoints.folder)
     emit_once("evaluating")

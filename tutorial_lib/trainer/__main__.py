@@ -29,6 +29,7 @@ from tutorial_lib.tasks.task import train_in_job
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import join
+from tutorial_lib.trainer.stopping import Stop
 
 
 def main() -> None:
@@ -41,6 +42,7 @@ def main() -> None:
     graph_name = json.loads((Path(plan["partition"]) / "manifest.json").read_text())["graph_name"]
     out = Path(plan["out"])
     checkpoints = Checkpoints(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
+    checkpoints.stop = Stop.of_job()
     keep_freed_memory()
     with join(graph_name, seed=config.seed) as session:
         train_in_job(session, config, Path(plan["partition"]), out, checkpoints, plan["device"])

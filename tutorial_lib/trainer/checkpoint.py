@@ -8,14 +8,17 @@
     epoch-0003/optimizer.safetensors     the optimiser's tensors; its numbers are in the manifest (rank 0)
     epoch-0003/embeddings-MACHINE.safetensors   rows of the DistEmbeddings that this machine holds, with the state of
                                          their sparse optimiser                (the first trainer of each machine)
+    epoch-0003-step-000120/              the same after 120 steps of the fourth epoch, of a run that was told to end
+    epoch-0003-step-000120/generators.safetensors    states of each rank's generators of torch     (rank 0)
 
 A checkpoint is written into a new folder, flushed to the disk, and takes effect when ``manifest.json`` is replaced, in
 one step of the file system. At any moment there is one that is valid. The one before it stays, too: where a file of the
 newest is damaged, on whichever machine, all ranks continue from that one, see ``generations``.
 Loading runs no code from the files: safetensors and JSON, no pickle.
 
-Random generators: nothing is saved, because DGL's state cannot be read. Every epoch seeds them from (seed, epoch,
-rank), see ``seeding``; so the number of the epoch is their state.
+Random generators: between epochs nothing is saved, because DGL's state cannot be read. Every epoch seeds them from
+(seed, epoch, rank), see ``seeding``; so the number of the epoch is their state. In the middle of one, torch's are
+saved, and what DGL's have drawn is drawn again, see ``stopping``.
 
 A run folder that the machines do not share: weights, optimiser and manifest are then on machine 0 and are sent to the
 other ranks on resuming; each machine finds the rows of its own embeddings where it wrote them.
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +36,13 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.optim import Optimizer
 
-from tutorial_lib.cluster.manifests import remove_checkpoint, remove_checkpoints
+from tutorial_lib.cluster.manifests import generation, remove_checkpoint, remove_checkpoints
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
 from tutorial_lib.trainer import generations, state
 from tutorial_lib.trainer.events import Emit, no_events
 from tutorial_lib.trainer.exchange import all_gather, alone, barrier, broadcast, gather, own_rank
+from tutorial_lib.trainer.stopping import EpochPart, Stop
 
 Epochs = list[dict[str, Any]]  # one for each finished epoch, as in ``result.json``; JSON types
 
@@ -53,6 +57,7 @@ class Checkpoints:
         every: epochs between two checkpoints; after the last epoch there is always one.
         resume: continue from the checkpoint that is there.
         emit: takes ``checkpoint`` and ``resumed`` events.
+        stop: ends an epoch in the middle, where it is asked to.
     """
 
     folder: Path
@@ -60,21 +65,33 @@ class Checkpoints:
     every: int = 1
     resume: bool = False
     emit: Emit = no_events
+    stop: Stop = field(default_factory=Stop)
 
-    def restore(self, model: nn.Module, optimizer: Optimizer, **rows: Any) -> Epochs:
+    def restore(self, model: nn.Module, optimizer: Optimizer, *, part: EpochPart | None = None, **rows: Any) -> Epochs:
         """See ``checkpoint.restore``; nothing unless the run is to ``resume``."""
         if not self.resume:
             return []
         damaged: list[str] = []
-        epochs = restore(self.folder, model, optimizer, say=damaged.append, **rows)
-        self.emit("resumed", epochs=len(epochs), **({"damaged": damaged[0]} if damaged else {}))
+        part = part or EpochPart()
+        epochs = restore(self.folder, model, optimizer, part=part, say=damaged.append, **rows)
+        more = {"damaged": damaged[0]} if damaged else {}
+        self.emit("resumed", epochs=len(epochs), **_step(part), **more)
         return epochs
 
-    def save(self, model: nn.Module, optimizer: Optimizer, epochs: Epochs, *, last: bool, **rows: Any) -> None:
+    def save(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        epochs: Epochs,
+        *,
+        last: bool,
+        part: EpochPart | None = None,
+        **rows: Any,
+    ) -> None:
         """Save if it is time to, see ``checkpoint.save``."""
         if last or len(epochs) % self.every == 0:
-            save(self.folder, model, optimizer, epochs, self.description, **rows)
-            self.emit("checkpoint", epochs=len(epochs))
+            save(self.folder, model, optimizer, epochs, self.description, part=part, **rows)
+            self.emit("checkpoint", epochs=len(epochs), **_step(part))
 
 
 def save(
@@ -86,8 +103,9 @@ def save(
     *,
     embeddings: Mapping[str, Any] | None = None,
     sparse_optimizers: Sequence[Any] = (),
+    part: EpochPart | None = None,
 ) -> None:
-    """Write a checkpoint and make it the valid one. In a job, every trainer must call this, between epochs.
+    """Write a checkpoint and make it the valid one. In a job, every trainer must call this, between two steps.
 
     Args:
         folder: ``checkpoint/`` of the run folder.
@@ -95,17 +113,24 @@ def save(
         description: settings that must be the same on resuming; JSON types.
         embeddings: name to ``dgl.distributed.DistEmbedding``.
         sparse_optimizers: of ``dgl.distributed.optim``, always in the same order.
+        part: what this rank has done of the next epoch; None: nothing.
 
     Raises:
         OSError: a file cannot be written; it is named, and the checkpoint before this one stays valid.
     """
-    target = folder / f"epoch-{len(epochs):04d}"
+    step = part.furthest if part else 0
+    target = folder / generation(len(epochs), step)
     stores = state.stores_of(embeddings or {}, sparse_optimizers)
     tensors, numbers = state.flatten_optimizer(optimizer)
     barrier()  # no rank changes an embedding any more
     first, files = own_rank() == 0, {}
+    contents = {"model": model.state_dict(), "optimizer": tensors}
+    parts = gather({"done": part.to_list(), "generators": part.generators}) if part and step else []
+    if parts:
+        own = (of["generators"].items() for of in parts)
+        contents["generators"] = {f"{rank}/{kind}": s for rank, found in enumerate(own) for kind, s in found}
     try:
-        for name, content in {"model": model.state_dict(), "optimizer": tensors}.items() if first else ():
+        for name, content in contents.items() if first else ():
             name = f"{name}.safetensors"
             files[name] = {**state.write_tensors(target / name, content), "machine": None}
         if stores and _first_of_machine():
@@ -117,9 +142,10 @@ def save(
     all_files = gather(files)
     if first:
         manifest = {
-            "format": generations.FORMAT_VERSION,
+            "format": generations.WITH_STEP if step else generations.FORMAT_VERSION,
             "folder": target.name,
             "epochs": epochs,
+            **({"part": {"step": step, "ranks": [of["done"] for of in parts]}} if step else {}),
             "description": dict(description),
             "optimizer": numbers,
             "sparse_optimizers": [state.sparse_settings(sparse) for sparse in sparse_optimizers],
@@ -139,6 +165,7 @@ def restore(
     *,
     embeddings: Mapping[str, Any] | None = None,
     sparse_optimizers: Sequence[Any] = (),
+    part: EpochPart | None = None,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Epochs:
     """Load the checkpoint into everything that was given to ``save``; returns ``epochs``. Every trainer must call it.
@@ -165,8 +192,15 @@ def restore(
     if chosen.damaged and first:
         say(chosen.damaged)
         generations.make_valid(folder, chosen.manifest)
-    names = [chosen.folder / f"{name}.safetensors" for name in ("model", "optimizer")]
-    weights, tensors = broadcast([load_file(name) for name in names] if first else None)
+    done = chosen.manifest.get("part")
+    names = ["model", "optimizer", *(["generators"] if done else [])]
+    files = [chosen.folder / f"{name}.safetensors" for name in names]
+    weights, tensors, *states = broadcast([load_file(file) for file in files] if first else None)
+    if done and part is None:
+        raise InputError(f"the checkpoint in {folder} is from the middle of an epoch", generations.FRESH)
+    if done and part is not None:
+        own = {name.split("/")[1]: s for name, s in states[0].items() if name.split("/")[0] == str(own_rank())}
+        part.take(done["step"], done["ranks"][own_rank()], own)
     model.load_state_dict(weights)
     optimizer.load_state_dict(state.unflatten_optimizer(tensors, chosen.manifest["optimizer"]))
     if stores and _first_of_machine():
@@ -206,6 +240,11 @@ def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) ->
     state.write_tensors(temporary, model.state_dict())
     temporary.replace(folder / "model.safetensors")
     write_json(folder / "config.json", dict(config))
+
+
+def _step(part: EpochPart | None) -> dict[str, int]:
+    """For an event."""
+    return {"step": part.furthest} if part and part.furthest else {}
 
 
 def _first_of_machine() -> bool:

@@ -15,8 +15,8 @@ Each event has ``kind``, ``time`` (seconds since 1970; where it also has ``secon
     served      with ``--trace``, from a server: what, client, number (of the request), seconds
     progress    what (validation, evaluation), batches, of, in an evaluation also layer, layers
     epoch       epoch, loss, seconds, score, val_score, val_accuracy: of all ranks, from rank 0
-    checkpoint  epochs: so many are saved, from rank 0
-    resumed     epochs: so many came from the checkpoint, from rank 0
+    checkpoint  epochs: so many are saved, from rank 0; of a run that stopped in the middle of the next, its step
+    resumed     epochs: so many came from the checkpoint, from rank 0; step, as in checkpoint
     kept        pipeline: what it holds of other machines, see ``Pipeline.describe``
     evaluating  from rank 0
     evaluation  score, val_score, test_score, val_accuracy, test_accuracy, scores: of all ranks, from rank 0
@@ -118,13 +118,14 @@ class StepLog:
         emit: takes the events.
         epoch: counted from 0.
         steps: number of steps of this rank in the epoch.
+        done: of these before; they were told by an earlier start.
 
     The event of the last step is held back until ``close``, because ``waiting`` belongs to it. In the steps before it
     is 0. Seconds that the log itself takes belong to no phase.
     """
 
-    def __init__(self, emit: Emit, epoch: int, steps: int) -> None:
-        self.emit, self.epoch, self.steps, self.step = emit, epoch, steps, 0
+    def __init__(self, emit: Emit, epoch: int, steps: int, done: int = 0) -> None:
+        self.emit, self.epoch, self.steps, self.step = emit, epoch, steps, done
         self._held: dict[str, Any] = {}
         self._restart()
 

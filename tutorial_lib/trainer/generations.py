@@ -21,6 +21,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file, flush, write_json
 
 FORMAT_VERSION = 1
+WITH_STEP = 2  # from the middle of an epoch: who reads format 1 alone would begin that epoch again with these weights
 FRESH = "Start again without --resume, in another folder."
 # Exactly the names that ``checkpoint.save`` and ``export_weights`` give.
 _HALF_WRITTEN = re.compile(r"\.model\.safetensors|\.(manifest|manifest-previous|config)\.json\.\d+(-[0-9a-f]+)?")
@@ -44,6 +45,11 @@ class Checkpoint:
     def epochs(self) -> list[dict[str, Any]]:
         """One for each finished epoch, as in ``result.json``."""
         return self.manifest["epochs"]
+
+    @property
+    def step(self) -> int:
+        """Steps that are done of the next epoch."""
+        return self.manifest.get("part", {}).get("step", 0)
 
 
 def exists(folder: Path) -> bool:
@@ -97,8 +103,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise InputError(f"there is no {path}", FRESH) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"damaged checkpoint: {path} cannot be read", FRESH) from None
-    if version != FORMAT_VERSION:
-        raise InputError(f"{path} has format {version}, this program reads format {FORMAT_VERSION}", FRESH)
+    if version not in (FORMAT_VERSION, WITH_STEP):
+        raise InputError(f"{path} has format {version}, this program reads formats 1 and 2", FRESH)
     if _digest(manifest) != promised:
         raise InputError(f"damaged checkpoint: {path} has other content than when it was written (checksum)", FRESH)
     return manifest

@@ -3,17 +3,14 @@
 Task         what the loop asks of what is learned
 train_task   one pass over this process's batches, counts summed over all ranks
 fit          epochs, each followed by a validation
-joined       lets a rank without batches go on answering the steps of the others
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,14 +18,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, bytes_by_place, no_events, span
-from tutorial_lib.trainer.exchange import accuracy, all_gather, broadcast, own_rank, sum_over_ranks
+from tutorial_lib.trainer.exchange import accuracy, own_rank, sum_over_ranks
 from tutorial_lib.trainer.seeding import start_epoch
-from tutorial_lib.trainer.state import flatten_optimizer, unflatten_optimizer
+from tutorial_lib.trainer.stopping import EpochPart, EpochStopped, Stop
+from tutorial_lib.trainer.uneven import give_missed_steps, joined
 
 
 @dataclass
@@ -156,21 +153,32 @@ class TrainResult:
 
 
 def train_task(
-    model: nn.Module, optimizer: torch.optim.Optimizer, task: Task, *, epoch: int = 0, emit: Emit = no_events
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    task: Task,
+    *,
+    epoch: int = 0,
+    emit: Emit = no_events,
+    part: EpochPart | None = None,
+    stop: Stop | None = None,
 ) -> float:
     """One pass; returns the mean loss per example over all ranks. Each step is an event, see ``events``.
 
     Under ``Join`` a rank that runs out of batches answers the all-reduces of the others, and their exchanges of
     gradients of rows, until they are through; without it they would wait for it for ever.
 
+    Args:
+        part: what this rank has done of the epoch before; afterwards, what it has done by now.
+        stop: may end the pass early; then ``part.stopped``, and the loss is that of the steps so far.
+
     Raises:
         FloatingPointError: this rank's loss is not a finite number.
     """
     model.train()
-    loss_sum, count = 0.0, 0
-    log = StepLog(emit, epoch, len(task.batches))
+    part, stop = part or EpochPart(), stop or Stop()
+    log = StepLog(emit, epoch, len(task.batches), part.steps)
     with joined(model, task.sparse_optimizers):
-        for batch in task.batches:
+        for batch in part.rest(task.batches, task.inputs):
             log.lap("sampling", getattr(batch, "seconds", None))
             prepared = task.prepare(batch)
             log.lap("pull")
@@ -185,11 +193,16 @@ def train_task(
             for sparse in task.sparse_optimizers:
                 sparse.step()
             log.lap("update")
-            loss_sum += value * examples
-            count += examples
+            part.add(value, examples)
             log.done(value, *task.traffic(batch, prepared))
-    give_missed_steps(optimizer, log.step)
-    total, examples = sum_over_ranks([loss_sum, count])
+            if stop.here(epoch, part.steps):
+                part.stopped = part.steps < len(task.batches)
+                break
+        else:
+            stop.through(epoch)
+    part.furthest = give_missed_steps(optimizer, part.steps)
+    total, examples, with_more, told = sum_over_ranks([part.loss_sum, part.examples, part.stopped, stop.heard])
+    part.stopped, part.last = with_more > 0, told > 0
     log.close()
     return total / examples
 
@@ -218,83 +231,38 @@ def fit(
         emit: takes the events of steps, of validation and, on rank 0, of epochs.
         saver: keeps checkpoints, and may have one to continue from.
         score: name of what ``task.validate`` gives.
+
+    Raises:
+        EpochStopped: ``saver.stop`` said so; there is a checkpoint, most often from the middle of an epoch.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     # Evaluation must not go through DDP: its forward would expect a backward on every rank.
     plain = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     rows = {"embeddings": task.embeddings, "sparse_optimizers": task.sparse_optimizers}
-    restored = saver.restore(plain, optimizer, **rows) if saver else []
+    part = EpochPart()
+    restored = saver.restore(plain, optimizer, part=part, **rows) if saver else []
     results = [EpochResult.from_dict(epoch, score) for epoch in restored]
     for epoch in range(len(results), config.epochs):
         start_epoch(config.seed, epoch)
         start = time.perf_counter()
-        loss = train_task(model, optimizer, task, epoch=epoch, emit=emit)
-        seconds = time.perf_counter() - start
+        loss = train_task(model, optimizer, task, epoch=epoch, emit=emit, part=part, stop=saver and saver.stop)
+        part.seconds += time.perf_counter() - start
+        told = [result.to_dict() for result in results]
+        if saver and part.stopped:
+            part.keep_generators(next(plain.parameters()).device)
+            with span(emit, "checkpoint", epoch=epoch):
+                saver.save(plain, optimizer, told, last=True, part=part, **rows)
+            raise EpochStopped
         with span(emit, "validation", epoch=epoch):
             found = task.validate(plain, Pulse(emit, "validation"))
-        results.append(EpochResult(epoch, loss, seconds, found, score))
-        told = [result.to_dict() for result in results]
+        results.append(EpochResult(epoch, loss, part.seconds, found, score))
+        told.append(results[-1].to_dict())
+        done, part = part, EpochPart()
         if own_rank() == 0:
             emit("epoch", score=score, **told[-1])
         if saver:
             with span(emit, "checkpoint", epoch=epoch):
-                saver.save(plain, optimizer, told, last=epoch == config.epochs - 1, **rows)
+                saver.save(plain, optimizer, told, last=epoch == config.epochs - 1 or done.last, **rows)
+            if done.last:  # it was over before the ranks could agree on a step: one of few steps
+                raise EpochStopped
     return results
-
-
-def joined(model: nn.Module, sparse_optimizers: Sequence[Any] = ()) -> AbstractContextManager:
-    """The context for the steps of one epoch; does nothing unless ``model`` is a DistributedDataParallel."""
-    if not isinstance(model, Joinable):
-        return contextlib.nullcontext()
-    return Join([model, *([SparseSteps(model, sparse_optimizers)] if sparse_optimizers else [])])
-
-
-def give_missed_steps(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """After an epoch: a rank that ran out of batches gets the state of one that has made every step.
-
-    At its end ``Join`` makes the weights of all ranks equal, but not what an optimiser remembers: Adam's means on that
-    rank have missed steps. From then on the ranks would take different steps with the same gradients.
-    """
-    made = all_gather(steps)
-    if min(made) < max(made):
-        optimizer.load_state_dict(unflatten_optimizer(*broadcast(flatten_optimizer(optimizer), made.index(max(made)))))
-
-
-class SparseSteps(Joinable):
-    """Steps of DGL's sparse optimisers as something that can be joined.
-
-    DDP all-reduces gradients in each backward pass, and DGL's distributed sparse optimisers exchange the gradients of
-    rows in each ``step``, with a barrier at its end. Both are collectives: every rank must take part in every one.
-    ``Join`` lets a rank that has run out of batches do so for DDP; DGL's optimisers do not know it, this tells it.
-    A step without gradients of one's own is a whole step: the rank still takes the gradients that others send for
-    rows that it keeps, and updates those rows. Only the first joinable, ``model``, counts the steps.
-    """
-
-    def __init__(self, model: Joinable, sparse_optimizers: Sequence[Any]) -> None:
-        super().__init__()
-        self.model, self.sparse_optimizers = model, sparse_optimizers
-
-    def join_hook(self, **_kwargs: Any) -> JoinHook:
-        """What a rank without batches does in each step of the others."""
-        return _Answer(self.sparse_optimizers)
-
-    @property
-    def join_device(self) -> torch.device:
-        """That of the model: ``Join`` asks for one device and one group."""
-        return self.model.join_device
-
-    @property
-    def join_process_group(self) -> Any:
-        """That of the model."""
-        return self.model.join_process_group
-
-
-class _Answer(JoinHook):
-    def __init__(self, sparse_optimizers: Sequence[Any]) -> None:
-        self.sparse_optimizers = sparse_optimizers
-
-    def main_hook(self) -> None:
-        """After DDP's own hook, as in a step: first the backward pass, then the update."""
-        for optimizer in self.sparse_optimizers:
-            optimizer.zero_grad()  # step() then also forgets the rows of this rank's last batch
-            optimizer.step()

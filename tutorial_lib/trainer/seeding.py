@@ -20,13 +20,11 @@ import torch
 from dgl.distributed import rpc
 from dgl.distributed.dist_context import is_initialized
 
+from tutorial_lib.batches.service import seed_servers
 from tutorial_lib.compat.generators import seed_dgl
-from tutorial_lib.errors import NOTICE_SECONDS, attempts
 from tutorial_lib.trainer.exchange import alone, barrier, own_rank
 
-RESEED = 770001  # DGL's own services use other numbers
 SERVERS = 2**20  # ranks from here on stand for servers
-LIMIT_SECONDS = 60.0
 
 
 def seed_of(*numbers: int) -> int:
@@ -71,30 +69,4 @@ def reseed_servers(seed: int, epoch: int) -> None:
     Raises:
         WaitedTooLong: a server does not answer within a minute.
     """
-    servers = rpc.get_num_server()
-    for server in range(servers):
-        rpc.send_request(server, Reseed(derived_seed(seed, epoch, SERVERS + server)))
-    for number in range(servers):
-        for left in attempts(f"DGL server {number + 1} of {servers} to seed its generator", LIMIT_SECONDS, pause=0):
-            if rpc.recv_response(max(1, int(1000 * min(left, NOTICE_SECONDS)))) is not None:  # 0 would be for ever
-                break
-
-
-class Reseed(rpc.Request, rpc.Response):
-    """Asks a server to seed its generator, and comes back when that is done."""
-
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-    def __getstate__(self) -> int:
-        return self.value
-
-    __setstate__ = __init__
-
-    def process_request(self, server_state: object) -> Reseed:  # noqa: ARG002
-        """Runs in the server."""
-        dgl.seed(self.value)
-        return self
-
-
-rpc.register_service(RESEED, Reseed, Reseed)
+    seed_servers({k: derived_seed(seed, epoch, SERVERS + k) for k in range(rpc.get_num_server())})

@@ -87,8 +87,7 @@ def serve_if_server() -> None:
         import dgl
 
         # A server answers the requests that it knows: to seed its generator, to send or draw lists of neighbours.
-        import tutorial_lib.batches.labor
-        import tutorial_lib.trainer.seeding  # noqa: F401
+        import tutorial_lib.batches.labor  # noqa: F401
         from tutorial_lib.batches import service
         from tutorial_lib.compat.server_sleep import connect_soon
 
