@@ -55,7 +55,7 @@ MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read; then event
 
 @dataclass
 class Process:
-    """A child; ``pid`` is None until it was forked, ``code`` while it runs (negative: a signal); ``peak_rss``: bytes."""
+    """A child. ``pid`` is None until it is forked, ``code`` while it runs, negative: a signal; ``peak_rss``, bytes."""
 
     role: str
     index: int

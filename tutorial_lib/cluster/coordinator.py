@@ -33,7 +33,7 @@ from tutorial_lib.cluster.agents import Agents, Progress
 from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, stall_failure
 from tutorial_lib.cluster.findings import OK
 from tutorial_lib.cluster.members import Stack, report
-from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.plan import JobPlan, Limits
 from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
 from tutorial_lib.errors import JobError, first_sigterm, how_it_ended
@@ -44,31 +44,6 @@ Event = dict[str, Any]
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
 CLOCK_SECONDS, FIRST_CLOCK_SECONDS, FIRST_CLOCKS = 5.0, 0.5, 10  # between two looks at the clocks of the machines
 STACKS_SECONDS = 8.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds that each stage may take.
-
-    Attributes:
-        serving: until all servers have loaded their parts and listen.
-        job: for all of the training; None for no limit.
-        leaving: for the servers to end by themselves after the trainers have.
-        stopping: for the agents to end everything when told to.
-        cause: to wait for the cause of a lost connection.
-        stall: without any sign of progress anywhere; None waits for ever.
-        finishing: for the trainers to save in the middle of an epoch, on SIGTERM; 0: their program cannot.
-        silence: without a word from an agent, which sends one every 2 s.
-    """
-
-    serving: float = 300.0
-    job: float | None = None
-    leaving: float = 20.0
-    stopping: float = 15.0
-    cause: float = 5.0
-    stall: float | None = 120.0
-    finishing: float = 0.0
-    silence: float = 30.0
 
 
 @dataclass

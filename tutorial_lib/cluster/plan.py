@@ -119,6 +119,31 @@ def check_counts(trainers: int, samplers: int, servers: int, prefix: str = "--")
             raise InputError(f"{prefix}{name} must be at least {least}, got {value}")
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Seconds that each stage may take.
+
+    Attributes:
+        serving: until all servers have loaded their parts and listen.
+        job: for all of the training; None for no limit.
+        leaving: for the servers to end by themselves after the trainers have.
+        stopping: for the agents to end everything when told to.
+        cause: to wait for the cause of a lost connection.
+        stall: without any sign of progress anywhere; None waits for ever.
+        finishing: for the trainers to save in the middle of an epoch, on SIGTERM; 0: their program cannot.
+        silence: without a word from an agent, which sends one every 2 s.
+    """
+
+    serving: float = 300.0
+    job: float | None = None
+    leaving: float = 20.0
+    stopping: float = 15.0
+    cause: float = 5.0
+    stall: float | None = 120.0
+    finishing: float = 0.0
+    silence: float = 30.0
+
+
 def check_parts(parts: int, machines: int, where: Path) -> None:
     """Raise an InputError unless there is one part for each machine."""
     if parts != machines:

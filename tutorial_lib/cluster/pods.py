@@ -36,8 +36,7 @@ from tutorial_lib.cluster.ssh import OPTIONS
 from tutorial_lib.cluster.ssh_servers import SBIN, SERVER_SECONDS
 from tutorial_lib.errors import InputError, JobError, WaitedTooLong, as_a_shell_says, attempts
 
-PORT = 2222
-LOOK_SECONDS, SAY_SECONDS = 0.2, 15.0
+PORT, LOOK_SECONDS, SAY_SECONDS = 2222, 0.2, 15.0
 KEYS = ("host_key", "host_key.pub", "key", "key.pub")
 DONE = b"done"
 TRIES, PAUSE_SECONDS, TELL_SECONDS = 3, 10.0, 60.0
