@@ -17,7 +17,7 @@ from sage import GraphSAGE
 
 def load_batches(graph, ids, args, epoch=0):
     """This rank's part of each batch. The order is the same on every rank, and new in every epoch."""
-    warnings.filterwarnings("ignore", message="Dataloader CPU|Failed to check")  # here: Join forgets what was set before
+    warnings.filterwarnings("ignore", message="Dataloader CPU|Failed to check")  # Join forgets what was set before
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(epoch))
     mine = ids[order[dist.get_rank() :: dist.get_world_size()]]
     sampler = dgl.dataloading.MultiLayerNeighborSampler([args.fanout] * 2)
