@@ -20,7 +20,7 @@ from tutorial_lib.job.reach import ASSUMED, Hops, Setting, assumed_hops
 
 # Bytes: a process without a graph; of each edge and node of its part; and what two processes of a machine share.
 SERVER, SERVER_EDGE, SERVER_NODE, LIBRARIES = 0.41e9, 43, 24, 0.13e9
-TRAINER, TRAINER_EDGE, EVERY_NODE = 0.50e9, 12, 19
+TRAINER, TRAINER_EDGE, EVERY_NODE = 0.50e9, 12, 8
 PIECES, PIECE_EDGE = 8.4e6, 16  # edges that a trainer converts at a time, and bytes for each of them
 HIDDEN = 9  # times the rows that the layers put out: their gradients, dropout, what the optimiser needs
 STORED = 4  # bytes of a float32
