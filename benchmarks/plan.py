@@ -4,10 +4,10 @@
     python benchmarks/plan.py --cases 3
 
 A case is a job of three epochs on emulated machines: scale, machines, fan-outs, wire and cache differ. No constant of
-the model was fitted to one of them. For each, plan is asked twice, with numbers alone, and with batches drawn on the
-partition and a step measured here; then the job runs. Memory is that of the largest server and the largest trainer,
-bytes those of the whole job, seconds the mean of the second and third epoch. More emulated machines than cores share
-the cores.
+the model was fitted to one of them, but for `FRESH`, which numbers alone use. For each, plan is asked twice, with
+numbers alone, and with batches drawn on the partition and a step measured here; then the job runs. Memory is that of
+the largest server and the largest trainer, bytes those of the whole job, seconds the mean of the second and third
+epoch. More emulated machines than cores share the cores.
 
 The table is printed and written to benchmarks/out/plan.md, every figure to benchmarks/out/plan.json.
 """

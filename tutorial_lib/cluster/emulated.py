@@ -46,9 +46,10 @@ def parse_wire(text: str | None, *, shaped: bool = True) -> int | None:
     if text is None or text == "unshaped":
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text.strip().lower())
-    rate = int(float(match[1]) * _UNITS[match[2]] / 8) if match else 0
+    rate = int(min(float(match[1]), 1e12) * _UNITS[match[2]] / 8) if match else 0
     if rate < SLOWEST_WIRE or (shaped and rate > FASTEST_WIRE):
-        raise InputError(f"--wire {text!r} is not a rate from 1mbit to 10gbit", "Examples: 1gbit, 200mbit, unshaped.")
+        most = "to 10gbit" if shaped else "upwards"
+        raise InputError(f"--wire {text!r} is not a rate from 1mbit {most}", "Examples: 1gbit, 200mbit, unshaped.")
     return rate
 
 

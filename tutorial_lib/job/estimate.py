@@ -70,7 +70,7 @@ class Estimate:
         step: bytes that a machine sends in a step of a later epoch, gradients included; sent: of all in an epoch.
         job: bytes that all machines send, start and evaluation included.
         seconds: of a later epoch, by part; first_epoch: in sum, of the first.
-        enough: bits per second of a wire that the computing hides; None: nothing has to be hidden.
+        enough: bits per second of a wire that the computing hides; None: there is nothing to hide, or it cannot be.
     """
 
     setting: Setting
@@ -155,7 +155,7 @@ def estimate(setting: Setting, hops: Hops | None = None, speed: Speed | None = N
         setting, hops, speed, server, trainer, machine, together, hops.remote, first, later, step(later),
         machines * (steps * step(later) + setting.validating * bytes_step), everything if machines > 1 else 0.0, parts,
         sum(_epoch(setting, speed, *_step(setting, speed, first, asking, gradients)).values()),
-        8 * bytes_step / EFFICIENCY / busy if machines > 1 and bytes_step else None,
+        8 * bytes_step / EFFICIENCY / busy if machines > 1 and bytes_step and setting.hides else None,
     )  # fmt: skip
 
 
@@ -173,8 +173,7 @@ def _step(setting: Setting, speed: Speed, rows: float, asking: float, gradients:
 def _epoch(setting: Setting, speed: Speed, busy: float, wire: float, exchange: float) -> dict[str, float]:
     """Seconds of an epoch by part; the first batch of an epoch is awaited, others are made ahead."""
     steps, computing = setting.steps, speed.computing * setting.crowding
-    ahead = setting.config.loader != "dgl" and setting.config.ahead > 0
-    hidden = min(wire, busy) * (steps - 1) if ahead else 0.0
+    hidden = min(wire, busy) * (steps - 1) if setting.hides else 0.0
     return {
         "computing": computing * steps,
         "drawing and reading": (busy - computing) * steps,

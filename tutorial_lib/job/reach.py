@@ -23,6 +23,7 @@ GIVEN, SAMPLED, MEASURED, ASSUMED = "given", "sampled", "measured", "assumed"  #
 
 CUT, CUT_GROWTH = 0.045, 1.37  # edges cut into two parts, and the power of log2(parts): of our graphs
 SPREAD = 1.18  # of the logarithm of degrees: a mean that is twice the median, as of products
+MOST = 10**13  # of what is counted: more is a mistake
 FRESH = 0.85  # of the neighbours drawn: the others are neighbours of each other, and were drawn before
 QUANTILES, FEW = 24, 4
 MOST_AHEAD = 32  # steps, of ``batches.table.RowTable``
@@ -58,9 +59,11 @@ class Setting:
     memory: float = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "edges", "width", "machines", "trainers", "servers"):
-            if (value := getattr(self, name)) < 1:
-                raise InputError(f"{name} {value}: at least 1 is needed")
+        for name in ("nodes", "edges", "width", "classes", "machines", "trainers", "servers"):
+            if not 1 <= (value := getattr(self, name)) <= MOST:
+                raise InputError(f"{name} {str(value)[:30]}: 1 to {MOST} can be planned")
+        if self.val < 0:
+            raise InputError(f"{self.val} validation nodes: none are 0")
         if self.train < 1:
             raise InputError("no training nodes: nothing would be learned", "Give --train-nodes, or mark some.")
         if self.train + self.val > self.nodes:
@@ -85,6 +88,11 @@ class Setting:
     def keeps(self) -> bool:
         """Whether trainers keep what came from other machines."""
         return self.config.loader != "dgl" and self.config.cache > 0
+
+    @property
+    def hides(self) -> bool:
+        """Whether batches are made while others are computed."""
+        return self.config.loader != "dgl" and self.config.ahead > 0
 
     @property
     def sizes(self) -> list[int]:
@@ -220,7 +228,7 @@ def assumed_hops(setting: Setting) -> Hops:
         draws += edges[-1]
         strange += edges[-1] * (1 - (1 - cut) ** (hop + 1))
         nodes = min(n, sizes[0] + different(FRESH * draws, n))
-    remote = different(strange, pool)
+    remote = min(different(strange, pool), nodes)
     part = setting.edges / setting.machines
     shape = shape_of(pool, remote, FEW, different(FEW * strange, pool)) if remote else 1.0
     halo = different(cut * part, pool)

@@ -20,9 +20,9 @@ from tutorial_lib.batches.service import id_type, in_edges_of_part
 from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.estimate import DRAWN, Estimate, Speed, estimate
+from tutorial_lib.job.estimate import DRAWN, THREADS, Estimate, Speed, estimate
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.reach import MEASURED, SAMPLED, Hops, Setting, mean_of, shape_of
+from tutorial_lib.job.reach import ASSUMED, MEASURED, SAMPLED, Hops, Setting, mean_of, shape_of
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
@@ -46,16 +46,24 @@ def sizes_of_partition(partition: Partition) -> dict[str, int]:
         raise InputError(f"{partition.folder}: {text}")
     report = partition.report
     train = sum(report.train_nodes)
-    counts = (sum(report.nodes), sum(report.edges), facts["num_features"], facts["num_classes"], train, train // 5)
+    counts = (
+        sum(report.nodes),
+        sum(report.edges),
+        facts["num_features"],
+        facts["num_classes"],
+        train,
+        min(train // 5, sum(report.nodes) - train),
+    )
     return dict(zip(SIZES, counts, strict=True))
 
 
 def forecast(partition: Partition, layout: Layout, machines: int, config: TrainConfig) -> Estimate | None:
     """For ``train``, in less than a second: hops are drawn on small graphs only, and nothing is measured.
 
-    Other machines are taken to have this computer's cores. None for other tasks than classes of nodes, and on GPUs.
+    Other machines are taken to have this computer's cores. None where it is not known: for other tasks than classes of
+    nodes, on GPUs, with labor.
     """
-    if config.task != "node" or layout.device != "cpu":
+    if config.task != "node" or layout.device != "cpu" or config.sampler != "neighbor":
         return None
     wire = parse_wire(layout.wire)
     setting = Setting(
@@ -191,7 +199,7 @@ def calibrate(setting: Setting, hops: Hops, *, repeats: int = 3, seed: int = 0) 
 
     Processor seconds count, divided by the threads: other programs that run here disturb them little.
     """
-    config, threads = setting.config, setting.threads
+    config, threads = setting.config, min(setting.threads, len(os.sched_getaffinity(0)))
     generator = torch.Generator().manual_seed(seed)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -224,7 +232,9 @@ def calibrate(setting: Setting, hops: Hops, *, repeats: int = 3, seed: int = 0) 
     finally:
         torch.set_num_threads(before)
     drawing = hops.seconds or sum(hops.edges) / DRAWN
-    return Speed(min(computing[1:]), drawing + min(reading[1:]), MEASURED)
+    faster = (1 + THREADS * (setting.threads - 1)) / (1 + THREADS * (threads - 1))  # where there are more than here
+    source = MEASURED if faster == 1 else ASSUMED
+    return Speed(min(computing[1:]) / faster, drawing + min(reading[1:]), source)
 
 
 def _random_block(inside: int, outside: int, edges: int, generator: torch.Generator) -> Any:

@@ -44,7 +44,7 @@ class _Reading:
 
     def __init__(self, events: list[Event]) -> None:
         self.events = events
-        self.clocks = {e["machine"]: e for e in events if e["kind"] == "clock"}
+        self.clocks = {e["machine"]: e for e in events if e["kind"] == "clock" and "machine" in e}
         self.end = max((self._time(e) for e in events), default=0.0)
         self.spans: list[Span] = []
         self.open: dict[tuple[str, str], Span] = {}

@@ -68,7 +68,7 @@ def parse_memory(value: int | str | None) -> int | None:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", str(value), re.IGNORECASE)
     if found is None or (found[3] and not found[2]):
         raise InputError(f"{value!r} is not an amount of memory", "Write it like 12GB, 1.5GiB or 800MB.")
-    parsed = math.floor(float(found[1]) * (1024 if found[3] else 1000) ** UNITS.index(found[2].upper()))
+    parsed = math.floor(min(float(found[1]), 1e18) * (1024 if found[3] else 1000) ** UNITS.index(found[2].upper()))
     if parsed <= 0:
         raise InputError(f"{value!r} leaves no memory at all", "Write it like 12GB, 1.5GiB or 800MB.")
     return parsed

@@ -77,6 +77,9 @@ def plan(setting: Setting, partition: Partition | None = None, *, measure: bool 
     Raises:
         InputError: the partition has another number of parts.
     """
+    if partition is not None and partition.report.parts != setting.machines:
+        parts = f"the partition has {partition.report.parts} parts, and each of {setting.machines} machines serves one"
+        raise InputError(parts, "Partition again with as many parts, or leave the number of machines away.")
     hops = sample_hops(partition, setting, seed=seed) if partition is not None else assumed_hops(setting)
     speed = calibrate(setting, hops, seed=seed) if measure else None
     return estimate(setting, hops, speed)
@@ -147,7 +150,10 @@ def changes(found: Estimate) -> list[tuple[str, Estimate]]:
     half = max(1, config.batch_size // 2)
     ideas: dict[str, Setting] = {}
     if not found.fits:
-        ideas = {f"--batch-size {half}{LEARNS}": other(batch_size=half), "--cache 0": other(cache=0)}
+        if half < config.batch_size:
+            ideas[f"--batch-size {half}{LEARNS}"] = other(batch_size=half)
+        if setting.keeps:
+            ideas["--cache 0"] = other(cache=0)
         if (count := fitting(found)) is not None:
             ideas[f"{count} computer(s) with as much memory each"] = of_their_own(setting, count)
     else:
@@ -159,7 +165,10 @@ def changes(found: Estimate) -> list[tuple[str, Estimate]]:
         if setting.machines > 1 and (setting.wire or UNSHAPED) < 1e10:
             ideas["a wire of 10 Gbit/s"] = replace(setting, wire=1e10)
         more = of_their_own(setting, 2 * setting.machines)
-        ideas[f"{more.machines} computers" + (", each with its share of the cores" if setting.together else "")] = more
+        if more.machines <= MOST and more.train >= more.world * config.batch_size:  # a whole batch for each rank
+            ideas[f"{more.machines} computers" + (", each with its share of the cores" if setting.together else "")] = (
+                more
+            )
     tried = [(name, moved_to(found, then)) for name, then in ideas.items()]
 
     def rank(one: tuple[str, Estimate]) -> tuple[bool, bool, float]:
@@ -223,12 +232,12 @@ def figures(found: Estimate) -> list[Figure]:
         ("memory of a trainer", found.trainer, "bytes", ASSUMED, f"the same; hops {reach}"),
         (f"memory of {whole}", found.needed, "bytes", ASSUMED, "shared pages once"),
         ("steps in an epoch", setting.steps, "steps", GIVEN, ""),
-        ("input rows of a step", found.hops.rows, "rows", reach, ""),
+        ("input rows of a trainer's step", found.hops.rows, "rows", reach, ""),
         ("of them remote", found.rows, "rows", reach, ""),
         ("pulled in a step: first epoch", found.first, "rows", reach, cache),
         ("pulled in a step: later", found.later, "rows", reach, cache),
         ("sent by a machine in a step", found.step, "bytes", reach, "rows, questions, gradients"),
-        ("sent by all in an epoch", found.sent, "bytes", reach, "validation too"),
+        ("sent by all in a later epoch", found.sent, "bytes", reach, "validation too"),
         ("sent by all in the job", found.job, "bytes", reach, "start and evaluation too"),
         ("first epoch", found.first_epoch, "seconds", both, ""),
         ("later epoch", found.epoch, "seconds", both, ""),
@@ -263,7 +272,9 @@ def table(found: Estimate) -> Table:
 
 def first_change(found: Estimate) -> str:
     """A sentence: what to change first, and what would come of it."""
-    name, then = changes(found)[0]
+    if not (known := changes(found)):
+        return "nothing that is known here"
+    name, then = known[0]
     if not found.fits:
         enough = "which fits" if then.fits else "which does not fit either"
         return f"{name}: then {human_bytes(round(then.needed))} are needed, {enough}"

@@ -29,7 +29,10 @@ def _number(text: str, panel: str = GRAPH) -> typer.models.OptionInfo:
 )
 @filling(
     *(DataSource, TrainConfig),
-    without=["method", "max_memory", "both_ways", "learning_rate", "task", "embedding_size", "embedding_learning_rate"],
+    without=[
+        *("method", "max_memory", "both_ways", "learning_rate", "task", "embedding_size", "embedding_learning_rate"),
+        *("sampler", "batch_dependency"),
+    ],
     dataset=None,
 )
 def plan(
@@ -49,9 +52,11 @@ def plan(
         str | None, _number("Of each machine, like 1gbit. (default: 10gbit; emulated: none)", PLACE)
     ] = None,
     memory: Annotated[
-        str | None, _number("Of each machine, like 64GB. (default: no limit; emulated: this computer's)", PLACE)
+        str | None, _number("Of each machine; with --emulate, of this computer. (default: no limit; its own)", PLACE)
     ] = None,
-    cores: Annotated[int | None, _number("Of each machine. (default: as this computer)", PLACE)] = None,
+    cores: Annotated[
+        int | None, _number("Of each machine; with --emulate, of this computer. (default: as this computer)", PLACE)
+    ] = None,
     layers: Annotated[int | None, _number("Of the model: one for each fan-out.", "Training")] = None,
     measure: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Compute some steps here.")] = True,
     as_json: JsonOption = False,
@@ -67,6 +72,9 @@ def plan(
             "choose one of --dataset NAME, --part_config FILE and --nodes N",
             "With --nodes go --edges, --train-nodes and --feature-width.",
         )
+    numbers = {"edges": edges, "train-nodes": train_nodes}
+    if nodes is None and (useless := [name for name, given_one in numbers.items() if given_one is not None]):
+        raise InputError(f"--{useless[0]} goes with --nodes: a data set or a partition has its own")
     for name, count in (("emulate", emulate), ("machines", machines), ("cores", cores)):
         if count is not None and count < 1:
             raise InputError(f"--{name} {count}: a job has at least one")

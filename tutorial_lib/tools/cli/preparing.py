@@ -130,6 +130,8 @@ def trace(
 
     line = Timeline.of(run)
     out = out or run / "trace.json"
+    if out.is_dir() or out.suffix == ".html":
+        raise InputError(f"--out {out}: name the file of the trace; the page gets its name, with .html")
     page = out.with_suffix(".html")
     try:
         out.write_text(json.dumps(line.trace.to_json()))
