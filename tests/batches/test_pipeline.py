@@ -81,6 +81,15 @@ def test_no_cache_of_its_size_pulls_fewer_rows(room):
     assert sum(map(len, tensor.asked)) == fewest_pulls(remote, room)
 
 
+def test_another_call_than_the_one_that_was_announced():
+    everything = torch.randn(60, 5)
+    table = RowTable(Rows(everything, 20, 25), Book(20, 25), budget=10 * 20)
+    for first in (0, 30, 40):
+        table.expect(torch.arange(first, first + 8))
+        other = torch.arange(first + 4, first + 20)
+        assert torch.equal(table[other], everything[other])
+
+
 def test_own_rows_are_not_copied(tmp_path):
     tensor = Rows(torch.zeros(50, 100), 10, 40, shared=tmp_path / "rows")
     table = RowTable(tensor, Book(10, 40), budget=4000)

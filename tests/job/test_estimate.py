@@ -127,7 +127,7 @@ def test_full_neighbours_are_no_more_than_the_graph():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"machines": 0}, "machines 0: at least 1"),
+        ({"machines": 0}, "machines 0: 1 to 10000000000000"),
         ({"nodes": 0}, "nodes 0"),
         ({"train": 0}, "no training nodes"),
         ({"train": 10**9}, "training and validation nodes, and 489,806 in all"),

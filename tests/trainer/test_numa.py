@@ -63,8 +63,9 @@ def test_trainers_are_spread_evenly_and_next_to_their_gpus(trainers, of_gpus, fi
     assert [cpus and min(cpus) for cpus in given] == firsts
 
 
-def test_one_node_binds_nobody():
+def test_one_node_binds_nobody_nor_do_nodes_of_unequal_size():
     assert share(0, 2, {0: {0, 1}}, []) is None
+    assert share(0, 2, {0: {0, 1}, 1: {2}}, []) is None
 
 
 BIND = """

@@ -26,6 +26,7 @@ from tutorial_lib.batches.service import ListsResponse, all_lists, id_type, rang
 
 SERVICE = 770003
 BITS = 40  # of a node's number; two of some hundred neighbours are hardly ever the same
+PIECE = 2**20  # nodes
 LISTS_AT_ONCE = 8192  # so that all their neighbours take a few megabytes
 
 
@@ -53,7 +54,9 @@ class Variates:
         """Itself, or a table of the numbers of all ``n`` nodes where there are fewer of them than will be read."""
         if reads <= n:
             return self
-        numbers = self(torch.arange(n))
+        numbers = torch.empty(n, dtype=torch.float64)
+        for at in range(0, n, PIECE):
+            numbers[at : at + PIECE] = self(torch.arange(at, min(n, at + PIECE)))
         return lambda nodes: torch.index_select(numbers, 0, nodes)
 
     def __call__(self, nodes: Tensor) -> Tensor:

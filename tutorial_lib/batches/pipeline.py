@@ -117,8 +117,13 @@ class PipelineLoader:
         table, parts = self.pipeline.table, order.split(self.batch_size) if len(order) else ()
 
         def drawn(number: int) -> Batch:
+            lists, own = self.pipeline.lists, (seed + number) % 2**31
             if number and number % SEGMENT == 0 and self.labor is None:
-                self.pipeline.lists.seed_all((seed + number) % 2**31)
+                lists.seed_all(own)
+            elif (
+                not lists.graphbolt
+            ):  # DGL draws from that generator when it pulls rows, too: which server is to answer
+                lists.seed(own)
             return self._drawn(self.seeds[parts[number]], labels[parts[number]], self._by(seed, number))
 
         for number in range(done // SEGMENT * SEGMENT, done) if self.labor is None else ():

@@ -101,7 +101,11 @@ class RowTable:
         self.hits += len(remote) - len(absent)
         if len(absent):
             self._pull(absent.sort().values)
-        return torch.index_select(self.slot_of, 0, ids)
+        slots = torch.index_select(self.slot_of, 0, ids)
+        if bool((slots == ABSENT).any()):  # another call than this one had been announced
+            self.expect_nothing()
+            return self.slots(ids)
+        return slots
 
     def count(self) -> tuple[int, int]:
         """Of the last call of ``slots``: rows that were here, and rows that had to be pulled; each of them once."""

@@ -87,12 +87,10 @@ class Coordinator:
         self.agents = Agents(cluster, plan, self._remote, self._warn)
         self.use = {machine.name: MachineUse() for machine in plan.machines}
         self.events: list[Event] = []
-        self._said: dict[str, set[int]] = {}
-        self._stacks: dict[int, list[Stack]] = {}
-        self._clocks: dict[str, Event] = {}  # the best comparison so far
-        self._asked, self._last_asked = 0, 0.0
+        self._said, self._stacks = dict[str, set[int]](), dict[int, list[Stack]]()
+        self._clocks, self._asked, self._last_asked = dict[str, Event](), 0, 0.0  # the best comparison so far
         self._cancelled: BaseException | None = None
-        self._finish_by, self._finish_asked = math.inf, False
+        self._finish_by, self._finish_asked, self._unsaved = math.inf, False, False
 
     def run(self) -> dict[str, MachineUse]:
         """Run the job to its end and return what each machine used.
@@ -142,7 +140,8 @@ class Coordinator:
 
         def finish() -> None:
             found = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))
-            self._finish_by = time.monotonic() + self.limits.finishing * (next(found, None) == "step")  # not saved yet
+            self._unsaved = next(found, None) == "step"
+            self._finish_by = time.monotonic() + self.limits.finishing * self._unsaved
 
         try:
             with first_sigterm(finish) if self.limits.finishing else contextlib.nullcontext():
@@ -151,8 +150,9 @@ class Coordinator:
             if self._finish_by == math.inf:
                 raise
             self._warn(f"no checkpoint of this moment: {failed.message}")
-        if self._finish_by < math.inf:
+        if self._finish_by < math.inf and not any(event["kind"] == "evaluation" for event in self.events):
             sys.exit(128 + signal.SIGTERM)
+        self._finish_by = math.inf  # all was done in time
 
     def _first_cause(self, first: JobFailed) -> JobFailed:
         """A lost connection is what others see of a death; wait a little for the one who died to be reported."""
@@ -190,8 +190,7 @@ class Coordinator:
             return True
         if not fatal:
             return False
-        missing = sorted(self._missing(kind))
-        names = ", ".join(self.plan.machines[k].name for k in missing)
+        names = ", ".join(self.plan.machines[k].name for k in (missing := sorted(self._missing(kind))))
         raise failure(self.plan, missing[0], "agent", 0, f"waited {seconds:g} s for {what} on {names}")
 
     def _take_until(self, done: Callable[[], bool], seconds: float) -> bool:
@@ -206,6 +205,10 @@ class Coordinator:
                 self._finish_asked = True
                 self.agents.tell_all("finish")
             if time.monotonic() > self._finish_by:
+                if self._unsaved:
+                    self._warn(
+                        f"no checkpoint of this moment: the ranks had not saved {self.limits.finishing:g} s later"
+                    )
                 sys.exit(128 + signal.SIGTERM)
             if done():
                 return True
@@ -259,14 +262,12 @@ class Coordinator:
             self._take_event(index, {"machine": machine, **message["event"]})
         elif kind in ("exited", "serving"):
             self._take_event(index, {"machine": machine, "kind": kind, "time": time.time(), **message})
-        elif kind == "traffic":
-            self.on_event({"kind": kind, "machine": machine, **message})
         elif kind == "clock":
             self._compare_clocks(machine, message["asked"], message["time"])
         elif kind == "failed":
             raise exit_failure(self.plan, index, message)
-        elif kind == "output":
-            self.on_event({"kind": kind, "machine": machine, **message})  # not kept: the logs have it
+        elif kind in ("traffic", "output"):  # not kept: the run folder has them
+            self.on_event({"kind": kind, "machine": machine, **message})
         elif kind == "stacks":
             self._stacks[index] = [Stack(**fields) for fields in message["stacks"]]
         elif kind == "done":
@@ -290,7 +291,8 @@ class Coordinator:
         return f"the agent ended unexpectedly ({how_it_ended(code)})"
 
     def _take_event(self, index: int, event: Event) -> None:
-        self.events.append(event)
+        if event["kind"] not in ("pieces", "served"):  # many; the run folder has them
+            self.events.append(event)
         self.on_event(event)
         if event["kind"] == "failure":
             role, k = event.get("role", "trainer"), event["local_rank"]

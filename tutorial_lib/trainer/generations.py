@@ -19,6 +19,7 @@ from typing import Any
 from tutorial_lib.cluster.manifests import BEFORE, NEWEST, remove_checkpoints
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file, flush, write_json
+from tutorial_lib.trainer.config import TrainConfig
 
 FORMAT_VERSION = 1
 WITH_STEP = 2  # from the middle of an epoch: who reads format 1 alone would begin that epoch again with these weights
@@ -132,7 +133,9 @@ def check_same_settings(checkpoint: Checkpoint, description: Mapping[str, Any], 
     def text(value: Any) -> str:
         return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
-    old, new = checkpoint.manifest["description"], description
+    # A setting that there was not when the checkpoint was written had the value that is now usual.
+    usual = {key: value for key, value in TrainConfig().to_dict().items() if key in description}
+    old, new = {**usual, **checkpoint.manifest["description"]}, description
     differences = [
         f"{key} {text(old.get(key))} in the checkpoint, {text(new.get(key))} now"
         for key in [*old, *(set(new) - set(old))]

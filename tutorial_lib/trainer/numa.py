@@ -49,10 +49,10 @@ def gpu_nodes(variables: Mapping[str, str], system: Path = SYSTEM) -> list[int]:
 def share(trainer: int, trainers: int, cpus: Mapping[int, set[int]], of_gpus: list[int]) -> set[int] | None:
     """The CPUs of trainer number ``trainer`` of a machine; None: it is not bound.
 
-    The trainers must go evenly into the nodes: each has an equal part of the machine's CPUs as threads, and bound
-    unevenly some would stand in each other's way while CPUs of another node are idle.
+    The trainers must go evenly into the nodes, and the nodes have equally many CPUs for us: each trainer has an equal
+    part of the machine's CPUs as threads, and bound unevenly some would stand in each other's way while others idle.
     """
-    if len(cpus) < 2 or trainers % len(cpus):
+    if len(cpus) < 2 or trainers % len(cpus) or len({len(of_node) for of_node in cpus.values()}) > 1:
         return None
     wanted = of_gpus[:trainers]
     evenly = {node: trainers // len(cpus) for node in cpus}
@@ -66,5 +66,8 @@ def bind(system: Path = SYSTEM) -> set[int] | None:
     trainer, trainers = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     mine = share(trainer, trainers, nodes(os.sched_getaffinity(0), system), gpu_nodes(os.environ, system))
     if mine is not None:
-        os.sched_setaffinity(0, mine)
+        try:
+            os.sched_setaffinity(0, mine)
+        except OSError:  # a sandbox forbids it; it would only have been faster
+            return None
     return mine
