@@ -186,11 +186,10 @@ class Coordinator:
                 self._look_for_a_stall()
             return not missing
 
-        if self._take_until(all_have, math.inf if seconds is None else seconds):
-            return True
-        if not fatal:
-            return False
-        names = ", ".join(self.plan.machines[k].name for k in (missing := sorted(self._missing(kind))))
+        if (in_time := self._take_until(all_have, math.inf if seconds is None else seconds)) or not fatal:
+            return in_time
+        missing = sorted(self._missing(kind))
+        names = ", ".join(self.plan.machines[k].name for k in missing)
         raise failure(self.plan, missing[0], "agent", 0, f"waited {seconds:g} s for {what} on {names}")
 
     def _take_until(self, done: Callable[[], bool], seconds: float) -> bool:
