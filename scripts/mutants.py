@@ -50,7 +50,6 @@ MAY_SURVIVE = {
     "tutorial_lib/cluster/children.py, end_descendants: time.sleep(POLL_SECONDS)  ->  pass": "it only looks more often",
     "tutorial_lib/cluster/transfer.py, _send_files: 1  ->  (2)": "asked is whether there is more, not how much",
     "tutorial_lib/trainer/checkpoint.py, save: barrier()  ->  pass": "it is for a rank that still writes rows then",
-    "tutorial_lib/trainer/seeding.py, reseed_servers: 1  ->  (2)": "a number in a message, or a millisecond of waiting",
     "tutorial_lib/tasks/evaluation.py, layerwise_over_part: 256_000_000  ->  (256000001)": "a byte more of a budget",
     "tutorial_lib/tasks/evaluation.py, source: 1  ->  (2)": "how far a thread is ahead changes no number",
     'tutorial_lib/partition/build.py, _write_partition: progress("writing wide features, dense")  ->  pass': "told",

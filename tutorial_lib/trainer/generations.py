@@ -135,7 +135,8 @@ def check_same_settings(checkpoint: Checkpoint, description: Mapping[str, Any], 
 
     # A setting that there was not when the checkpoint was written had the value that is now usual.
     usual = {key: value for key, value in TrainConfig().to_dict().items() if key in description}
-    old, new = {**usual, **checkpoint.manifest["description"]}, description
+    written = checkpoint.manifest["description"]
+    old, new = {**written, **{key: usual[key] for key in usual if key not in written}}, description
     differences = [
         f"{key} {text(old.get(key))} in the checkpoint, {text(new.get(key))} now"
         for key in [*old, *(set(new) - set(old))]
