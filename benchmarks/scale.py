@@ -6,7 +6,8 @@
 Two emulated machines with one core, one server and one trainer each; model, fan-out and batch are those of bench.py.
 First the rows: batches that nobody learns from, the same for every way to choose what is kept, and the fewest rows
 that any cache of that size could have pulled for them (Belady). Then the time: the guide's loop and ours take turns,
-epoch by epoch, in the same processes, after one epoch that is not measured. Compare the ratios, not the seconds.
+epoch by epoch, in the same processes, after one epoch that is not measured. Compare the ratios, not the seconds. At
+last the accuracy over all test nodes after ten epochs, for five seeds.
 
 The tables are printed and written to benchmarks/out/scale.md, every single measurement to benchmarks/out/scale.json.
 """
@@ -18,11 +19,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench import CONFIG, OUT, SPEEDS, show, table
+from bench import CONFIG, OUT, SPEEDS, accuracies, show, table
 from jobs import computer, median, partition_of, run_job
 
 SHARES = (2, 10, 25)  # percent of the remote rows
 TIMED = 10
+SEEDS = 5
 
 
 WAYS = ("first come", "needed soonest", "labor", "labor over 16 batches")  # the last two keep what is needed soonest
@@ -80,7 +82,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--speeds", nargs="+", default=SPEEDS, choices=SPEEDS)
-    parser.add_argument("--only", choices=["rows", "times"])
+    parser.add_argument("--only", choices=["rows", "times", "accuracy"])
     parser.add_argument("--root", type=Path, help="folder of caches and partitions (default: data/)")
     options = parser.parse_args()
     partition = partition_of(options.scale, 2, options.root)
@@ -89,6 +91,7 @@ def main() -> None:
     for name, measure in (
         ("rows", lambda: rows(partition, options.rounds)),
         ("times", lambda: times(partition, options.rounds, tuple(options.speeds))),
+        ("accuracy", lambda: accuracies(partition, 10, [name_of(TIMED, way) for way in WAYS[1:]], list(range(SEEDS)))),
     ):
         if options.only in (None, name):
             text, measured[name] = measure()

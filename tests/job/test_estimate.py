@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.estimate import Speed, estimate
+from tutorial_lib.job.estimate import Speed, estimate, fitting_cache
 from tutorial_lib.job.reach import Hops, Setting, assumed_hops, mean_of, shape_of
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.plan import sizes_of
@@ -138,3 +138,23 @@ def test_what_cannot_be_is_refused(change, says):
     with pytest.raises(InputError, match=says) as refused:
         replace(base, **change)
     assert refused.value.exit_code == 2
+
+
+def test_a_cache_grows_until_all_that_is_remote_fits_or_memory_is_short():
+    usual = TrainConfig.cache
+
+    def chosen(scale: float, **more) -> int:
+        return fitting_cache(replace(setting_at(scale), **more))
+
+    assert chosen(0.04, memory=20e9) == usual  # it holds everything
+    whole = setting_at(1.0)
+    enough = fitting_cache(replace(whole, memory=1e12))
+    rows = 4 * whole.width * whole.nodes / 2
+    assert rows < enough < 2.5 * rows
+    assert enough / usual in {4, 8, 16}
+    assert estimate(replace(whole, config=TrainConfig(cache=enough))).kept == 1
+    needed = estimate(replace(whole, config=TrainConfig(cache=0))).needed
+    assert chosen(1.0, memory=needed + 8 * usual) == 2 * usual  # two trainers and half of it
+    assert chosen(1.0, memory=needed / 2) == usual
+    assert chosen(1.0, memory=1e12, together=False) == usual
+    assert chosen(1.0, memory=1e12, config=TrainConfig(loader="dgl")) == usual

@@ -12,11 +12,12 @@ other runs, and benchmarks/RESULTS.md has its table.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from tutorial_lib.job.reach import ASSUMED, Hops, Setting, assumed_hops
+from tutorial_lib.trainer.config import TrainConfig
 
 # Bytes: a process without a graph; of each edge and node of its part; and what two processes of a machine share.
 SERVER, SERVER_EDGE, SERVER_NODE, LIBRARIES = 0.41e9, 43, 24, 0.13e9
@@ -104,6 +105,12 @@ class Estimate:
         return {name: [told[name], was[name]] for name in told}
 
     @property
+    def kept(self) -> float:
+        """The part of the remote rows for which a trainer's cache has room."""
+        room = max(0.0, self.setting.config.cache - self.hops.lists) / (STORED * self.setting.width)
+        return min(1.0, room / self.hops.pool) if self.hops.pool else 1.0
+
+    @property
     def needed(self) -> float:
         """Bytes of memory where they are compared with what there is: all machines together, or the largest."""
         return self.all if self.setting.together else self.machine
@@ -157,6 +164,28 @@ def estimate(setting: Setting, hops: Hops | None = None, speed: Speed | None = N
         sum(_epoch(setting, speed, *_step(setting, speed, first, asking, gradients)).values()),
         8 * bytes_step / EFFICIENCY / busy if machines > 1 and bytes_step and setting.hides else None,
     )  # fmt: skip
+
+
+def fitting_cache(setting: Setting) -> int:
+    """Bytes of ``TrainConfig.cache``: the default, doubled until what is remote fits or memory does not suffice.
+
+    All trainers together get at most half of what the job leaves free. Where machines do not share this computer, their
+    memory is not known, and it is the default. Doubled, because each amount draws other batches: lists of neighbours
+    are in it, too.
+    """
+
+    def having(cache: int) -> Setting:
+        return replace(setting, config=replace(setting.config, cache=cache))
+
+    size = TrainConfig.cache
+    if not setting.keeps or not setting.together:
+        return size
+    limit = (setting.memory - estimate(having(0)).needed) / 2 / setting.world
+    everything = assumed_hops(having(2 * STORED * setting.edges))  # as many lists as there are
+    wanted = STORED * setting.width * everything.pool + 2 * everything.lists
+    while size < wanted and 2 * size <= limit:
+        size *= 2
+    return size
 
 
 def _step(setting: Setting, speed: Speed, rows: float, asking: float, gradients: float) -> tuple[float, float, float]:

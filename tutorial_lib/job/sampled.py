@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from dataclasses import replace
@@ -20,11 +21,12 @@ from tutorial_lib.batches.service import id_type, in_edges_of_part
 from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.estimate import DRAWN, THREADS, Estimate, Speed, estimate
+from tutorial_lib.job.estimate import DRAWN, THREADS, Estimate, Speed, estimate, fitting_cache
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.reach import ASSUMED, MEASURED, SAMPLED, Hops, Setting, mean_of, shape_of
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.partition import Partition
+from tutorial_lib.partition.memory import memory_for_us
 from tutorial_lib.trainer.config import TrainConfig
 
 RANKS, BATCHES, EVALUATED = 4, 24, 3  # looked at: ranks, mini-batches in all, batches of each rank's evaluation
@@ -57,11 +59,16 @@ def sizes_of_partition(partition: Partition) -> dict[str, int]:
     return dict(zip(SIZES, counts, strict=True))
 
 
-def forecast(partition: Partition, layout: Layout, machines: int, config: TrainConfig) -> Estimate | None:
+def forecast(
+    partition: Partition, layout: Layout, machines: int, config: TrainConfig, *, fit_cache: bool = False
+) -> Estimate | None:
     """For ``train``, in less than a second: hops are drawn on small graphs only, and nothing is measured.
 
     Other machines are taken to have this computer's cores. None where it is not known: for other tasks than classes of
     nodes, on GPUs, with labor.
+
+    Args:
+        fit_cache: with `fitting_cache` of the memory that is free here; ``config`` as it is otherwise.
     """
     if config.task != "node" or layout.device != "cpu" or config.sampler != "neighbor":
         return None
@@ -73,7 +80,10 @@ def forecast(partition: Partition, layout: Layout, machines: int, config: TrainC
         wire=8.0 * wire if wire else None,
         together=not layout.elsewhere,
         cores=len(os.sched_getaffinity(0)),
+        memory=math.inf if layout.elsewhere else memory_for_us(),
     )
+    if fit_cache:
+        setting = replace(setting, config=replace(setting.config, cache=fitting_cache(setting)))
     quick = setting.edges < QUICK_EDGES and 4 * setting.nodes * setting.width < QUICK_BYTES
     return estimate(setting, sample_hops(partition, setting, batches=QUICK_BATCHES) if quick else None)
 

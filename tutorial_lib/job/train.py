@@ -53,6 +53,7 @@ def run_distributed(
     *,
     limits: Limits | None = None,
     on_start: Callable[[Coordinator], None] = lambda _coordinator: None,
+    fit_cache: bool = False,
 ) -> dict[str, Any]:
     """Train on the machines of ``layout``; returns the content of ``result.json``.
 
@@ -61,6 +62,7 @@ def run_distributed(
         out: run folder; must be empty or not exist yet, unless ``keep`` continues the run in it.
         limits: of the stages; None: those of ``layout``.
         on_start: called with the coordinator before it starts anything.
+        fit_cache: `job.estimate.fitting_cache` chooses ``config.cache``, for this run and for those that resume it.
 
     Raises:
         InputError: found before anything was started. JobFailed: with the first cause.
@@ -78,8 +80,14 @@ def run_distributed(
         cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
         reporter.say(f"{len(cluster.machines)} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
     manifest = partition.manifest
-    told = None if keep.resume else forecast(partition, layout, len(cluster.machines), config)
+    told = None if keep.resume else forecast(partition, layout, len(cluster.machines), config, fit_cache=fit_cache)
+    if told is not None and fit_cache:
+        config = replace(config, cache=told.setting.config.cache)
+        keep = replace(keep, options=keep.options and {**keep.options, "cache": str(config.cache)})
     if told is not None:
+        if told.setting.keeps and len(cluster.machines) > 1:
+            room = "all remote rows" if told.kept == 1 else f"{told.kept:.0%} of the remote rows, those needed soonest"
+            reporter.say(f"cache: {human_bytes(config.cache)} of each trainer, room for {room}")
         wire, memory = human_bytes(round(told.job)), human_bytes(round(told.needed))
         where = "here" if told.setting.together else "on each machine"
         reporter.say(f"forecast: {told.epoch:.2g} s an epoch, {wire} over the wire in all, {memory} of memory {where}")

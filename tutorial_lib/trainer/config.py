@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # the command line makes its options of this class; its help 
 
 LOADERS = ("auto", "pipeline", "dgl")
 SAMPLERS = ("neighbor", "labor")
+AUTO = "auto"
 LABOR_NEEDS = "That is there for the task node on machines with --samplers 0, and not with --loader dgl."
 
 
@@ -28,7 +29,8 @@ class TrainConfig:
         embedding_size, embedding_learning_rate: of rows that are learned, where a task has them.
         negatives: nodes drawn against each edge, where a task has edges.
         loader: where batches come from: pipeline (made ahead, remote rows kept), dgl (DGL's loader) or auto.
-        cache: memory of each trainer for rows and lists of other machines, in the pipeline, in bytes; 0: none.
+        cache: memory of each trainer for rows and lists of other machines, in the pipeline, in bytes; 0: none. "auto":
+            256MB, and on emulated machines more where the rows need it and it is free.
         ahead: batches that are made ahead of their use, in the pipeline.
         sampler: how neighbours are drawn: neighbor (each list by itself), labor (nodes of a batch prefer the same
             neighbours: fewer remote rows, equal variance), in the pipeline.
@@ -86,7 +88,7 @@ def check_sampler(config: TrainConfig, samplers: int, *, single_process: bool) -
 
 
 def check_loader(loader: str, samplers: int, cache: str) -> int:
-    """Bytes of ``cache`` ("256MB", "0"); ``samplers`` is the number of sampler processes per trainer.
+    """Bytes of ``cache`` ("256MB", "0", "auto"); ``samplers`` is the number of sampler processes per trainer.
 
     Raises:
         InputError: an unknown loader, a pipeline with sampler processes, or no amount of memory.
@@ -100,4 +102,6 @@ def check_loader(loader: str, samplers: int, cache: str) -> int:
             f"--loader pipeline draws in a thread of the trainer and has no use for --samplers {samplers}",
             "Leave one of the two away.",
         )
+    if cache == AUTO:
+        return TrainConfig.cache
     return 0 if cache.strip() == "0" else parse_memory(cache) or 0

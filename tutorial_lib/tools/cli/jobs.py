@@ -18,7 +18,7 @@ from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools.cli.options import Given, MachinesOption, app, check_machines, filling, parse_machine_counts
-from tutorial_lib.trainer.config import TrainConfig, check_loader, check_sampler
+from tutorial_lib.trainer.config import AUTO, TrainConfig, check_loader, check_sampler
 
 
 @app.command(
@@ -69,7 +69,8 @@ def train(
         if single_process:
             result = run_single(source, config, folder, display, keep, device=given.device)
         else:
-            result = run_distributed(source, given.make(Layout), config, folder, display, keep)
+            fit_cache = given.cache == AUTO
+            result = run_distributed(source, given.make(Layout), config, folder, display, keep, fit_cache=fit_cache)
     display.summary(result, folder)
 
 

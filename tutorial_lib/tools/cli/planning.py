@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import own_console
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.cli.options import Given, JsonOption, app, filling
-from tutorial_lib.trainer.config import TrainConfig, check_loader
+from tutorial_lib.trainer.config import AUTO, TrainConfig, check_loader
 
 GRAPH, PLACE = "Graph", "Machines"
 
@@ -79,6 +80,7 @@ def plan(
         if count is not None and count < 1:
             raise InputError(f"--{name} {count}: a job has at least one")
     from tutorial_lib.cluster.emulated import parse_wire
+    from tutorial_lib.job.estimate import fitting_cache
     from tutorial_lib.job.reach import Setting
     from tutorial_lib.job.sampled import SIZES, sizes_of_partition
     from tutorial_lib.partition import load_partition_folder, parse_memory
@@ -108,6 +110,8 @@ def plan(
         cores=cores or len(os.sched_getaffinity(0)),
         memory=math.inf if not together and memory is None else limit,
     )
+    if given.cache == AUTO:
+        setting = replace(setting, config=replace(config, cache=fitting_cache(setting)))
     found = tool.plan(setting, partition, measure=measure, seed=given.seed)
     if as_json:
         print(json.dumps(tool.to_dict(found), indent=2))
