@@ -2,7 +2,7 @@
 .PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-faults test-soak test-long bench bench-scale growth bench-plan lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
-# STACK=modern: a current torch and numpy, in .venv-modern (README, "GPUs and newer PyTorch")
+# STACK=modern: a current torch and numpy, in .venv-modern (docs/installation.md)
 STACK ?= default
 export STACK
 PY := .venv$(if $(filter modern,$(STACK)),-modern)/bin/python

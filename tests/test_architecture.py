@@ -85,3 +85,19 @@ def test_the_thread_draws_and_fetches_as_the_walk_says(called):
     thread = called["batches"]
     in_order(THREAD[1:], thread)
     assert not any(name.startswith("tutorial_lib/models") for name in thread)
+
+
+def test_files_are_short_and_few_at_the_root():
+    package = ROOT / "tutorial_lib"
+    lines = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in package.rglob("*.py")}
+    assert not {path: count for path, count in lines.items() if count > 300}
+    assert {path.stem for path in package.glob("*.py")} == {"__init__", "__main__", "errors", "files"}
+
+
+def test_what_is_replaced_is_where_the_list_says():
+    text = (ROOT / "docs" / "patches.md").read_text()
+    places = re.findall(r"\| `([\w/]+\.py): (\w+)`", text)
+    assert len(places) > 8
+    for file, name in places:
+        (path,) = [path for room in ("", "cluster") if (path := ROOT / "tutorial_lib" / room / file).exists()]
+        assert re.search(rf"\b{name}\b", path.read_text()), f"docs/patches.md names {file}: {name}"

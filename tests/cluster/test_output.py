@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tutorial_lib.cluster import logs
 from tutorial_lib.cluster.logs import LINES_PER_SECOND, OutputFiles
+from tutorial_lib.job.display import RunDisplay
 
 
 @pytest.fixture
@@ -86,3 +89,14 @@ def test_each_line_of_a_burst_is_whole_and_counted_once(tmp_path, clock, lines, 
         if width < 1000:
             assert pieces[0]["lines"][0] == f"{start} {'x' * width}"
         clock[0] += 0.3
+
+
+def test_on_a_terminal_machine_and_trainer_stand_in_front_in_a_colour():
+    screen = io.StringIO()
+    display = RunDisplay(0, Console(file=screen, force_terminal=True, color_system="standard", width=100))
+    display.on_event({"kind": "output", "machine": "machine-1", "trainer": 0, "lines": ["a [b]"], "skipped": 1200})
+    first, second = screen.getvalue().splitlines()
+    assert first.startswith("\x1b[")
+    assert first.endswith("... 1,200 lines are in the log only")
+    assert "[machine-1 0] " in second
+    assert second.endswith("a [b]")

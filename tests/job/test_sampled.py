@@ -110,6 +110,8 @@ def test_a_run_pulls_and_sends_what_was_told_before(finished_run):
     assert beside == [pytest.approx(told.job, rel=0.02), sent]
     assert seconds == pytest.approx(sum(epoch["seconds"] for epoch in run.result["epochs"][1:]) / 2)
     lines = [line for line in run.printed.splitlines() if " forecast: " in line]
+    (cache,) = (line for line in run.printed.splitlines() if " cache: " in line)
+    assert f"cache: 200.0 kB of each trainer, room for {told.kept:.0%} of the remote rows, those needed" in cache
     assert ["it was" in line for line in lines] == [False, True]
     whole = estimate(told.setting, told.hops)
     assert whole.server == pytest.approx(max(peak["server"] for peak in run.result["peak_rss"].values()), rel=0.2)

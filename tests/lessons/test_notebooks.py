@@ -16,6 +16,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_LINES = 30
 MOST_LINES_OF_A_PROGRAM = 80  # a cell that writes one
 LONGER = {"train": 150, "train_types": 105}  # the program that the course arrives at, and what grows from it
+MOST_CELLS, MOST_IMPORTS, MOST_HELPERS = 65, 10, 3
 NEEDS = {"cpu", "gpu", "namespaces", "slurm", "ssh"}
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:tmp|root|home|work)/\S*")
 
@@ -33,6 +34,22 @@ def complaints(path: Path) -> list[str]:
     for number, cell in enumerate(notebook.cells):
         found += [f"cell {number}: {problem}" for problem in _cell(cell)]
     return found
+
+
+def too_much(path: Path) -> list[str]:
+    """Limits of a lesson as a whole: cells, imports in a cell, and what it takes from ``notebooks/support``."""
+    cells = nbformat.read(path, as_version=4).cells
+    code = [cell.source for cell in cells if cell.cell_type == "code" and not cell.source.startswith("%%writefile")]
+    imports = max(len(re.findall(r"^(?:import|from) ", source, re.M)) for source in code)
+    helpers = {name for source in code for name in re.findall(r"^(?:import|from) support\.?(\w*)", source, re.M)}
+    found = {
+        f"{len(cells)} cells, at most {MOST_CELLS}": len(cells) > MOST_CELLS,
+        f"{imports} imports in a cell, at most {MOST_IMPORTS}": imports > MOST_IMPORTS,
+        f"{sorted(helpers)}, at most {MOST_HELPERS} beside pictures and checkers": (
+            len(helpers - {"plots", "exercises"}) > MOST_HELPERS
+        ),
+    }
+    return [text for text, wrong in found.items() if wrong]
 
 
 def _metadata(metadata: dict[str, Any]) -> list[str]:
@@ -82,6 +99,15 @@ def test_there_are_notebooks() -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_as_agreed(path: Path) -> None:
     assert complaints(path) == []
+    assert too_much(path) == []
+
+
+def test_too_much_is_noticed(tmp_path: Path) -> None:
+    source = "\n".join([*(f"from support.{name} import x" for name in "abcd"), *["import os"] * 7])
+    cells = [new_code_cell(source), *[new_markdown_cell("text")] * MOST_CELLS]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "much.ipynb")
+    found = too_much(tmp_path / "much.ipynb")
+    assert [text.split()[0] for text in found] == ["66", "11", "['a',"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -28,7 +28,23 @@ def test_a_mistake_in_a_process_of_its_own():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["doctor", "data", "partition", "plan", "train", "launch", "finale"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "doctor",
+        "data",
+        "partition",
+        "plan",
+        "train",
+        "launch",
+        "finale",
+        "trace",
+        "explain",
+        "submit",
+        "fetch",
+        "machines",
+    ],
+)
 def test_help(command, run_here):
     done = run_here(command, "--help")
     assert done.returncode == 0
@@ -97,6 +113,26 @@ def test_each_option_arrives_in_its_field():
     request = given_to("launch", *words.split()).make(LaunchRequest)
     assert (request.trainers, request.samplers, request.servers, request.command) == (2, 1, 3, ["true"])
     assert (request.extra_envs, request.limits().job) == (["A=1"], 9)
+
+
+def test_a_run_goes_on_with_what_it_was_started_with(tmp_path):
+    """What is said anew replaces it; a place that is said anew replaces every place."""
+    begun = given_to("train", "--emulate", "2", "--fanouts", "3", "--root", "somewhere")
+    (tmp_path / "options.json").write_text(json.dumps({**begun.to_json(), "cache": "512000000"}))
+    again = given_to("train", "--resume", "--batch-size", "7")
+    again.said = {"resume", "batch_size"}
+    again.recall(tmp_path)
+    assert (again.emulate, again.fanouts, again.cache, again.batch_size) == (2, "3", "512000000", 7)
+    assert again.root == Path("somewhere").absolute()
+    elsewhere = given_to("train", "--resume", "--single-process")
+    elsewhere.said = {"resume", "single_process"}
+    elsewhere.recall(tmp_path)
+    assert (elsewhere.emulate, elsewhere.single_process, elsewhere.fanouts) == (None, True, "3")
+
+
+def test_options_of_the_places_arrive():
+    assert given_to("train", "--show-output").make(Layout).show_output
+    assert given_to("finale", "--on", "lab").make(Layout).on == "lab"
 
 
 @pytest.mark.parametrize(

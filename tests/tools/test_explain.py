@@ -130,10 +130,19 @@ def test_the_command(tmp_path):
     done = tutorial("explain", str(tmp_path / "run"))
     assert done.stdout.startswith("CUDA is out of memory\n")
     assert f"{logs / 'trainer-0.log'}:3, and 1 more\n    RuntimeError: CUDA error: out of memory" in done.stdout
-    assert "lesson 06 makes it happen" in done.stdout
+    assert "lesson 06 is about it" in done.stdout
     (found,) = json.loads(tutorial("explain", "--json", str(logs / "trainer-0.log")).stdout)
     assert (found["line"], found["times"], found["lesson"]) == (3, 2, 6)
     assert "does not exist" in tutorial("explain", str(tmp_path / "nothing"), code=2).stderr
+
+
+def test_the_report_of_a_run_names_the_cause_where_its_logs_have_consequences_only(tmp_path):
+    logs = tmp_path / "logs" / "machine-0"
+    logs.mkdir(parents=True)
+    (logs / "trainer-0.log").write_text("RuntimeError: Connection closed by peer [10.77.0.2]:4711\n")
+    report = "error: trainer 0 (rank 1) on machine-1: killed by signal 9 (SIGKILL)\nwhat to do: see dmesg\n"
+    (tmp_path / "logs" / "failure.txt").write_text(report)
+    assert [finding.signature.name for finding in explain(logs_of(tmp_path))] == ["a process that was killed"]
 
 
 def test_a_folder_without_logs(tmp_path):

@@ -5,6 +5,7 @@ Every server of a job must have imported this module before it serves (``session
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -65,6 +66,8 @@ def _answers(asked: dict[int, int], what: str) -> list[Any]:
 def tell_requests(emit: Callable[..., None]) -> None:
     """In a server: an event ``served`` for each request, from when it is taken up until it is answered."""
     take = rpc.recv_request
+    if not hasattr(rpc, "get_msg_seq") or [*inspect.signature(take).parameters] != ["timeout"]:
+        return  # another DGL than we know: its servers answer, and tell nothing
     taken: tuple[Any, ...] = ()
 
     def recv_request(timeout: int = 0) -> tuple[Any, int, int]:

@@ -139,7 +139,9 @@ def _checked(path: Path, row: int, first_line: int, name: str, column: pa.Array)
 
     if column.null_count:
         at = row + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(f"{place_in(path, at, first_line)}: the {name} is missing")
+        raise InputError(
+            f"{place_in(path, at, first_line)}: the {name} is missing", "Give it one, or leave the row out."
+        )
     if pa.types.is_string(column.type):
         return column
     if pa.types.is_integer(column.type):

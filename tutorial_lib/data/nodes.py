@@ -103,7 +103,10 @@ class Nodes:
             place, missing = self.names.places(listed.ids)
             if missing.any():
                 at = int(missing.argmax())
-                raise InputError(f"{place_in(path, at)}: {listed.ids[at]} is not among the nodes")
+                raise InputError(
+                    f"{place_in(path, at)}: {listed.ids[at]} is not among the nodes",
+                    "Add it there, or leave the row out.",
+                )
         elif self.table is not None:
             column, path = self.table.column("split"), self.table.path
         if column is None:
@@ -128,10 +131,13 @@ class Nodes:
             mask = mask[:, 0] if mask.ndim == 2 and mask.shape[1] == 1 else mask
             if mask.shape != split.shape or mask.dtype.kind not in "biu" or mask.min() < 0 or mask.max() > 1:
                 found = f"{mask.dtype} of shape {mask.shape}"
-                raise InputError(f"{self.where}: {name} is {found}, expected bool ({len(split)},), or 0 and 1")
+                text = f"{self.where}: {name} is {found}, expected bool ({len(split)},), or 0 and 1"
+                raise InputError(text, "One value for each node, in the order of the nodes.")
             chosen = mask.astype(bool)
             if both := int((split[chosen] < len(MASKS)).sum()):
-                raise InputError(f"{self.where}: {both} nodes are in more than one split")
+                raise InputError(
+                    f"{self.where}: {both} nodes are in more than one split", "Each is in one of the three, or in none."
+                )
             split[chosen] = number
         return split
 
@@ -148,7 +154,9 @@ def nodes_at(path: Path) -> Nodes:
         counts[read.path.name] = len(read.ids)
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        raise InputError(f"{where}: different numbers of nodes: {listed}")
+        raise InputError(
+            f"{where}: different numbers of nodes: {listed}", "Each has a row for each node, in the same order."
+        )
     if read is not None:
         return Nodes(where, Names(read.ids), arrays, read)
     return Nodes(where, Names(range(next(iter(counts.values()))) if counts else None), arrays)

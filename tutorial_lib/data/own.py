@@ -170,7 +170,8 @@ def _both_ways(edges: dict[Relation, Any], counts: dict[str, int], several: bool
 def _target(parts: Parts) -> str:
     found = [parts.target] if parts.target else [kind for kind, nodes in parts.nodes.items() if nodes.has_labels]
     if not {*found} <= {*parts.nodes}:
-        raise InputError(f"{parts.path}: target is {found[0]!r}, and the types of nodes are {', '.join(parts.nodes)}")
+        text = f"{parts.path}: target is {found[0]!r}, and the types of nodes are {', '.join(parts.nodes)}"
+        raise InputError(text, "Name one of them.")
     if len(found) > 1:
         text = f"{parts.path}: nodes of several types have labels: {', '.join(found)}"
         raise InputError(text, f"Say which are to be classified: target: {found[0]} in graph.yaml or metadata.json.")

@@ -9,7 +9,7 @@
     MLP, test                   0.6106                  0.57 to 0.62         -
     GraphSAGE, valid and test   0.9170, 0.7870          0.91, 0.78 to 0.81   -
 
-Measured with ``support.statistics``; the real figures are those of the Open Graph Benchmark (Hu et al.
+Measured with ``tests/graph_statistics.py``; the real figures are those of the Open Graph Benchmark (Hu et al.
 2020, and its leaderboard). data/README.md has the longer table and says what is not imitated.
 
 How it is drawn: who is in which split and class, what is bought together, what the features say.

@@ -148,7 +148,7 @@ def explain(
     paths: Annotated[list[Path], typer.Argument(help="Log files, or the folder of a run.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Say what the messages of a failed job mean, what to look at first, and which lesson makes them happen."""
+    """Say what the messages of a failed job mean, what to look at first, and which lesson is about them."""
     from tutorial_lib.tools.explain import explain as explained
     from tutorial_lib.tools.explain import logs_of
 
@@ -159,9 +159,7 @@ def explain(
     for finding in () if as_json else found:
         signature, more = finding.signature, f", and {finding.times - 1} more" if finding.times > 1 else ""
         print(f"{signature.name}\n  {finding.path}:{finding.number}{more}\n    {finding.text}")
-        print(
-            f"  means: {signature.means}\n  look:  {signature.look}\n  lesson {signature.lesson:02d} makes it happen\n"
-        )
+        print(f"  means: {signature.means}\n  look:  {signature.look}\n  lesson {signature.lesson:02d} is about it\n")
     if not found:
         names = f"{len(logs)} files" if len(logs) > 1 else str(logs[0])
         raise JobError(

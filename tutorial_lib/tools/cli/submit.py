@@ -34,7 +34,7 @@ SCRIPT = """\
 #SBATCH --open-mode=append
 # DGL's servers share memory under names that hold no name of a job: one such job on a node.
 #SBATCH --exclusive
-# Before its time is up, and when it is to make room for another job: the run ends in order and keeps its checkpoint.
+# A minute before its time is up the command alone is told: the run ends in order and keeps its checkpoint.
 #SBATCH --signal=B:TERM@60
 #SBATCH --requeue
 
