@@ -15,9 +15,10 @@ import pytest
 from commands import tutorial
 from runtime_support import FinishedRun
 
-from tutorial_lib.cluster import standing
+from tutorial_lib.cluster import slurm_servers, standing
 from tutorial_lib.cluster.slurm import SlurmCluster, cpus_of, nodes_of
 from tutorial_lib.cluster.slurm_servers import DAEMONS, SBIN
+from tutorial_lib.cluster.slurm_servers import slurm_servers as start_slurm
 from tutorial_lib.errors import InputError, attempts
 
 NAME, NODES = "slurm-lab", 3
@@ -90,6 +91,17 @@ def nothing_runs() -> None:
             return
 
 
+def test_what_a_slurm_of_ones_own_lacks_is_said(monkeypatch):
+    monkeypatch.setattr(slurm_servers.shutil, "which", lambda *_args, **_more: None)
+    with pytest.raises(InputError, match="this computer has no munged, ") as caught, start_slurm(None, "lab"):
+        pass
+    assert "apt install slurmctld slurmd slurm-client munge" in str(caught.value.remedy)
+    monkeypatch.setattr(slurm_servers.shutil, "which", lambda name, **_more: f"/usr/sbin/{name}")
+    monkeypatch.setattr(slurm_servers.os, "geteuid", lambda: 1000)
+    with pytest.raises(InputError, match="needs root on this computer"), start_slurm(None, "lab"):
+        pass
+
+
 @pytest.mark.cluster
 def test_a_run_in_an_allocation_has_the_losses_of_emulated_machines(slurm, finished_run: FinishedRun, tmp_path):
     job = submit(tmp_path / "a", 2, "train", *settings_of(finished_run))
@@ -102,9 +114,13 @@ def test_a_run_in_an_allocation_has_the_losses_of_emulated_machines(slurm, finis
 
 @pytest.mark.cluster
 def test_a_finale_in_an_allocation(slurm, data_root, tmp_path):
-    """The scaling run with one machine takes one of the two nodes."""
+    """Written and handed to Slurm by one command. The scaling run with one machine takes one of the two nodes."""
+    (folder := tmp_path / "a").mkdir()
     settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--epochs", "1", "--scaling", "1"]
-    job = submit(tmp_path / "a", 2, "finale", *settings, "--root", str(data_root))
+    words = ["submit", "--go", "--nodes", "2", "--partition", "main", "finale", *settings, "--root", str(data_root)]
+    there = f"cd {shlex.quote(str(folder))} && {shlex.join([sys.executable, '-m', 'tutorial_lib', *words])}"
+    said = on("machine-0", "sh", "-c", there)
+    job = int(said.split("Submitted batch job ")[1].split()[0])
     wait_for(job, "COMPLETED")
     out = tmp_path / "a" / "runs" / str(job)
     assert json.loads((out / "result.json").read_text())["machines"] == 2
