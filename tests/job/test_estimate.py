@@ -151,7 +151,7 @@ def test_a_cache_grows_until_all_that_is_remote_fits_or_memory_is_short():
     enough = fitting_cache(replace(whole, memory=1e12))
     rows = 4 * whole.width * whole.nodes / 2
     assert rows < enough < 2.5 * rows
-    assert enough / usual in {4, 8, 16}
+    assert (enough // usual).bit_count() == 1  # doubled, and nothing between: another amount draws other batches
     assert estimate(replace(whole, config=TrainConfig(cache=enough))).kept == 1
     needed = estimate(replace(whole, config=TrainConfig(cache=0))).needed
     assert chosen(1.0, memory=needed + 8 * usual) == 2 * usual  # two trainers and half of it

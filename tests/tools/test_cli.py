@@ -28,23 +28,10 @@ def test_a_mistake_in_a_process_of_its_own():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "doctor",
-        "data",
-        "partition",
-        "plan",
-        "train",
-        "launch",
-        "finale",
-        "trace",
-        "explain",
-        "submit",
-        "fetch",
-        "machines",
-    ],
-)
+COMMANDS = "doctor data partition plan train launch finale trace explain submit fetch machines on"
+
+
+@pytest.mark.parametrize("command", COMMANDS.split())
 def test_help(command, run_here):
     done = run_here(command, "--help")
     assert done.returncode == 0

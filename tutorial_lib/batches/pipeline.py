@@ -120,10 +120,8 @@ class PipelineLoader:
             lists, own = self.pipeline.lists, (seed + number) % 2**31
             if number and number % SEGMENT == 0 and self.labor is None:
                 lists.seed_all(own)
-            elif (
-                not lists.graphbolt
-            ):  # DGL draws from that generator when it pulls rows, too: which server is to answer
-                lists.seed(own)
+            elif not lists.graphbolt:
+                lists.seed(own)  # of DGL: which server is to answer is drawn from the same generator, at each pull
             return self._drawn(self.seeds[parts[number]], labels[parts[number]], self._by(seed, number))
 
         for number in range(done // SEGMENT * SEGMENT, done) if self.labor is None else ():

@@ -69,11 +69,6 @@ class Partition:
         """int64 (E,): original id of each new edge id; or by type, under keys like ``paper:cites:paper``."""
         return self._map("edge")
 
-    @cached_property
-    def edge_map_inverse(self) -> Any:
-        """int64 (E,): new id of each original edge id; or by type."""
-        return _inverse(self.edge_map)
-
     def _map(self, of: str) -> Any:
         found = np.load(self.folder / f"{of}_map.npy")
         return taken_apart(found, self.types[f"{of}s"]) if self.types else found
