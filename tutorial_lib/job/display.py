@@ -152,7 +152,7 @@ class RunDisplay(Reporter):
         colour = COLOURS[zlib.crc32(f"{machine} {trainer}".encode()) % len(COLOURS)]
         skipped = [f"... {event['skipped']:,} lines are in the log only"] if event["skipped"] else []
         for line in [*skipped, *event["lines"]]:
-            self.console.print(Text(f"[{machine} {trainer}] ", colour) + Text(line, ""), soft_wrap=True)
+            self.console.print(Text.assemble((f"[{machine} {trainer}] ", colour), line), soft_wrap=True)
 
     def summary(self, result: dict[str, Any], out: Path) -> None:
         """The table at the end; paths stand below it, on lines of their own, so that they are never folded."""
