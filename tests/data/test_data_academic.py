@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+
 import dgl
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ TINY = 0.002
 
 
 def generate(seed: int = 0) -> Dataset:
-    return ACADEMIC.build(ACADEMIC.draw(TINY, seed), TINY, seed)
+    return ACADEMIC.build(dict(ChainMap(*ACADEMIC.draw(TINY, seed))), TINY, seed)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import ChainMap
 from pathlib import Path
 
 import dgl
@@ -24,7 +25,7 @@ TINY = 0.002
 
 
 def generate_synthetic_products(scale: float, seed: int = 0) -> Dataset:
-    return PRODUCTS.build(PRODUCTS.draw(scale, seed), scale, seed)
+    return PRODUCTS.build(dict(ChainMap(*PRODUCTS.draw(scale, seed))), scale, seed)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +174,7 @@ def _linear_accuracy(graph: dgl.DGLGraph, x: torch.Tensor) -> float:
     return float((model(x[test]).argmax(dim=1) == label[test]).double().mean())
 
 
-@pytest.mark.parametrize("scale", [0, 0.0019, 1.01, -1, float("nan")])
+@pytest.mark.parametrize("scale", [0, 0.0019, 8.01, -1, float("nan")])
 def test_scale_out_of_range(scale, tmp_path):
     with pytest.raises(InputError, match="scale"):
         load_synthetic_products(scale=scale, root=tmp_path)
@@ -292,8 +293,8 @@ def test_left_overs_of_a_killed_process_are_removed(tmp_path):
 
 def test_two_processes_at_once_with_different_thread_counts(tiny, tmp_path):
     code = (
-        "import sys, pathlib; from tutorial_lib.data.synthetic import PRODUCTS\n"
-        "generated = PRODUCTS.build(PRODUCTS.draw(0.002, 0), 0.002, 0)\n"
+        "import sys, pathlib; from collections import ChainMap; from tutorial_lib.data.synthetic import PRODUCTS\n"
+        "generated = PRODUCTS.build(dict(ChainMap(*PRODUCTS.draw(0.002, 0))), 0.002, 0)\n"
         "print(PRODUCTS.load(scale=0.002, root=pathlib.Path(sys.argv[1])).fingerprint(), generated.fingerprint())"
     )
     path = os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")])

@@ -16,6 +16,8 @@ have none at all, so a model has to learn a row for each of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -44,7 +46,7 @@ STRAY = 0.08  # papers whose authors, fields and citations are those of another 
 FEATURE_SIGNAL = 0.22  # standard deviation of a topic's centre, per feature; that of the noise is 1
 
 
-def _draw(scale: float, seed: int) -> Arrays:
+def _draw(scale: float, seed: int) -> Iterator[Arrays]:
     rng = np.random.Generator(np.random.PCG64(seed))
     sizes = {"paper": round(PAPERS * scale), "author": round(AUTHORS * scale), "field": round(FIELDS * scale)}
     share = np.exp(TOPIC_SPREAD * rng.standard_normal(NUM_CLASSES))
@@ -65,7 +67,7 @@ def _draw(scale: float, seed: int) -> Arrays:
     centres = rng.standard_normal((NUM_CLASSES, FEATURES), dtype=np.float32) * np.float32(FEATURE_SIGNAL)
     arrays["feat"] = rng.standard_normal((sizes["paper"], FEATURES), dtype=np.float32)
     arrays["feat"] += centres[label]
-    return arrays
+    yield arrays
 
 
 class _Pool:

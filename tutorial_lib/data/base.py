@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tutorial_lib.data.pairs import PIECE, Pairs, let_go
 from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ class Dataset:
 
     Attributes:
         name: how the data set was asked for (``synthetic-products``, a path, ...).
-        graph: homogeneous ``DGLGraph`` of N nodes with int64 ids. Node data: ``feat`` float32
+        structure: the graph: homogeneous, N nodes with int64 ids. Node data: ``feat`` float32
             of shape (N, F), ``label`` int64 of shape (N,) with values in [0, num_classes), and the
             bool masks ``train_mask``, ``val_mask``, ``test_mask`` of shape (N,).
             Or a heterogeneous one: then the nodes of one type, ``target``, have all of these.
+            For counting and cutting, ``Pairs`` are enough.
         num_classes: number of classes, also those without a node.
         info: where it came from (scale, seed, file, ...); JSON types only.
         ids: pyarrow array (N,) of what the user calls each node that is classified; None: its number.
@@ -35,16 +37,31 @@ class Dataset:
     """
 
     name: str
-    graph: dgl.DGLGraph
+    structure: dgl.DGLGraph | Pairs
     num_classes: int
     info: dict[str, Any] = field(default_factory=dict)
     ids: Any = None
     wide: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def graph(self) -> dgl.DGLGraph:
+        """The graph as DGL's; made of the pairs when it is asked for first.
+
+        Raises:
+            InputError: the memory that is free would not hold it.
+        """
+        if isinstance(self.structure, Pairs):
+            self.structure = self.structure.to_dgl()
+        return self.structure
+
+    @graph.setter
+    def graph(self, graph: dgl.DGLGraph) -> None:
+        self.structure = graph
+
+    @property
     def is_heterogeneous(self) -> bool:
         """Whether the graph has several types of nodes or of edges."""
-        return not self.graph.is_homogeneous
+        return not self.structure.is_homogeneous
 
     @property
     def target(self) -> str:
@@ -53,9 +70,9 @@ class Dataset:
         Raises:
             InputError: not exactly one type has labels.
         """
-        found = [name for name in self.graph.ntypes if "label" in self.graph.nodes[name].data]
+        found = [name for name in self.structure.ntypes if "label" in self.structure.nodes[name].data]
         if not self.is_heterogeneous:
-            return self.graph.ntypes[0]
+            return self.structure.ntypes[0]
         if len(found) != 1:
             raise InputError(f"{self.name}: node types with labels ('label') are {found}, expected exactly one")
         return found[0]
@@ -63,7 +80,7 @@ class Dataset:
     @property
     def target_data(self) -> Any:
         """Node data of the type that is classified: ``feat``, ``label``, masks."""
-        return self.graph.nodes[self.target].data
+        return self.structure.nodes[self.target].data
 
     @property
     def num_features(self) -> int:
@@ -88,7 +105,7 @@ class Dataset:
 
     def cost(self) -> str:
         """What the data take in memory."""
-        size = 16 * self.graph.num_edges() + data_size(self.graph)
+        size = 16 * self.structure.num_edges() + data_size(self.structure)
         if not self.wide:
             return f"{size / 1e6:,.1f} MB"
         stored = sum(8 * matrix.nnz + matrix.indptr.nbytes for matrix in self.wide.values())
@@ -102,9 +119,12 @@ class Dataset:
     def fingerprint(self) -> str:
         """SHA-256 over edges, node and edge data: equal content gives an equal string on every machine."""
         digest = hashlib.sha256()
-        for key, tensor in self._content():
-            digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.contiguous().numpy().data.cast("B"))
+        for key, rows, pieces in self._content():
+            for number, tensor in enumerate(pieces):
+                if number == 0:
+                    digest.update(f"{key} {tensor.dtype} {(rows, *tensor.shape[1:])}".encode())
+                digest.update(tensor.contiguous().numpy().data.cast("B"))
+                let_go(tensor.numpy())
         digest.update(str(self.num_classes).encode())
         for kind, matrix in sorted(self.wide.items()):
             digest.update(f"{kind} {matrix.shape}".encode())
@@ -114,21 +134,32 @@ class Dataset:
             digest.update("\0".join(map(str, self.ids.to_pylist())).encode())
         return digest.hexdigest()
 
-    def _content(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor of the graph under a name, in an order that is always the same."""
-        graph, hetero = self.graph, self.is_heterogeneous
+    def _content(self) -> Iterator[tuple[str, int, Iterable[torch.Tensor]]]:
+        """Everything that the graph has: a name, how long it is, its pieces; in an order that is always the same."""
+        graph, hetero = self.structure, self.is_heterogeneous
         for relation in graph.canonical_etypes:
             of = f" of {':'.join(relation)}, {graph.num_nodes(relation[0])} nodes" if hetero else ""
-            yield from zip((f"src{of}", f"dst{of}"), graph.edges(order="eid", etype=relation), strict=True)
+            for end, name in enumerate(("src", "dst")):
+                yield f"{name}{of}", graph.num_edges(relation), ends(graph, relation, end)
         for name in graph.ntypes:
             of = f" of {name}, {graph.num_nodes(name)} nodes" if hetero else ""
-            yield from ((f"{key}{of}", tensor) for key, tensor in sorted(graph.nodes[name].data.items()))
+            for key, tensor in sorted(graph.nodes[name].data.items()):
+                yield f"{key}{of}", len(tensor), tensor.split(PIECE // 16)
         for relation in graph.canonical_etypes:
             of = f" of {':'.join(relation)}" if hetero else ""
-            yield from ((f"edge {key}{of}", tensor) for key, tensor in sorted(graph.edges[relation].data.items()))
+            for key, tensor in sorted(graph.edges[relation].data.items()):
+                yield f"edge {key}{of}", len(tensor), [tensor]
 
 
-def data_size(graph: dgl.DGLGraph) -> int:
+def ends(graph: dgl.DGLGraph | Pairs, relation: tuple[str, str, str], of: int) -> Iterator[torch.Tensor]:
+    """Where the edges of a type start (0) or lead to (1), in the order of their ids: int64, a piece at a time."""
+    if isinstance(graph, Pairs):
+        yield from graph.ends(of)
+    else:
+        yield from graph.edges(order="eid", etype=relation)[of].split(PIECE)
+
+
+def data_size(graph: dgl.DGLGraph | Pairs) -> int:
     """Bytes of what the nodes and the edges of a graph have."""
     of = [*(graph.nodes[kind] for kind in graph.ntypes), *(graph.edges[key] for key in graph.canonical_etypes)]
     return sum(tensor.nbytes for frame in of for _, tensor in frame.data.items())  # ``values`` has no tensors
@@ -170,7 +201,7 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
     """
     import torch
 
-    graph, name = dataset.graph, dataset.name
+    graph, name = dataset.structure, dataset.name
     if graph.num_nodes() == 0 or graph.num_edges() == 0:
         raise InputError(f"{name}: the graph has {graph.num_nodes()} nodes and {graph.num_edges()} edges")
     for kind in graph.ntypes:
@@ -222,7 +253,8 @@ def check_features(name: str, feat: torch.Tensor | None, n: int) -> None:
             f"{name}: feat is {feat.dtype}, expected torch.float32",
             "Convert with feat.float(). DGL 2.1.0 partitions bfloat16 features without a word; then its server dies.",
         )
-    bad = ~torch.isfinite(feat).all(dim=1)
+    bad = torch.cat([~torch.isfinite(rows).all(dim=1) for rows in feat.split(PIECE // 16)])
+    let_go(feat.numpy())
     if bad.any():
         rows = bad.nonzero().flatten()
         raise InputError(

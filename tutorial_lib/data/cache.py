@@ -6,23 +6,26 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tutorial_lib.data.base import Dataset
+from tutorial_lib.data.pairs import let_go
 from tutorial_lib.errors import InputError, to_stderr
 from tutorial_lib.files import alone_in, new_folder, remove_new_folders
 
 Arrays = dict[str, np.ndarray]
-SMALLEST, LARGEST = 0.002, 1.0  # scales of a generated data set
+SMALLEST = 0.002  # scale of a generated data set
 QUIET_SCALE = 0.05  # up to here generating takes a second or two, and nothing is printed
 
 
-def cached(folder: Path, generate: Callable[[], Arrays], say: Callable[[str], None]) -> Arrays:
+def cached(folder: Path, generate: Callable[[], Iterable[Arrays]], say: Callable[[str], None]) -> Arrays:
     """The arrays from their cache; else from ``generate``, and then cached: a file for each, and ``meta.json``.
+
+    Those that ``generate`` gives at a time are written before the next are drawn, and then mapped from their files.
 
     The cache is written beside its place and renamed into it, one process at a time; who had to wait reads what the
     other one wrote. Arrays that were read are mapped from the files, private to the process: writing into one does not
@@ -44,17 +47,22 @@ def cached(folder: Path, generate: Callable[[], Arrays], say: Callable[[str], No
         if damage:
             say(f"the cache {folder} is damaged ({damage}); generating it again")
             shutil.rmtree(folder, ignore_errors=True)
-        arrays = generate()
-        temporary = None
+        arrays, drawn, temporary, pieces = {}, {}, None, iter(generate())
         try:
             temporary = new_folder(folder.parent, f".{folder.name}.tmp-")
-            for name, array in arrays.items():
-                np.save(temporary / f"{name}.npy", array)
+            for drawn in pieces:
+                while drawn:
+                    name, arrays[name] = drawn.popitem()
+                    file = temporary / f"{name}.npy"
+                    np.save(file, arrays[name])
+                    arrays[name] = np.load(file, mmap_mode="c")
             meta = {"arrays": {name: describe(array) for name, array in arrays.items()}}
             (temporary / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
             os.rename(temporary, folder)
         except OSError as error:  # a full disk or a read-only folder: slower next time, but no reason to stop
             say(f"not cached in {folder}: {error}")
+            for left in (drawn, *pieces):
+                arrays |= left
         finally:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -80,7 +88,9 @@ def read_cache(folder: Path) -> tuple[Arrays | None, str]:
 
 def describe(array: np.ndarray) -> dict[str, object]:
     """Type, shape and CRC-32 of an array; JSON types."""
-    return {"dtype": str(array.dtype), "shape": list(array.shape), "crc32": zlib.crc32(array.data.cast("B"))}
+    found = {"dtype": str(array.dtype), "shape": list(array.shape), "crc32": zlib.crc32(array.data.cast("B"))}
+    let_go(array)
+    return found
 
 
 @dataclass(frozen=True)
@@ -90,15 +100,17 @@ class Generated:
     Attributes:
         version: part of the cache's name: raise it with every change of what is generated.
         full_size: what scale 1.0 has, for messages.
-        draw: (scale, seed) -> arrays. One generator in a fixed order: equal seeds give equal bytes.
+        draw: (scale, seed) -> arrays, some at a time. One generator in a fixed order: equal seeds give equal bytes.
         build: (arrays, scale, seed) -> data set.
+        largest: scale.
     """
 
     name: str
     version: int
     full_size: str
-    draw: Callable[[float, int], Arrays]
+    draw: Callable[[float, int], Iterable[Arrays]]
     build: Callable[[Arrays, float, int], Dataset]
+    largest: float = 1.0
 
     def load(self, *, scale: float, seed: int = 0, root: Path) -> Dataset:
         """The data set from ``root/cache/<name>-<scale>-seed<seed>-v<version>``, or generated and then cached.
@@ -111,7 +123,7 @@ class Generated:
         def say(line: str) -> None:
             to_stderr(f"{self.name}: {line}")
 
-        def generate() -> Arrays:
+        def generate() -> Iterable[Arrays]:
             if scale > QUIET_SCALE:
                 say(f"generating it at scale {scale:g}")
             return self.draw(scale, seed)
@@ -121,9 +133,9 @@ class Generated:
 
     def check(self, scale: float, seed: int) -> None:
         """Raise an InputError if the scale or the seed is out of range."""
-        if not SMALLEST <= scale <= LARGEST:
+        if not SMALLEST <= scale <= self.largest:
             raise InputError(
-                f"{self.name}: scale {scale} is outside {SMALLEST} to {LARGEST}",
+                f"{self.name}: scale {scale} is outside {SMALLEST} to {self.largest}",
                 f"1.0 has the size of {self.full_size}; 0.04 is made for a laptop.",
             )
         if seed < 0:

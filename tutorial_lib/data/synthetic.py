@@ -28,13 +28,14 @@ node with few baskets, so it is more often in the test set, which is the unpopul
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from tutorial_lib.data.base import Dataset, node_data
 from tutorial_lib.data.cache import Arrays, Generated
+from tutorial_lib.data.pairs import Pairs
 
 VERSION = 1  # part of the cache's name: raise it with every change of what is generated
 NUM_CLASSES, FEATURES = 47, 100
@@ -150,7 +151,7 @@ def draw_edges(rng: np.random.Generator, nodes: Nodes, wanted: int) -> tuple[np.
     keep = np.empty(len(keys), dtype=bool)
     for at in range(0, len(keys), CHUNK):
         keep[at : at + CHUNK] = rng.random(len(keep[at : at + CHUNK])) < wanted / len(keys)
-    keys = keys[keep]
+    keys = _kept(keys, keep)
     low, high = np.empty(len(keys), dtype=np.int32), np.empty(len(keys), dtype=np.int32)
     for at in range(0, len(keys), CHUNK):
         low[at : at + CHUNK], high[at : at + CHUNK] = np.divmod(keys[at : at + CHUNK], n)
@@ -158,12 +159,22 @@ def draw_edges(rng: np.random.Generator, nodes: Nodes, wanted: int) -> tuple[np.
 
 
 def _unique(keys: np.ndarray) -> np.ndarray:
-    """The different keys, sorted. Sorts in place: np.unique would hold several copies, each 0.5 GB at full size."""
+    """The different keys, sorted; in place: np.unique would hold several copies, each 0.5 GB at full size."""
     keys.sort()
     keep = np.empty(len(keys), dtype=bool)
     keep[0] = True
     np.not_equal(keys[1:], keys[:-1], out=keep[1:])
-    return keys[keep]
+    return _kept(keys, keep)
+
+
+def _kept(keys: np.ndarray, keep: np.ndarray) -> np.ndarray:
+    """Those to keep, moved to the front of the same array; what is behind them is given back."""
+    used = 0
+    for at in range(0, len(keys), CHUNK):
+        piece = keys[at : at + CHUNK][keep[at : at + CHUNK]]
+        keys[used : used + len(piece)] = piece
+        used += len(piece)
+    return keys[:used]
 
 
 def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
@@ -244,25 +255,20 @@ def split_class_counts(scale: float) -> np.ndarray:
     return np.stack([scaled_counts(row, int(total)) for row, total in rows])
 
 
-def _draw(scale: float, seed: int) -> Arrays:
+def _draw(scale: float, seed: int) -> Iterator[Arrays]:
     """low, high: int32 (E,); feat: float32 (N, 100); label, split: uint8 (N,)."""
     rng = np.random.Generator(np.random.PCG64(seed))
     nodes = draw_nodes(rng, split_class_counts(scale))
-    low, high = draw_edges(rng, nodes, round(EDGES * scale))
-    feat = draw_features(rng, nodes)
-    label, split = nodes.label.astype(np.uint8), nodes.split.astype(np.uint8)
-    return {"low": low, "high": high, "feat": feat, "label": label, "split": split}
+    yield dict(zip(("low", "high"), draw_edges(rng, nodes, round(EDGES * scale)), strict=True))
+    yield {"feat": draw_features(rng, nodes)}
+    yield {"label": nodes.label.astype(np.uint8), "split": nodes.split.astype(np.uint8)}
 
 
 def _to_dataset(arrays: Arrays, scale: float, seed: int) -> Dataset:
     """Edge e and edge E + e of the graph are the two directions of undirected edge e."""
-    import dgl
-
-    ends = (np.concatenate([arrays[a], arrays[b]], dtype=np.int64) for a, b in (("low", "high"), ("high", "low")))
-    graph = dgl.graph(tuple(map(torch.from_numpy, ends)), num_nodes=len(arrays["label"]))
-    graph.ndata.update(node_data(arrays["feat"], arrays["label"], arrays["split"]))
+    graph = Pairs(arrays["low"], arrays["high"], node_data(arrays["feat"], arrays["label"], arrays["split"]))
     info = {"scale": scale, "seed": seed, "version": VERSION, "imitation_of": "ogbn-products", "real_data": False}
     return Dataset("synthetic-products", graph, NUM_CLASSES, info)
 
 
-PRODUCTS = Generated("synthetic-products", VERSION, f"ogbn-products ({NODES:,} nodes)", _draw, _to_dataset)
+PRODUCTS = Generated("synthetic-products", VERSION, f"ogbn-products ({NODES:,} nodes)", _draw, _to_dataset, 8.0)

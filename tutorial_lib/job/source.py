@@ -21,7 +21,7 @@ class DataSource:
     Attributes:
         name: one of synthetic-products, synthetic-academic, ogbn-products, ogbn-arxiv, amazon-computers, amazon-photo,
             or the path of a graph of your own: a folder, a file of dgl.save_graphs, or an .npz file.
-        scale: size of a generated data set, 0.002 to 1.0 (1.0: 2.4M nodes).
+        scale: size of a generated data set, 0.002 to 1.0 (1.0: 2.4M nodes); synthetic-products to 8.
         seed: seed of data, partition and training.
         root: folder of downloads, caches and partitions. (default: data/)
         method: auto, metis, multilevel, streaming or random.
@@ -55,8 +55,8 @@ class DataSource:
         """The data set, checked; without ``features``, the graph, its labels and its split alone."""
         options = {"scale": self.scale, "seed": self.seed, "root": self.root, "both_ways": self.both_ways}
         dataset = load_dataset(self.name, features=features, **options)
-        if not features and dataset.graph.is_homogeneous:  # with several types, the task's check says what is wrong
-            dataset.graph.ndata.pop("feat", None)
+        if not features and dataset.structure.is_homogeneous:  # with several types, the task's check says what is wrong
+            dataset.structure.ndata.pop("feat", None)
             dataset.wide.clear()
         return dataset
 
@@ -77,7 +77,7 @@ class DataSource:
         folders = {method: self._folder(fingerprint, parts, method) for method in METHODS}
         wanted = PREFERENCE if self.method == AUTO else (self.method,)
         there = [method for method in wanted if method in folders and folders[method].exists()]
-        choice = None if there else choose_method(dataset.graph, parts, self.method, self.max_memory, dataset.wide)
+        choice = None if there else choose_method(dataset.structure, parts, self.method, self.max_memory, dataset.wide)
         method = choice.method if choice else there[0]
         return partition_dataset(dataset, parts, folders[method], method=method, choice=choice, **options)
 

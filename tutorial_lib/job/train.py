@@ -136,7 +136,7 @@ def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Datase
     reporter.say(f"loading {source.name}")
     dataset = source.load(features=task.uses_features)
     task.check(dataset_description(dataset))
-    graph = dataset.graph
+    graph = dataset.structure
     reporter.say(f"{graph.num_nodes():,} nodes, {graph.num_edges():,} directed edges, {dataset.num_features} features")
     return dataset
 

@@ -4,8 +4,8 @@ DGL holds an edge as two 64-bit ids and makes further copies to look nodes up. E
 look at a whole graph does it over such a matrix instead, a block of rows at a time: temporary arrays then have the size
 of a block, whatever the size of the graph.
 
-    in_edges      DGLGraph -> matrix: who sends to node v, and through which edge
-    undirected    DGLGraph -> matrix: the same without directions, for cutting; an entry is the weight of a link
+    in_edges      graph -> matrix: who sends to node v, and through which edge
+    undirected    graph -> matrix: the same without directions, for cutting; an entry is the weight of a link
     links         how strongly each node of a block hangs on each part
 """
 
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
+
+from tutorial_lib.data.pairs import PIECE, Pairs
 
 if TYPE_CHECKING:
     import dgl
@@ -37,7 +39,7 @@ def blocks(matrix: sp.csr_array, order: np.ndarray, least: int = 1) -> list[np.n
     return [block for block in np.split(order, cuts) if len(block)]
 
 
-def in_edges(graph: dgl.DGLGraph, new_id: np.ndarray | None = None, *, edge_ids: bool = True) -> sp.csr_array:
+def in_edges(graph: dgl.DGLGraph | Pairs, new_id: np.ndarray | None = None, *, edge_ids: bool = True) -> sp.csr_array:
     """The edges in the order of their destinations.
 
     Args:
@@ -49,6 +51,9 @@ def in_edges(graph: dgl.DGLGraph, new_id: np.ndarray | None = None, *, edge_ids:
         (N, N) with E entries: row v, column u, the id that an edge from u to v has in ``graph``; all int32. Edges with
         the same destination keep the order of their ids. (More than 2**31 edges: 64 bits where they are needed.)
     """
+    if isinstance(graph, Pairs):
+        matrix = _both_ways(graph, edge_ids)
+        return matrix if new_id is None else _numbered_anew(matrix, new_id)
     ends = [end.numpy() for end in graph.edges(order="eid")]
     src, dst = (end.astype(np.int32) if new_id is None else new_id[end] for end in ends)
     count = len(src)
@@ -58,7 +63,52 @@ def in_edges(graph: dgl.DGLGraph, new_id: np.ndarray | None = None, *, edge_ids:
     return coo.tocsr()
 
 
-def undirected(graph: dgl.DGLGraph) -> sp.csr_array:
+def _both_ways(graph: Pairs, edge_ids: bool) -> sp.csr_array:
+    """``in_edges`` of pairs: in the row of a node first the lower neighbours, then the higher ones, each in order."""
+    low, high, n = graph.low, graph.high, graph.num_nodes()
+    pairs = len(low)
+    number = np.int32 if 2 * pairs < 2**31 else np.int64
+    # Pairs are sorted by their low end: turned into rows of their high end, they keep that order.
+    data = np.arange(pairs, dtype=number) if edge_ids else np.ones(pairs, np.int8)
+    coo = sp.coo_array((data, (high, low)), shape=(n, n))
+    coo.has_canonical_format = True
+    lower = coo.tocsr()
+    del coo
+    above = np.searchsorted(low, np.arange(n + 1, dtype=low.dtype))
+    indptr = lower.indptr + above
+    indices = np.empty(2 * pairs, np.int32)
+    data = np.empty(2 * pairs, data.dtype)
+    for indptr_of, ends, ids, shift, first in (
+        (lower.indptr, lower.indices, lower.data, indptr[:-1] - lower.indptr[:-1], 0),
+        (above, high, None, indptr[:-1] + np.diff(lower.indptr) - above[:-1], pairs),
+    ):
+        for at in range(0, pairs, PIECE):
+            end = min(at + PIECE, pairs)
+            rows = np.searchsorted(indptr_of, [at, end - 1], side="right") - 1
+            starts = indptr_of[rows[0] : rows[1] + 2].clip(at, end)
+            to = np.arange(at, end) + np.repeat(shift[rows[0] : rows[1] + 1], np.diff(starts))
+            indices[to] = ends[at:end]
+            data[to] = 1 if not edge_ids else ids[at:end] if ids is not None else np.arange(first + at, first + end)
+    graph.let_go()
+    return sp.csr_array((data, indices, indptr.astype(number)), shape=(n, n))
+
+
+def _numbered_anew(matrix: sp.csr_array, new_id: np.ndarray) -> sp.csr_array:
+    """Rows and columns under new numbers, a block of rows at a time; the order within a row stays."""
+    old_id = np.argsort(new_id)
+    indptr = offsets(np.diff(matrix.indptr)[old_id]).astype(matrix.indptr.dtype)
+    ones = matrix.data.dtype == np.int8
+    indices, data, at = np.empty_like(matrix.indices), matrix.data if ones else np.empty_like(matrix.data), 0
+    for nodes in blocks(matrix, old_id):
+        rows = matrix[nodes]
+        indices[at : at + rows.nnz] = new_id[rows.indices]
+        if not ones:
+            data[at : at + rows.nnz] = rows.data
+        at += rows.nnz
+    return sp.csr_array((data, indices, indptr), shape=matrix.shape)
+
+
+def undirected(graph: dgl.DGLGraph | Pairs) -> sp.csr_array:
     """Forget the directions, and self loops, which no cut can cut: each link is there from both of its ends.
 
     A graph that has every edge both ways, as most data sets have, needs no second copy: its entries are int8, and one
@@ -79,12 +129,14 @@ def drop_loops(matrix: sp.csr_array, first: int = 0) -> None:
     matrix.eliminate_zeros()
 
 
-def is_symmetric(graph: dgl.DGLGraph) -> bool:
+def is_symmetric(graph: dgl.DGLGraph | Pairs) -> bool:
     """Whether every edge is there both ways: each node draws a number and compares what comes in with what goes out.
 
     Sums of whole numbers below 2**20 are exact in float64. Two different sets of neighbours agree in a sum with a
     probability of one in a million per node, and one node that differs is enough.
     """
+    if isinstance(graph, Pairs):
+        return True
     src, dst = (ends.numpy() for ends in graph.edges(order="eid"))
     n = graph.num_nodes()
     number = np.random.default_rng(0).integers(1, 2**20, n).astype(np.float64)

@@ -33,7 +33,7 @@ def dataset_description(dataset: Dataset) -> dict[str, Any]:
     """What a partition and a result say about their data set; of several types, also which one is classified."""
     types = {}
     if dataset.is_heterogeneous:
-        types = {"target": dataset.target, "node_types": type_counts(dataset.graph)["nodes"]}
+        types = {"target": dataset.target, "node_types": type_counts(dataset.structure)["nodes"]}
     return {
         "name": dataset.name,
         "num_classes": dataset.num_classes,
@@ -75,8 +75,8 @@ def partition_dataset(
     out = Path(out).resolve()  # what a link leads to can be replaced by the finished folder; the link cannot
     if method not in (AUTO, *METHODS):
         raise InputError(f"unknown partition method {method!r}", f"Known: {AUTO}, {', '.join(METHODS)}.")
-    if not 1 <= parts <= dataset.graph.num_nodes():
-        raise InputError(f"cannot cut {dataset.graph.num_nodes()} nodes into {parts} parts")
+    if not 1 <= parts <= dataset.structure.num_nodes():
+        raise InputError(f"cannot cut {dataset.structure.num_nodes()} nodes into {parts} parts")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file, not a folder", "Choose another --out.")
     wanted = {
@@ -91,7 +91,7 @@ def partition_dataset(
         return _reuse(out, wanted, progress)
     if os.path.ismount(out):
         raise InputError(f"{out} is a mount point, which the finished folder cannot replace", f"Try --out {out}/parts.")
-    choice = choice or choose_method(dataset.graph, parts, method, max_memory, dataset.wide)
+    choice = choice or choose_method(dataset.structure, parts, method, max_memory, dataset.wide)
     progress(choice.reason)
     return _write_partition(dataset, _settled(wanted, choice.method), choice, out, progress)
 
@@ -118,7 +118,7 @@ def _reuse(out: Path, wanted: dict[str, Any], progress: Say) -> Partition:
 
 
 def _write_partition(dataset: Dataset, wanted: dict[str, Any], choice: Choice, out: Path, progress: Say) -> Partition:
-    graph, parts, method = dataset.graph, wanted["parts"], wanted["method"]
+    graph, parts, method = dataset.structure, wanted["parts"], wanted["method"]
     out.parent.mkdir(parents=True, exist_ok=True)
     # Written beside and renamed: a folder with the final name is always complete.
     temporary = new_folder(out.parent, f".{out.name}-")

@@ -70,7 +70,12 @@ class Partition:
         return self._map("edge")
 
     def _map(self, of: str) -> Any:
-        found = np.load(self.folder / f"{of}_map.npy")
+        file = self.folder / f"{of}_map.npy"
+        if not file.exists():  # see split.MOST_MAPPED
+            raise InputError(
+                f"{file} is not there: for a graph of this size it is not written", "Use a smaller --scale."
+            )
+        found = np.load(file)
         return taken_apart(found, self.types[f"{of}s"]) if self.types else found
 
 

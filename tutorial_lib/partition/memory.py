@@ -26,6 +26,8 @@ from tutorial_lib.partition.adjacency import is_symmetric
 if TYPE_CHECKING:
     import dgl
 
+    from tutorial_lib.data.pairs import Pairs
+
 AUTO = "auto"
 PREFERENCE = ("metis", "multilevel")
 # Each method, and who writes its parts, in the order in which they are tried: True for DGL, which also takes graphs
@@ -89,7 +91,9 @@ def memory_for_us() -> int:
     return psutil.Process().memory_info().rss + int(SHARE_OF_FREE * free)
 
 
-def estimate_peak(graph: dgl.DGLGraph, parts: int, method: str, *, by_dgl: bool, wide: Mapping[str, Any] = NONE) -> int:
+def estimate_peak(
+    graph: dgl.DGLGraph | Pairs, parts: int, method: str, *, by_dgl: bool, wide: Mapping[str, Any] = NONE
+) -> int:
     """Bytes that the process will have used at its peak.
 
     Args:
@@ -109,7 +113,7 @@ def estimate_peak(graph: dgl.DGLGraph, parts: int, method: str, *, by_dgl: bool,
 
 
 def choose_method(
-    graph: dgl.DGLGraph,
+    graph: dgl.DGLGraph | Pairs,
     parts: int,
     method: str = AUTO,
     max_memory: int | str | None = None,

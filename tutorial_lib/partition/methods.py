@@ -36,6 +36,8 @@ from tutorial_lib.partition.cut import Cut, climb, fits, loads, masses, rebalanc
 if TYPE_CHECKING:
     import dgl
 
+    from tutorial_lib.data.pairs import Pairs
+
 CLUSTERS_PER_PART = 40  # the largest cluster is this fraction of a part, so that the small graph can be balanced
 SMALL, SMALL_PER_PART = 1000, 200  # nodes of a graph that is cut directly
 STALLED = 0.95  # coarsening that keeps more of the nodes than this is given up
@@ -49,7 +51,7 @@ Say = Callable[[str], None]
 
 
 def assign(
-    graph: dgl.DGLGraph,
+    graph: dgl.DGLGraph | Pairs,
     parts: int,
     method: str,
     *,

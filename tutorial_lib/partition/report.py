@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tutorial_lib.data.base import Dataset
-
-PIECE = 1 << 24  # edges that are looked at together
+from tutorial_lib.data.base import Dataset, ends
 
 
 @dataclass(frozen=True)
@@ -56,15 +54,14 @@ def count_partition(
     Returns:
         A ``TypedReport`` if there are several types.
     """
-    graph = dataset.graph
+    graph = dataset.structure
     owner_of = {graph.ntypes[0]: part_of} if isinstance(part_of, torch.Tensor) else part_of
     halo = {name: torch.zeros((parts, graph.num_nodes(name)), dtype=torch.bool) for name in graph.ntypes}
     edges_of, cut_of = {}, {}
     for relation in graph.canonical_etypes:
         key = key_of(relation)
         edges_of[key], cut_of[key] = torch.zeros(parts, dtype=torch.int64), 0
-        src, dst = graph.edges(order="eid", etype=relation)
-        for start, end in zip(src.split(PIECE), dst.split(PIECE), strict=True):
+        for start, end in zip(*(ends(graph, relation, of) for of in (0, 1)), strict=True):
             owner = owner_of[relation[2]][end]
             cut = owner_of[relation[0]][start] != owner
             halo[relation[0]][owner[cut], start[cut]] = True

@@ -22,17 +22,21 @@ import numpy as np
 import torch
 
 from tutorial_lib.compat.stack import graphbolt_problem
+from tutorial_lib.data.pairs import let_go
 from tutorial_lib.files import output_to, write_json
 from tutorial_lib.partition.adjacency import BLOCK, in_edges, offsets
 
 if TYPE_CHECKING:
     import dgl
 
+    from tutorial_lib.data.pairs import Pairs
+
 NODE_TYPE, EDGE_TYPE = "_N", "_N:_E:_N"  # what DGL calls the one kind of nodes and of edges
+MOST_MAPPED = 2**28  # edges; of a larger graph edge_map.npy, which only link prediction needs, is not written
 
 
 def write_parts(
-    graph: dgl.DGLGraph,
+    graph: dgl.DGLGraph | Pairs,
     part_of: np.ndarray,
     parts: int,
     name: str,
@@ -40,7 +44,7 @@ def write_parts(
     folder: Path,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Write what ``partition_graph`` writes, and node_map.npy and edge_map.npy.
+    """Write what ``partition_graph`` writes, and node_map.npy and edge_map.npy (not of more than MOST_MAPPED edges).
 
     Args:
         graph: homogeneous; its node and edge data go into the parts.
@@ -54,13 +58,14 @@ def write_parts(
     np.save(folder / "node_map.npy", node_map)
     new_id = np.empty(len(node_map), np.int32)
     new_id[node_map] = np.arange(len(node_map), dtype=np.int32)
-    whole = in_edges(graph, new_id)  # new edge e is entry e
-    indptr, source = whole.indptr, whole.indices
-    # In 64 bits, without a copy of it in 64 bits.
-    edge_map = np.lib.format.open_memmap(folder / "edge_map.npy", "w+", np.int64, whole.data.shape)
-    edge_map[:] = whole.data
+    mapped = bool(graph.edata) or graph.num_edges() <= MOST_MAPPED
+    whole = in_edges(graph, new_id, edge_ids=mapped)  # new edge e is entry e
+    indptr, source, edge_map = whole.indptr, whole.indices, np.empty(0, np.int64)
+    if mapped:  # in 64 bits, without a copy of it in 64 bits
+        edge_map = np.lib.format.open_memmap(folder / "edge_map.npy", "w+", np.int64, whole.data.shape)
+        edge_map[:] = whole.data
+        edge_map = np.load(folder / "edge_map.npy", mmap_mode="r")  # mapped anew: the pages written are let go
     del whole
-    edge_map = np.load(folder / "edge_map.npy", mmap_mode="r")  # mapped anew: the pages that were written are let go
     first_node = offsets(np.bincount(part_of, minlength=parts))
     first_edge = indptr[first_node]
     files = {}
@@ -76,6 +81,8 @@ def write_parts(
         ):
             mine = torch.from_numpy(ids[slice(*first[part : part + 2])].copy()) if data else None
             save_tensors(str(folder / names[key]), {f"{of}/{field}": value[mine] for field, value in data.items()})
+        for _, value in graph.ndata.items():  # ``values`` has no tensors
+            let_go(value.numpy())
     maps = [np.stack([first[:-1], first[1:]], axis=1).tolist() for first in (first_node, first_edge)]
     description = {
         "graph_name": name,

@@ -28,6 +28,8 @@ from tutorial_lib.partition.report import key_of
 if TYPE_CHECKING:
     import dgl
 
+    from tutorial_lib.data.pairs import Pairs
+
 
 def balance_of(dataset: Dataset) -> dict[str, torch.Tensor]:
     """``balance_ntypes`` of ``partition_graph``: every part gets its share of each type, and of the training nodes.
@@ -37,7 +39,7 @@ def balance_of(dataset: Dataset) -> dict[str, torch.Tensor]:
     return {dataset.target: dataset.target_data["train_mask"].int()}
 
 
-def type_counts(graph: dgl.DGLGraph) -> dict[str, dict[str, int]]:
+def type_counts(graph: dgl.DGLGraph | Pairs) -> dict[str, dict[str, int]]:
     """``types`` of the manifest."""
     return {
         "nodes": {name: graph.num_nodes(name) for name in graph.ntypes},

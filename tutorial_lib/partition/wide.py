@@ -17,7 +17,7 @@ def add_wide(dataset: Dataset, folder: Path, name: str) -> None:
     from dgl.data.utils import load_tensors, save_tensors
 
     description = json.loads((folder / f"{name}.json").read_text())
-    maps = taken_apart(np.load(folder / "node_map.npy"), type_counts(dataset.graph)["nodes"])
+    maps = taken_apart(np.load(folder / "node_map.npy"), type_counts(dataset.structure)["nodes"])
     for part in range(description["num_parts"]):
         file = str(folder / description[f"part-{part}"]["node_feats"])
         tensors = load_tensors(file)

@@ -51,7 +51,7 @@ def sizes_of(source: DataSource) -> dict[str, int]:
     if dataset.is_heterogeneous or not dataset.num_features:
         raise InputError(f"{source.name}: plan knows graphs with one type of nodes, which have features, and no others")
     split = dataset.split_counts()
-    counts = (dataset.graph.num_nodes(), dataset.graph.num_edges(), dataset.num_features, dataset.num_classes)
+    counts = (dataset.structure.num_nodes(), dataset.structure.num_edges(), dataset.num_features, dataset.num_classes)
     return dict(zip(SIZES, (*counts, split["train_mask"], split["val_mask"]), strict=True))
 
 

@@ -65,11 +65,11 @@ def data(
     loaded = load_dataset(dataset, features=not graph_only, download=download, **options)
     types: dict[str, Any] = {}
     if loaded.is_heterogeneous:
-        types = {f"{of}_of": counts for of, counts in type_counts(loaded.graph).items()} | {"target": loaded.target}
+        types = {f"{of}_of": counts for of, counts in type_counts(loaded.structure).items()} | {"target": loaded.target}
     facts = {
         "dataset": loaded.name,
-        "nodes": loaded.graph.num_nodes(),
-        "directed_edges": loaded.graph.num_edges(),
+        "nodes": loaded.structure.num_nodes(),
+        "directed_edges": loaded.structure.num_edges(),
         "features": loaded.num_features,
         "classes": loaded.num_classes,
         **{name.replace("_mask", "_nodes"): count for name, count in loaded.split_counts().items()},

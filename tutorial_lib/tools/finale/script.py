@@ -163,7 +163,7 @@ class Finale:
         return self.settings.source.load()
 
     def _data(self) -> dict[str, Any]:
-        graph = self._dataset.graph
+        graph = self._dataset.structure
         counts = {"nodes": graph.num_nodes(), "edges": graph.num_edges()}
         self.display.say(f"{counts['nodes']:,} nodes, {counts['edges']:,} directed edges")
         ndata: Any = graph.ndata

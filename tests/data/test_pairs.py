@@ -1,0 +1,109 @@
+"""A graph kept as pairs: the same to everything that counts, cuts and writes as DGL's graph with the same edges."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from dgl.data.utils import load_graphs
+
+from tutorial_lib.data import Dataset, load_dataset, pairs
+from tutorial_lib.data.pairs import Pairs, let_go
+from tutorial_lib.errors import InputError
+from tutorial_lib.partition import adjacency, partition_dataset, split
+from tutorial_lib.partition.adjacency import in_edges, is_symmetric, undirected
+
+
+@pytest.fixture
+def both(tmp_path, monkeypatch) -> tuple[Dataset, Dataset]:
+    """A generated data set as pairs and as a DGLGraph, with pieces so small that there are several."""
+    for module in (pairs, adjacency):
+        monkeypatch.setattr(module, "PIECE", 10_007)
+    monkeypatch.setattr(adjacency, "BLOCK", 5_003)
+    kept, made = (load_dataset("synthetic-products", scale=0.005, root=tmp_path) for _ in range(2))
+    assert made.graph is made.structure
+    assert isinstance(kept.structure, Pairs)
+    return kept, made
+
+
+def equal(one, other) -> bool:
+    """Two sparse matrices, entry for entry in the order in which they are stored."""
+    found = ((getattr(one, name), getattr(other, name)) for name in ("indptr", "indices", "data"))
+    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in found)
+
+
+def test_pairs_have_what_the_graph_has(both):
+    kept, made = both
+    assert (kept.structure.num_nodes(), kept.structure.num_edges()) == (made.graph.num_nodes(), made.graph.num_edges())
+    assert kept.fingerprint() == made.fingerprint()
+    assert kept.split_counts() == made.split_counts()
+    for of, end in enumerate(made.graph.edges(order="eid")):
+        assert torch.equal(torch.cat([*kept.structure.ends(of)]), end)
+    assert isinstance(kept.structure, Pairs)  # none of this has made a DGLGraph
+
+
+def test_matrices_are_those_of_the_graph(both):
+    kept, made = (dataset.structure for dataset in both)
+    new = np.random.default_rng(3).permutation(kept.num_nodes()).astype(np.int32)
+    assert is_symmetric(made)
+    assert equal(undirected(kept), undirected(made))
+    for new_id in (None, new):
+        for edge_ids in (True, False):
+            ours, theirs = (in_edges(graph, new_id, edge_ids=edge_ids) for graph in (kept, made))
+            assert equal(ours, theirs)
+
+
+def test_nodes_without_edges_at_either_end():
+    low, high = np.array([1, 1, 4], np.int32), np.array([2, 4, 6], np.int32)
+    kept = Pairs(low, high, {"label": torch.zeros(9, dtype=torch.int64)})
+    assert equal(in_edges(kept), in_edges(kept.to_dgl()))
+    assert kept.to_dgl().num_nodes() == 9
+
+
+@pytest.mark.parametrize("method", ["multilevel", "random"])
+def test_parts_are_the_same_files(method, both, tmp_path):
+    kept, made = (
+        partition_dataset(dataset, 3, tmp_path / name, method=method, max_memory=None)
+        for name, dataset in zip(("kept", "made"), both, strict=True)
+    )
+    other = ("partition.log", *(f"part{part}/graph.dgl" for part in range(3)))  # DGL's bytes differ from call to call
+    ours, theirs = (
+        {name: content for name, content in done.manifest["files"].items() if name not in other}
+        for done in (kept, made)
+    )
+    assert ours == theirs
+    for part in range(3):
+        ours, theirs = (load_graphs(str(done.folder / f"part{part}" / "graph.dgl"))[0][0] for done in (kept, made))
+        assert all(torch.equal(*ends) for ends in zip(ours.edges(), theirs.edges(), strict=True))
+        for one, other_data in ((ours.ndata, theirs.ndata), (ours.edata, theirs.edata)):
+            assert all(torch.equal(value, other_data[name]) for name, value in one.items())
+    assert kept.report == made.report
+
+
+def test_the_numbers_of_edges_are_left_out_where_there_are_many(both, tmp_path, monkeypatch):
+    monkeypatch.setattr(split, "MOST_MAPPED", 1000)
+    done = partition_dataset(both[0], 2, tmp_path / "parts", method="multilevel")
+    assert not (tmp_path / "parts" / "edge_map.npy").exists()
+    assert (np.sort(done.node_map) == np.arange(both[0].structure.num_nodes())).all()
+    with pytest.raises(InputError, match=r"edge_map\.npy is not there: for a graph of this size"):
+        _ = done.edge_map
+
+
+def test_a_graph_for_which_there_is_no_memory_is_refused(both, monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
+    with pytest.raises(InputError, match=r"as one DGLGraph take .* and 0\.0 GB is free"):
+        _ = both[0].graph
+    assert isinstance(both[0].structure, Pairs)
+
+
+def test_letting_go_keeps_what_was_written(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(100_000))
+    array = np.load(tmp_path / "a.npy", mmap_mode="c")
+    array[7] = -1
+    let_go(array[5:])
+    assert array[7] == -1
+    assert array[8] == 8
+    let_go(np.arange(3))  # no map: nothing to do
