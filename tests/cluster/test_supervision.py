@@ -153,9 +153,20 @@ def test_repetitions_are_counted_per_connection(monkeypatch):
     assert [found for found, _ in seen] == [{}, {"10.77.0.2": 10.0}, {"10.77.0.2": 30.0}, {}, {"10.77.0.2": 0.0}]
 
 
-def test_a_listening_port_is_seen():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        assert server.getsockname()[1] in network.listening_ports()
+@pytest.mark.parametrize("netlink", [True, False])
+def test_a_listening_port_is_seen_and_no_other(netlink, monkeypatch):
+    def refuse(**_options: int) -> list:
+        raise OSError("the kernel does not list its TCP connections")
+
+    if not netlink:  # /proc has it as well
+        monkeypatch.setattr(network, "_told", refuse)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+    ):
+        found = network.listening_ports()
+        assert server.getsockname()[1] in found
+        assert client.getsockname()[1] not in found
 
 
 CHILD = """

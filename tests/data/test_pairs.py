@@ -107,3 +107,17 @@ def test_letting_go_keeps_what_was_written(tmp_path):
     assert array[7] == -1
     assert array[8] == 8
     let_go(np.arange(3))  # no map: nothing to do
+
+
+def test_letting_go_gives_memory_back(tmp_path):
+    np.save(tmp_path / "low.npy", np.arange(20_000_000, dtype=np.int32))
+    low = np.load(tmp_path / "low.npy", mmap_mode="c")
+    kept = Pairs(low, low, {"label": torch.zeros(3)})
+    process = psutil.Process()
+    before = process.memory_info().rss
+    assert low.sum(dtype=np.int64) > 0
+    held = process.memory_info().rss
+    kept.let_go()
+    assert held - before > 60e6
+    assert process.memory_info().rss - before < 20e6
+    assert low[-1] == 19_999_999

@@ -52,7 +52,10 @@ def _connections() -> Iterator[list[str]]:
 
 def listening_ports() -> set[int]:
     """TCP ports in state LISTEN. Asked of the kernel: a trial connection would count as a DGL client."""
-    return {int(fields[1].rsplit(":", 1)[1], 16) for fields in _connections() if fields[3] == LISTEN}
+    try:  # /proc/net/tcp walks the kernel's whole table of connections, 7 ms each time, while servers are starting
+        return {told["idiag_sport"] for told in _told(states=1 << int(LISTEN, 16))}
+    except OSError:
+        return {int(fields[1].rsplit(":", 1)[1], 16) for fields in _connections() if fields[3] == LISTEN}
 
 
 def ipv4_of(text: str) -> str:
@@ -151,9 +154,7 @@ def _told_of_ends() -> socket.socket:
 
 def _received(ends: socket.socket) -> dict[tuple[str, int], int]:
     """(peer, the kernel's number of the socket) -> bytes received so far, or until its end since the last call."""
-    from pyroute2 import DiagSocket
     from pyroute2.netlink.diag import MarshalDiag
-    from pyroute2.netlink.exceptions import NetlinkError
 
     found: dict[tuple[str, int], int] = {}
 
@@ -164,13 +165,25 @@ def _received(ends: socket.socket) -> dict[tuple[str, int], int]:
                 peer = message["idiag_dst"].removeprefix("::ffff:")
                 found[peer, message["idiag_cookie"]] = info["tcpi_bytes_received"]
 
+    take(_told(extensions=1 << (INET_DIAG_INFO - 1)))
+    with contextlib.suppress(BlockingIOError):  # read last: what has ended meanwhile has its last counters here
+        while True:
+            take(MarshalDiag().parse(ends.recv(1 << 16)))
+    return found
+
+
+def _told(**options: int) -> list[Any]:
+    """What the kernel says over netlink of this machine's TCP sockets.
+
+    Raises:
+        OSError: it does not.
+    """
+    from pyroute2 import DiagSocket
+    from pyroute2.netlink.exceptions import NetlinkError
+
     try:
         with DiagSocket() as kernel:
-            for family in (socket.AF_INET, socket.AF_INET6):
-                take(kernel.get_sock_stats(family=family, extensions=1 << (INET_DIAG_INFO - 1)))
-        with contextlib.suppress(BlockingIOError):  # read last: what has ended meanwhile has its last counters here
-            while True:
-                take(MarshalDiag().parse(ends.recv(1 << 16)))
+            families = (socket.AF_INET, socket.AF_INET6)
+            return [told for family in families for told in kernel.get_sock_stats(family=family, **options)]
     except (OSError, NetlinkError) as error:
         raise OSError(f"the kernel does not list its TCP connections: {error}") from None
-    return found

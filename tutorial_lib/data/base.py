@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tutorial_lib.data.pairs import PIECE, Pairs, let_go
+from tutorial_lib.data.pairs import PIECE, Pairs
 from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:
@@ -112,6 +112,11 @@ class Dataset:
         dense = f"dense {dense_size(self.wide) / 1e6:,.1f} MB, a part on each machine of a job"
         return f"{(size + stored) / 1e6:,.1f} MB; of that wide features {stored / 1e6:,.1f} MB ({dense})"
 
+    def let_go(self) -> None:
+        """Give back the memory of what was read from files, see ``Pairs``; of another structure, nothing."""
+        if isinstance(self.structure, Pairs):
+            self.structure.let_go()
+
     def split_counts(self) -> dict[str, int]:
         """Number of nodes in each of the three masks."""
         return {name: int(self.target_data[name].sum()) for name in MASKS}
@@ -124,7 +129,7 @@ class Dataset:
                 if number == 0:
                     digest.update(f"{key} {tensor.dtype} {(rows, *tensor.shape[1:])}".encode())
                 digest.update(tensor.contiguous().numpy().data.cast("B"))
-                let_go(tensor.numpy())
+                self.let_go()
         digest.update(str(self.num_classes).encode())
         for kind, matrix in sorted(self.wide.items()):
             digest.update(f"{kind} {matrix.shape}".encode())
@@ -234,6 +239,7 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
         covered += mask.numpy()
     if (covered > 1).any():
         raise InputError(f"{name}: {int((covered > 1).sum())} nodes are in more than one split")
+    dataset.let_go()
     return dataset
 
 
@@ -254,7 +260,6 @@ def check_features(name: str, feat: torch.Tensor | None, n: int) -> None:
             "Convert with feat.float(). DGL 2.1.0 partitions bfloat16 features without a word; then its server dies.",
         )
     bad = torch.cat([~torch.isfinite(rows).all(dim=1) for rows in feat.split(PIECE // 16)])
-    let_go(feat.numpy())
     if bad.any():
         rows = bad.nonzero().flatten()
         raise InputError(

@@ -32,13 +32,19 @@ class Pairs:
     Attributes:
         low, high: int32 (P,), low < high; sorted by low, then by high, no pair twice. May be maps of files.
         ndata: by name, what the nodes have: tensors of N rows.
+
+    Args:
+        feat: what ``ndata["feat"]`` was made of, if that is a map of a file.
     """
 
     is_homogeneous = True
     ntypes, canonical_etypes = [NODE], [EDGE]
 
-    def __init__(self, low: np.ndarray, high: np.ndarray, ndata: dict[str, torch.Tensor]) -> None:
+    def __init__(
+        self, low: np.ndarray, high: np.ndarray, ndata: dict[str, torch.Tensor], feat: np.ndarray | None = None
+    ) -> None:
         self.low, self.high, self.ndata = low, high, ndata
+        self._maps = [array for array in (low, high, feat) if array is not None]
         self.edata: dict[str, torch.Tensor] = {}
         self.nodes = {NODE: SimpleNamespace(data=self.ndata)}
         self.edges = {EDGE: SimpleNamespace(data=self.edata)}
@@ -83,7 +89,7 @@ class Pairs:
 
     def let_go(self) -> None:
         """Give back the memory of what was read from files; it is read again when somebody looks at it."""
-        for array in (self.low, self.high, *(tensor.numpy() for tensor in self.ndata.values())):
+        for array in self._maps:
             let_go(array)
 
 

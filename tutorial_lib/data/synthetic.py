@@ -266,7 +266,8 @@ def _draw(scale: float, seed: int) -> Iterator[Arrays]:
 
 def _to_dataset(arrays: Arrays, scale: float, seed: int) -> Dataset:
     """Edge e and edge E + e of the graph are the two directions of undirected edge e."""
-    graph = Pairs(arrays["low"], arrays["high"], node_data(arrays["feat"], arrays["label"], arrays["split"]))
+    feat = arrays["feat"]
+    graph = Pairs(arrays["low"], arrays["high"], node_data(feat, arrays["label"], arrays["split"]), feat)
     info = {"scale": scale, "seed": seed, "version": VERSION, "imitation_of": "ogbn-products", "real_data": False}
     return Dataset("synthetic-products", graph, NUM_CLASSES, info)
 

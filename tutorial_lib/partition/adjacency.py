@@ -11,6 +11,7 @@ of a block, whatever the size of the graph.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,32 +66,40 @@ def in_edges(graph: dgl.DGLGraph | Pairs, new_id: np.ndarray | None = None, *, e
 
 def _both_ways(graph: Pairs, edge_ids: bool) -> sp.csr_array:
     """``in_edges`` of pairs: in the row of a node first the lower neighbours, then the higher ones, each in order."""
-    low, high, n = graph.low, graph.high, graph.num_nodes()
-    pairs = len(low)
+    low, high, n, pairs = graph.low, graph.high, graph.num_nodes(), len(graph.low)
     number = np.int32 if 2 * pairs < 2**31 else np.int64
     # Pairs are sorted by their low end: turned into rows of their high end, they keep that order.
     data = np.arange(pairs, dtype=number) if edge_ids else np.ones(pairs, np.int8)
     coo = sp.coo_array((data, (high, low)), shape=(n, n))
     coo.has_canonical_format = True
     lower = coo.tocsr()
-    del coo
-    above = np.searchsorted(low, np.arange(n + 1, dtype=low.dtype))
-    indptr = lower.indptr + above
-    indices = np.empty(2 * pairs, np.int32)
-    data = np.empty(2 * pairs, data.dtype)
-    for indptr_of, ends, ids, shift, first in (
-        (lower.indptr, lower.indices, lower.data, indptr[:-1] - lower.indptr[:-1], 0),
-        (above, high, None, indptr[:-1] + np.diff(lower.indptr) - above[:-1], pairs),
-    ):
-        for at in range(0, pairs, PIECE):
-            end = min(at + PIECE, pairs)
-            rows = np.searchsorted(indptr_of, [at, end - 1], side="right") - 1
-            starts = indptr_of[rows[0] : rows[1] + 2].clip(at, end)
-            to = np.arange(at, end) + np.repeat(shift[rows[0] : rows[1] + 1], np.diff(starts))
-            indices[to] = ends[at:end]
-            data[to] = 1 if not edge_ids else ids[at:end] if ids is not None else np.arange(first + at, first + end)
+    del coo, data
     graph.let_go()
-    return sp.csr_array((data, indices, indptr.astype(number)), shape=(n, n))
+    ends_below, ends_above = lower.indptr.astype(np.int64), np.searchsorted(low, np.arange(n + 1, dtype=low.dtype))
+    indptr = ends_below + ends_above
+    indices, ids = np.empty(2 * pairs, np.int32), np.ones(2 * pairs, lower.data.dtype)
+    for begin, end, place in _places(ends_below, indptr[:-1]):
+        indices[place] = lower.indices[begin:end]
+        if edge_ids:
+            ids[place] = lower.data[begin:end]
+    below = np.diff(ends_below)
+    del lower
+    for begin, end, place in _places(ends_above, indptr[:-1] + below):
+        indices[place] = high[begin:end]
+        if edge_ids:
+            ids[place] = np.arange(pairs + begin, pairs + end)
+    graph.let_go()
+    return sp.csr_array((ids, indices, indptr.astype(number)), shape=(n, n))
+
+
+def _places(indptr: np.ndarray, first: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Where the entries of rows go, a piece of them at a time: those of row v to ``first[v]`` and on."""
+    for begin in range(0, total := int(indptr[-1]), PIECE):
+        end = min(begin + PIECE, total)
+        row, last = np.searchsorted(indptr, [begin, end - 1], side="right") - 1
+        count = np.diff(indptr[row : last + 2].clip(begin, end))
+        shift = first[row : last + 1] - indptr[row : last + 1]
+        yield begin, end, np.arange(begin, end) + np.repeat(shift, count)
 
 
 def _numbered_anew(matrix: sp.csr_array, new_id: np.ndarray) -> sp.csr_array:
@@ -115,6 +124,8 @@ def undirected(graph: dgl.DGLGraph | Pairs) -> sp.csr_array:
     neighbour may be there several times. Of other graphs, and of contracted ones, entries are added up to int32.
     """
     matrix = in_edges(graph, edge_ids=False)
+    if isinstance(graph, Pairs):  # each is there both ways, and no loop is
+        return matrix
     drop_loops(matrix)
     if is_symmetric(graph):
         return matrix

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from tutorial_lib.data.base import data_size, dense_size
+from tutorial_lib.data.pairs import Pairs
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition.adjacency import is_symmetric
+from tutorial_lib.partition.split import MOST_MAPPED
 
 if TYPE_CHECKING:
     import dgl
 
-    from tutorial_lib.data.pairs import Pairs
 
 AUTO = "auto"
 PREFERENCE = ("metis", "multilevel")
@@ -42,6 +43,8 @@ DGL_SPLIT = 180  # bytes per edge, all parts at once; METIS itself stays below t
 RENUMBER = 20  # bytes per edge: the 32-bit arrays while they are sorted
 CLUSTERS = 16  # bytes per edge: clustering of a graph that has every edge both ways
 CLUSTERS_ONE_WAY = 56  # bytes per edge: of another graph, which gets the other directions and weights first
+PAIRS = 5  # bytes per edge of a graph kept as pairs, while it is cut and written
+RENUMBER_PAIRS = (9, 24)  # bytes per edge while such a graph is numbered anew: without and with the edges' old ids
 NODE = 100  # bytes per node, and one more per part: maps, and what each method remembers of a node
 PART = 72  # bytes per edge of the part that is written, in GraphBolt's conversion
 CUT = {"multilevel": 0.2, "streaming": 0.4}  # a cautious guess: edges that leave a part are stored there too
@@ -108,6 +111,9 @@ def estimate_peak(
         return int(LIBRARIES + 2 * data + max(DGL_SPLIT * edges, INPUT * edges + dense))
     cut = CUT.get(method, 1) * (1 - 1 / parts)
     part = (edges * (1 + cut) * PART + data) / parts
+    if isinstance(graph, Pairs):  # stays on the disk, as what its nodes have
+        renumber = RENUMBER_PAIRS[edges <= MOST_MAPPED] * edges
+        return int(LIBRARIES + (NODE + parts) * n + max(renumber, PAIRS * edges + part))
     cutting = edges * (CLUSTERS if is_symmetric(graph) else CLUSTERS_ONE_WAY) if method in CUT else 0
     return int(LIBRARIES + INPUT * edges + data + (NODE + parts) * n + max(cutting, RENUMBER * edges, part, dense))
 

@@ -22,14 +22,12 @@ import numpy as np
 import torch
 
 from tutorial_lib.compat.stack import graphbolt_problem
-from tutorial_lib.data.pairs import let_go
+from tutorial_lib.data.pairs import Pairs
 from tutorial_lib.files import output_to, write_json
 from tutorial_lib.partition.adjacency import BLOCK, in_edges, offsets
 
 if TYPE_CHECKING:
     import dgl
-
-    from tutorial_lib.data.pairs import Pairs
 
 NODE_TYPE, EDGE_TYPE = "_N", "_N:_E:_N"  # what DGL calls the one kind of nodes and of edges
 MOST_MAPPED = 2**28  # edges; of a larger graph edge_map.npy, which only link prediction needs, is not written
@@ -81,8 +79,8 @@ def write_parts(
         ):
             mine = torch.from_numpy(ids[slice(*first[part : part + 2])].copy()) if data else None
             save_tensors(str(folder / names[key]), {f"{of}/{field}": value[mine] for field, value in data.items()})
-        for _, value in graph.ndata.items():  # ``values`` has no tensors
-            let_go(value.numpy())
+        if isinstance(graph, Pairs):
+            graph.let_go()
     maps = [np.stack([first[:-1], first[1:]], axis=1).tolist() for first in (first_node, first_edge)]
     description = {
         "graph_name": name,
@@ -119,27 +117,29 @@ def part_graph(indptr: np.ndarray, source: np.ndarray, first_node: np.ndarray, p
     import dgl
 
     n, (begin, end) = len(indptr) - 1, first_node[part : part + 2].tolist()
-    inner = np.arange(indptr[begin], indptr[end])
+    first, last = int(indptr[begin]), int(indptr[end])
     found = []
     for at in range(0, len(source), 4 * BLOCK):
         piece = source[at : at + 4 * BLOCK]
         ids = np.flatnonzero((piece >= begin) & (piece < end)) + at
-        found.append(ids[(ids < indptr[begin]) | (ids >= indptr[end])])
-    leaving = np.concatenate(found)
+        found.append(ids[(ids < first) | (ids >= last)])
+    leaving, inner = np.concatenate(found), last - first
     destination = np.searchsorted(indptr, leaving, side="right") - 1  # of an edge that leaves
     halo = np.zeros(n, dtype=bool)
-    halo[source[inner]] = halo[destination] = True
+    halo[source[first:last]] = halo[destination] = True
     halo[begin:end] = False
     nodes = np.concatenate([np.arange(begin, end), np.flatnonzero(halo)])
-    local = np.full(n, -1)
+    local = np.full(n, -1, np.int32)
     local[nodes] = np.arange(len(nodes))
     degree = np.diff(indptr[begin : end + 1])
-    ids = np.concatenate([inner, leaving])
-    ends = local[source[ids]], np.concatenate([np.repeat(np.arange(end - begin), degree), local[destination]])
-    graph = dgl.graph(tuple(map(torch.from_numpy, ends)), num_nodes=len(nodes))
+    ids = np.concatenate([np.arange(first, last), leaving])
+    src, dst = np.empty_like(ids), np.empty_like(ids)
+    src[:inner], src[inner:] = local[source[first:last]], local[source[leaving]]
+    dst[:inner], dst[inner:] = np.repeat(np.arange(end - begin, dtype=np.int32), degree), local[destination]
+    graph = dgl.graph((torch.from_numpy(src), torch.from_numpy(dst)), num_nodes=len(nodes))
     graph.ndata[dgl.NID] = torch.from_numpy(nodes)
     graph.ndata["inner_node"] = (torch.arange(len(nodes)) < end - begin).to(torch.uint8)
     graph.ndata["part_id"] = torch.from_numpy(np.searchsorted(first_node, nodes, side="right") - 1)
     graph.edata[dgl.EID] = torch.from_numpy(ids)
-    graph.edata["inner_edge"] = (torch.arange(len(ids)) < len(inner)).to(torch.uint8)
+    graph.edata["inner_edge"] = torch.from_numpy(np.repeat(np.array([1, 0], np.uint8), [inner, len(leaving)]))
     return graph
