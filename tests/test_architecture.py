@@ -21,8 +21,18 @@ NAME = re.compile(r"`(tutorial_lib/\S+?\.py):(\w+)`")
 
 def section(after: str, before: str) -> list[str]:
     """``file:function`` of a part of the walk, in its order."""
-    part = TEXT[TEXT.index(after) : TEXT.index(before)]
-    return [":".join(found) for found in NAME.findall(part)]
+    return [":".join(found) for found in NAME.findall(between(after, before))]
+
+
+def between(after: str, before: str) -> str:
+    """The text from one phrase to the next place of another."""
+    start = TEXT.index(after)
+    return TEXT[start : TEXT.index(before, start)]
+
+
+def files_named(text: str) -> set[str]:
+    """Also those that are named without a function."""
+    return set(re.findall(r"`(tutorial_lib/[\w/]+\.py)", text))
 
 
 SETUP = section("Until the first step", "A step, in")
@@ -43,6 +53,14 @@ def test_a_step_is_in_at_most_twelve_files():
     files = {name.split(":")[0] for name in [*THREAD, *LOOP, "tutorial_lib/trainer/loop.py:train_task"]}
     assert len(files) <= 12
     assert f"Those are {len(files)} files" in TEXT
+
+
+def test_a_run_is_in_at_most_forty_files():
+    run = files_named(between("## From the command", "## One mini-batch"))
+    both = run | files_named(between("## One mini-batch", "## What was done when"))
+    assert len(run) > 15
+    assert len(both) <= 40
+    assert f"Those are {len(run)} files; with those of a mini-batch below, {len(both)}." in TEXT
 
 
 @pytest.fixture(scope="module")
