@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import socket
 import subprocess
 import sys
 import textwrap
@@ -24,7 +25,9 @@ from tutorial_lib.errors import InputError
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 first_failure = solutions("07").first_failure
-OPENMP, ARGUMENTS, GUARD, JOIN, SEEDS = (written("07", f"exercise_07_{number}.py") for number in (1, 2, 3, 4, 6))
+OPENMP, ARGUMENTS, GUARD, JOIN, SEEDS, FOUR = (
+    written("07", f"exercise_07_{number}.py") for number in (1, 2, 3, 4, 6, 7)
+)
 ONE_THREAD = "    torch.set_num_threads(1)\n"
 UNDER_JOIN = "with Join([model], divide_by_initial_world_size=False):"
 EXERCISES = {
@@ -277,6 +280,96 @@ def test_wrong_seeds(
 ) -> None:
     program = what_was_drawn(scripts, changed(SEEDS, *changes), monkeypatch)
     assert_not_yet(verdict(capsys, lesson_07.check_seeds, program), said)
+
+
+def said_about_four(scripts: Path, source: str, ranks: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run the program of exercise 7 as the lesson does, while the port that it is given is held."""
+    with socket.create_server(("127.0.0.1", 0)) as other_job:
+        program = run(scripts, "exercise_07_7.py", source, ranks, str(other_job.getsockname()[1]))
+    return verdict(capsys, lesson_07.check_four, str(program))
+
+
+ASKS = '    print("a GPU is here:", torch.cuda.is_available(), flush=True)\n'
+FORKS = [(ASKS, ""), ('get_context("spawn")', 'get_context("fork")')]
+PARENT = FOUR[FOUR.index('if __name__ == "__main__":') :]
+OWN_PORT = PARENT[PARENT.index("    with ") : PARENT.index(ASKS)]
+SUM_OF_PARTS = "        dist.all_reduce(part)\n"
+OTHER_CURES_OF_FOUR = {
+    "the solution": (0, []),
+    "a fork, and nothing asked before it": (0, FORKS),
+    "one sum, after steps that differ": (
+        0,
+        [
+            *FORKS,
+            ("BATCHES[:, rank::RANKS]", "BATCHES[rank::RANKS]"),
+            (SUM_OF_PARTS, ""),
+            ("    count =", "    dist.all_reduce(total)\n    count ="),
+        ],
+    ),
+    "torchrun": (
+        2,
+        [
+            (PARENT, 'if __name__ == "__main__":\n    rank_main(int(os.environ["RANK"]), None)\n'),
+            ('f"tcp://127.0.0.1:{port}"', '"env://"'),
+            ("    torch.set_num_threads(max(1, CPUS // RANKS))\n", ""),
+        ],
+    ),
+}
+
+
+@pytest.mark.whole_run
+@pytest.mark.parametrize(("ranks", "changes"), OTHER_CURES_OF_FOUR.values(), ids=OTHER_CURES_OF_FOUR.keys())
+def test_cures_of_four(
+    ranks: int, changes: list[tuple[str, str]], scripts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said_about_four(scripts, changed(FOUR, *changes), ranks, capsys) == "Exercise 7: correct\n"
+
+
+NO_GROUP = r"rank \d: ranks in its group\n  got       None"
+STOPPED = r"rank \d: the error that ended it\n(.|\n)*as many: divide each batch"
+SOON = ("seconds=10", "seconds=4")
+WRONG_FOUR = {
+    "asks, then forks": (FORKS[1:], "rank 0 is refused the GPU because of a fork\n  got       True"),
+    "no rank asks": ([*FORKS, ('"cuda": ask_cuda(), ', "")], "rank 0 has asked for the GPU\n  got       False"),
+    "more threads than CPUs": (
+        [*FORKS, ("max(1, CPUS // RANKS)", "CPUS + 1")],
+        r"rank 0: its threads, (.|\n)*hint: from 1 to max",
+    ),
+    "a share of nothing": (
+        [*FORKS, ("max(1, CPUS // RANKS)", "0")],
+        rf"{NO_GROUP}(.|\n)*it ended with RuntimeError: set_num_threads expects a positive integer",
+    ),
+    "the port that it was given": (
+        [*FORKS, (OWN_PORT, "    port = int(sys.argv[1])\n"), ("import socket\n", "import sys\n")],
+        rf"{NO_GROUP}(.|\n)*one port for both ranks(.|\n)*DistNetworkError: The server socket has failed to listen",
+    ),
+    "a port for each rank": ([*FORKS, SOON, ("{port}", "{port + rank}")], NO_GROUP),
+    "one rank": ([*FORKS, ("SOON = 2,", "SOON = 1,")], "rank 0: ranks in its group\n  got       1"),
+    "batches divided": ([*FORKS, SOON, ("BATCHES[:, rank::RANKS]", "BATCHES[rank::RANKS]")], STOPPED),
+    "a collective of rank 0": (
+        [*FORKS, SOON, ("    dist.all_reduce(count)", "    if rank == 0:\n        dist.all_reduce(count)")],
+        STOPPED,
+    ),
+    "only rank 0 writes": (
+        [*FORKS, ("    Path(__file__)", "    if rank == 0:\n        Path(__file__)")],
+        r"ranks that have written what they found\n  got       \['rank 0'\]",
+    ),
+    "cut": (
+        [*FORKS, ("BATCHES[:, rank::RANKS]", "BATCHES[rank:4:RANKS]")],
+        r"numbers that the ranks have added, sorted\n  got       .*8\.0\]\n",
+    ),
+    "all on each rank": ([*FORKS, ("BATCHES[:, rank::RANKS]", "BATCHES")], r"sorted\n  got       \[1\.0, 1\.0, 2\.0"),
+    "parts not summed": ([*FORKS, (SUM_OF_PARTS, "")], r"rank 0: the total\n  got       25\.0"),
+    "counts not summed": ([*FORKS, ("    dist.all_reduce(count)\n", "")], r"rank 0: the count\n  got       5\.0"),
+}
+
+
+@pytest.mark.whole_run
+@pytest.mark.parametrize(("changes", "said"), WRONG_FOUR.values(), ids=WRONG_FOUR.keys())
+def test_wrong_four(
+    changes: list[tuple[str, str]], said: str, scripts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_not_yet(said_about_four(scripts, changed(FOUR, *changes), 0, capsys), said)
 
 
 # ---- helpers of the lesson

@@ -140,3 +140,38 @@ def check_seeds(program: str) -> None:
             expect(f"rank {number}, {what}: epoch 1 repeats epoch 0", of_runs[0][0] == of_runs[0][1], False, hint)
             expect(f"rank {number}, {what}: a second run with seed 7 repeats the first", of_runs[0] == of_runs[1], True)
             expect(f"rank {number}, {what}: seed 8 repeats seed 7", of_runs[0] == of_runs[2], False, "use the seed")
+
+
+@exercise(7)
+def check_four(program: str) -> None:
+    """Exercise 7: a program whose two ranks add the numbers from 1 to 10, cured of four pitfalls."""
+    files = results(program, f"{Path(program).stem}-*.json")
+    found = {f"rank {file.stem[-1]}": json.loads(file.read_text()) for file in files}
+    for rank, wrote in found.items():
+        _check_rank(rank, wrote)
+    hint = "each rank writes its own; one that was stopped, because the other failed, has written nothing"
+    expect("ranks that have written what they found", list(found), ["rank 0", "rank 1"], hint)
+    added = sorted(number for wrote in found.values() for number in wrote["numbers"])
+    expect("numbers that the ranks have added, sorted", added, list(range(1, 11)), "each number on one rank")
+    for rank, wrote in found.items():
+        expect(f"{rank}: the total", wrote.get("total"), 55.0, "all ranks sum their parts: dist.all_reduce")
+        expect(f"{rank}: the count", wrote.get("count"), 10.0, "all ranks sum their counts: dist.all_reduce")
+
+
+def _check_rank(rank: str, wrote: dict[str, Any]) -> None:
+    """What a rank tells of its own: was it refused the GPU, did it find the other rank, its threads, its end."""
+    expect(f"{rank} has asked for the GPU", "cuda" in wrote, True, "leave ask_cuda() in rank_main")
+    hint = "the parent asks the CUDA library before it forks: spawn the ranks, or do not ask"
+    expect(f"{rank} is refused the GPU because of a fork", "Cannot re-initialize CUDA" in wrote["cuda"], False, hint)
+    hint = "there must be two ranks"
+    if "ranks" not in wrote:
+        port = "one port for both ranks, and free; " if "threads" in wrote else ""
+        hint = f"{port}it ended with {str(wrote.get('error')).split('. ')[0]}"
+    expect(f"{rank}: ranks in its group", wrote.get("ranks"), 2, hint)
+    cpus, threads = len(os.sched_getaffinity(0)), wrote.get("threads")
+    share = max(1, cpus // 2)
+    right = threads if threads in range(1, share + 1) else share
+    hint = "from 1 to max(1, CPUS // RANKS)"
+    expect(f"{rank}: its threads, where two ranks share the CPUs ({cpus} here)", threads, right, hint)
+    hint = "the same collectives on all ranks, and as many: divide each batch, not the list of batches"
+    expect(f"{rank}: the error that ended it", wrote.get("error"), None, hint)
