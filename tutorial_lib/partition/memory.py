@@ -43,8 +43,8 @@ DGL_SPLIT = 180  # bytes per edge, all parts at once; METIS itself stays below t
 RENUMBER = 20  # bytes per edge: the 32-bit arrays while they are sorted
 CLUSTERS = 16  # bytes per edge: clustering of a graph that has every edge both ways
 CLUSTERS_ONE_WAY = 56  # bytes per edge: of another graph, which gets the other directions and weights first
-PAIRS = 5  # bytes per edge of a graph kept as pairs, while it is cut and written
-RENUMBER_PAIRS = (9, 24)  # bytes per edge while such a graph is numbered anew: without and with the edges' old ids
+RENUMBER_PAIRS = (9, 24)  # bytes per edge of a graph kept as pairs: without and with the edges' old ids
+WRITTEN = 30  # bytes per edge of the part that is written of such a graph, before GraphBolt's conversion
 NODE = 100  # bytes per node, and one more per part: maps, and what each method remembers of a node
 PART = 72  # bytes per edge of the part that is written, in GraphBolt's conversion
 CUT = {"multilevel": 0.2, "streaming": 0.4}  # a cautious guess: edges that leave a part are stored there too
@@ -113,7 +113,7 @@ def estimate_peak(
     part = (edges * (1 + cut) * PART + data) / parts
     if isinstance(graph, Pairs):  # stays on the disk, as what its nodes have
         renumber = RENUMBER_PAIRS[edges <= MOST_MAPPED] * edges
-        return int(LIBRARIES + (NODE + parts) * n + max(renumber, PAIRS * edges + part))
+        return int(LIBRARIES + NODE * n + max(renumber, 4 * edges + part * WRITTEN / PART, part))
     cutting = edges * (CLUSTERS if is_symmetric(graph) else CLUSTERS_ONE_WAY) if method in CUT else 0
     return int(LIBRARIES + INPUT * edges + data + (NODE + parts) * n + max(cutting, RENUMBER * edges, part, dense))
 

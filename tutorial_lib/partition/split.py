@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import dgl
 
 NODE_TYPE, EDGE_TYPE = "_N", "_N:_E:_N"  # what DGL calls the one kind of nodes and of edges
+PIECE_ROWS = 1 << 18
 MOST_MAPPED = 2**28  # edges; of a larger graph edge_map.npy, which only link prediction needs, is not written
 
 
@@ -78,9 +79,8 @@ def write_parts(
             ("edge_feats", EDGE_TYPE, graph.edata, edge_map, first_edge),
         ):
             mine = torch.from_numpy(ids[slice(*first[part : part + 2])].copy()) if data else None
-            save_tensors(str(folder / names[key]), {f"{of}/{field}": value[mine] for field, value in data.items()})
-        if isinstance(graph, Pairs):
-            graph.let_go()
+            rows = {f"{of}/{field}": _rows(value, mine, graph) for field, value in data.items()}
+            save_tensors(str(folder / names[key]), rows)
     maps = [np.stack([first[:-1], first[1:]], axis=1).tolist() for first in (first_node, first_edge)]
     description = {
         "graph_name": name,
@@ -102,6 +102,17 @@ def write_parts(
         progress("adding GraphBolt's format")
         with output_to(folder / "partition.log"):
             dgl_partition_to_graphbolt(str(folder / f"{name}.json"))
+
+
+def _rows(value: torch.Tensor, ids: torch.Tensor, graph: dgl.DGLGraph | Pairs) -> torch.Tensor:
+    """``value[ids]``; of pairs a piece at a time, as rows of one part lie on most pages of the file with all."""
+    if not isinstance(graph, Pairs):
+        return value[ids]
+    found = torch.empty((len(ids), *value.shape[1:]), dtype=value.dtype)
+    for at in range(0, len(ids), PIECE_ROWS):
+        found[at : at + PIECE_ROWS] = value[ids[at : at + PIECE_ROWS]]
+        graph.let_go()
+    return found
 
 
 def part_graph(indptr: np.ndarray, source: np.ndarray, first_node: np.ndarray, part: int) -> dgl.DGLGraph:
