@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -76,7 +77,7 @@ def throughput(rates: Mapping[int, Sequence[float]], cpus: int) -> Figure:
     """
     fig, ax = figure(6.5, 3.4)
     counts = sorted(rates)
-    middles = {count: sorted(rates[count])[len(rates[count]) // 2] for count in counts}
+    middles = {count: median(rates[count]) for count in counts}
     ideal = [middles[counts[0]] * min(count, cpus) for count in counts]
     ax.plot(counts, ideal, "--", color=GREY, label="if ranks shared nothing but the CPUs")
     for count in counts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -63,8 +64,7 @@ def scaling_figure(runs: Mapping[int, Sequence[Mapping[str, Any]]], cpus: int) -
     counts, later = sorted(runs), {count: sorted(e["seconds"] for e in runs[count][1:]) for count in runs}
     for count in counts:
         right.plot([count] * len(later[count]), later[count], "o", color=ORANGE, ms=4)
-    middles = [later[count][len(later[count]) // 2] for count in counts]
-    right.plot(counts, middles, "-s", color=BLUE, label="median")
+    right.plot(counts, [median(later[count]) for count in counts], "-s", color=BLUE, label="median")
     right.plot([], [], "o", color=ORANGE, ms=4, label="an epoch, the first left out")
     right.set(xlabel=f"machines, all on the same {cpus} CPUs", ylabel="seconds per epoch", xticks=counts)
     right.set_ylim(0, 1.25 * max(max(seconds) for seconds in later.values()))
