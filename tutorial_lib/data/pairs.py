@@ -1,6 +1,6 @@
 """A graph whose every edge is there both ways, kept as pairs of nodes: 8 bytes for two edges, and on the disk at that.
 
-DGL needs 32 bytes for the same two edges before it does anything with them. A graph that is cut does not have to be
+DGL needs 32 bytes for the same two edges, before it does anything with them. A graph that is cut does not have to be
 DGL's, so a generated one is kept like this until somebody asks for ``Dataset.graph``. What has only to count nodes and
 edges, or to look at the nodes' data, finds them here under the names that a ``DGLGraph`` has for them.
 """
@@ -77,7 +77,7 @@ class Pairs:
         import psutil
         import torch
 
-        if (size := 2 * 16 * self.num_edges()) > (free := psutil.virtual_memory().available):  # and once as arrays
+        if (size := 16 * self.num_edges()) > (free := psutil.virtual_memory().available):
             text = (
                 f"{self.num_edges():,} edges as one DGLGraph take {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB is free"
             )
