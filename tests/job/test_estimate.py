@@ -116,6 +116,32 @@ def test_what_is_measured_is_used():
     assert crowded.seconds["computing"] == pytest.approx(2 * 10 * crowded.setting.steps)  # two share a core
 
 
+def test_memory_that_was_not_held_before_slows_the_first_two_epochs():
+    base = setting_at(0.04, 1)
+    hops, speed = assumed_hops(base), Speed(0.1, 0.01, "measured")
+    found = [
+        estimate(replace(base, config=replace(base.config, epochs=epochs)), hops, speed) for epochs in (1, 2, 5, 50)
+    ]
+    held = [one.seconds["memory held first"] for one in found]
+    assert held[0] == 0  # there is no later epoch
+    assert held[1] == pytest.approx(4 * held[2], rel=0.05)  # the second epoch is one of four
+    assert found[3].epoch < found[2].epoch < found[1].epoch < found[1].first_epoch
+    assert found[1].first_epoch - (found[1].epoch - held[1]) == pytest.approx(4.4 * held[1], rel=0.05)
+
+
+def test_questions_take_time_of_a_core_and_more_with_more_machines():
+    speed = Speed(0.0, 0.0, "measured")
+    alone, two, four = (setting_at(0.04, machines, cache=0) for machines in (1, 2, 4))
+    hops = replace(assumed_hops(two), remote=1.0, asked=0.0, answered=0.0)
+    two, four = (
+        estimate(replace(base, cores=8), hops, speed).seconds["drawing and reading"] / base.steps
+        for base in (two, four)
+    )
+    assert estimate(alone, assumed_hops(alone), speed).seconds["drawing and reading"] == 0
+    assert two == pytest.approx(4 * 5e-3, rel=0.05)  # three hops and the rows
+    assert four == pytest.approx(4 * 8e-3, rel=0.05)
+
+
 def test_full_neighbours_are_no_more_than_the_graph():
     hops = assumed_hops(setting_at(0.04, fanouts=(-1, -1, -1)))
     base = setting_at(0.04)

@@ -23,6 +23,7 @@ from tutorial_lib.trainer.config import TrainConfig
 SERVER, SERVER_EDGE, SERVER_NODE, LIBRARIES = 0.41e9, 43, 24, 0.13e9
 TRAINER, TRAINER_EDGE, EVERY_NODE = 0.50e9, 12, 8
 PIECES, PIECE_EDGE = 8.4e6, 16  # edges that a trainer converts at a time, and bytes for each of them
+EVALUATED = 1.2  # times the rows of a hidden layer that a batch of the evaluation reaches
 HIDDEN = 9  # times the rows that the layers put out: their gradients, dropout, what the optimiser needs
 STORED = 4  # bytes of a float32
 COMMAND = 0.45e9  # bytes: the command itself, and an agent for each machine
@@ -31,8 +32,13 @@ SHARED = 0.35  # trainers of a machine need the same remote rows: each that powe
 UNSHAPED = 8e9  # bits per second between emulated machines without --wire
 EFFICIENCY, LATENCY = 0.8, 0.3e-3  # of a wire; seconds until an answer comes
 COPIED = 330e6  # bytes that a core sends and takes in a second
+REQUEST = (3.5e-3, 1.5e-3)  # seconds of a core, for a question to other machines and for each that it goes to
+HELD_FIRST = (
+    1.1e-9,
+    0.25e-9,
+)  # seconds of a core for a byte that a trainer holds for the first time: epoch 1, 2
 # Of one core, in a second: additions and multiplications; bytes that layers put out; bytes of rows read; edges drawn.
-FLOPS, MOVED, READ, DRAWN = 62e9, 2.5e9, 7e9, 12e6
+FLOPS, MOVED, READ, DRAWN = 70e9, 2.85e9, 7e9, 12e6
 THREADS = 0.85  # what each further thread of a trainer adds
 WAITING = 0.04  # of the computing: ranks are never equally fast
 
@@ -157,11 +163,13 @@ def estimate(setting: Setting, hops: Hops | None = None, speed: Speed | None = N
     busy, wire, exchange = _step(setting, speed, later, asking, gradients)
     parts = _epoch(setting, speed, busy, wire, exchange)
     bytes_step = step(later) - gradients
-    server, trainer, machine, together = _memory(setting, hops, capacity)
+    server, trainer, machine, together, held = _memory(setting, hops, capacity)
+    fresh = held * setting.crowding
+    parts["memory held first"] = HELD_FIRST[1] * fresh / last if last else 0.0
     return Estimate(
         setting, hops, speed, server, trainer, machine, together, hops.remote, first, later, step(later),
         machines * (steps * step(later) + setting.validating * bytes_step), everything if machines > 1 else 0.0, parts,
-        sum(_epoch(setting, speed, *_step(setting, speed, first, asking, gradients)).values()),
+        sum(_epoch(setting, speed, *_step(setting, speed, first, asking, gradients)).values()) + HELD_FIRST[0] * fresh,
         8 * bytes_step / EFFICIENCY / busy if machines > 1 and bytes_step and setting.hides else None,
     )  # fmt: skip
 
@@ -193,7 +201,8 @@ def _step(setting: Setting, speed: Speed, rows: float, asking: float, gradients:
     count = setting.trainers * (rows * (STORED * setting.width + QUESTION) + asking)
     rate = (setting.wire or UNSHAPED) * EFFICIENCY / 8
     copying = count / setting.trainers / COPIED
-    busy = (speed.computing + speed.fetching + copying) * setting.crowding
+    asking_all = (len(setting.config.fanouts) + 1) * (REQUEST[0] + REQUEST[1] * (setting.machines - 1))
+    busy = (speed.computing + speed.fetching + copying + (asking_all if count else 0.0)) * setting.crowding
     waits = LATENCY * len(setting.config.fanouts) if count else 0.0
     exchange = gradients / rate + (2 * LATENCY * math.log2(setting.machines) if gradients else 0.0)
     return busy, count / rate + waits, exchange
@@ -225,8 +234,11 @@ def _evaluation(setting: Setting, hops: Hops) -> float:
     return total
 
 
-def _memory(setting: Setting, hops: Hops, capacity: float) -> tuple[float, float, float, float]:
-    """Bytes at their largest: of a server, of a trainer, of the largest machine, of all machines on one computer."""
+def _memory(setting: Setting, hops: Hops, capacity: float) -> tuple[float, float, float, float, float]:
+    """Bytes at their largest: of a server, of a trainer, of the largest machine, of all machines on one computer.
+
+    And what a trainer has not held before it trains.
+    """
     config, sizes = setting.config, setting.sizes
     nodes, part = setting.nodes / setting.machines * hops.part, setting.edges / setting.machines * hops.part_edges
     edges = part * (1 + hops.cut)  # those that leave a part are there, too
@@ -239,10 +251,12 @@ def _memory(setting: Setting, hops: Hops, capacity: float) -> tuple[float, float
     inputs = STORED * 2 * setting.width * reached[-1] * (2 + config.ahead)
     seen = min(capacity, hops.seen(config.epochs * (setting.steps + setting.validating)))
     evaluated = STORED * config.hidden_size * min(hops.halo, config.cache / STORED / config.hidden_size)
-    mapped = (
-        features / setting.trainers + 4 * edges + 1.5 * stores / setting.trainers
-    )  # the servers' memory, in a trainer
+    batch = min(setting.nodes, config.eval_batch_size * (1 + setting.edges / setting.nodes))
+    evaluated += EVALUATED * STORED * config.hidden_size * batch
+    mapped = features / setting.trainers + 4 * edges + 1.5 * stores / setting.trainers  # the servers', in a trainer
     own = TRAINER + (TRAINER_EDGE - 4) * edges + PIECE_EDGE * min(edges, PIECES) + EVERY_NODE * setting.nodes
-    own += hidden + inputs + 2 * hops.lists + STORED * setting.width * seen + (evaluated if len(sizes) > 2 else 0.0)
+    own += hidden + inputs + 2 * hops.lists + STORED * setting.width * seen
+    fresh = own - TRAINER
+    own += evaluated if len(sizes) > 2 else 0.0
     machine = server + (setting.servers - 1) * (SERVER - LIBRARIES) + setting.trainers * (own - LIBRARIES)
-    return server, own + mapped, machine, COMMAND + setting.machines * machine
+    return server, own + mapped, machine, COMMAND + setting.machines * machine, fresh

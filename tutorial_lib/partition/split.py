@@ -78,7 +78,7 @@ def write_parts(
             ("node_feats", NODE_TYPE, graph.ndata, node_map, first_node),
             ("edge_feats", EDGE_TYPE, graph.edata, edge_map, first_edge),
         ):
-            mine = torch.from_numpy(ids[slice(*first[part : part + 2])].copy()) if data else None
+            mine = torch.from_numpy(ids[slice(*first[part : part + 2]) if data else slice(0)].copy())
             rows = {f"{of}/{field}": _rows(value, mine, graph) for field, value in data.items()}
             save_tensors(str(folder / names[key]), rows)
     maps = [np.stack([first[:-1], first[1:]], axis=1).tolist() for first in (first_node, first_edge)]
