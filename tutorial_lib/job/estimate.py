@@ -33,10 +33,7 @@ UNSHAPED = 8e9  # bits per second between emulated machines without --wire
 EFFICIENCY, LATENCY = 0.8, 0.3e-3  # of a wire; seconds until an answer comes
 COPIED = 330e6  # bytes that a core sends and takes in a second
 REQUEST = (3.5e-3, 1.5e-3)  # seconds of a core, for a question to other machines and for each that it goes to
-HELD_FIRST = (
-    1.1e-9,
-    0.25e-9,
-)  # seconds of a core for a byte that a trainer holds for the first time: epoch 1, 2
+HELD_FIRST = (1.1e-9, 0.25e-9)  # seconds of a core for a byte of memory that is new to a trainer: epoch 1, epoch 2
 # Of one core, in a second: additions and multiplications; bytes that layers put out; bytes of rows read; edges drawn.
 FLOPS, MOVED, READ, DRAWN = 70e9, 2.85e9, 7e9, 12e6
 THREADS = 0.85  # what each further thread of a trainer adds
