@@ -10,18 +10,24 @@ import pytest
 import torch
 from dgl.data.utils import load_graphs
 
-from tutorial_lib.data import Dataset, load_dataset, pairs
+from tutorial_lib.data import Dataset, base, load_dataset, pairs
 from tutorial_lib.data.pairs import Pairs, let_go
 from tutorial_lib.errors import InputError
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import adjacency, partition_dataset, split
 from tutorial_lib.partition.adjacency import in_edges, is_symmetric, undirected
+from tutorial_lib.partition.memory import estimate_peak
+from tutorial_lib.trainer.config import TrainConfig
 
 
 @pytest.fixture
 def both(tmp_path, monkeypatch) -> tuple[Dataset, Dataset]:
     """A generated data set as pairs and as a DGLGraph, with pieces so small that there are several."""
-    for module in (pairs, adjacency):
+    for module in (base, pairs, adjacency):
         monkeypatch.setattr(module, "PIECE", 10_007)
+    monkeypatch.setattr(split, "PIECE_ROWS", 1009)
+    monkeypatch.setattr(pairs, "LARGE", 0)
     monkeypatch.setattr(adjacency, "BLOCK", 5_003)
     kept, made = (load_dataset("synthetic-products", scale=0.005, root=tmp_path) for _ in range(2))
     assert made.graph is made.structure
@@ -88,7 +94,7 @@ def test_the_numbers_of_edges_are_left_out_where_there_are_many(both, tmp_path, 
     done = partition_dataset(both[0], 2, tmp_path / "parts", method="multilevel")
     assert not (tmp_path / "parts" / "edge_map.npy").exists()
     assert (np.sort(done.node_map) == np.arange(both[0].structure.num_nodes())).all()
-    with pytest.raises(InputError, match=r"edge_map\.npy is not there: for a graph of this size"):
+    with pytest.raises(InputError, match=r"edge_map\.npy is not there: of a generated graph"):
         _ = done.edge_map
 
 
@@ -99,10 +105,28 @@ def test_a_graph_for_which_there_is_no_memory_is_refused(both, monkeypatch):
     assert isinstance(both[0].structure, Pairs)
 
 
-def test_letting_go_keeps_what_was_written(tmp_path):
+def test_what_is_no_map_is_counted_as_memory(both):
+    graph = both[0].structure
+    in_memory = Pairs(graph.low.copy(), graph.high, graph.ndata, graph.ndata["feat"].numpy().copy())
+    assert graph.held() == 0
+    assert in_memory.held() == graph.low.nbytes + graph.ndata["feat"].nbytes
+    on_disk, here = (estimate_peak(one, 2, "multilevel", by_dgl=False) for one in (graph, in_memory))
+    assert here - on_disk == in_memory.held()
+
+
+def test_links_are_not_learned_without_the_numbers_of_edges(both, tmp_path, monkeypatch):
+    monkeypatch.setattr(split, "MOST_MAPPED", 1000)
+    done = partition_dataset(both[0], 2, tmp_path / "parts", method="multilevel")
+    with pytest.raises(InputError, match=r"edge_map\.npy is not there"):
+        run_distributed(done, Layout(2), TrainConfig(task="link", epochs=1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_letting_go_keeps_what_was_written(tmp_path, monkeypatch):
     np.save(tmp_path / "a.npy", np.arange(100_000))
     array = np.load(tmp_path / "a.npy", mmap_mode="c")
     array[7] = -1
+    monkeypatch.setattr(pairs, "LARGE", 0)
     let_go(array[5:])
     assert array[7] == -1
     assert array[8] == 8

@@ -18,6 +18,7 @@ import psutil
 ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"
 RETRIES = 3  # of one segment; fewer may be a short disturbance
 SILENCE_SECONDS = 25.0  # a cable pulled for 5 s is survived by TCP; the report must come within a minute
+BY_FAMILY = 20  # type of netlink's answers that are sockets
 SOCK_DIAG, ENDED = 4, 0b101  # protocol of netlink; its groups that tell of the ends of TCP connections, v4 and v6
 SOL_NETLINK, NO_ENOBUFS = 270, 5
 INET_DIAG_INFO = 2  # number of the extension with a connection's counters
@@ -52,10 +53,12 @@ def _connections() -> Iterator[list[str]]:
 
 def listening_ports() -> set[int]:
     """TCP ports in state LISTEN. Asked of the kernel: a trial connection would count as a DGL client."""
-    try:  # /proc/net/tcp walks the kernel's whole table of connections, 7 ms each time, while servers are starting
-        return {told["idiag_sport"] for told in _told(states=1 << int(LISTEN, 16))}
-    except OSError:
-        return {int(fields[1].rsplit(":", 1)[1], 16) for fields in _connections() if fields[3] == LISTEN}
+    # /proc/net/tcp walks the kernel's whole table of connections, 7 ms each time, while servers are starting. A kernel
+    # that answers over netlink with nothing may be one that cannot.
+    with contextlib.suppress(OSError):
+        if found := {told["idiag_sport"] for told in _told(states=1 << int(LISTEN, 16))}:
+            return found
+    return {int(fields[1].rsplit(":", 1)[1], 16) for fields in _connections() if fields[3] == LISTEN}
 
 
 def ipv4_of(text: str) -> str:
@@ -184,6 +187,9 @@ def _told(**options: int) -> list[Any]:
     try:
         with DiagSocket() as kernel:
             families = (socket.AF_INET, socket.AF_INET6)
-            return [told for family in families for told in kernel.get_sock_stats(family=family, **options)]
+            found = [told for family in families for told in kernel.get_sock_stats(family=family, **options)]
+            if any(told["header"]["type"] != BY_FAMILY for told in found):
+                raise OSError("it refuses")
+            return found
     except (OSError, NetlinkError) as error:
         raise OSError(f"the kernel does not list its TCP connections: {error}") from None

@@ -88,8 +88,8 @@ def load_dataset(
 
     Args:
         name_or_path: one of ``NAMES``, or the path of a graph of one's own.
-        scale: size of a generated data set, 0.002 to 1.0 (1.0 has the size of ogbn-products, or of ogbn-mag), of
-            synthetic-products to 8.0, which has a billion edges; ignored elsewhere.
+        scale: size of a generated data set, 0.002 to 1.0 (1.0 has the size of ogbn-products, or of ogbn-mag), up to 8.0
+            for synthetic-products, which then has a billion edges; ignored elsewhere.
         seed: seed of the generator, or of the random split of a data set that has none of its own.
         root: folder that holds downloads and caches; ``data/`` by default.
         features: False loads the graph, labels and split alone.

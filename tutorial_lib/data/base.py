@@ -45,7 +45,7 @@ class Dataset:
 
     @property
     def graph(self) -> dgl.DGLGraph:
-        """The graph as DGL's; made of the pairs when it is asked for first.
+        """The graph as DGL's; made of the pairs when it is first asked for.
 
         Raises:
             InputError: the memory that is free would not hold it.

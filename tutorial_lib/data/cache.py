@@ -18,14 +18,14 @@ from tutorial_lib.errors import InputError, to_stderr
 from tutorial_lib.files import alone_in, new_folder, remove_new_folders
 
 Arrays = dict[str, np.ndarray]
-SMALLEST = 0.002  # scale of a generated data set
+SMALLEST = 0.002  # the smallest scale of a generated data set
 QUIET_SCALE = 0.05  # up to here generating takes a second or two, and nothing is printed
 
 
 def cached(folder: Path, generate: Callable[[], Iterable[Arrays]], say: Callable[[str], None]) -> Arrays:
     """The arrays from their cache; else from ``generate``, and then cached: a file for each, and ``meta.json``.
 
-    Those that ``generate`` gives at a time are written before the next are drawn, and then mapped from their files.
+    Each group that ``generate`` yields is written, and mapped from its files, before the next is drawn.
 
     The cache is written beside its place and renamed into it, one process at a time; who had to wait reads what the
     other one wrote. Arrays that were read are mapped from the files, private to the process: writing into one does not
@@ -102,7 +102,7 @@ class Generated:
         full_size: what scale 1.0 has, for messages.
         draw: (scale, seed) -> arrays, some at a time. One generator in a fixed order: equal seeds give equal bytes.
         build: (arrays, scale, seed) -> data set.
-        largest: scale.
+        largest: the largest scale.
     """
 
     name: str

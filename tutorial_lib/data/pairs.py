@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NODE, EDGE = "_N", ("_N", "_E", "_N")  # what DGL calls the only type of nodes and of edges
 PIECE = 1 << 24  # pairs that are looked at together
 MADV_PAGEOUT = 21  # of <linux/mman.h>; Python has no name for it
+LARGE = 1 << 26  # bytes; a smaller file stays in memory
 
 
 class Pairs:
@@ -44,7 +45,7 @@ class Pairs:
         self, low: np.ndarray, high: np.ndarray, ndata: dict[str, torch.Tensor], feat: np.ndarray | None = None
     ) -> None:
         self.low, self.high, self.ndata = low, high, ndata
-        self._maps = [array for array in (low, high, feat) if array is not None]
+        self._arrays = [array for array in (low, high, feat) if array is not None]
         self.edata: dict[str, torch.Tensor] = {}
         self.nodes = {NODE: SimpleNamespace(data=self.ndata)}
         self.edges = {EDGE: SimpleNamespace(data=self.edata)}
@@ -81,22 +82,30 @@ class Pairs:
             text = (
                 f"{self.num_edges():,} edges as one DGLGraph take {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB is free"
             )
-            raise InputError(text, "Cut it with --method multilevel; machines hold a part each.")
+            raise InputError(text, "Train on several machines: they hold a part each. To cut it, --method multilevel.")
         ends = (np.concatenate(pair, dtype=np.int64) for pair in ((self.low, self.high), (self.high, self.low)))
         graph = dgl.graph(tuple(map(torch.from_numpy, ends)), num_nodes=self._size)
         graph.ndata.update(self.ndata)
         return graph
 
     def let_go(self) -> None:
-        """Give back the memory of what was read from files; it is read again when somebody looks at it."""
-        for array in self._maps:
+        """Give back the memory of what was read from large files; it is read again when somebody looks at it."""
+        for array in self._arrays:
             let_go(array)
+
+    def held(self) -> int:
+        """Bytes that are no maps of files, as where a cache could not be written: they stay in memory."""
+        return sum(array.nbytes for array in self._arrays if _map_of(array) is None)
 
 
 def let_go(array: np.ndarray) -> None:
-    """The same for one array; one that is no map of a file stays as it is, and what was written into one too."""
+    """Give back the pages of an array that is the map of a large file; what was written into it stays."""
+    if array.nbytes >= LARGE and (file := _map_of(array)) is not None:
+        with contextlib.suppress(OSError):  # Linux before 5.4 does not have it
+            file.madvise(MADV_PAGEOUT)
+
+
+def _map_of(array: np.ndarray) -> mmap.mmap | None:
     while isinstance(array.base, np.ndarray):
         array = array.base
-    if isinstance(array.base, mmap.mmap):
-        with contextlib.suppress(OSError):  # Linux before 5.4 does not have it
-            array.base.madvise(MADV_PAGEOUT)
+    return array.base if isinstance(array.base, mmap.mmap) else None

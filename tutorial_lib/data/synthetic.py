@@ -168,7 +168,7 @@ def _unique(keys: np.ndarray) -> np.ndarray:
 
 
 def _kept(keys: np.ndarray, keep: np.ndarray) -> np.ndarray:
-    """Those to keep, moved to the front of the same array; what is behind them is given back."""
+    """Those to keep, moved to the front of the same array."""
     used = 0
     for at in range(0, len(keys), CHUNK):
         piece = keys[at : at + CHUNK][keep[at : at + CHUNK]]

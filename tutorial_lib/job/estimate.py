@@ -198,8 +198,9 @@ def _step(setting: Setting, speed: Speed, rows: float, asking: float, gradients:
     count = setting.trainers * (rows * (STORED * setting.width + QUESTION) + asking)
     rate = (setting.wire or UNSHAPED) * EFFICIENCY / 8
     copying = count / setting.trainers / COPIED
-    asking_all = (len(setting.config.fanouts) + 1) * (REQUEST[0] + REQUEST[1] * (setting.machines - 1))
-    busy = (speed.computing + speed.fetching + copying + (asking_all if count else 0.0)) * setting.crowding
+    # Fitted per hop and for the rows, whether or not a cache has the answer.
+    requests = (len(setting.config.fanouts) + 1) * (REQUEST[0] + REQUEST[1] * (setting.machines - 1)) if count else 0.0
+    busy = (speed.computing + speed.fetching + copying + requests) * setting.crowding
     waits = LATENCY * len(setting.config.fanouts) if count else 0.0
     exchange = gradients / rate + (2 * LATENCY * math.log2(setting.machines) if gradients else 0.0)
     return busy, count / rate + waits, exchange

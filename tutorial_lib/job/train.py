@@ -79,6 +79,8 @@ def run_distributed(
         partition = source.partition(_load(source, config, reporter), len(cluster.machines), reporter.say)
         cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
         reporter.say(f"{len(cluster.machines)} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
+    if config.task == "link":
+        partition.check_edge_map()
     manifest = partition.manifest
     told = None if keep.resume else forecast(partition, layout, len(cluster.machines), config, fit_cache=fit_cache)
     if told is not None and fit_cache:
@@ -186,6 +188,7 @@ def run_single(
     reporter.epochs = config.epochs
     place = settle(device)
     dataset = _load(source, config, reporter)
+    _ = dataset.graph  # this process needs all of it
     start = time.time()  # like a distributed run: from the data in memory to the result
     out = out.absolute()
     settings = settings_of(

@@ -5,7 +5,7 @@ The folder::
     NAME.json            DGL's description of the parts (``part_config``), paths relative to it
     part0/, part1/, ...  graph.dgl and fused_csc_sampling_graph.pt (GraphBolt), node and edge features
     node_map.npy         int64 (N,): original id of new node i    (DGL renumbers nodes part by part)
-    edge_map.npy         int64 (E,): original id of new edge i; not of graphs kept as pairs with over 2**28 edges
+    edge_map.npy         int64 (E,): original id of new edge i; not of over 2**28 edges kept as pairs
     manifest.json        what it was made from, the report, size and SHA-256 of every file
     partition.log        what DGL and METIS printed, or what our own methods said
 

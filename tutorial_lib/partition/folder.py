@@ -38,6 +38,12 @@ class Partition:
         """DGL's ``part_config`` file."""
         return self.folder / f"{self.graph_name}.json"
 
+    def check_edge_map(self) -> None:
+        """Raise an InputError if the edges' original numbers are not there, see ``split.MOST_MAPPED``."""
+        if not (file := self.folder / "edge_map.npy").exists():
+            text = f"{file} is not there: of a generated graph of this size it is not written"
+            raise InputError(text, "Link prediction needs it: use a smaller --scale.")
+
     @property
     def types(self) -> dict[str, dict[str, int]] | None:
         """Nodes and edges of each type, see ``types.type_counts``; None for a graph with one type."""
@@ -70,12 +76,9 @@ class Partition:
         return self._map("edge")
 
     def _map(self, of: str) -> Any:
-        file = self.folder / f"{of}_map.npy"
-        if not file.exists():  # see split.MOST_MAPPED
-            raise InputError(
-                f"{file} is not there: for a graph of this size it is not written", "Use a smaller --scale."
-            )
-        found = np.load(file)
+        if of == "edge":
+            self.check_edge_map()
+        found = np.load(self.folder / f"{of}_map.npy")
         return taken_apart(found, self.types[f"{of}s"]) if self.types else found
 
 

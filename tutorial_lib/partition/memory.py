@@ -1,10 +1,10 @@
 """How much memory each method needs, and which one to take when memory is limited.
 
-The estimates are for the whole process at its peak: Python and the libraries, the data set in DGL's 64-bit ids, the
-method, and writing the largest part. They were measured on synthetic-products with ``benchmarks/partition_full.py``
-and grow with the number of edges. ``auto`` takes the first method of ``PREFERENCE`` that fits. ``streaming`` is not one
-of them: it needs no less memory than ``multilevel``. A graph with several types takes METIS, or ``random``: both are
-DGL's, our own methods know one type.
+The estimates are for the whole process at its peak: Python and the libraries, the data set (in DGL's 64-bit ids, or as
+pairs on the disk), the method, and writing the largest part. They were measured on synthetic-products with
+``benchmarks/partition_full.py`` and grow with the number of edges. ``auto`` takes the first method of ``PREFERENCE``
+that fits. ``streaming`` is not one of them: it needs no less memory than ``multilevel``. A graph with several types
+takes METIS, or ``random``: both are DGL's, our own methods know one type.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def estimate_peak(
     part = (edges * (1 + cut) * PART + data) / parts
     if isinstance(graph, Pairs):  # stays on the disk, as what its nodes have
         renumber = RENUMBER_PAIRS[edges <= MOST_MAPPED] * edges
-        return int(LIBRARIES + NODE * n + max(renumber, 4 * edges + part * WRITTEN / PART, part))
+        work = max(renumber, 4 * edges + part * WRITTEN / PART, part)
+        return int(LIBRARIES + graph.held() + (NODE + parts) * n + work)
     cutting = edges * (CLUSTERS if is_symmetric(graph) else CLUSTERS_ONE_WAY) if method in CUT else 0
     return int(LIBRARIES + INPUT * edges + data + (NODE + parts) * n + max(cutting, RENUMBER * edges, part, dense))
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import dgl
 
 NODE_TYPE, EDGE_TYPE = "_N", "_N:_E:_N"  # what DGL calls the one kind of nodes and of edges
-PIECE_ROWS = 1 << 18
-MOST_MAPPED = 2**28  # edges; of a larger graph edge_map.npy, which only link prediction needs, is not written
+PIECE_ROWS = 1 << 18  # rows of features that are read together
+MOST_MAPPED = 2**28  # edges; of more, kept as pairs, edge_map.npy is not written: only link prediction needs it
 
 
 def write_parts(
@@ -43,7 +43,7 @@ def write_parts(
     folder: Path,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Write what ``partition_graph`` writes, and node_map.npy and edge_map.npy (not of more than MOST_MAPPED edges).
+    """Write what ``partition_graph`` writes, and node_map.npy and edge_map.npy (not of pairs of more than MOST_MAPPED).
 
     Args:
         graph: homogeneous; its node and edge data go into the parts.
@@ -57,7 +57,7 @@ def write_parts(
     np.save(folder / "node_map.npy", node_map)
     new_id = np.empty(len(node_map), np.int32)
     new_id[node_map] = np.arange(len(node_map), dtype=np.int32)
-    mapped = bool(graph.edata) or graph.num_edges() <= MOST_MAPPED
+    mapped = not isinstance(graph, Pairs) or graph.num_edges() <= MOST_MAPPED
     whole = in_edges(graph, new_id, edge_ids=mapped)  # new edge e is entry e
     indptr, source, edge_map = whole.indptr, whole.indices, np.empty(0, np.int64)
     if mapped:  # in 64 bits, without a copy of it in 64 bits

@@ -246,7 +246,7 @@ def figures(found: Estimate) -> list[Figure]:
         ("  wire, as far as not hidden", seconds["the wire, not hidden"], "seconds", both, rate),
         ("  gradients", seconds["gradients"], "seconds", ASSUMED, rate),
         ("  waiting for other ranks", seconds["waiting"], "seconds", ASSUMED, f"{WAITING:.0%} of the computing"),
-        ("  memory held for the first time", seconds["memory held first"], "seconds", ASSUMED, "of a second epoch"),
+        ("  memory that is new to it", seconds["memory held first"], "seconds", ASSUMED, "second epoch's, spread"),
         ("slowest wire that is hidden", found.enough, "bits per second", both, ""),
         ("machines that help", helpful(found), "machines", ASSUMED, f"more save below {HELPS:.0%}, or lack seeds"),
     ]
