@@ -53,7 +53,7 @@ def measure(graph, method, counts):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     method, rows = sys.argv[1], {}
-    for state, counts in {"plain": [2], "prepared": [1, 2, 4]}.items():
+    for state, counts in {"plain": [2], "prepared": [1, 2, 4, 8]}.items():
         graph = new_graph()  # a new one: what ranks have been sent once is not sent anew with more formats
         if state == "prepared":
             prepare_mp(graph)

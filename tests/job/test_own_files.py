@@ -113,7 +113,7 @@ def test_left_over_folders_of_killed_processes_go_and_others_stay(tmp_path):
     (killed / "x.npy").write_bytes(b"half")
     mine = tmp_path / ".made.tmp-of-mine"
     mine.mkdir()
-    cached(tmp_path / "made", lambda: {"x": np.arange(3)}, print)
+    cached(tmp_path / "made", lambda: [{"x": np.arange(3)}], print)
     assert {path.name for path in tmp_path.iterdir()} == {"made", mine.name}
 
 
@@ -139,7 +139,7 @@ def write_everything(_rank: int, _ranks: int, out: Path, dataset: Dataset, umask
     os.umask(umask)
     partition_dataset(dataset, 2, out / "metis", method="metis")
     partition_dataset(dataset, 2, out / "random", method="random")
-    cached(out / "cache" / "made", lambda: {"x": np.arange(3)}, print)
+    cached(out / "cache" / "made", lambda: [{"x": np.arange(3)}], print)
     write_json(out / "x.json", {})
 
 

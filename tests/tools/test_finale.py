@@ -123,7 +123,7 @@ def test_a_training_that_was_not_written_down_is_not_repeated(tmp_path, monkeypa
     ("changes", "words"),
     [
         ({"source": DataSource("cora")}, "unknown data set 'cora'"),
-        ({"source": DataSource("synthetic-products", scale=5.0)}, "scale 5.0 is outside"),
+        ({"source": DataSource("synthetic-products", scale=9.0)}, "scale 9.0 is outside"),
         ({"layout": Layout(2, "fast")}, "'fast' is not a rate"),
         ({"layout": Layout(2, device="cuda")}, "cuda"),
         ({"scaling": (1, 1000)}, "cannot emulate 1000"),
