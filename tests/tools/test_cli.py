@@ -126,7 +126,7 @@ def test_options_of_the_places_arrive():
     ("arguments", "words"),
     [
         (["train", "--dataset", "cora"], "unknown data set 'cora'"),
-        (["train", "--scale", "3"], "scale"),
+        (["train", "--scale", "9"], "scale"),
         (["train", "--scale", "nan"], "scale"),
         (["train", "--wire", "fast"], "--wire 'fast' is not a rate"),
         (["train", "--wire", "1gbit", "--machines", "1"], "it needs --emulate N"),
