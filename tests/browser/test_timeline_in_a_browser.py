@@ -52,4 +52,9 @@ def test_the_page_of_a_run(browser: webdriver.Chrome, finished_run, tmp_path: Pa
     assert seen()[0] == pytest.approx(0.1 * whole, abs=0.01 * whole)  # the middle stays where it is
     ActionChains(browser).double_click(picture).perform()
     assert seen() == [left, 0, whole, height]
+    rule = "body svg {max-width: 100%; height: auto}"  # as JupyterLab has it for what is below a cell
+    browser.execute_script(
+        "document.head.append(Object.assign(document.createElement('style'), {textContent: arguments[0]}))", rule
+    )
+    assert picture.size["height"] == pytest.approx(height, abs=1)  # the names beside it stay beside their tracks
     assert [url for url in requests_of(browser) if not url.startswith(("chrome", "data:"))] == [page.as_uri()]

@@ -91,7 +91,7 @@ class Timeline:
         script = SCRIPT.replace("ID", name).replace("SECONDS", f"{self._seconds:.6f}")
         return (
             f'{STYLE}<div class="timeline"><div class="key">{key}</div></div>\n<div class="timeline" id="{name}">{left}'
-            f'<div class="picture"><div class="ruler">{ticks}</div><svg viewBox="0 0 {WIDTH} {y}" height="{y}" '
+            f'<div class="picture"><div class="ruler">{ticks}</div><svg viewBox="0 0 {WIDTH} {y}" style="height:{y}px" '
             f'preserveAspectRatio="none">{"".join(rows)}</svg></div></div>\n<script>{script}'
         )
 
