@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
+from dgl.distributed.kvstore import KVSTORE_PULL, PullRequest, PullResponse
+
+from tutorial_lib.batches import service
 
 
 class Rows:
@@ -19,16 +27,47 @@ class Rows:
             self.local_partition = mapped.view_as(self.local_partition)
         self.asked: list[list[int]] = []
 
-    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
-        self.asked.append(sorted(ids.tolist()))
-        return self.rows[ids]
+        self.kvstore_key = "rows"
 
 
 class Book:
+    """Part 0 has the nodes ``begin`` to ``end - 1``; part 1 those before, part 2 those behind."""
+
     partid = 0
 
     def __init__(self, begin: int, end: int) -> None:
-        self.ids = torch.arange(begin, end)
+        self.begin, self.end = begin, end
 
     def partid2nids(self, _part: int) -> torch.Tensor:
-        return self.ids
+        return torch.arange(self.begin, self.end)
+
+    def nid2partid(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.where(ids < self.begin, 1, torch.where(ids < self.end, 0, 2))
+
+
+class Wire:
+    """The connection to the DGL servers that have some rows; their answers come in the order of the requests.
+
+    Attributes:
+        waiting: messages that nobody has received.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: Rows) -> None:
+        self.rows, self.waiting, self._numbers = rows, deque[Any](), count(100)
+        service.rpc.register_service(KVSTORE_PULL, PullRequest, PullResponse)  # as a client does when it joins
+        monkeypatch.setattr(service.rpc, "send_requests_to_machine", self.send)
+        monkeypatch.setattr(service.rpc, "recv_rpc_message", lambda _ms: self.waiting.popleft())
+
+    def send(self, requests: list[tuple[int, Any]]) -> dict[int, int]:
+        sent = {}
+        ids = [request.id_tensor for _part, request in requests]
+        self.rows.asked.append(sorted(torch.cat(ids).tolist()))
+        for position, (_part, request) in enumerate(requests):
+            assert request.name == self.rows.kvstore_key
+            answer = PullResponse(0, self.rows.rows[request.id_tensor])
+            data, tensors = service.rpc.serialize_to_payload(answer)
+            sent[number := next(self._numbers)] = position
+            self.waiting.append(
+                SimpleNamespace(msg_seq=number, service_id=request.service_id, data=data, tensors=tensors)
+            )
+        return sent

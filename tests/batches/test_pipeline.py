@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import dgl
 import pytest
 import torch
-from row_support import Book, Rows
+from row_support import Book, Rows, Wire
 
 from tutorial_lib.batches import background, neighbours, service
 from tutorial_lib.batches.neighbours import Drawn, NeighbourLists, joined, most_used
@@ -36,10 +36,11 @@ TRAINER = PROGRAMS / "pipeline_trainer.py"
 
 @pytest.mark.parametrize("where", ["shared memory", "elsewhere"])
 @pytest.mark.parametrize("room", [0, 1, 3, 100])
-def test_rows_are_those_of_the_tensor(tmp_path, where, room):
+def test_rows_are_those_of_the_tensor(monkeypatch, tmp_path, where, room):
     generator = torch.Generator().manual_seed(room)
     everything = torch.randn(60, 100, generator=generator)
     tensor = Rows(everything, 20, 45, shared=tmp_path / "rows" if where == "shared memory" else None)
+    Wire(monkeypatch, tensor)
     table = RowTable(tensor, Book(20, 45), budget=room * 400)
     for _ in range(6):
         ids = torch.randint(60, (30,), generator=generator, dtype=torch.int32)
@@ -64,30 +65,49 @@ def fewest_pulls(batches, room):
     return pulls
 
 
+@pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("room", [1, 7, 20, 34])
-def test_no_cache_of_its_size_pulls_fewer_rows(room):
-    """With every batch announced; and each row is the tensor's, whatever has been moved."""
+def test_no_cache_of_its_size_pulls_fewer_rows(monkeypatch, room, early):
+    """With every batch announced; each row is the tensor's, whatever has moved, and what the next batch has asked."""
     generator = torch.Generator().manual_seed(room)
     everything = torch.randn(60, 5, generator=generator)
     popular = torch.rand(60, generator=generator) ** 3 + 0.02
     batches = [torch.multinomial(popular, 24, generator=generator).int() for _ in range(40)]
     tensor = Rows(everything, 20, 25)
+    wire = Wire(monkeypatch, tensor)
     table = RowTable(tensor, Book(20, 25), budget=room * 20, most_ahead=40)
     for ids in batches:
         table.expect(ids)
+    on_their_way = []
     for ids in batches:
-        assert torch.equal(table[ids], everything[ids.long()])
+        slots = table.slots(ids)
+        assert not wire.waiting
+        if early:
+            table.ask()
+            table.ask()  # one question at a time
+            on_their_way.append(len(wire.waiting))
+        assert torch.equal(table.rows[slots.long()], everything[ids.long()])
     remote = [{node for node in ids.tolist() if not 20 <= node < 25} for ids in batches]
     assert sum(map(len, tensor.asked)) == fewest_pulls(remote, room)
+    assert not early or (max(on_their_way), on_their_way[-1]) == (2, 0)  # one to each of two machines
 
 
-def test_another_call_than_the_one_that_was_announced():
+@pytest.mark.parametrize("early", [True, False])
+def test_another_call_than_the_one_that_was_announced(monkeypatch, early):
     everything = torch.randn(60, 5)
-    table = RowTable(Rows(everything, 20, 25), Book(20, 25), budget=10 * 20)
+    tensor = Rows(everything, 20, 25)
+    wire = Wire(monkeypatch, tensor)
+    table = RowTable(tensor, Book(20, 25), budget=10 * 20)
     for first in (0, 30, 40):
         table.expect(torch.arange(first, first + 8))
+        if early:
+            table.ask()
         other = torch.arange(first + 4, first + 20)
         assert torch.equal(table[other], everything[other])
+    table.expect(torch.arange(12))
+    table.ask()
+    table.expect_nothing()
+    assert not wire.waiting
 
 
 def test_own_rows_are_not_copied(tmp_path):
@@ -105,9 +125,11 @@ def test_rows_outlive_their_table(tmp_path):
     assert (done.returncode, done.stdout.split()) == (0, ["200.0", "1", "0"]), done.stderr
 
 
-def test_a_part_without_nodes():
+def test_a_part_without_nodes(monkeypatch):
     everything = torch.randn(9, 4)
-    table = RowTable(Rows(everything, 0, 0), Book(0, 0), budget=1000)
+    tensor = Rows(everything, 0, 0)
+    Wire(monkeypatch, tensor)
+    table = RowTable(tensor, Book(0, 0), budget=1000)
     assert torch.equal(table[torch.tensor([3, 8, 3])], everything[[3, 8, 3]])
 
 
@@ -320,7 +342,22 @@ def test_an_error_comes_in_its_place_and_the_thread_goes_on():
     assert next(found) == 1
     with pytest.raises(ValueError, match="no answer"):
         next(found)
-    assert list(background.ahead(lambda: iter("ab"), 2, "an item")) == ["a", "b"]
+    assert list(background.ahead(lambda: (letter for letter in "ab"), 2, "an item")) == ["a", "b"]
+
+
+def test_who_leaves_early_has_the_generator_closed_by_the_thread():
+    closed = []
+
+    def items():
+        try:
+            yield from range(9)
+        finally:
+            closed.append(threading.current_thread().name)
+
+    found = background.ahead(items, 2, "an item")
+    assert next(found) == 0
+    found.close()
+    assert closed == ["batches_0"]
 
 
 def test_a_wait_says_what_for(monkeypatch):

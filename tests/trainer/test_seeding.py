@@ -70,7 +70,8 @@ def test_rank_0_asks_each_server_once(monkeypatch, rank, mode, asked):
     monkeypatch.setattr(seeding, "barrier", lambda: done.append("barrier"))
     monkeypatch.setattr(service.rpc, "get_num_server", lambda: 2)
     monkeypatch.setattr(service.rpc, "send_request", lambda server, request: done.append((server, request.value)))
-    monkeypatch.setattr(service.rpc, "recv_response", lambda _ms: done.append("answer") or "answer")
+    monkeypatch.setattr(service, "answers_to", lambda asked, _what: done.extend(["answer"] * len(asked)))
+    monkeypatch.setattr(service.rpc, "get_msg_seq", lambda: len(done))
     start_epoch(3, 1)
     asks = [(0, derived_seed(3, 1, 2**20)), (1, derived_seed(3, 1, 2**20 + 1))]
     assert done == ([*asks, "answer", "answer"] if asked else []) + ["barrier"]

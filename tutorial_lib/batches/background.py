@@ -8,7 +8,7 @@ DGL lets go of Python's lock while it waits for a server, so the main thread com
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any, TypeVar
@@ -40,18 +40,18 @@ def run(work: Callable[[], Item], what: str) -> Item:
     return _result(background().submit(work), what)
 
 
-def ahead(make: Callable[[], Iterator[Item]], depth: int, what: str) -> Iterator[Item]:
-    """The items of an iterator that the thread makes and drives, at most ``depth`` of them ahead of their use.
+def ahead(make: Callable[[], Generator[Item, None, None]], depth: int, what: str) -> Generator[Item, None, None]:
+    """The items of a generator that the thread makes, drives and closes, at most ``depth`` of them ahead of their use.
 
     Args:
-        make: makes the iterator; is called in the thread.
+        make: makes the generator; is called in the thread.
         depth: 0 makes each item when it is asked for, and nothing overlaps.
         what: what is waited for, for the messages after two seconds and after ``WAIT_SECONDS``.
 
     Raises:
-        WaitedTooLong: no item in time. Whatever the iterator raises is raised here, in its place in the order.
+        WaitedTooLong: no item in time. Whatever the generator raises is raised here, in its place in the order.
     """
-    iterator = run(lambda: iter(make()), what)
+    iterator = run(make, what)
     end: Any = object()
     pending = deque([background().submit(next, iterator, end)])
     try:
@@ -64,7 +64,8 @@ def ahead(make: Callable[[], Iterator[Item]], depth: int, what: str) -> Iterator
     finally:
         for future in pending:
             future.cancel()
-        wait(pending, LEFT_SECONDS)  # who leaves early may use the connection to the servers at once
+        # Who leaves early may use the connection to the servers at once.
+        wait([*pending, background().submit(iterator.close)], LEFT_SECONDS)
 
 
 def _result(future: Future[Item], what: str) -> Item:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -108,7 +108,7 @@ class PipelineLoader:
         seed = int(torch.randint(2**31 - 1, ()))
         return ahead(lambda: self._make(order, seed, done), self.pipeline.depth, "the next batch")
 
-    def _make(self, order: Tensor, seed: int, done: int = 0) -> Iterator[Batch]:
+    def _make(self, order: Tensor, seed: int, done: int = 0) -> Generator[Batch, None, None]:
         """Runs in the background, where random numbers depend on ``seed`` and on the place in the segment."""
         self.pipeline.lists.seed(seed)
         if self._labels is None and len(self.seeds):  # all of them in one request
@@ -128,15 +128,19 @@ class PipelineLoader:
             drawn(number)
         table.expect_nothing()  # of these, or of an iteration before this one
         numbers, waiting = iter(range(done, len(parts))), deque[Batch]()
-        while True:
-            with piece("batch"):
-                for _ in range(2):  # not as many as are wanted at once: the first batch is waited for
-                    if len(waiting) <= table.look_ahead and (number := next(numbers, None)) is not None:
-                        waiting.append(drawn(number))
-                if not waiting:
-                    return
-                batch = self._filled(waiting.popleft())
-            yield batch
+        try:
+            while True:
+                with piece("batch"):
+                    for _ in range(2):  # not as many as are wanted at once: the first batch is waited for
+                        if len(waiting) <= table.look_ahead + 1 and (number := next(numbers, None)) is not None:
+                            waiting.append(drawn(number))
+                            table.ask()
+                    if not waiting:
+                        return
+                    batch = self._filled(waiting.popleft())
+                yield batch
+        finally:
+            table.expect_nothing()  # who comes next may use the connection to the servers
 
     def _by(self, seed: int, number: int) -> Callable[[Tensor, int, int], Drawn]:
         """What draws in batch ``number``: takes nodes, the fan-out and the number of the hop."""
@@ -181,6 +185,7 @@ def _inputs(table: RowTable, nodes: Tensor, drawn: Drawn | None) -> tuple[Tensor
     """Rows of nodes, or inputs of the first layer; and the bytes that came from this machine and from others."""
     slots = table.slots(_needed(nodes, drawn))
     here, pulled = table.count()
+    table.ask()  # for the next batch's, which come while this one is read
     inputs: Any = torch.index_select(table.rows, 0, slots[: len(nodes)])
     if drawn is not None:
         with torch.no_grad():

@@ -1,6 +1,9 @@
 """What DGL's servers answer besides their own requests: lists of neighbours; they seed their generators, too.
 
 Every server of a job must have imported this module before it serves (``session.serve_if_server`` does).
+
+Answers may be taken in another order than they were asked for: while rows are on their way, neighbours are drawn. DGL's
+own calls would take any answer for theirs: while something that was asked for here is on its way, use none of them.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ import dgl
 import torch
 from dgl import NID
 from dgl.distributed import rpc
+from dgl.distributed.kvstore import PullRequest
 from torch import Tensor
 
 from tutorial_lib.batches.pieces import piece
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
 RESEED, SERVICE = 770001, 770002  # DGL's own services use other numbers
-SEED_SECONDS, LIMIT_SECONDS = 60.0, 120.0
+LIMIT_SECONDS = 120.0
+_arrived: dict[int, Any] = {}  # messages that nobody has taken yet, by the number of their request
 
 
 def ask(book: Any, ids: Tensor, request: Callable[[Tensor], rpc.Request]) -> tuple[dict[int, int], list[Tensor]]:
@@ -51,16 +56,23 @@ def answers_to(asked: dict[int, int], what: str) -> list[Any]:
 
 def _answers(asked: dict[int, int], what: str) -> list[Any]:
     found: list[Any] = [None] * len(asked)
-    for number in range(len(asked)):
-        who = f"{what}: answer {number + 1} of {len(asked)} from the DGL servers of other machines"
+    for count, (number, position) in enumerate(asked.items(), start=1):
+        who = f"{what}: answer {count} of {len(asked)} from the DGL servers of other machines"
         for left in attempts(who, LIMIT_SECONDS, pause=0):
+            if number in _arrived:
+                break
             message = rpc.recv_rpc_message(max(1, int(1000 * min(left, NOTICE_SECONDS))))  # 0 would be for ever
             if message is not None:
-                _, kind = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
-                answer = rpc.deserialize_from_payload(kind, message.data, message.tensors)
-                found[asked[message.msg_seq]] = answer
-                break
+                _arrived[message.msg_seq] = message
+        message = _arrived.pop(number)
+        _, kind = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
+        found[position] = rpc.deserialize_from_payload(kind, message.data, message.tensors)
     return found
+
+
+def ask_rows(tensor: Any, book: Any, ids: Tensor) -> tuple[dict[int, int], list[Tensor]]:
+    """``ask`` for rows of a ``DistTensor`` of nodes; an answer has them as its ``data_tensor``."""
+    return ask(book, ids, lambda ids: PullRequest(tensor.kvstore_key, ids))
 
 
 def tell_requests(emit: Callable[..., None]) -> None:
@@ -169,14 +181,13 @@ def seed_servers(values: Mapping[int, int]) -> None:
     """Have DGL servers, by their number, seed their generators with a value each, and wait until all have.
 
     Raises:
-        WaitedTooLong: a server does not answer within a minute.
+        WaitedTooLong: a server does not answer within two minutes.
     """
-    for server, value in values.items():
+    asked = {}
+    for position, (server, value) in enumerate(values.items()):
+        asked[rpc.get_msg_seq()] = position  # the number that the next request will have
         rpc.send_request(server, Reseed(value))
-    for number in range(len(values)):
-        for left in attempts(f"DGL server {number + 1} of {len(values)} to seed its generator", SEED_SECONDS, pause=0):
-            if rpc.recv_response(max(1, int(1000 * min(left, NOTICE_SECONDS)))) is not None:  # 0 would be for ever
-                break
+    answers_to(asked, "generators to be seeded")
 
 
 class Reseed(rpc.Request, rpc.Response):

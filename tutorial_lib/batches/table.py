@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dgl.distributed import rpc
 from torch import Tensor
 
-from tutorial_lib.batches import pieces
+from tutorial_lib.batches.service import answers_to, ask_rows
 
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x1, 0x2, 0x10, 0x20, 0x4000
 PROT_READ, PROT_WRITE = 0x1, 0x2
@@ -56,7 +55,7 @@ class RowTable:
     def __init__(
         self, tensor: Any, book: Any, budget: int, most_ahead: int = 32, scratch: Tensor | None = None
     ) -> None:
-        self.tensor, self.shape, self.dtype = tensor, tensor.shape, tensor.dtype
+        self.tensor, self.shape, self.dtype, self.book = tensor, tensor.shape, tensor.dtype, book
         own = tensor.local_partition
         ids = book.partid2nids(book.partid)
         self.row_bytes = own[:1].numel() * own.element_size() if len(own) else 0
@@ -73,6 +72,9 @@ class RowTable:
         self._used_now = (0, 0)
         # Of each call of ``slots`` that has been announced: ids of the remote rows, and how many rows in all.
         self._coming: deque[tuple[Tensor, int]] = deque()
+        # Rows on their way: ids, and what ``ask`` gave. Of those that came before, which will then move, and whereto.
+        self._asked: tuple[Tensor, dict[int, int], list[Tensor]] | None = None
+        self._moves = (torch.empty(0, dtype=torch.int64),) * 2
 
     def expect(self, ids: Tensor) -> None:
         """Announce the ids of a call of ``slots``, after those that have been announced before."""
@@ -83,8 +85,23 @@ class RowTable:
         self._coming.append((once[(slots < 0) | (slots >= self.first)], len(once)))
 
     def expect_nothing(self) -> None:
-        """Forget what was announced: an iteration over batches was broken off."""
+        """Forget what was announced, an iteration over batches was broken off; rows on their way are waited for."""
+        self._land()
         self._coming.clear()
+
+    def ask(self) -> None:
+        """Ask for the rows that the next call of ``slots`` needs, if it is announced; does not wait for them.
+
+        The positions that the last call gave stay valid. One question to each machine is on its way at any time: where
+        there is one already, nothing is done.
+        """
+        if self._asked or not self._coming:
+            return
+        self._choose()
+        remote, _ = self._coming[0]
+        absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
+        asked, chosen = ask_rows(self.tensor, self.book, absent) if len(absent) else ({}, [])
+        self._asked = absent, asked, chosen
 
     def slots(self, ids: Tensor) -> Tensor:
         """int32 positions in ``rows`` of the nodes ``ids`` (any of them more than once); pulls those that are absent.
@@ -93,14 +110,12 @@ class RowTable:
         """
         if not self._coming:
             self.expect(ids)
-        self._choose()
+        self.ask()
+        pulled = self._land()
         remote, rows = self._coming.popleft()  # of this very call
-        absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT]
-        self._used_now = rows - len(absent), len(absent)
+        self._used_now = rows - pulled, pulled
         self.asked += len(remote)
-        self.hits += len(remote) - len(absent)
-        if len(absent):
-            self._pull(absent.sort().values)
+        self.hits += len(remote) - pulled
         slots = torch.index_select(self.slot_of, 0, ids)
         if bool((slots == ABSENT).any()):  # another call than this one had been announced
             self.expect_nothing()
@@ -115,7 +130,10 @@ class RowTable:
         return torch.index_select(self.rows, 0, self.slots(ids))
 
     def _choose(self) -> None:
-        """Of the rows that are kept and those that came with the last batch, keep the ones that are needed soonest."""
+        """Of the rows that are kept and those that came with the last batch, keep the ones that are needed soonest.
+
+        They move when the next ones land: until then, the last batch is read from where they are.
+        """
         passing, first = self._passing, self.first
         self._passing = passing[:0]
         if not (self.capacity and self.most_ahead and self.used == self.capacity):
@@ -131,7 +149,7 @@ class RowTable:
         latest, outgoing = torch.topk(kept, len(incoming))
         better = int((soonest < latest).sum())  # both are sorted: the first so many pairs
         incoming, outgoing = incoming[:better], outgoing[:better]
-        self.rows[first + outgoing] = self.rows[first + self.capacity + incoming]
+        self._moves = first + outgoing, first + self.capacity + incoming
         self.slot_of[self._kept[outgoing]] = ABSENT
         self.slot_of[passing] = ABSENT
         self._kept[outgoing] = passing[incoming]
@@ -146,22 +164,25 @@ class RowTable:
         elif last < len(self._coming) - 2 and self.look_ahead:
             self.look_ahead -= 1
 
-    def _pull(self, ids: Tensor) -> None:
-        """Fetch rows; the first of them stay, as far as there is room."""
-        ids = ids.long()
-        number = [rpc.get_msg_seq()]  # that the next request will have
-        with pieces.piece("rows of other machines", rows=len(ids), asked=number, answers=number):
-            found = self.tensor[ids]  # asks all machines at once
+    def _land(self) -> int:
+        """Take in the rows that are on their way; how many. The first of them stay, as far as there is room."""
+        if not self._asked:
+            return 0
+        (ids, asked, chosen), self._asked = self._asked, None
+        to, origin = self._moves
+        self.rows[to] = self.rows[origin]
+        self._moves = (to[:0], origin[:0])
         room = min(len(ids), self.capacity - self.used)
-        for begin, part in ((self.used, slice(room)), (self.capacity, slice(room, None))):
-            begin += self.first
-            end = begin + len(ids[part])
-            self.rows[begin:end] = found[part]
-            self.slot_of[ids[part]] = torch.arange(begin, end, dtype=torch.int32)
+        places = torch.arange(self.first + self.used, self.first + self.used + len(ids))
+        places[room:] += self.capacity - self.used - room
+        for positions, answer in zip(chosen, answers_to(asked, "rows of other machines") if asked else (), strict=True):
+            self.rows.index_copy_(0, places[positions], answer.data_tensor)
+        self.slot_of[ids] = places.int()
         if self.most_ahead:
             self._kept[self.used : self.used + room] = ids[:room]
         self.used += room
         self._passing = ids[room:]
+        return len(ids)
 
 
 def _contiguous(own: Tensor, more: int) -> tuple[Tensor, int]:

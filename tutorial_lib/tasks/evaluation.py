@@ -6,7 +6,7 @@ computed for all nodes, stored, and read by the next one. A ``Source`` says wher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -122,7 +122,7 @@ def layerwise_over_part(
 
 def _means(
     lists: NeighbourLists, x: Any, parts: tuple[Tensor, ...], budget: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+) -> Generator[tuple[Tensor, Tensor, Tensor], None, None]:
     """Ids, own rows and mean rows of all in-neighbours, for each batch of nodes."""
     table = RowTable(x, lists.book, budget)
     with torch.no_grad():
