@@ -84,11 +84,14 @@ def test_two_machines_from_the_command_line(finished_run):
 
 
 @pytest.mark.cluster
-def test_several_trainers_and_samplers(emulation, nothing_left, data_root, small_dataset, tmp_path):
-    layout = ["--emulate", "2", "--trainers", "2", "--samplers", "1", "--batch-size", "100"]
+@pytest.mark.parametrize("samplers", [1, 0])
+def test_several_trainers_and_samplers(emulation, nothing_left, data_root, small_dataset, tmp_path, samplers):
+    layout = ["--emulate", "2", "--trainers", "2", "--samplers", str(samplers), "--batch-size", "100"]
     result = train(tmp_path / "run", data_root, *layout, *SMALL, "--epochs", "1")
     assert result["world_size"] == 4
     check_predictions(tmp_path / "run", result, small_dataset)
+    kept = [(rank["lists_kept"], rank["lists_bytes"]) for rank in result["kept"]]
+    assert samplers or (kept[0] == kept[1] != kept[2] == kept[3])  # those of a machine have the same lists
 
 
 @pytest.mark.cluster
