@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.estimate import Speed, estimate, fitting_cache
+from tutorial_lib.job.estimate import Estimate, Speed, estimate, fitting_cache
 from tutorial_lib.job.reach import Hops, Setting, assumed_hops, mean_of, shape_of
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.plan import sizes_of
@@ -65,6 +65,16 @@ def test_memory_from_numbers_alone_is_near_what_was_measured(case):
     scale, machines, fanouts = case
     found = estimate(setting_at(scale, machines, fanouts=fanouts, epochs=3))
     assert (found.server, found.trainer) == pytest.approx(MEASURED[case], rel=0.2)
+
+
+def test_trainers_of_a_machine_share_rows_where_together_they_have_room_for_all():
+    def estimated(trainers: int, cache: int) -> Estimate:
+        return estimate(setting_at(0.04, trainers=trainers, cache=cache))
+
+    assert estimated(1, 24_000_000).kept < 1
+    assert estimated(2, 24_000_000).kept == 1
+    assert estimated(2, 12_000_000).kept < 0.5
+    assert estimated(2, 24_000_000).later < estimated(2, 12_000_000).later / 2
 
 
 def test_memory_of_a_machine_grows_with_what_is_on_it():

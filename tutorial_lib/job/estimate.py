@@ -109,9 +109,8 @@ class Estimate:
 
     @property
     def kept(self) -> float:
-        """The part of the remote rows for which a trainer's cache has room."""
-        room = max(0.0, self.setting.config.cache - self.hops.lists) / (STORED * self.setting.width)
-        return min(1.0, room / self.hops.pool) if self.hops.pool else 1.0
+        """The part of the remote rows for which a trainer has room."""
+        return min(1.0, capacity_of(self.setting, self.hops) / self.hops.pool) if self.hops.pool else 1.0
 
     @property
     def needed(self) -> float:
@@ -124,27 +123,33 @@ class Estimate:
         return self.needed <= self.setting.memory
 
 
+def capacity_of(setting: Setting, hops: Hops) -> float:
+    """Remote rows for which a trainer has room; where all of a machine have room for every one, they share them."""
+    room = setting.trainers * setting.config.cache - hops.lists if setting.keeps else 0.0
+    rows = max(0.0, room / (STORED * setting.width))
+    return rows if rows >= hops.pool else rows / setting.trainers
+
+
 def estimate(setting: Setting, hops: Hops | None = None, speed: Speed | None = None) -> Estimate:
     """Arithmetic on what a step reaches and how long it takes; both are assumed where they are not given."""
     hops = hops or assumed_hops(setting)
     speed = speed or assumed_speed(setting, hops)
     config, machines, trainers, steps = setting.config, setting.machines, setting.trainers, setting.steps
     row = STORED * setting.width
-    capacity = max(0.0, (config.cache - hops.lists) / row) if setting.keeps else 0.0
+    capacity = capacity_of(setting, hops)
     per_epoch = steps + setting.validating
     epochs = max(1, config.epochs)
 
-    def pulled(epoch: float, count: float) -> float:
-        """Rows of a rank in ``count`` steps of an epoch."""
-        done = epoch * per_epoch
-        return hops.pulled(done + count, capacity) - hops.pulled(done, capacity)
+    def pulled(count: float) -> float:
+        """Rows of a rank in its first ``count`` steps."""
+        alone = hops.pulled(count, capacity)
+        if trainers == 1 or capacity < hops.pool:
+            return alone
+        # Those that share them ask for many of the same at the same time: about half of what could be saved is.
+        return (alone + hops.pulled(trainers * count, capacity) / trainers) / 2
 
-    first, last = pulled(0, steps) / steps, epochs - 1
-    later = (
-        (hops.pulled(epochs * per_epoch, capacity) - hops.pulled(per_epoch, capacity)) / last / per_epoch
-        if last
-        else first
-    )
+    first, last = pulled(steps) / steps, epochs - 1
+    later = (pulled(epochs * per_epoch) - pulled(per_epoch)) / last / per_epoch if last else first
     asking = QUESTION * hops.asked + ANSWER * hops.answered
     gradients = 2 * (setting.world - 1) / setting.world * 4 * setting.parameters if machines > 1 else 0.0
 
@@ -152,10 +157,8 @@ def estimate(setting: Setting, hops: Hops | None = None, speed: Speed | None = N
         """Bytes that a machine sends in a step."""
         return trainers * (rows * (row + QUESTION) + asking) + gradients
 
-    everything = setting.world * (
-        hops.pulled(epochs * per_epoch, capacity) * (row + QUESTION) + epochs * per_epoch * asking
-    )
-    everything += machines * gradients * steps * epochs + setting.world * hops.travelled
+    everything = setting.world * (pulled(epochs * per_epoch) * (row + QUESTION) + epochs * per_epoch * asking)
+    everything += machines * (gradients * steps * epochs + hops.travelled)
     everything += _evaluation(setting, hops) + MAP * setting.nodes * (machines - 1) / machines
     busy, wire, exchange = _step(setting, speed, later, asking, gradients)
     parts = _epoch(setting, speed, busy, wire, exchange)
@@ -188,7 +191,7 @@ def fitting_cache(setting: Setting) -> int:
     limit = (setting.memory - estimate(having(0)).needed) / 2 / setting.world
     everything = assumed_hops(having(2 * STORED * setting.edges))  # as many lists as there are
     wanted = STORED * setting.width * everything.pool + 2 * everything.lists
-    while size < wanted and 2 * size <= limit:
+    while setting.trainers * size < wanted and 2 * size <= limit:
         size *= 2
     return size
 
@@ -256,5 +259,7 @@ def _memory(setting: Setting, hops: Hops, capacity: float) -> tuple[float, float
     own += hidden + inputs + 2 * hops.lists + STORED * setting.width * seen
     fresh = own - TRAINER
     own += evaluated if len(sizes) > 2 else 0.0
-    machine = server + (setting.servers - 1) * (SERVER - LIBRARIES) + setting.trainers * (own - LIBRARIES)
+    shared = 4 * edges + hops.lists + (STORED * setting.width * seen if capacity >= hops.pool else 0.0)
+    machine = server + (setting.servers - 1) * (SERVER - LIBRARIES)
+    machine += setting.trainers * (own - LIBRARIES) - (setting.trainers - 1) * shared
     return server, own + mapped, machine, COMMAND + setting.machines * machine, fresh

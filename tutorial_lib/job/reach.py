@@ -233,7 +233,7 @@ def assumed_hops(setting: Setting) -> Hops:
     shape = shape_of(pool, remote, FEW, different(FEW * strange, pool)) if remote else 1.0
     halo = different(cut * part, pool)
     wanted = 4 * degree * min(pool, 2 * halo if len(config.fanouts) > 2 else halo)
-    lists = min(wanted, config.cache / 2) if setting.keeps and len(config.fanouts) > 1 and wanted else 0.0
+    lists = min(wanted, setting.trainers * config.cache / 2) if setting.keeps and len(config.fanouts) > 1 else 0.0
     asked *= 1 - lists / wanted if wanted else 0.0
     evaluated = different(cut * config.eval_batch_size * degree, pool)
     return Hops(

@@ -144,7 +144,8 @@ def _of_rank(lists: HereLists, seeds: Tensor, own: slice, setting: Setting, coun
     lists_bytes = 0
     if setting.keeps:
         mine = lists.sources[int(lists.indptr[own.start]) : int(lists.indptr[own.stop])]
-        kept = most_used(take, range(own.start, own.stop), mine, len(config.fanouts) - 1, config.cache // 2)
+        budget = setting.trainers * config.cache // 2
+        kept = most_used(take, range(own.start, own.stop), mine, len(config.fanouts) - 1, budget)
         for ids, _, _ in kept:
             known[ids] = True
         lists_bytes = sum(theirs.nbytes for _, _, theirs in kept)
