@@ -77,12 +77,11 @@ class Agent:
         self.stopping = self.serving = self.training = False
         self.forkserver: Forkserver | None = None
         self.shm_before = set(os.listdir(SHM))
-        self.names = {machine.address: machine.name for machine in plan.machines}
-        others = [address for address in self.names if address != self.machine.address]
+        self.others = {m.address: m.name for m in plan.machines if m.address != self.machine.address}
         self.events, self.sent_last = EventFiles(self.logs), 0
-        self.bytes = network.Bytes(self.interface, others, self.names)
+        self.bytes = network.Traffic(self.interface, self.others)
         self.output = OutputFiles(self.logs) if plan.show_output else None
-        self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(others)
+        self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(self.others)
         self.next_look = self.next_word = self.last_heard = time.monotonic()
 
     def run(self) -> None:
@@ -223,7 +222,7 @@ class Agent:
             self._report_failure(member.role, member.index, code)
         for address, seconds in self.peers.look().items():
             if seconds > network.SILENCE_SECONDS:
-                what = f"no answer from {self.names[address]} ({address}) for {seconds:.0f} s"
+                what = f"no answer from {self.others[address]} ({address}) for {seconds:.0f} s"
                 self._give_up(f"{what}: it is down, or the network between them is")
 
     def _reap(self) -> None:
