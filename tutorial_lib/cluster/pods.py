@@ -79,11 +79,8 @@ class Pod:
             if not env.get(name):
                 raise InputError(f"agent --from-env: the variable {name} is not set", remedy)
         try:
-            index, pods, wait = (
-                int(env["JOB_COMPLETION_INDEX"]),
-                int(env["TUTORIAL_PODS"]),
-                float(env.get("TUTORIAL_WAIT", 600)),
-            )
+            index, pods = int(env["JOB_COMPLETION_INDEX"]), int(env["TUTORIAL_PODS"])
+            wait = float(env.get("TUTORIAL_WAIT", 600))
         except ValueError as error:
             raise InputError(f"agent --from-env: {error}", remedy) from None
         if not 0 <= index < pods:
