@@ -3,9 +3,7 @@
     coordinator  <== JSON lines over stdin/stdout ==>  agent  --+-- DGL server 0, 1, ...
                                                                 `-- trainer 0, 1, ... -- samplers
 
-Trainers of a user's script stand under a torchrun. The package's own program starts as one process that forks, see
-`forkserver`; its processes are children of the agent like the others.
-
+Trainers of a user's script stand under a torchrun; those of the package's own program are forked, see `forkserver`.
 The agent lives as long as its connection: when standard input ends, for whatever reason, it stops everything
 that it started. It imports nothing heavy, so that it is there at once.
 
@@ -231,7 +229,9 @@ class Agent:
         with contextlib.suppress(ChildProcessError):
             while (found := os.wait4(-1, os.WNOHANG))[0] != 0:
                 ended.append((found[0], os.waitstatus_to_exitcode(found[1]), found[2].ru_maxrss * 1024))
-        self._note_forked()
+        for role, k, pid in self.forkserver.started() if self.forkserver else ():
+            next(p for p in self.processes if (p.role, p.index) == (role, k)).pid = pid
+            self._tell_started(role, k)
         # A killed sampler may take its trainer along before anybody has looked; then both come to us: it is the cause.
         for pid, code, _ in ended:
             if code < 0 and code != -signal.SIGTERM and not self.stopping:
@@ -243,11 +243,6 @@ class Agent:
                 if process.pid == pid and process.code is None:
                     process.code, process.peak_rss = code, peak
                     self._report_exit(process.role, process.index, code)
-
-    def _note_forked(self) -> None:
-        for role, k, pid in self.forkserver.started() if self.forkserver else ():
-            next(p for p in self.processes if (p.role, p.index) == (role, k)).pid = pid
-            self._tell_started(role, k)
 
     def _report_exit(self, role: str, k: int, code: int) -> None:
         self._forward_events(FLUSH_SECONDS)  # what a trainer said of its end is better than what we can see of it
