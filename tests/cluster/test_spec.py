@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tutorial_lib.cluster.plan import JobPlan, environment_text, server_env, server_role, torchrun_command, trainer_env
+from tutorial_lib.cluster.plan import JobPlan, environment_text, server_env, server_role, torchrun_argv, trainer_env
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 
@@ -92,7 +92,7 @@ def test_threads_of_a_server(asked, cpus, servers, threads):
 
 
 def test_the_command_reaches_torchrun_untouched():
-    assert torchrun_command(PLAN, 1)[-5:] == PLAN.command
+    assert torchrun_argv(PLAN, 1)[-5:] == PLAN.command
 
 
 def test_everything_that_is_added_to_the_environment_is_told():

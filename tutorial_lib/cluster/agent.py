@@ -3,9 +3,7 @@
     coordinator  <== JSON lines over stdin/stdout ==>  agent  --+-- DGL server 0, 1, ...
                                                                 `-- trainer 0, 1, ... -- samplers
 
-Trainers of a user's script stand under a torchrun. The package's own program starts as one process that forks, see
-`forkserver`; its processes are children of the agent like the others.
-
+Trainers of a user's script stand under a torchrun; those of the package's own program are forked, see `forkserver`.
 The agent lives as long as its connection: when standard input ends, for whatever reason, it stops everything
 that it started. It imports nothing heavy, so that it is there at once.
 
@@ -77,12 +75,11 @@ class Agent:
         self.stopping = self.serving = self.training = False
         self.forkserver: Forkserver | None = None
         self.shm_before = set(os.listdir(SHM))
-        self.names = {machine.address: machine.name for machine in plan.machines}
-        others = [address for address in self.names if address != self.machine.address]
+        self.others = {m.address: m.name for m in plan.machines if m.address != self.machine.address}
         self.events, self.sent_last = EventFiles(self.logs), 0
-        self.bytes = network.Bytes(self.interface, others, self.names)
+        self.bytes = network.Traffic(self.interface, self.others)
         self.output = OutputFiles(self.logs) if plan.show_output else None
-        self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(others)
+        self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(self.others)
         self.next_look = self.next_word = self.last_heard = time.monotonic()
 
     def run(self) -> None:
@@ -223,7 +220,7 @@ class Agent:
             self._report_failure(member.role, member.index, code)
         for address, seconds in self.peers.look().items():
             if seconds > network.SILENCE_SECONDS:
-                what = f"no answer from {self.names[address]} ({address}) for {seconds:.0f} s"
+                what = f"no answer from {self.others[address]} ({address}) for {seconds:.0f} s"
                 self._give_up(f"{what}: it is down, or the network between them is")
 
     def _reap(self) -> None:
@@ -232,7 +229,9 @@ class Agent:
         with contextlib.suppress(ChildProcessError):
             while (found := os.wait4(-1, os.WNOHANG))[0] != 0:
                 ended.append((found[0], os.waitstatus_to_exitcode(found[1]), found[2].ru_maxrss * 1024))
-        self._note_forked()
+        for role, k, pid in self.forkserver.started() if self.forkserver else ():
+            next(p for p in self.processes if (p.role, p.index) == (role, k)).pid = pid
+            self._tell_started(role, k)
         # A killed sampler may take its trainer along before anybody has looked; then both come to us: it is the cause.
         for pid, code, _ in ended:
             if code < 0 and code != -signal.SIGTERM and not self.stopping:
@@ -244,11 +243,6 @@ class Agent:
                 if process.pid == pid and process.code is None:
                     process.code, process.peak_rss = code, peak
                     self._report_exit(process.role, process.index, code)
-
-    def _note_forked(self) -> None:
-        for role, k, pid in self.forkserver.started() if self.forkserver else ():
-            next(p for p in self.processes if (p.role, p.index) == (role, k)).pid = pid
-            self._tell_started(role, k)
 
     def _report_exit(self, role: str, k: int, code: int) -> None:
         self._forward_events(FLUSH_SECONDS)  # what a trainer said of its end is better than what we can see of it

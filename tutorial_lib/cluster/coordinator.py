@@ -38,8 +38,6 @@ from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
 from tutorial_lib.errors import JobError, first_sigterm, how_it_ended
 
-__all__ = ["Coordinator", "Event", "JobFailed", "Limits", "MachineUse"]
-
 Event = dict[str, Any]
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
 CLOCK_SECONDS, FIRST_CLOCK_SECONDS, FIRST_CLOCKS = 5.0, 0.5, 10  # between two looks at the clocks of the machines

@@ -129,15 +129,16 @@ class EmulatedCluster:
         line.sendall(json.dumps(plan).encode())
         while len(self._fds) < len(self.machines):
             message, fds = self._receive("the emulated machines to be set up")
-            if not fds:
-                report = json.loads(message)
-                raise OSError(report["errno"], report["step"])
             self._fds[self.machines[int(message)].name] = fds
             for fd in fds:
                 self._leaving.callback(os.close, fd)
 
     def _receive(self, what: str) -> tuple[bytes, list[int]]:
-        """The next message of the process behind the machines, and the open files that came with it."""
+        """The next message of the process behind the machines, and the open files that came with it.
+
+        Raises:
+            OSError: what it says that it could not do, or it says nothing.
+        """
         assert self._line is not None
         message, fds = b"", []
         try:
@@ -150,6 +151,9 @@ class EmulatedCluster:
             raise OSError(errno.ETIMEDOUT, error.message) from None
         if not message:
             raise OSError(errno.ECHILD, "the process that makes the emulated machines has ended")
+        if message.startswith(b"{"):
+            report = json.loads(message)
+            raise OSError(report["errno"], report["step"])
         return message, list(fds)
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
@@ -212,10 +216,7 @@ class EmulatedCluster:
             raise RuntimeError("the emulated machines are switched off")
         order = {"do": verb, "machine": self.machines.index(machine), "bytes_per_second": parse_wire(rate)}
         self._line.sendall(json.dumps(order).encode())
-        message, _fds = self._receive("the process that holds the cables")
-        if message != b"k":
-            report = json.loads(message)
-            raise OSError(report["errno"], report["step"])
+        self._receive("the process that holds the cables")
 
     def __exit__(self, *_exc: object) -> None:
         """Switch the machines off: everything that runs on them is killed by the kernel."""

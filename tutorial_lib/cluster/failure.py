@@ -49,17 +49,13 @@ class JobFailed(JobError):
 
 def failure(plan: JobPlan, index: int, role: str, k: int, cause: str, tail: list[str] | None = None) -> JobFailed:
     """The failure of process ``k`` of a role on machine ``index`` of the plan; ``tail`` by default from its log."""
-    return _failed(plan, index, role, k, f"{_who(plan, index, role, k)}: {cause}", tail)
+    log, text = plan.log_folder(index) / log_name(role, k), f"{_who(plan, index, role, k)}: {cause}"
+    return JobFailed(text, **_where(plan, index, role, k), log=log, tail=tail_of(log) if tail is None else tail)
 
 
-def _failed(
-    plan: JobPlan, index: int, role: str, k: int, text: str, tail: list[str] | None, log: Path | None = None
-) -> JobFailed:
-    name, log = plan.machines[index].name, log or plan.log_folder(index) / log_name(role, k)
+def _where(plan: JobPlan, index: int, role: str, k: int) -> dict[str, Any]:
     rank = index * plan.trainers + k if role == "trainer" else None
-    return JobFailed(
-        text, machine=name, role=role, index=k, rank=rank, log=log, tail=tail_of(log) if tail is None else tail
-    )
+    return {"machine": plan.machines[index].name, "role": role, "index": k, "rank": rank}
 
 
 def _who(plan: JobPlan, index: int, role: str, k: int) -> str:
@@ -95,5 +91,5 @@ def stall_failure(plan: JobPlan, seconds: float, stacks: Sequence[tuple[int, Sta
     shown = shown or [entry for entry in found if entry[1].role == "trainer"] or found
     where = "; ".join(text for *_, text in shown) or "no process answered"
     index, role, k = (shown[0][0], shown[0][1].role, shown[0][1].index) if shown else (0, "agent", 0)
-    text = f"the job has not moved for {seconds:g} s: {where}"
-    return _failed(plan, index, role, k, text, [text for *_, text in found], path)
+    cause = f"the job has not moved for {seconds:g} s: {where}"
+    return JobFailed(cause, **_where(plan, index, role, k), log=path, tail=[text for *_, text in found])

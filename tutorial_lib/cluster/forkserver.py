@@ -98,32 +98,28 @@ def fork_as_told() -> None:
 
 def _forked(end: socket.socket, order: dict[str, Any]) -> bool:
     """True in the new process. The one in between ends, which makes the agent, a "subreaper", the parent."""
-    known, say = os.pipe()
-    wait, go = os.pipe()
+    ours, theirs = socket.socketpair()
     between = os.fork()
     if between == 0:
         code = 1
         try:
             if os.fork() == 0:
-                os.close(go)
-                os.write(say, str(os.getpid()).encode())
-                os.read(wait, 1)  # until the agent can know of us
-                for fd in (known, say, wait):
-                    os.close(fd)
+                ours.close()
+                with theirs:
+                    theirs.sendall(str(os.getpid()).encode())
+                    theirs.recv(1)  # until the agent can know of us
                 return True
             code = 0
         except OSError as error:
             print(f"cannot fork {order['role']} {order['index']}: {error.strerror}", flush=True)
         os._exit(code)
-    os.close(say)
-    os.close(wait)
+    theirs.close()
     _, status = os.waitpid(between, 0)
     if status:
         os._exit(1)
-    pid = int(os.read(known, 32))
-    end.sendall(json.dumps({"role": order["role"], "index": order["index"], "pid": pid}).encode() + b"\n")
-    os.close(known)
-    os.close(go)
+    with ours:
+        pid = int(ours.recv(32))
+        end.sendall(json.dumps({"role": order["role"], "index": order["index"], "pid": pid}).encode() + b"\n")
     return False
 
 

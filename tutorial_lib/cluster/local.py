@@ -18,17 +18,17 @@ from tutorial_lib.errors import InputError
 LOCK = "\0tutorial_lib.shm"  # abstract socket name: no file, and the kernel frees it with its holder
 
 
-def free_ports(count: int, address: str = "127.0.0.1") -> int:
-    """First of ``count`` ports in a row on which nobody listens at this moment."""
+def free_ports(count: int) -> int:
+    """First of ``count`` ports in a row on which nobody listens at this moment, on the loopback interface."""
     for _ in range(100):
         with contextlib.suppress(OSError, OverflowError), contextlib.ExitStack() as probes:
             first = 0
             for k in range(count):  # one may be in use, or be 65536
                 probe = probes.enter_context(socket.socket())
-                probe.bind((address, first and first + k))
+                probe.bind(("127.0.0.1", first and first + k))
                 first = first or probe.getsockname()[1]
             return first
-    raise InputError(f"found no {count} free ports in a row on {address}")
+    raise InputError(f"found no {count} free ports in a row on 127.0.0.1")
 
 
 class LocalCluster:

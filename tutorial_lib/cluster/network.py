@@ -7,10 +7,9 @@ come over netlink, no root needed) tell the peers apart, and count what programs
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import psutil
@@ -63,7 +62,7 @@ def listening_ports() -> set[int]:
 
 def ipv4_of(text: str) -> str:
     """``"02004D0A"`` (the kernel's spelling, also as the end of an IPv6 one) to ``"10.77.0.2"``."""
-    return str(ipaddress.IPv4Address(bytes.fromhex(text[-8:])[::-1]))
+    return socket.inet_ntoa(bytes.fromhex(text[-8:])[::-1])
 
 
 class SilentPeers:
@@ -73,7 +72,7 @@ class SilentPeers:
     program that only waits. But sooner or later one side sends something, and the kernel repeats it in vain.
     """
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Collection[str]) -> None:
         self._addresses, self._since = addresses, dict[tuple[str, str], float]()
 
     def look(self) -> dict[str, float]:
@@ -90,58 +89,47 @@ class SilentPeers:
 
 
 class Traffic:
-    """Adds up over the time of a job what came from machines of these IPv4 addresses, also over closed connections.
+    """What this machine has sent, and received from the others of a job, since this object was made.
 
-    The kernel also tells of each connection that ends, with its last counters: nothing is missed, unless hundreds of
-    them end between two looks.
+    Connections that have ended count, too: the kernel tells of each end, with the last counters. Nothing is missed,
+    unless hundreds of them end between two looks.
+
+    Args:
+        interface: that carries its address.
+        others: IPv4 address of each of the other machines -> what it is called.
+
+    Attributes:
+        so_far: ``bytes_sent``, through the interface; ``received``, over TCP, by the name of the machine that sent it.
     """
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._addresses, self._seen = set(addresses), dict[tuple[str, int], int]()
-        self._ends: socket.socket | None = None
+    def __init__(self, interface: str, others: Mapping[str, str]) -> None:
+        self._interface, self._sent_before, self._names = interface, bytes_sent(interface), dict(others)
+        self._seen, self._ends = dict[tuple[str, int], int](), None
+        self.so_far: dict[str, Any] = {"bytes_sent": 0, "received": {}}
         self.look()
         self._before = dict(self._seen)  # what other programs' connections had before is not the job's
 
     def look(self) -> None:
         """Take the counters; call it several times a second."""
         try:
-            if self._addresses:
+            if self._names:
                 self._ends = self._ends or _told_of_ends()
                 found = _received(self._ends)
-                self._seen |= {key: count for key, count in found.items() if key[0] in self._addresses}
+                self._seen |= {key: count for key, count in found.items() if key[0] in self._names}
         except OSError:  # the kernel does not tell; the sums over network interfaces remain
-            self._addresses.clear()
+            self._names.clear()
 
     def received(self) -> dict[str, int]:
-        """Address -> bytes received from it since this object was made; empty where the kernel does not tell."""
-        sums = dict.fromkeys(sorted(self._addresses), 0)
+        """Bytes from each of the others, by its name, as of the last look; empty where the kernel does not tell."""
+        sums = dict.fromkeys(sorted(self._names), 0)
         for key, count in self._seen.items():
             if key[0] in sums:
                 sums[key[0]] += count - self._before.get(key, 0)
-        return sums
-
-
-class Bytes:
-    """What this machine has sent and received since this object was made.
-
-    Args:
-        interface: that carries its address.
-        others, names: addresses of the other machines of the job, and what each is called.
-
-    Attributes:
-        so_far: ``bytes_sent``, through the interface; ``received``, over TCP, by the name of the machine that sent it.
-    """
-
-    def __init__(self, interface: str, others: Sequence[str], names: Mapping[str, str]) -> None:
-        self._interface, self._names, self._before = interface, names, bytes_sent(interface)
-        self._traffic = Traffic(others)
-        self.look = self._traffic.look
-        self.so_far: dict[str, Any] = {"bytes_sent": 0, "received": {}}
+        return {self._names[address]: count for address, count in sums.items()}
 
     def tell(self, put: Callable[[dict[str, Any]], None]) -> None:
         """Bring ``so_far`` up to date, from the last look, and hand it on as a message if it has changed."""
-        received = {self._names[address]: count for address, count in self._traffic.received().items()}
-        now = {"bytes_sent": bytes_sent(self._interface) - self._before, "received": received}
+        now = {"bytes_sent": bytes_sent(self._interface) - self._sent_before, "received": self.received()}
         if now != self.so_far:
             self.so_far = now
             put({"type": "traffic", "time": time.time(), **now})

@@ -239,11 +239,14 @@ def trainer_env(plan: JobPlan, index: int, interface: str, cpus: int) -> dict[st
     return {**os.environ, **added_environment(plan, index, interface, threads), "DGL_ROLE": "client"}
 
 
-def torchrun_command(plan: JobPlan, index: int) -> list[str]:
-    """The torchrun call of machine ``index``; each trainer goes through ``_rank.py``, which opens its log."""
-    rank_stub = str(Path(__file__).with_name("_rank.py"))
+def torchrun_argv(plan: JobPlan, index: int) -> list[str]:
+    """The torchrun call of machine ``index``, through ``_torchrun.py``, which ties its store to one address.
+
+    Each trainer goes through ``_rank.py``, which opens its log.
+    """
+    through, rank_stub = (str(Path(__file__).with_name(name)) for name in ("_torchrun.py", "_rank.py"))
     return [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(sys.executable, through, "-m", "torch.distributed.run"),
         f"--nnodes={len(plan.machines)}",
         f"--node-rank={index}",
         f"--nproc-per-node={plan.trainers}",
@@ -256,9 +259,3 @@ def torchrun_command(plan: JobPlan, index: int) -> list[str]:
         *(sys.executable, "-I", "-S", rank_stub),
         *plan.command,
     ]
-
-
-def torchrun_argv(plan: JobPlan, index: int) -> list[str]:
-    """``torchrun_command`` as the agent starts it: through ``_torchrun.py``, which ties its store to one address."""
-    python, *arguments = torchrun_command(plan, index)
-    return [python, str(Path(__file__).with_name("_torchrun.py")), *arguments]

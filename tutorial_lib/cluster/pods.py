@@ -4,7 +4,7 @@ Each pod has an ssh server without privileges, with the keys of its Job's Secret
 names that the headless Service gives them (``JOB-1.JOB``), runs the command over ssh, and tells them when it is done.
 
     pod 0: command --- ssh ---> every pod
-             `------- "done" --> pod 1, 2, ..., which answer, and end with code 0
+             `------- a file --> pod 1, 2, ..., which then end with code 0
 
 Where pod 0 is lost, Kubernetes starts it again, and the run goes on from its last checkpoint: the others are there.
 """
@@ -17,7 +17,6 @@ import json
 import os
 import pwd
 import re
-import select
 import shlex
 import shutil
 import signal
@@ -38,11 +37,9 @@ from tutorial_lib.errors import InputError, JobError, WaitedTooLong, as_a_shell_
 
 PORT, LOOK_SECONDS, SAY_SECONDS = 2222, 0.2, 15.0
 KEYS = ("host_key", "host_key.pub", "key", "key.pub")
-DONE = b"done"
 TRIES, PAUSE_SECONDS, TELL_SECONDS = 3, 10.0, 60.0
 NO_NAMES = ("on", "off", "yes", "no", "y", "n", "true", "false", "null")  # YAML takes them for something else
 LOGIN = ("HOME", "LOGNAME", "SHELL", "TERM", "USER", "_", "PWD", "OLDPWD", "SHLVL")  # a login has its own
-MODULE = "tutorial_lib.cluster.pods"
 
 
 @dataclass(frozen=True)
@@ -79,11 +76,8 @@ class Pod:
             if not env.get(name):
                 raise InputError(f"agent --from-env: the variable {name} is not set", remedy)
         try:
-            index, pods, wait = (
-                int(env["JOB_COMPLETION_INDEX"]),
-                int(env["TUTORIAL_PODS"]),
-                float(env.get("TUTORIAL_WAIT", 600)),
-            )
+            index, pods = int(env["JOB_COMPLETION_INDEX"]), int(env["TUTORIAL_PODS"])
+            wait = float(env.get("TUTORIAL_WAIT", 600))
         except ValueError as error:
             raise InputError(f"agent --from-env: {error}", remedy) from None
         if not 0 <= index < pods:
@@ -109,13 +103,9 @@ def run(pod: Pod) -> int:
     Raises:
         InputError, JobError: another pod cannot be reached, nobody came, or the ssh server has ended.
     """
-    path = _socket_path()
-    path.unlink(missing_ok=True)  # of a container that was killed
-    with socket.socket(socket.AF_UNIX) as listener, tempfile.TemporaryDirectory(prefix="pod-") as folder:
-        listener.bind(str(path))
-        listener.listen()
-        with _ssh_server(pod, Path(folder)) as server:
-            return _coordinate(pod, Path(folder)) if pod.index == 0 else _attend(pod, server, listener)
+    _all_done().unlink(missing_ok=True)  # of a container that was killed
+    with tempfile.TemporaryDirectory(prefix="pod-") as folder, _ssh_server(pod, Path(folder)) as server:
+        return _coordinate(pod, Path(folder)) if pod.index == 0 else _attend(pod, server)
 
 
 @contextlib.contextmanager
@@ -154,23 +144,21 @@ def _ssh_server(pod: Pod, folder: Path) -> Iterator[subprocess.Popen]:
         wait_or_kill(server, 5)
 
 
-def _socket_path() -> Path:
-    """Where the connection of pod 0 finds the process that waits for it, both in the same pod."""
-    return Path(tempfile.gettempdir(), f"tutorial_lib-pod-{os.getuid()}.socket")
+def _all_done() -> Path:
+    """The file that tells a pod that all is done; pod 0 makes it there, and the pods have the same variables."""
+    return Path(tempfile.gettempdir(), f"tutorial_lib-pod-{os.getuid()}.done")
 
 
-def _attend(pod: Pod, server: subprocess.Popen, listener: socket.socket) -> int:
+def _attend(pod: Pod, server: subprocess.Popen) -> int:
     """Be there until pod 0 says that all is done."""
     deadline = time.monotonic() + pod.wait
     print(f"pod {pod.index} of {pod.pods}: here until {pod.host(0)} says that all is done", flush=True)
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise JobError(f"the ssh server of this pod ended with code {server.returncode}")
-        if select.select([listener], [], [], LOOK_SECONDS)[0]:
-            with listener.accept()[0] as connection:
-                if connection.recv(len(DONE)) == DONE:
-                    connection.sendall(DONE)
-                    return 0
+        if _all_done().exists():
+            return 0
+        time.sleep(LOOK_SECONDS)
     raise JobError(
         f"pod {pod.index}: no word from pod 0 ({pod.host(0)}) for {pod.wait:g} s",
         f"Does it run? kubectl get pods -l job-name={pod.job}. And: kubectl logs job/{pod.job}",
@@ -192,17 +180,17 @@ def _coordinate(pod: Pod, folder: Path) -> int:
     if code == 0:
         finished.touch()  # should this pod be lost now, its successor has nothing to do but this:
         for k, address in enumerate(addresses[1:], start=1):
-            _tell(pod.host(k), [*ssh, address, f"cd / && exec {shlex.join([sys.executable, '-m', MODULE])}"])
+            _tell(pod.host(k), [*ssh, address, shlex.join(["touch", str(_all_done())])])
     return code
 
 
 def _tell(name: str, command: list[str]) -> None:
-    """Another pod that all is done, until it says that it knows."""
+    """Another pod that all is done, until that is there."""
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     try:
         for left in attempts(f"an answer from {name}", TELL_SECONDS, pause=1):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                done = subprocess.run(command, input=DONE, capture_output=True, timeout=max(1.0, left))
-                if done.returncode == 0 and done.stdout.endswith(DONE):
+                if subprocess.run(command, **quiet, timeout=max(1.0, left)).returncode == 0:
                     return
     except WaitedTooLong as error:  # the work is done all the same
         print(f"warning: {error.message}; it does not know that the job is done", flush=True)
@@ -274,15 +262,6 @@ def _run_command(pod: Pod, folder: Path) -> int:
     return as_a_shell_says(process.wait())
 
 
-def main() -> None:
-    """At the other end of an ssh connection of pod 0's: hand on what it says, and the answer."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(TELL_SECONDS)
-        connection.connect(str(_socket_path()))
-        connection.sendall(os.read(0, len(DONE)))
-        os.write(1, connection.recv(len(DONE)))
-
-
 def new_keys(job: str) -> dict[str, str]:
     """Of a Job: of its ssh servers, and of pod 0, by the names of their files."""
     if shutil.which("ssh-keygen") is None:
@@ -294,7 +273,3 @@ def new_keys(job: str) -> dict[str, str]:
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", job, "-f", str(Path(folder, name))]
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
         return {name: Path(folder, name).read_text() for name in KEYS}
-
-
-if __name__ == "__main__":
-    main()

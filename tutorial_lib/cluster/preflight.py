@@ -46,20 +46,19 @@ class PreflightFailed(InputError):
         super().__init__(first.sentence, "\n".join([*first.remedy.splitlines(), *map(str, rest)]))
 
 
-def require(cluster: Cluster, plan: JobPlan, *, allow_public: bool = False, timeout: float = 30.0) -> list[Finding]:
+def require(cluster: Cluster, plan: JobPlan, *, allow_public: bool = False) -> list[Finding]:
     """Check everything and return the findings; nothing of the job has been started.
 
     Args:
         cluster: entered.
         allow_public: accept addresses that anybody may reach.
-        timeout: seconds that each machine may take.
 
     Raises:
         PreflightFailed: naming the first failing check and its machine; the remedy has the others.
     """
     findings = Findings([*address_findings(plan.machines, allow_public=allow_public), client_finding(plan)])
     if not findings.failed:  # else a public machine would be contacted
-        findings += examine_cluster(cluster, plan, timeout=timeout)
+        findings += examine_cluster(cluster, plan)
     if findings.failed:
         raise PreflightFailed(findings)
     return findings
@@ -202,11 +201,8 @@ def main() -> None:
         findings = [Finding("plan", FAIL, f"this machine's tutorial_lib cannot read the plan: {error}")]
     else:
         findings = made(CHECKS, plan, int(sys.argv[1]))
-    found = [finding.to_dict() for finding in findings]
-    print(
-        json.dumps({"environment": environment(), "findings": found, "started": started, "time": time.time()}),
-        flush=True,
-    )
+    answer = {"environment": environment(), "findings": [finding.to_dict() for finding in findings]}
+    print(json.dumps({**answer, "started": started, "time": time.time()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -230,14 +230,10 @@ def log_folder(plan: JobPlan, index: int) -> Iterator[Finding]:
     if plan.log_dir:
         path = Path(plan.cwd) / plan.log_folder(index)
         there = next(folder for folder in [path, *path.parents] if folder.exists())
-        good = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-        why = "" if good else f": {there} is {'not writable' if there.is_dir() else 'a file'}"
-        yield verdict(
-            good,
-            "log folder",
-            f"{'' if good else 'cannot write '}{path}{why}",
-            "Choose another --out, or chmod u+w it.",
-        )
+        good, detail = there.is_dir() and os.access(there, os.W_OK | os.X_OK), str(path)
+        if not good:
+            detail = f"cannot write {path}: {there} is {'not writable' if there.is_dir() else 'a file'}"
+        yield verdict(good, "log folder", detail, "Choose another --out, or chmod u+w it.")
 
 
 CHECKS: list[Check] = [

@@ -72,14 +72,13 @@ def _write_configuration(cluster: EmulatedCluster, name: str, folder: Path) -> P
     for key in ("host_key", "key"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"tutorial_lib {name}", "-f", str(folder / key)]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    shutil.copy(folder / "key.pub", folder / "authorized_keys")
     host_key = (folder / "host_key.pub").read_text().strip()
     hosts = [host for machine in cluster.machines for host in (machine.name, machine.address)]
     (folder / "known_hosts").write_text("".join(f"[{host}]:{PORT} {host_key}\n" for host in hosts))
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # the server refuses to start without it
     server = {
-        **{"Port": PORT, "HostKey": folder / "host_key", "AuthorizedKeysFile": folder / "authorized_keys"},
+        **{"Port": PORT, "HostKey": folder / "host_key", "AuthorizedKeysFile": folder / "key.pub"},
         **{"PidFile": "none", "StrictModes": "no", "UsePAM": "no", "PermitRootLogin": "yes", "PrintMotd": "no"},
     }
     (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in server.items()))

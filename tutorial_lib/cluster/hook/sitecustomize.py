@@ -1,18 +1,12 @@
 """Loaded by Python at the start of every server, trainer and sampler of a job. Scripts need no change: this folder is
 on PYTHONPATH.
 
-It makes a trainer that fails end at once, and say why. DGL's client registers an exit handler that waits for all other
-clients: a script that raises would print its traceback and then wait there for ever, with the others waiting for it.
-So a trainer of ours ends by ``os._exit`` after its traceback, and leaves a ``failure`` event.
+It makes a trainer that fails end at once, and say why: DGL's client registers an exit handler that waits for all other
+clients, which wait for this one. So a trainer of ours ends by ``os._exit`` after its traceback, and leaves a
+``failure`` event. A sampler whose trainer is gone ends, too, and the machine's agent can ask for Python stacks.
 
-It lets the machine's agent ask any of these processes for its Python stack (`cluster/members.py`), which works also
-while the process waits inside C++ code. And it ends a sampler whose trainer is gone.
-
-It lets a script say ``import dgl`` on any torch, and without a question to the web (`compat`), and a script in a
-sub-folder import what lies in the job's working directory.
-
-Programs that a script starts are left alone, but for the last two points. What DGL itself does is changed in nothing;
-docs/patches.md lists what is replaced here.
+A script can ``import dgl`` on any torch, and import what lies in the job's working directory. Only this holds for
+programs that a script starts, too. What DGL itself does is changed in nothing; docs/patches.md lists what is replaced.
 """
 
 import importlib.util
