@@ -1,18 +1,7 @@
 """synthetic-products: an imitation of ogbn-products in any size, for a machine without a network.
 
-                                ogbn-products           scale 0.04           scale 1.0
-    nodes                       2,449,029               97,961               2,449,029
-    directed edges              123,718,280             4,949,586            123,716,734
-    degree: mean, median, max   50.5, 26, 17,481        50.5, 25, 3,760      50.5, 24, 8,484
-    average local clustering    0.41                    0.41                 0.37
-    edge homophily              about 0.8               0.80                 0.81
-    MLP, test                   0.6106                  0.57 to 0.62         -
-    GraphSAGE, valid and test   0.9170, 0.7870          0.91, 0.78 to 0.81   -
-
-Measured with ``tests/graph_statistics.py``; the real figures are those of the Open Graph Benchmark (Hu et al.
-2020, and its leaderboard). data/README.md has the longer table and says what is not imitated.
-
-How it is drawn: who is in which split and class, what is bought together, what the features say.
+data/README.md has its figures beside those of ogbn-products, and says what is not imitated. How it is drawn: who is in
+which split and class, what is bought together, what the features say.
 
     draw_nodes     popularity rank -> split -> label -> memberships -> home community
     draw_edges     baskets (near-cliques) inside communities + noise -> sorted unique pairs
