@@ -18,18 +18,12 @@ from shared_data import tiny_dataset
 from tutorial_lib.compat.heap import fixed_fresh_memory
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.partition import (
-    PREFERENCE,
-    assign,
-    choose_method,
-    estimate_peak,
-    parse_memory,
-    partition_dataset,
-)
+from tutorial_lib.partition import PREFERENCE, choose_method, parse_memory, partition_dataset
 from tutorial_lib.partition.adjacency import cut_weight, in_edges, links, undirected
 from tutorial_lib.partition.clustering import cluster, contract
 from tutorial_lib.partition.cut import Cut, climb, limits, loads, masses, rebalance, sweep
-from tutorial_lib.partition.memory import LIBRARIES, free_in_group
+from tutorial_lib.partition.memory import LIBRARIES, estimate_peak, free_in_group
+from tutorial_lib.partition.methods import assign
 
 
 @pytest.fixture(scope="module")
@@ -363,7 +357,7 @@ def test_a_random_cut_is_the_same_in_every_process():
     """DGL numbers its threads in the order in which they come to their first seed: two outcomes, by chance."""
     code = """
 import os, dgl
-from tutorial_lib.partition import assign
+from tutorial_lib.partition.methods import assign
 graph = dgl.graph(([0, 1], [1, 2]), num_nodes=1000)
 for _ in range(8):
     if os.fork() == 0:

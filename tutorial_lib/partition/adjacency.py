@@ -3,10 +3,6 @@
 DGL holds an edge as two 64-bit ids and makes further copies to look nodes up. Everything in this package that has to
 look at a whole graph does it over such a matrix instead, a block of rows at a time: temporary arrays then have the size
 of a block, whatever the size of the graph.
-
-    in_edges      graph -> matrix: who sends to node v, and through which edge
-    undirected    graph -> matrix: the same without directions, for cutting; an entry is the weight of a link
-    links         how strongly each node of a block hangs on each part
 """
 
 from __future__ import annotations
