@@ -73,13 +73,8 @@ class EmbeddingClassification(NodeClassification):
             held = {**memory_of(rows, optimizer), "shared_memory": shared_memory()}
             share.emit("embedding", machine=share.machine, **held)
         model = share.place.model(config, config.embedding_size, share.num_classes)
-        return model, embedding_task(data, config, rows, optimizer)
-
-
-def embedding_task(data: TrainData, config: TrainConfig, rows: Any, optimizer: Any) -> NodeTask:
-    """The task with the batches that ``config`` says."""
-    learned = {"sparse_optimizers": [optimizer], "embeddings": {"node": rows}, "dropout": config.dropout}
-    return node_task(data, config, kind=EmbeddingTask, **learned)
+        learned = {"sparse_optimizers": [optimizer], "embeddings": {"node": rows}, "dropout": config.dropout}
+        return model, node_task(data, config, kind=EmbeddingTask, **learned)
 
 
 TASK = EmbeddingClassification()
