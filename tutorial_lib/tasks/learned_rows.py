@@ -47,16 +47,6 @@ def first_rows(original: Tensor, width: int, seed: int) -> Iterator[tuple[Tensor
         yield positions, rows[original[positions] - chunk * CHUNK]
 
 
-def unused_name(name: str) -> str:
-    """``name`` for the first rows of a process that ask for it, then ``name-1``, ``name-2``.
-
-    DGL finds the rows of a ``DistEmbedding`` by their name and gives a second one of the same name the rows of the
-    first, see lesson 02. Trainers that make their rows in the same order get the same names.
-    """
-    _made[name] += 1
-    return name if _made[name] == 1 else f"{name}-{_made[name] - 1}"
-
-
 def distributed_embedding(graph: Any, ntype: str, node_map: np.ndarray, width: int, seed: int, name: str = NAME) -> Any:
     """A ``DistEmbedding`` with a row for each node of a type of a ``DistGraph``. Every trainer must call it.
 
@@ -65,8 +55,12 @@ def distributed_embedding(graph: Any, ntype: str, node_map: np.ndarray, width: i
 
     The trainers of a machine write the first values of its rows, each a share. Wait for all before reading.
     """
+    # DGL finds rows by their name and gives a second one of the same name the rows of the first, see lesson 02.
+    # Trainers that make their rows in the same order get the same names: ``name``, then ``name-1``, ``name-2``.
+    unused = f"{name}-{_made[name]}" if _made[name] else name
+    _made[name] += 1
     policy, count = graph.get_node_partition_policy(ntype), graph.num_nodes(ntype)
-    rows = dgl.distributed.DistEmbedding(count, width, name=unused_name(name), part_policy=policy)
+    rows = dgl.distributed.DistEmbedding(count, width, name=unused, part_policy=policy)
     everyone = torch.ones(count, dtype=torch.bool)
     own = dgl.distributed.node_split(everyone, graph.get_partition_book(), ntype=ntype, force_even=False).long()
     original = torch.from_numpy(np.asarray(node_map[own.numpy()], dtype=np.int64))
