@@ -119,13 +119,11 @@ class RGCN(nn.Module):
                 h = {name: F.dropout(value, self.dropout, self.training) for name, value in h.items()}
         return h[self.target]
 
-    def inputs(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rows of one width for all types: projected features, or learned rows as they are."""
-        return {name: self.project[name](rows[name]) if name in self.project else rows[name] for name in self.types[0]}
-
     def layer(self, depth: int, block: Any, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One layer with its activation and without dropout; what layer-wise inference calls. The first takes rows."""
-        found = self.layers[depth](block, self.inputs(h) if depth == 0 else h)
+        if depth == 0:  # of one width for all types: projected features, or learned rows as they are
+            h = {name: self.project[name](h[name]) if name in self.project else h[name] for name in self.types[0]}
+        found = self.layers[depth](block, h)
         return found if depth == len(self.layers) - 1 else {name: torch.relu(value) for name, value in found.items()}
 
 

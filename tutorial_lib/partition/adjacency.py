@@ -155,14 +155,6 @@ def is_symmetric(graph: dgl.DGLGraph | Pairs) -> bool:
     return not balance.any()
 
 
-def links(matrix: sp.csr_array, nodes: np.ndarray, part_of: np.ndarray, parts: int) -> np.ndarray:
-    """Weight of the links from each given node to each part: float64 (len(nodes), parts)."""
-    rows = matrix[nodes]
-    at = np.repeat(np.arange(len(nodes)) * parts, np.diff(rows.indptr)) + part_of[rows.indices]
-    weight = np.bincount(at, weights=rows.data, minlength=len(nodes) * parts)
-    return weight.reshape(len(nodes), parts).astype(np.float64, copy=False)  # of no entries, bincount makes integers
-
-
 def cut_weight(matrix: sp.csr_array, part_of: np.ndarray) -> int:
     """Weight of all links between different parts, each counted from both ends."""
     total = 0

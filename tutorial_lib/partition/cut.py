@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from tutorial_lib.partition.adjacency import blocks, links
+from tutorial_lib.partition.adjacency import blocks
 
 SLACK = 0.03
 BLOCKS_PER_ROUND = 32
@@ -60,7 +60,10 @@ class Cut:
 
     def links(self, nodes: np.ndarray) -> np.ndarray:
         """Weight of the links from each given node to each part: float64 (len(nodes), parts)."""
-        return links(self.graph, nodes, self.part_of, self.parts + 1)[:, : self.parts]
+        rows, wide = self.graph[nodes], self.parts + 1  # the last column: neighbours without a place
+        at = np.repeat(np.arange(len(nodes)) * wide, np.diff(rows.indptr)) + self.part_of[rows.indices]
+        weight = np.bincount(at, weights=rows.data, minlength=len(nodes) * wide).reshape(len(nodes), wide)
+        return weight.astype(np.float64, copy=False)[:, :-1]  # of no entries, bincount makes integers
 
     def take_out(self, nodes: np.ndarray) -> None:
         """Leave nodes without a place; they may have none."""
