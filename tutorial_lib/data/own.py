@@ -82,7 +82,7 @@ def read_tables(folder: Path) -> Parts:
 
 
 def read_saved(path: Path) -> Parts:
-    """The graph with its node and edge data.
+    """A file of ``dgl.save_graphs``: the graph with its node and edge data.
 
     Raises:
         InputError: another or a damaged file, or not one graph.

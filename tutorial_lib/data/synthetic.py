@@ -185,7 +185,9 @@ def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
 def _draw_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: int) -> np.ndarray:
     """Pairs of a ``share`` of all baskets and ``noise`` more: int64 keys ``low * n + high``, unsorted, some twice."""
     n, slots = len(nodes.label), _basket_slots(rng, nodes)
-    size = _basket_sizes(rng, len(slots))
+    count = int(1.2 * len(slots) / BASKET_MEAN) + 100
+    size = np.minimum(BASKET_MAX, BASKET_MIN - 1 + rng.geometric(1 / (BASKET_MEAN - BASKET_MIN + 1), count))
+    size = size[np.cumsum(size) <= len(slots)]  # baskets that together use all slots but a last few
     begin = np.cumsum(size) - size
     if share < 1:
         chosen = rng.random(len(size)) < share
@@ -203,13 +205,6 @@ def _draw_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: int
         count = min(CHUNK, noise - at)
         used = _append(keys, used, rng.integers(0, n, count), slots[rng.integers(0, len(slots), count)], n)
     return keys[:used]
-
-
-def _basket_sizes(rng: np.random.Generator, slots: int) -> np.ndarray:
-    """Basket sizes that together use all slots but a last few; int64."""
-    count = int(1.2 * slots / BASKET_MEAN) + 100
-    size = np.minimum(BASKET_MAX, BASKET_MIN - 1 + rng.geometric(1 / (BASKET_MEAN - BASKET_MIN + 1), count))
-    return size[np.cumsum(size) <= slots]
 
 
 def _append(keys: np.ndarray, used: int, one: np.ndarray, other: np.ndarray, n: int) -> int:
