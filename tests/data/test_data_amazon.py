@@ -15,8 +15,9 @@ import torch
 from scipy import sparse
 from shared_data import shared_data
 
-from tutorial_lib.data import MASKS, amazon, check_dataset, load_dataset
+from tutorial_lib.data import amazon, check_dataset, load_dataset
 from tutorial_lib.data.amazon import AmazonSpec, load_amazon, load_npz
+from tutorial_lib.data.base import MASKS
 from tutorial_lib.errors import InputError
 
 N, F, CLASSES = 40, 6, 3

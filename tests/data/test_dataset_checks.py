@@ -66,7 +66,7 @@ def test_features_may_be_missing_when_not_needed():
 
 def test_an_empty_graph_is_refused():
     dataset = tiny_dataset()
-    dataset.graph = dgl.graph(([], []), num_nodes=8)
+    dataset.structure = dgl.graph(([], []), num_nodes=8)
     with pytest.raises(InputError, match="8 nodes and 0 edges"):
         check_dataset(dataset)
 
@@ -83,7 +83,7 @@ def test_fingerprint_sees_every_part():
     assert with_node_data(feat=torch.zeros(8, 2)).fingerprint() != base
     assert with_node_data(label=torch.zeros(8, dtype=torch.int64)).fingerprint() != base
     other = tiny_dataset()
-    other.graph = dgl.add_edges(other.graph, 0, 2)
+    other.structure = dgl.add_edges(other.graph, 0, 2)
     assert other.fingerprint() != base
     lengths = [tiny_dataset() for _ in range(2)]
     for number, dataset in enumerate(lengths):

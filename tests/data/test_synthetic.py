@@ -15,7 +15,8 @@ import torch
 from graph_statistics import average_clustering, graph_statistics
 
 from tutorial_lib.compat.heap import fixed_fresh_memory
-from tutorial_lib.data import MASKS, Dataset, cache, check_dataset, load_dataset, synthetic
+from tutorial_lib.data import Dataset, cache, check_dataset, load_dataset, synthetic
+from tutorial_lib.data.base import MASKS
 from tutorial_lib.data.synthetic import PRODUCTS
 from tutorial_lib.errors import InputError
 

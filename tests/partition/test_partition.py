@@ -13,12 +13,14 @@ from shared_data import tiny_dataset
 
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.partition import count_partition, graph_name_of, load_partition_folder, partition_dataset
+from tutorial_lib.files import graph_name_of
+from tutorial_lib.partition import load_partition_folder, partition_dataset
 from tutorial_lib.partition.folder import checksums_of
+from tutorial_lib.partition.report import count_partition
 
 
 def test_report_counts_the_known_cut():
-    report = count_partition(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), tiny_dataset(), 2, "by hand")
+    report = count_partition({"_N": torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])}, tiny_dataset(), 2, "by hand")
     assert report.edge_cut == 2
     assert report.edge_cut_share == 2 / 18
     assert report.nodes == [4, 4]

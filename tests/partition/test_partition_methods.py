@@ -18,18 +18,12 @@ from shared_data import tiny_dataset
 from tutorial_lib.compat.heap import fixed_fresh_memory
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.partition import (
-    PREFERENCE,
-    assign,
-    choose_method,
-    estimate_peak,
-    parse_memory,
-    partition_dataset,
-)
-from tutorial_lib.partition.adjacency import cut_weight, in_edges, links, undirected
+from tutorial_lib.partition import PREFERENCE, choose_method, parse_memory, partition_dataset
+from tutorial_lib.partition.adjacency import cut_weight, in_edges, undirected
 from tutorial_lib.partition.clustering import cluster, contract
 from tutorial_lib.partition.cut import Cut, climb, limits, loads, masses, rebalance, sweep
-from tutorial_lib.partition.memory import LIBRARIES, free_in_group
+from tutorial_lib.partition.memory import LIBRARIES, estimate_peak, free_in_group
+from tutorial_lib.partition.methods import assign
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +76,9 @@ def test_self_loops_do_not_keep_nodes_alone():
 
 
 def test_links_and_cut(small_graph, small_dataset):
-    part_of = np.random.default_rng(0).integers(0, 3, small_graph.shape[0])
-    linked = links(small_graph, np.arange(small_graph.shape[0]), part_of, 3)
+    n = small_graph.shape[0]
+    part_of = np.random.default_rng(0).integers(0, 3, n)
+    linked = Cut(small_graph, masses(n, None), part_of, 3).links(np.arange(n))
     assert linked.sum() == small_graph.nnz
     inside = linked[np.arange(len(part_of)), part_of].sum()
     assert cut_weight(small_graph, part_of) == edge_cut(small_dataset, part_of) == linked.sum() - inside
@@ -363,7 +358,7 @@ def test_a_random_cut_is_the_same_in_every_process():
     """DGL numbers its threads in the order in which they come to their first seed: two outcomes, by chance."""
     code = """
 import os, dgl
-from tutorial_lib.partition import assign
+from tutorial_lib.partition.methods import assign
 graph = dgl.graph(([0, 1], [1, 2]), num_nodes=1000)
 for _ in range(8):
     if os.fork() == 0:

@@ -14,7 +14,8 @@ from shared_data import tiny_dataset
 
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset
-from tutorial_lib.partition import Partition, partition_dataset, write_parts
+from tutorial_lib.partition import Partition, partition_dataset
+from tutorial_lib.partition.split import write_parts
 
 FIELDS = ({dgl.NID: torch.int64, "inner_node": torch.uint8, "part_id": torch.int64}, {dgl.EID: torch.int64})
 

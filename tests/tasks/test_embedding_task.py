@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dgl
@@ -21,7 +20,7 @@ import pytest
 import torch
 from lifelines import processes_of, wait_for_step
 from programs.rows_script import run_rows_script
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from shared_data import shared_data
 from solution_support import NOTEBOOKS
 
@@ -36,7 +35,7 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.partition import Partition, partition_dataset
 from tutorial_lib.tasks import TASKS, embedding, node, task_named
-from tutorial_lib.tasks.learned_rows import CHUNK, first_rows, memory_of, read_rows, single_embedding
+from tutorial_lib.tasks.learned_rows import CHUNK, first_rows, memory_of, single_embedding
 from tutorial_lib.tasks.node import TrainData
 from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer.checkpoint import Checkpoints
@@ -170,7 +169,8 @@ def test_an_epoch_forgets_the_rows_of_each_step(dataset) -> None:
     rows, optimizer = single_rows(graph.num_nodes(), 16, 0.01, 0)
     train = graph.ndata["train_mask"].nonzero().flatten()[:300]
     data = TrainData(graph, rows.weight, graph.ndata["label"], train, train)
-    task = embedding.embedding_task(data, CONFIG, rows, optimizer)
+    learned = {"sparse_optimizers": [optimizer], "embeddings": {"node": rows}}
+    task = node.node_task(data, CONFIG, kind=embedding.EmbeddingTask, **learned)
     model = CONFIG.model(16, dataset.num_classes)
     train_task(model, torch.optim.Adam(model.parameters(), lr=0.01), task)
     assert rows._trace == []
@@ -231,15 +231,6 @@ def raw_rows(run: Path, machines: int) -> dict[str, torch.Tensor]:
     folder = run / "checkpoint" / json.loads((run / "checkpoint" / "manifest.json").read_text())["folder"]
     files = [load_file(folder / f"embeddings-machine-{k}.safetensors") for k in range(machines)]
     return {key: torch.cat([file[key] for file in files]) for key in files[0]}
-
-
-def test_rows_are_read_in_the_order_of_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two machines, five nodes: new node i is the data set's node node_map[i]."""
-    for number, values in enumerate(([10.0, 11.0, 12.0], [13.0, 14.0])):
-        save_file({"node/weight": torch.tensor(values)[:, None]}, tmp_path / f"embeddings-machine-{number}.safetensors")
-    monkeypatch.setattr("tutorial_lib.tasks.learned_rows.read_checkpoint", lambda _: SimpleNamespace(folder=tmp_path))
-    partition = SimpleNamespace(report=SimpleNamespace(parts=2), node_map=np.array([2, 4, 0, 1, 3]))
-    assert read_rows(tmp_path, partition).flatten().tolist() == [12.0, 13.0, 10.0, 14.0, 11.0]
 
 
 def test_stores_of_one_process(tmp_path: Path) -> None:
@@ -318,7 +309,6 @@ def test_a_killed_trainer_changes_no_row(
     left_alone, broken_off = (raw_rows(run, 2) for run in (whole.out, out))
     for key in STORES:
         assert torch.equal(left_alone[key], broken_off[key]), key
-    assert not torch.equal(left_alone["node/weight"], read_rows(whole.out, parts))  # the parts' order is another one
     assert np.array_equal(*(np.load(run / "predictions.npy") for run in (whole.out, out)))
     assert (result["test_accuracy"], result["task"]) == (again["test_accuracy"], "embedding")
     held = held_by(whole.events)

@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tutorial_lib.data.base import MASKS, Dataset, check_dataset
+from tutorial_lib.data.base import Dataset, check_dataset
 from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SCALE = 0.04
 NAMES = ("synthetic-products", "synthetic-academic", "ogbn-products", "ogbn-arxiv", "amazon-computers", "amazon-photo")
-
-__all__ = [
-    "DEFAULT_SCALE",
-    "MASKS",
-    "NAMES",
-    "Dataset",
-    "check_arguments",
-    "check_dataset",
-    "default_root",
-    "load_dataset",
-]
 
 
 def default_root() -> Path:

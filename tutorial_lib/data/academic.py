@@ -1,17 +1,9 @@
 """synthetic-academic: papers, their authors and their fields, for heterogeneous graphs, without a download.
 
-                       ogbn-mag      scale 1.0     scale 0.04
-    papers             736,389       736,389       29,456
-    authors            1,134,649     1,134,649     45,386
-    fields             59,965        59,965        2,399
-    author writes      7,145,660     about 7.1 M   about 280,000
-    paper cites        5,416,271     about 5.4 M   about 210,000
-    paper has topic    7,505,078     about 7.5 M   about 290,000
-
 Every relation is there with its reverse, and authors have topics too. The sizes are those of ogbn-mag (Hu et al. 2020);
 institutions are left out, and the content is drawn here: each paper, author and field has a hidden topic, the label of
 a paper is its topic, and most edges join nodes of one topic. Papers have features that say little; authors and fields
-have none at all, so a model has to learn a row for each of them.
+have none at all, so a model has to learn a row for each of them. data/README.md has figures.
 """
 
 from __future__ import annotations

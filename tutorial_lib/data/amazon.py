@@ -91,7 +91,10 @@ def load_amazon(name: str, *, root: Path, seed: int = 0, download: bool = False)
     """
     spec = SPECS[name]
     root = Path(root).expanduser()
-    path = _find(spec, root) or _download(spec, name, root, download)
+    # The plain file, the file of gnn-benchmark, DGL's folder (its name ends in a hash), DGL's zip.
+    places = [root / f"{spec.stem}.npz", root / f"{spec.original}.npz", *sorted(root.glob(f"{spec.stem}*/*.npz"))]
+    found = next((path for path in [*places, root / f"{spec.stem}.zip"] if path.is_file()), None)
+    path = found or _download(spec, name, root, download)
     dataset = _load(path, name, seed, member=f"{spec.stem}.npz" if path.suffix == ".zip" else "")
     got = (dataset.graph.num_nodes(), dataset.graph.num_edges(), dataset.num_features, dataset.num_classes)
     expected = (spec.nodes, spec.edges, spec.features, spec.classes)
@@ -99,12 +102,6 @@ def load_amazon(name: str, *, root: Path, seed: int = 0, download: bool = False)
         text = f"{path}: nodes, edges, features, classes are {got}; {name} has {expected}"
         raise InputError(text, "It is another data set or version: pass its path in place of the name to use it.")
     return dataset
-
-
-def _find(spec: AmazonSpec, root: Path) -> Path | None:
-    """The first of: the plain file, the file of gnn-benchmark, DGL's folder (its name ends in a hash), DGL's zip."""
-    places = [root / f"{spec.stem}.npz", root / f"{spec.original}.npz", *sorted(root.glob(f"{spec.stem}*/*.npz"))]
-    return next((path for path in [*places, root / f"{spec.stem}.zip"] if path.is_file()), None)
 
 
 def _download(spec: AmazonSpec, name: str, root: Path, allowed: bool) -> Path:

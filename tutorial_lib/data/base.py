@@ -54,10 +54,6 @@ class Dataset:
             self.structure = self.structure.to_dgl()
         return self.structure
 
-    @graph.setter
-    def graph(self, graph: dgl.DGLGraph) -> None:
-        self.structure = graph
-
     @property
     def is_heterogeneous(self) -> bool:
         """Whether the graph has several types of nodes or of edges."""

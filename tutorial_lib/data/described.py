@@ -1,15 +1,6 @@
 """Folders with a description of what is where: ``graph.yaml``, ours, and ``metadata.json``, DGL's chunked format.
 
-graph.yaml: a type of nodes is a table, a folder (see ``nodes``) or a number of nodes; one that is missing has the nodes
-that its edges name. A relation is a file of edges::
-
-    nodes: {paper: papers, author: authors.csv, field: 2399}
-    edges:
-      author:writes:paper: writes.csv
-      paper:has-topic:field: topics.parquet
-    target: paper                              # if several types have labels
-
-metadata.json: https://docs.dgl.ai/guide/distributed-preprocessing.html#chunked-graph-format
+docs/own-graph.md shows both.
 """
 
 from __future__ import annotations
@@ -35,7 +26,7 @@ Key = Annotated[str, StringConstraints(pattern="^[^:]+:[^:]+:[^:]+$")]  # source
 
 
 class Description(BaseModel):
-    """graph.yaml."""
+    """graph.yaml: a type of nodes is a table, a folder or a number of nodes; a relation is a file of edges."""
 
     model_config = ConfigDict(extra="forbid")
     nodes: dict[str, int | str] = {}

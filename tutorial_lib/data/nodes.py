@@ -1,9 +1,8 @@
 """The nodes of one type: what they are called, their features, labels and split, from arrays or from a table.
 
-nodes.csv | .csv.gz | .parquet    ``id``, ``label``, ``split``; all other columns are features
-feat.npy, label.npy, train_mask.npy, val_mask.npy, test_mask.npy      in the order of the nodes
-feat.npz | .csv | .csv.gz | .parquet      wide features, of which most are 0; see ``wide``
-split.csv                         ``id`` and ``split``
+docs/own-graph.md says which files there may be. Wide features, thousands of columns of which nearly all are 0 in a row,
+stay sparse: DGL knows dense features only, so a partition gets them dense, a part at a time, and a process that trains
+alone has them dense as a whole.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from tutorial_lib.data import wide
 from tutorial_lib.data.base import MASKS, random_split
-from tutorial_lib.data.ends import Names
-from tutorial_lib.data.tables import TABLES, NodeTable, array_in, one_of, place_in
+from tutorial_lib.data.ends import Names, read_ends
+from tutorial_lib.data.tables import TABLES, NodeTable, array_in, columns_of, one_of, pieces, place_in
 from tutorial_lib.errors import InputError
 
 SPLITS = {"train": 0, "valid": 1, "val": 1, "validation": 1, "test": 2}
@@ -57,7 +55,7 @@ class Nodes:
                 return np.ascontiguousarray(feat, dtype=np.float32)
             raise InputError(f"{self.where}: features of shape {feat.shape} do not fit in memory as float32")
         if self.where.is_dir() and (path := one_of(self.where, "feat", (".npz", *TABLES))) is not None:
-            return wide.matrix_in(path, n) if path.suffix == ".npz" else wide.listed_in(path, self.names)
+            return _matrix_in(path, n) if path.suffix == ".npz" else _listed_in(path, self.names)
         return None if self.table is None else self.table.features()
 
     def labels(self) -> tuple[np.ndarray, list[str], np.ndarray]:
@@ -160,3 +158,35 @@ def nodes_at(path: Path) -> Nodes:
     if read is not None:
         return Nodes(where, Names(read.ids), arrays, read)
     return Nodes(where, Names(range(next(iter(counts.values()))) if counts else None), arrays)
+
+
+def _matrix_in(path: Path, n: int) -> sparse.csr_array:
+    """float32 (n, F) from a file of scipy's."""
+    try:
+        matrix = sparse.csr_array(sparse.load_npz(path), dtype=np.float32)
+        matrix.check_format(full_check=True)
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        text = f"{path}: no sparse matrix: {str(error).splitlines()[0]}"
+        raise InputError(text, "Save it with scipy.sparse.save_npz.") from None
+    if matrix.shape[0] != n:
+        raise InputError(f"{path} is of shape {matrix.shape}, and there are {n} nodes", "It needs a row for each.")
+    return matrix
+
+
+def _listed_in(path: Path, nodes: Names) -> sparse.csr_array:
+    """float32 (N, F) from its entries; an entry that is there twice is their sum.
+
+    Features are numbered as nodes are: whole numbers from 0 on are their columns, others are sorted.
+    """
+    features = Names()
+    ends = read_ends([path], nodes, features, words=(("id",), ("feature",)))
+    features.settle()
+    where = tuple(map(np.concatenate, ends))
+    data = np.ones(len(where[0]), np.float32)
+    if "value" in columns_of(path):
+        try:
+            values = [batch.column("value").cast("float32", safe=False) for batch in pieces(path, ["value"])]
+        except (ValueError, NotImplementedError):  # pyarrow's errors are of these kinds
+            raise InputError(f"{path}: column value is not of numbers") from None
+        data = np.concatenate([value.to_numpy(zero_copy_only=False) for value in values])
+    return sparse.csr_array((data, where), shape=(len(nodes), len(features)))

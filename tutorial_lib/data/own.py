@@ -2,12 +2,9 @@
 
     a folder with edges.csv | .csv.gz | .parquet | .npy    one type of nodes; ``nodes`` says what else there may be
     a folder with graph.yaml, or DGL's metadata.json       several types, see ``described``
-    a file of dgl.save_graphs                              see ``saved``
+    a file of dgl.save_graphs                              one graph, with node and edge data
 
-Which nodes there are: those of a table or an array; else 0 to N-1 where the ids of the edges are whole numbers from 0
-on; else all ids of the edges, sorted. A node without a label is in no split; without any split, a random one of
-60/20/20 is drawn. Edges stay as they are: a message goes from source to destination. ``both_ways`` adds each edge's
-reverse: with one type every pair is there once then, with several there is a relation rev-NAME for each NAME.
+docs/own-graph.md says which nodes there are, which split they get, and what ``both_ways`` does.
 """
 
 from __future__ import annotations
@@ -21,13 +18,14 @@ import numpy as np
 from scipy import sparse
 
 from tutorial_lib.data.base import MASKS, Dataset, node_data
-from tutorial_lib.data.ends import Ends, read_ends
+from tutorial_lib.data.ends import Ends, Names, read_ends
 from tutorial_lib.data.nodes import OWN, Nodes, nodes_at
 from tutorial_lib.data.tables import TABLES, one_of
 from tutorial_lib.errors import InputError
 
 Relation = tuple[str, str, str]
 ONE = ("_N", "_E", "_N")  # what DGL calls the types of a graph that has one of each
+MAGIC = bytes.fromhex("3fa1b446f04f2edd")  # what a file of dgl.save_graphs begins with
 
 
 @dataclass
@@ -58,7 +56,6 @@ def load_own(path: Path, *, seed: int = 0, both_ways: bool = False) -> Dataset:
         InputError: what is wrong, in which file, and in which line where there are lines.
     """
     from tutorial_lib.data.described import read_metadata, read_yaml
-    from tutorial_lib.data.saved import read_saved
 
     path = path.expanduser()
     if path.is_file():
@@ -82,6 +79,43 @@ def read_tables(folder: Path) -> Parts:
         raise InputError(text, "docs/own-graph.md says what a graph needs.")
     nodes = nodes_at(folder)
     return Parts(folder, {ONE[0]: nodes}, {ONE: read_ends([edges], nodes.names, nodes.names)})
+
+
+def read_saved(path: Path) -> Parts:
+    """A file of ``dgl.save_graphs``: the graph with its node and edge data.
+
+    Raises:
+        InputError: another or a damaged file, or not one graph.
+    """
+    import dgl
+
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            remedy = "Tables belong into a folder, as edges.csv and nodes.csv: docs/own-graph.md says how."
+            raise InputError(f"{path} is not a file of dgl.save_graphs", remedy)
+    try:
+        graphs, _ = dgl.load_graphs(str(path))
+    except dgl.DGLError as error:
+        raise InputError(f"{path}: damaged: {str(error).splitlines()[0]}", "Save it again.") from None
+    if len(graphs) != 1:
+        text = f"{path} holds {len(graphs)} graphs"
+        raise InputError(text, f"Save one of them: dgl.save_graphs({path.name!r}, [graphs[0]])")
+    graph = graphs[0].long()
+    nodes = {}
+    for kind in graph.ntypes:
+        nodes[kind] = Nodes(path, Names(range(graph.num_nodes(kind))), _data_of(graph.nodes[kind].data))
+    edges, edge_data = {}, {}
+    for relation in graph.canonical_etypes:
+        src, dst = graph.edges(order="eid", etype=relation)
+        edges[relation] = ([src.numpy()], [dst.numpy()])
+        edge_data[relation] = _data_of(graph.edges[relation].data)
+    return Parts(path, nodes, edges, edge_data)
+
+
+def _data_of(data: Any) -> dict[str, np.ndarray]:
+    import torch
+
+    return {name: (value.float() if value.dtype == torch.bfloat16 else value).numpy() for name, value in data.items()}
 
 
 def _together(parts: Parts, seed: int, both_ways: bool) -> Dataset:

@@ -1,18 +1,7 @@
 """synthetic-products: an imitation of ogbn-products in any size, for a machine without a network.
 
-                                ogbn-products           scale 0.04           scale 1.0
-    nodes                       2,449,029               97,961               2,449,029
-    directed edges              123,718,280             4,949,586            123,716,734
-    degree: mean, median, max   50.5, 26, 17,481        50.5, 25, 3,760      50.5, 24, 8,484
-    average local clustering    0.41                    0.41                 0.37
-    edge homophily              about 0.8               0.80                 0.81
-    MLP, test                   0.6106                  0.57 to 0.62         -
-    GraphSAGE, valid and test   0.9170, 0.7870          0.91, 0.78 to 0.81   -
-
-Measured with ``tests/graph_statistics.py``; the real figures are those of the Open Graph Benchmark (Hu et al.
-2020, and its leaderboard). data/README.md has the longer table and says what is not imitated.
-
-How it is drawn: who is in which split and class, what is bought together, what the features say.
+data/README.md has its figures beside those of ogbn-products, and says what is not imitated. How it is drawn: who is in
+which split and class, what is bought together, what the features say.
 
     draw_nodes     popularity rank -> split -> label -> memberships -> home community
     draw_edges     baskets (near-cliques) inside communities + noise -> sorted unique pairs
@@ -196,7 +185,9 @@ def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
 def _draw_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: int) -> np.ndarray:
     """Pairs of a ``share`` of all baskets and ``noise`` more: int64 keys ``low * n + high``, unsorted, some twice."""
     n, slots = len(nodes.label), _basket_slots(rng, nodes)
-    size = _basket_sizes(rng, len(slots))
+    count = int(1.2 * len(slots) / BASKET_MEAN) + 100
+    size = np.minimum(BASKET_MAX, BASKET_MIN - 1 + rng.geometric(1 / (BASKET_MEAN - BASKET_MIN + 1), count))
+    size = size[np.cumsum(size) <= len(slots)]  # baskets that together use all slots but a last few
     begin = np.cumsum(size) - size
     if share < 1:
         chosen = rng.random(len(size)) < share
@@ -214,13 +205,6 @@ def _draw_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: int
         count = min(CHUNK, noise - at)
         used = _append(keys, used, rng.integers(0, n, count), slots[rng.integers(0, len(slots), count)], n)
     return keys[:used]
-
-
-def _basket_sizes(rng: np.random.Generator, slots: int) -> np.ndarray:
-    """Basket sizes that together use all slots but a last few; int64."""
-    count = int(1.2 * slots / BASKET_MEAN) + 100
-    size = np.minimum(BASKET_MAX, BASKET_MIN - 1 + rng.geometric(1 / (BASKET_MEAN - BASKET_MIN + 1), count))
-    return size[np.cumsum(size) <= slots]
 
 
 def _append(keys: np.ndarray, used: int, one: np.ndarray, other: np.ndarray, n: int) -> int:

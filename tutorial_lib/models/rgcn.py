@@ -13,6 +13,7 @@ and so is the gradient. DDP would wait for a weight that takes no part.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,33 +29,20 @@ class RelationalLayer(nn.Module):
     Args:
         relations: those whose messages it sums; their destinations are the types that it computes.
         own: further types that it computes, from their own rows alone.
-        bases: None: a matrix for each relation. Else each is a mixture of so many matrices that all share, which keeps
-            the number of weights small when relations are many and edges of some are few.
+
+    Attributes:
+        matrices: float32 (relations, in_size, out_size), in the order of ``relations``.
     """
 
-    def __init__(
-        self,
-        relations: Sequence[Relation],
-        own: Sequence[str],
-        in_size: int,
-        out_size: int,
-        bases: int | None = None,
-    ) -> None:
+    def __init__(self, relations: Sequence[Relation], own: Sequence[str], in_size: int, out_size: int) -> None:
         super().__init__()
         self.relations = sorted(relations)
         self.outputs = sorted({end for _, _, end in relations} | set(own))
-        matrices = torch.empty(bases or len(self.relations), in_size, out_size)
+        matrices = torch.empty(len(self.relations), in_size, out_size)
         for matrix in matrices:
             nn.init.xavier_uniform_(matrix)
         self.matrices = nn.Parameter(matrices)
-        self.mixture = nn.Parameter(torch.randn(len(self.relations), bases) / bases**0.5) if bases else None
         self.own = nn.ModuleDict({name: nn.Linear(in_size, out_size) for name in self.outputs})
-
-    def weights(self) -> Tensor:
-        """float32 (relations, in_size, out_size)."""
-        if self.mixture is None:
-            return self.matrices
-        return torch.einsum("rb,bio->rio", self.mixture, self.matrices)
 
     def forward(self, block: Any, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows of the destination nodes of a block, by type.
@@ -63,7 +51,7 @@ class RelationalLayer(nn.Module):
             h: by type, float32 (source nodes of the block, in_size); the destination nodes are the first of them.
         """
         found = {name: self.own[name](h[name][: block.num_dst_nodes(name)]) for name in self.outputs}
-        for relation, weight in zip(self.relations, self.weights(), strict=True):
+        for relation, weight in zip(self.relations, self.matrices, strict=True):
             found[relation[2]] = found[relation[2]] + mean_of_neighbours(block, relation, h[relation[0]]) @ weight
         return found
 
@@ -91,7 +79,7 @@ class RGCN(nn.Module):
         feature_sizes: width of the features of each type that has some; they are projected to ``in_size``.
         in_size: width of the rows that are learned for all other types.
         out_size: number of classes.
-        num_layers, dropout, bases: as in ``sage.GraphSAGE`` and in ``RelationalLayer``.
+        num_layers, dropout: as in ``sage.GraphSAGE``.
     """
 
     def __init__(
@@ -104,7 +92,6 @@ class RGCN(nn.Module):
         out_size: int,
         num_layers: int = 2,
         dropout: float = 0.5,
-        bases: int | None = None,
     ) -> None:
         super().__init__()
         self.types = types_by_depth(relations, target, num_layers)
@@ -112,16 +99,10 @@ class RGCN(nn.Module):
         self.dropout = dropout
         inputs = sorted(set(feature_sizes) & set(self.types[0]))
         self.project = nn.ModuleDict({name: nn.Linear(feature_sizes[name], in_size) for name in inputs})
-        self.layers = nn.ModuleList(
-            RelationalLayer(
-                [relation for relation in relations if relation[2] in self.types[depth + 1]],
-                self.types[depth + 1],
-                self.sizes[depth],
-                self.sizes[depth + 1],
-                bases,
-            )
-            for depth in range(num_layers)
-        )
+        self.layers = nn.ModuleList()
+        for (width, next_width), types in zip(pairwise(self.sizes), self.types[1:], strict=True):
+            into = [relation for relation in relations if relation[2] in types]
+            self.layers.append(RelationalLayer(into, types, width, next_width))
         self.target = target
 
     def forward(self, blocks: Sequence[Any], rows: Mapping[str, Tensor]) -> Tensor:
@@ -138,13 +119,11 @@ class RGCN(nn.Module):
                 h = {name: F.dropout(value, self.dropout, self.training) for name, value in h.items()}
         return h[self.target]
 
-    def inputs(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rows of one width for all types: projected features, or learned rows as they are."""
-        return {name: self.project[name](rows[name]) if name in self.project else rows[name] for name in self.types[0]}
-
     def layer(self, depth: int, block: Any, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One layer with its activation and without dropout; what layer-wise inference calls. The first takes rows."""
-        found = self.layers[depth](block, self.inputs(h) if depth == 0 else h)
+        if depth == 0:  # of one width for all types: projected features, or learned rows as they are
+            h = {name: self.project[name](h[name]) if name in self.project else h[name] for name in self.types[0]}
+        found = self.layers[depth](block, h)
         return found if depth == len(self.layers) - 1 else {name: torch.relu(value) for name, value in found.items()}
 
 

@@ -14,40 +14,26 @@ How it comes about::
     build.partition_dataset
       memory.choose_method              how much memory each method would need; auto: metis if it fits, or multilevel
       dgl.distributed.partition_graph   metis, and random, where DGL's way fits: cut and write in one call
-      methods.assign                    elsewhere: the part of each node, by
-        multilevel                        clustering -> a small graph -> grow parts -> refine on the way back
-        streaming                         one node after the other, where its neighbours are
+      methods.assign                    elsewhere: the part of each node, by clustering and cut, or as a stream
       split.write_parts                 and the files, one part at a time
       report.count_partition            what the cut costs
       types                             the same for graphs with several types of nodes; those DGL cuts, always
       folder                            checksums; opening the folder again
 """
 
-from tutorial_lib.files import graph_name_of
 from tutorial_lib.partition.build import FORMAT_VERSION, dataset_description, partition_dataset
 from tutorial_lib.partition.folder import Partition, load_partition_folder
-from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method, estimate_peak, parse_memory
-from tutorial_lib.partition.methods import assign
-from tutorial_lib.partition.report import PartitionReport, TypedReport, count_partition
-from tutorial_lib.partition.split import write_parts
+from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, choose_method, parse_memory
 
 __all__ = [
     "AUTO",
     "FORMAT_VERSION",
     "METHODS",
     "PREFERENCE",
-    "Choice",
     "Partition",
-    "PartitionReport",
-    "TypedReport",
-    "assign",
     "choose_method",
-    "count_partition",
     "dataset_description",
-    "estimate_peak",
-    "graph_name_of",
     "load_partition_folder",
     "parse_memory",
     "partition_dataset",
-    "write_parts",
 ]

@@ -3,10 +3,6 @@
 DGL holds an edge as two 64-bit ids and makes further copies to look nodes up. Everything in this package that has to
 look at a whole graph does it over such a matrix instead, a block of rows at a time: temporary arrays then have the size
 of a block, whatever the size of the graph.
-
-    in_edges      graph -> matrix: who sends to node v, and through which edge
-    undirected    graph -> matrix: the same without directions, for cutting; an entry is the weight of a link
-    links         how strongly each node of a block hangs on each part
 """
 
 from __future__ import annotations
@@ -157,14 +153,6 @@ def is_symmetric(graph: dgl.DGLGraph | Pairs) -> bool:
         balance += np.bincount(other, weights=number[one], minlength=n)
         balance -= np.bincount(one, weights=number[other], minlength=n)
     return not balance.any()
-
-
-def links(matrix: sp.csr_array, nodes: np.ndarray, part_of: np.ndarray, parts: int) -> np.ndarray:
-    """Weight of the links from each given node to each part: float64 (len(nodes), parts)."""
-    rows = matrix[nodes]
-    at = np.repeat(np.arange(len(nodes)) * parts, np.diff(rows.indptr)) + part_of[rows.indices]
-    weight = np.bincount(at, weights=rows.data, minlength=len(nodes) * parts)
-    return weight.reshape(len(nodes), parts).astype(np.float64, copy=False)  # of no entries, bincount makes integers
 
 
 def cut_weight(matrix: sp.csr_array, part_of: np.ndarray) -> int:

@@ -22,9 +22,8 @@ from tutorial_lib.partition.folder import Partition, checksums_of, load_partitio
 from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method
 from tutorial_lib.partition.methods import Say, assign, cannot_cut, check_no_empty_part
 from tutorial_lib.partition.report import count_partition
-from tutorial_lib.partition.split import NODE_TYPE, write_parts
-from tutorial_lib.partition.types import balance_of, part_of_original, type_counts
-from tutorial_lib.partition.wide import add_wide
+from tutorial_lib.partition.split import NODE_TYPE, add_wide, write_parts
+from tutorial_lib.partition.types import part_of_original, type_counts
 
 FORMAT_VERSION = 1
 
@@ -178,7 +177,9 @@ def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -
         seed_dgl(wanted["seed"])
     balance = None
     if wanted["balance_train"] and method == "metis":
-        balance = balance_of(dataset) if dataset.is_heterogeneous else graph.ndata["train_mask"]
+        balance = dataset.target_data["train_mask"]
+        if dataset.is_heterogeneous:  # each type that the dictionary lacks is balanced as a kind of its own
+            balance = {dataset.target: balance.int()}
     with output_to(folder / "partition.log"), fixed_fresh_memory():
         try:
             maps = dgl.distributed.partition_graph(

@@ -3,14 +3,7 @@
 A node has one number per thing that must be balanced: its ``mass``, int64 (N, C). With ``balance_train`` there are
 two, as in DGL's call of METIS: training nodes and other nodes. A part may hold 3 % more of each than its share, which
 is what METIS allows too.
-
-rebalance  moves nodes out of parts that hold too much, where it costs the cut least.
-sweep      over all nodes, a block at a time: who has more links to another part goes there, if it has room.
-           For graphs of any size; stops in the first valley.
-climb      one node at a time, always the best move, also when it makes the cut worse for a while; at the end, back
-           to the best state seen (Fiduccia and Mattheyses 1982). Gets out of a valley; for small graphs.
-
-None of them takes the last node of a part.
+No function takes the last node of a part.
 """
 
 from __future__ import annotations
@@ -18,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from tutorial_lib.partition.adjacency import blocks, links
+from tutorial_lib.partition.adjacency import blocks
 
 SLACK = 0.03
 BLOCKS_PER_ROUND = 32
@@ -67,7 +60,10 @@ class Cut:
 
     def links(self, nodes: np.ndarray) -> np.ndarray:
         """Weight of the links from each given node to each part: float64 (len(nodes), parts)."""
-        return links(self.graph, nodes, self.part_of, self.parts + 1)[:, : self.parts]
+        rows, wide = self.graph[nodes], self.parts + 1  # the last column: neighbours without a place
+        at = np.repeat(np.arange(len(nodes)) * wide, np.diff(rows.indptr)) + self.part_of[rows.indices]
+        weight = np.bincount(at, weights=rows.data, minlength=len(nodes) * wide).reshape(len(nodes), wide)
+        return weight.astype(np.float64, copy=False)[:, :-1]  # of no entries, bincount makes integers
 
     def take_out(self, nodes: np.ndarray) -> None:
         """Leave nodes without a place; they may have none."""
@@ -129,7 +125,10 @@ def _relieve(cut: Cut, part: int, what: int) -> int:
 
 
 def sweep(cut: Cut, rounds: int, rng: np.random.Generator) -> None:
-    """Move nodes to the part that most of their links lead to."""
+    """Move nodes, a block at a time, to the part that most of their links lead to, if it has room.
+
+    For graphs of any size; stops in the first valley.
+    """
     enough = LITTLE * cut.graph.data.sum(dtype=np.int64)
     for _ in range(rounds):
         order = rng.permutation(len(cut.part_of))
@@ -154,9 +153,11 @@ def _improve(cut: Cut, nodes: np.ndarray) -> float:
 
 
 def climb(cut: Cut, passes: int) -> None:
-    """Improve a small contracted graph, never to a worse cut, never to a fuller part.
+    """Improve a small contracted graph, never to a worse cut, never to a fuller part; gets out of a valley.
 
-    A pass moves each node at most once and ends after a stretch of moves without a new best state.
+    One node at a time, always the best move, also when it makes the cut worse for a while; at the end, back to the best
+    state seen (Fiduccia and Mattheyses 1982). A pass moves each node at most once and ends after a stretch of moves
+    without a new best state.
     """
     for _ in range(passes):
         moves, useful = _climb_once(cut)

@@ -46,29 +46,26 @@ class TypedReport(PartitionReport):
     edge_cut_of: dict[str, int]
 
 
-def count_partition(
-    part_of: torch.Tensor | Mapping[str, torch.Tensor], dataset: Dataset, parts: int, method: str
-) -> PartitionReport:
-    """Count a report from ``part_of``, the part of each original node, int64 (N,); by type, if there are several.
+def count_partition(part_of: Mapping[str, torch.Tensor], dataset: Dataset, parts: int, method: str) -> PartitionReport:
+    """Count a report from ``part_of``: by type of nodes, the part of each original node, int64 (N,).
 
     Returns:
         A ``TypedReport`` if there are several types.
     """
     graph = dataset.structure
-    owner_of = {graph.ntypes[0]: part_of} if isinstance(part_of, torch.Tensor) else part_of
     halo = {name: torch.zeros((parts, graph.num_nodes(name)), dtype=torch.bool) for name in graph.ntypes}
     edges_of, cut_of = {}, {}
     for relation in graph.canonical_etypes:
-        key = key_of(relation)
+        key = ":".join(relation)
         edges_of[key], cut_of[key] = torch.zeros(parts, dtype=torch.int64), 0
         for start, end in zip(*(ends(graph, relation, of) for of in (0, 1)), strict=True):
-            owner = owner_of[relation[2]][end]
-            cut = owner_of[relation[0]][start] != owner
+            owner = part_of[relation[2]][end]
+            cut = part_of[relation[0]][start] != owner
             halo[relation[0]][owner[cut], start[cut]] = True
             edges_of[key] += torch.bincount(owner, minlength=parts)
             cut_of[key] += int(cut.sum())
-    nodes_of = {name: torch.bincount(owner_of[name], minlength=parts) for name in graph.ntypes}
-    train = owner_of[dataset.target][dataset.target_data["train_mask"]]
+    nodes_of = {name: torch.bincount(part_of[name], minlength=parts) for name in graph.ntypes}
+    train = part_of[dataset.target][dataset.target_data["train_mask"]]
     sums = {
         "parts": parts,
         "method": method,
@@ -83,8 +80,3 @@ def count_partition(
         return PartitionReport(**sums)
     nodes_of, edges_of = ({name: count.tolist() for name, count in of.items()} for of in (nodes_of, edges_of))
     return TypedReport(**sums, nodes_of=nodes_of, edges_of=edges_of, edge_cut_of=cut_of)
-
-
-def key_of(relation: tuple[str, str, str]) -> str:
-    """``("paper", "cites", "paper")`` as ``paper:cites:paper``, as in DGL's files."""
-    return ":".join(relation)

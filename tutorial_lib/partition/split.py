@@ -14,6 +14,7 @@ cut: its halo. It also stores the edges that leave it, though their owner is the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +23,11 @@ import numpy as np
 import torch
 
 from tutorial_lib.compat.stack import graphbolt_problem
+from tutorial_lib.data.base import Dataset
 from tutorial_lib.data.pairs import Pairs
 from tutorial_lib.files import output_to, write_json
 from tutorial_lib.partition.adjacency import BLOCK, in_edges, offsets
+from tutorial_lib.partition.types import taken_apart, type_counts
 
 if TYPE_CHECKING:
     import dgl
@@ -154,3 +157,19 @@ def part_graph(indptr: np.ndarray, source: np.ndarray, first_node: np.ndarray, p
     graph.edata[dgl.EID] = torch.from_numpy(ids)
     graph.edata["inner_edge"] = torch.from_numpy(np.repeat(np.array([1, 0], np.uint8), [inner, len(leaving)]))
     return graph
+
+
+def add_wide(dataset: Dataset, folder: Path, name: str) -> None:
+    """Put wide features into the files of the nodes' features, as ``feat`` of their type: dense, a part at a time."""
+    from dgl.data.utils import load_tensors, save_tensors
+
+    description = json.loads((folder / f"{name}.json").read_text())
+    maps = taken_apart(np.load(folder / "node_map.npy"), type_counts(dataset.structure)["nodes"])
+    for part in range(description["num_parts"]):
+        file = str(folder / description[f"part-{part}"]["node_feats"])
+        tensors = load_tensors(file)
+        for kind, matrix in dataset.wide.items():
+            sizes = np.diff(description["node_map"][kind]).flatten()  # new ids of a type are stretches, part by part
+            first = int(sizes[:part].sum())
+            tensors[f"{kind}/feat"] = torch.from_numpy(matrix[maps[kind][first : first + sizes[part]]].toarray())
+        save_tensors(file, tensors)

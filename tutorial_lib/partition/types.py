@@ -22,28 +22,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tutorial_lib.data.base import Dataset
-from tutorial_lib.partition.report import key_of
-
 if TYPE_CHECKING:
     import dgl
 
     from tutorial_lib.data.pairs import Pairs
 
 
-def balance_of(dataset: Dataset) -> dict[str, torch.Tensor]:
-    """``balance_ntypes`` of ``partition_graph``: every part gets its share of each type, and of the training nodes.
-
-    With a dictionary DGL counts the types that are not in it as one kind each.
-    """
-    return {dataset.target: dataset.target_data["train_mask"].int()}
-
-
 def type_counts(graph: dgl.DGLGraph | Pairs) -> dict[str, dict[str, int]]:
     """``types`` of the manifest."""
     return {
         "nodes": {name: graph.num_nodes(name) for name in graph.ntypes},
-        "edges": {key_of(relation): graph.num_edges(relation) for relation in graph.canonical_etypes},
+        "edges": {":".join(relation): graph.num_edges(relation) for relation in graph.canonical_etypes},
     }
 
 

@@ -30,16 +30,13 @@ class EmbeddingTask(NodeTask):
     """Node classification whose inputs are learned, see ``loop.Task``.
 
     Attributes:
-        rows: ``DistEmbedding`` or ``NodeEmbedding``; the ``features`` of ``data`` are its values, to evaluate with.
+        embeddings: "node": ``DistEmbedding`` or ``NodeEmbedding``; the ``features`` of ``data`` are its values, to
+            evaluate with.
         dropout: share of whole rows that a step does without. With all of them, the row of a training node soon spells
             out its own label, and nothing is left to learn for its neighbours.
     """
 
     dropout: float = 0.5
-
-    @property
-    def rows(self) -> Any:
-        return self.embeddings["node"]
 
     def prepare(self, batch: Batch) -> tuple[Any, Tensor, Tensor]:
         """Blocks, rows of the input nodes, labels of the seeds.
@@ -47,7 +44,9 @@ class EmbeddingTask(NodeTask):
         Rows are read here and not ahead of time: the step before this one may have changed them.
         """
         with torch.enable_grad():
-            rows = self.rows(batch.input_nodes)  # a leaf on the CPU: its gradient goes where the row is kept
+            rows = self.embeddings["node"](
+                batch.input_nodes
+            )  # a leaf on the CPU: its gradient goes where the row is kept
             kept = rows * F.dropout(torch.ones(len(rows), 1), self.dropout)
         blocks, labels = self.data.place.take(batch.blocks, self.data.labels[batch.seeds].long())
         return blocks, kept.to(self.data.place.device), labels
@@ -73,13 +72,8 @@ class EmbeddingClassification(NodeClassification):
             held = {**memory_of(rows, optimizer), "shared_memory": shared_memory()}
             share.emit("embedding", machine=share.machine, **held)
         model = share.place.model(config, config.embedding_size, share.num_classes)
-        return model, embedding_task(data, config, rows, optimizer)
-
-
-def embedding_task(data: TrainData, config: TrainConfig, rows: Any, optimizer: Any) -> NodeTask:
-    """The task with the batches that ``config`` says."""
-    learned = {"sparse_optimizers": [optimizer], "embeddings": {"node": rows}, "dropout": config.dropout}
-    return node_task(data, config, kind=EmbeddingTask, **learned)
+        learned = {"sparse_optimizers": [optimizer], "embeddings": {"node": rows}, "dropout": config.dropout}
+        return model, node_task(data, config, kind=EmbeddingTask, **learned)
 
 
 TASK = EmbeddingClassification()

@@ -4,10 +4,6 @@ Both are read with ``rows(ids)``, remember what was read, and are updated by an 
 The two SparseAdams compute the same: one step counter for each row, and for a row that a step read several times the
 mean of its gradients. ``torch.optim.SparseAdam`` is not that: it has one counter for all rows, so that the first
 update of a row is half as long as DGL's when it comes in step 10, and 2.5 times as long in step 1000; and it sums.
-
-first_rows     what the rows are at the start, by the node's number in the data set
-learned_rows   the rows of some types of nodes and their optimiser, as a task asks for them
-read_rows      the rows that a run has saved, in the data set's order
 """
 
 from __future__ import annotations
@@ -16,7 +12,6 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import dgl
@@ -24,10 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tutorial_lib.partition import Partition
 from tutorial_lib.tasks.task import Share
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.generations import read_checkpoint
 from tutorial_lib.trainer.seeding import derived_seed, seed_of
 from tutorial_lib.trainer.state import local_ids, stores_of
 
@@ -54,16 +47,6 @@ def first_rows(original: Tensor, width: int, seed: int) -> Iterator[tuple[Tensor
         yield positions, rows[original[positions] - chunk * CHUNK]
 
 
-def unused_name(name: str) -> str:
-    """``name`` for the first rows of a process that ask for it, then ``name-1``, ``name-2``.
-
-    DGL finds the rows of a ``DistEmbedding`` by their name and gives a second one of the same name the rows of the
-    first, see lesson 02. Trainers that make their rows in the same order get the same names.
-    """
-    _made[name] += 1
-    return name if _made[name] == 1 else f"{name}-{_made[name] - 1}"
-
-
 def distributed_embedding(graph: Any, ntype: str, node_map: np.ndarray, width: int, seed: int, name: str = NAME) -> Any:
     """A ``DistEmbedding`` with a row for each node of a type of a ``DistGraph``. Every trainer must call it.
 
@@ -72,8 +55,12 @@ def distributed_embedding(graph: Any, ntype: str, node_map: np.ndarray, width: i
 
     The trainers of a machine write the first values of its rows, each a share. Wait for all before reading.
     """
+    # DGL finds rows by their name and gives a second one of the same name the rows of the first, see lesson 02.
+    # Trainers that make their rows in the same order get the same names: ``name``, then ``name-1``, ``name-2``.
+    unused = f"{name}-{_made[name]}" if _made[name] else name
+    _made[name] += 1
     policy, count = graph.get_node_partition_policy(ntype), graph.num_nodes(ntype)
-    rows = dgl.distributed.DistEmbedding(count, width, name=unused_name(name), part_policy=policy)
+    rows = dgl.distributed.DistEmbedding(count, width, name=unused, part_policy=policy)
     everyone = torch.ones(count, dtype=torch.bool)
     own = dgl.distributed.node_split(everyone, graph.get_partition_book(), ntype=ntype, force_even=False).long()
     original = torch.from_numpy(np.asarray(node_map[own.numpy()], dtype=np.int64))
@@ -138,26 +125,3 @@ def shared_memory() -> int:
         return sum(entry.stat().st_blocks * 512 for entry in os.scandir("/dev/shm") if NAME in entry.name)
     except OSError:  # no /dev/shm, or a segment went while we looked
         return 0
-
-
-def read_rows(run: Path, partition: Partition | None = None, key: str = "node/weight") -> Tensor:
-    """What the last checkpoint of a run holds for each node, in the data set's order: float32 (N, width).
-
-    Args:
-        run: run folder of a job whose machines share it, or of a single process.
-        partition: that the job was started with; None: it was a single process.
-        key: a name of ``state.stores_of``, for example ``optimizer-0/learned_mem``.
-
-    Raises:
-        InputError: there is no checkpoint, or it is damaged.
-    """
-    from safetensors import safe_open
-
-    folder = read_checkpoint(run / "checkpoint").folder
-    parts = []
-    # Machine k holds part k, and DGL numbers the nodes part by part.
-    for number in range(partition.report.parts if partition else 1):
-        with safe_open(folder / f"embeddings-machine-{number}.safetensors", "pt") as file:
-            parts.append(file.get_tensor(key))
-    rows = torch.cat(parts)
-    return rows if partition is None else rows[torch.from_numpy(np.argsort(partition.node_map))]

@@ -6,19 +6,20 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.batches.mates import Mates
-from tutorial_lib.batches.nodes import Batch, BatchLoader
+from tutorial_lib.batches.nodes import Batch, BatchLoader, rows_of
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.errors import InputError
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.tasks.evaluation import layerwise_inference, layerwise_over_part
-from tutorial_lib.tasks.task import Share, TaskSpec, class_scores
+from tutorial_lib.tasks.task import ROWS, Share, TaskSpec, shares_right
 from tutorial_lib.trainer.config import LABOR_NEEDS, TrainConfig
 from tutorial_lib.trainer.events import Pulse
-from tutorial_lib.trainer.exchange import all_gather
+from tutorial_lib.trainer.exchange import all_gather, gather_by_number
 from tutorial_lib.trainer.loop import Task, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
 
@@ -125,7 +126,10 @@ class NodeClassification(TaskSpec):
         return model, node_task(data, config, pipeline_for(graph, features, labels, config))
 
     def evaluate(self, share: Share, model: nn.Module, task: NodeTask, config: TrainConfig) -> TrainResult:
-        return class_scores(share, self.outputs(share, model, task, config))
+        logits, nodes = self.outputs(share, model, task, config), share.own()
+        predictions = torch.cat([rows_of(logits, part).argmax(1) for part in nodes.split(ROWS)])
+        val, test = shares_right(share, nodes, predictions == rows_of(share.data["label"], nodes))
+        return TrainResult(val, test, gather_by_number(nodes, predictions, share.numbers())[1])
 
     def outputs(self, share: Share, model: nn.Module, task: NodeTask, config: TrainConfig) -> Any:
         """The model's outputs for every node (of the target type) over all its neighbours, (N, outputs), in a store.

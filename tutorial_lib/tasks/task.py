@@ -22,7 +22,7 @@ from tutorial_lib.tasks import task_named
 from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, no_events, span
-from tutorial_lib.trainer.exchange import accuracy, gather_by_number, sum_over_ranks
+from tutorial_lib.trainer.exchange import accuracy, sum_over_ranks
 from tutorial_lib.trainer.loop import Task, TrainResult, fit
 from tutorial_lib.trainer.placement import CPU, Placement, settle
 from tutorial_lib.trainer.session import Session
@@ -222,14 +222,6 @@ def _suits(spec: TaskSpec, place: Placement) -> Placement:
     if place.on_gpu and not spec.on_gpu:
         raise InputError(f"--task {spec.name} computes on the CPU", "Take --device cpu.")
     return place
-
-
-def class_scores(share: Share, logits: Any) -> TrainResult:
-    """Accuracy, and predictions in the data set's order, from the stored logits of all nodes."""
-    nodes = share.own()
-    predictions = torch.cat([rows_of(logits, part).argmax(1) for part in nodes.split(ROWS)])
-    val, test = shares_right(share, nodes, predictions == rows_of(share.data["label"], nodes))
-    return TrainResult(val, test, gather_by_number(nodes, predictions, share.numbers())[1])
 
 
 def shares_right(share: Share, nodes: Tensor, right: Tensor) -> tuple[float, float]:
