@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dgl
@@ -20,7 +21,7 @@ import pytest
 import torch
 from lifelines import processes_of, wait_for_step
 from programs.rows_script import run_rows_script
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from shared_data import shared_data
 from solution_support import NOTEBOOKS
 
@@ -35,7 +36,7 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.partition import Partition, partition_dataset
 from tutorial_lib.tasks import TASKS, embedding, node, task_named
-from tutorial_lib.tasks.learned_rows import CHUNK, first_rows, memory_of, single_embedding
+from tutorial_lib.tasks.learned_rows import CHUNK, first_rows, memory_of, read_rows, single_embedding
 from tutorial_lib.tasks.node import TrainData
 from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer.checkpoint import Checkpoints
@@ -233,6 +234,15 @@ def raw_rows(run: Path, machines: int) -> dict[str, torch.Tensor]:
     return {key: torch.cat([file[key] for file in files]) for key in files[0]}
 
 
+def test_rows_are_read_in_the_order_of_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines, five nodes: new node i is the data set's node node_map[i]."""
+    for number, values in enumerate(([10.0, 11.0, 12.0], [13.0, 14.0])):
+        save_file({"node/weight": torch.tensor(values)[:, None]}, tmp_path / f"embeddings-machine-{number}.safetensors")
+    monkeypatch.setattr("tutorial_lib.tasks.learned_rows.read_checkpoint", lambda _: SimpleNamespace(folder=tmp_path))
+    partition = SimpleNamespace(report=SimpleNamespace(parts=2), node_map=np.array([2, 4, 0, 1, 3]))
+    assert read_rows(tmp_path, partition).flatten().tolist() == [12.0, 13.0, 10.0, 14.0, 11.0]
+
+
 def test_stores_of_one_process(tmp_path: Path) -> None:
     rows, optimizer = single_rows(5, 3, 0.1, 0)
     assert list(stores_of({"node": rows}, [optimizer])) == STORES
@@ -309,6 +319,7 @@ def test_a_killed_trainer_changes_no_row(
     left_alone, broken_off = (raw_rows(run, 2) for run in (whole.out, out))
     for key in STORES:
         assert torch.equal(left_alone[key], broken_off[key]), key
+    assert not torch.equal(left_alone["node/weight"], read_rows(whole.out, parts))  # the parts' order is another one
     assert np.array_equal(*(np.load(run / "predictions.npy") for run in (whole.out, out)))
     assert (result["test_accuracy"], result["task"]) == (again["test_accuracy"], "embedding")
     held = held_by(whole.events)

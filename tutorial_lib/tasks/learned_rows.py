@@ -4,6 +4,10 @@ Both are read with ``rows(ids)``, remember what was read, and are updated by an 
 The two SparseAdams compute the same: one step counter for each row, and for a row that a step read several times the
 mean of its gradients. ``torch.optim.SparseAdam`` is not that: it has one counter for all rows, so that the first
 update of a row is half as long as DGL's when it comes in step 10, and 2.5 times as long in step 1000; and it sums.
+
+first_rows     what the rows are at the start, by the node's number in the data set
+learned_rows   the rows of some types of nodes and their optimiser, as a task asks for them
+read_rows      the rows that a run has saved, in the data set's order
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import dgl
@@ -19,8 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tutorial_lib.partition import Partition
 from tutorial_lib.tasks.task import Share
 from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.generations import read_checkpoint
 from tutorial_lib.trainer.seeding import derived_seed, seed_of
 from tutorial_lib.trainer.state import local_ids, stores_of
 
@@ -125,3 +132,26 @@ def shared_memory() -> int:
         return sum(entry.stat().st_blocks * 512 for entry in os.scandir("/dev/shm") if NAME in entry.name)
     except OSError:  # no /dev/shm, or a segment went while we looked
         return 0
+
+
+def read_rows(run: Path, partition: Partition | None = None, key: str = "node/weight") -> Tensor:
+    """What the last checkpoint of a run holds for each node, in the data set's order: float32 (N, width).
+
+    Args:
+        run: run folder of a job whose machines share it, or of a single process.
+        partition: that the job was started with; None: it was a single process.
+        key: a name of ``state.stores_of``, for example ``optimizer-0/learned_mem``.
+
+    Raises:
+        InputError: there is no checkpoint, or it is damaged.
+    """
+    from safetensors import safe_open
+
+    folder = read_checkpoint(run / "checkpoint").folder
+    parts = []
+    # Machine k holds part k, and DGL numbers the nodes part by part.
+    for number in range(partition.report.parts if partition else 1):
+        with safe_open(folder / f"embeddings-machine-{number}.safetensors", "pt") as file:
+            parts.append(file.get_tensor(key))
+    rows = torch.cat(parts)
+    return rows if partition is None else rows[torch.from_numpy(np.argsort(partition.node_map))]
