@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -300,11 +301,13 @@ def test_a_full_disk_is_named_with_its_device(tmp_path):
 class Line:
     """The agent's end of its connection: what the coordinator says, and what it hears."""
 
-    def __init__(self, *commands: str) -> None:
+    def __init__(self, *commands: str | list[str]) -> None:
         self.commands, self.heard, self.waiting = list(commands), [], bytearray()
 
     def take(self, _seconds: float) -> list[dict]:
-        return [{"do": command} for command in self.commands]
+        """All of them at once; where they are lists, one of these at a time."""
+        now = self.commands.pop(0) if self.commands and isinstance(self.commands[0], list) else self.commands
+        return [{"do": command} for command in now]
 
     def put(self, message: dict) -> None:
         self.heard.append(message)
@@ -364,6 +367,56 @@ def test_servers_on_a_machine_where_nobody_else_listens(quiet_agent, monkeypatch
         quiet_agent._announce()
         assert [message.pop("time") > 0 for message in quiet_agent.link.heard] == [True] * len(heard)
         assert quiet_agent.link.heard == heard
+
+
+def test_a_job_of_an_agent_from_its_start_to_the_word_stop(quiet_agent, monkeypatch):
+    """A server is started and listens, the job is to save and end, and what was started is ended."""
+    monkeypatch.setattr(network, "listening_ports", lambda: {quiet_agent.machine.port})
+    quiet_agent.plan = replace(quiet_agent.plan, command=["sleep", "100"])
+    quiet_agent.link.commands = [[], ["finish"], [], ["stop"]]
+    finish = quiet_agent.logs / "finish"
+    monkeypatch.setattr("tutorial_lib.cluster.agent.FINISH", finish.name)
+    quiet_agent.run()
+    assert finish.exists()
+    [server] = quiet_agent.processes
+    assert (server.role, server.code) == ("server", -signal.SIGTERM)
+    kinds = [message.get("event", {}).get("kind", message["type"]) for message in quiet_agent.link.heard]
+    assert [kind for kind in kinds if kind not in ("alive", "traffic")] == ["started", "serving", "exited", "done"]
+
+
+@pytest.mark.parametrize(
+    ("training", "codes", "finished"),
+    [(True, [0, 0], True), (True, [0, None], False), (True, [0, 1], False), (False, [0, 0], False)],
+)
+def test_a_job_is_through_when_all_have_ended_well(quiet_agent, training, codes, finished):
+    quiet_agent.training = training
+    quiet_agent.processes = [Process("server", k, 77 + k, code) for k, code in enumerate(codes)]
+    assert quiet_agent._finished() is finished
+
+
+def test_without_a_forkserver_torchrun_starts_the_trainers(quiet_agent, monkeypatch):
+    started = []
+    monkeypatch.setattr(quiet_agent, "_start", lambda role, k, argv, env: started.append((role, k, argv, env)))
+    quiet_agent._start_trainers()
+    [(role, k, argv, env)] = started
+    assert (role, k, quiet_agent.training) == ("torchrun", 0, True)
+    assert argv[-1] == "true"
+    assert env["DGL_ROLE"] == "client"
+
+
+@pytest.mark.parametrize(("trace", "told"), [(False, [1, 1, 1, 2]), (True, [2, 2, 3, 5])])
+def test_bytes_are_told_with_each_word_and_for_a_trace_at_each_look(quiet_agent, monkeypatch, trace, told):
+    clock, tells = [quiet_agent.next_look], []
+    if trace:
+        quiet_agent.plan.env["TUTORIAL_TRACE"] = "1"
+    monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(quiet_agent.bytes, "tell", lambda _put: tells.append(1))
+    seen = []
+    for seconds in (0.0, 0.1, LOOK_SECONDS, ALIVE_SECONDS):
+        clock[0] += seconds
+        quiet_agent._look_around()
+        seen.append(len(tells))
+    assert seen == told
 
 
 def test_an_agent_looks_often_at_what_is_soon_gone(quiet_agent, monkeypatch):

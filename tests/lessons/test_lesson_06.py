@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from commands import wait_until
 from program_support import changed, run, scripts_in, written
 from solution_support import assert_not_yet, solutions, verdict
+from torch import Tensor
 
 from support.exercises import lesson_06
 from support.plots import multi_gpu as plots
@@ -57,7 +59,19 @@ def _global_seed(count: int, rank: int, world_size: int, epoch: int) -> torch.Te
     return torch.randperm(count)[rank::world_size]
 
 
+def _with_a_memory() -> Callable[[int, int, int, int], Tensor]:
+    """Each call for the same share draws on."""
+    calls: Counter[tuple[int, int, int, int]] = Counter()
+
+    def share(*asked: int) -> Tensor:
+        calls[asked] += 1
+        return epoch_share(*asked[:3], asked[3] + 10 * calls[asked])
+
+    return share
+
+
 WRONG_SHARES = {
+    "with a memory": (_with_a_memory(), "asked again, epoch 1 is the same\n  got       False"),
     "turned": (lambda n, r, w, e: torch.arange(n).roll(e)[r::w], "stays together in epoch 1\n  got       True"),
     "reversed": (lambda n, r, w, e: (torch.arange(n).flip(0) if e else torch.arange(n))[r::w], "stays together"),
     "stub": (lambda *_: None, "got       'NoneType'\n  expected  'torch.int64 tensor'"),

@@ -184,7 +184,9 @@ WRONG_WATCHES = {
 
 @pytest.mark.parametrize(("answer", "said"), WRONG_WATCHES.values(), ids=WRONG_WATCHES.keys())
 def test_wrong_watch(answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    start = time.monotonic()
     assert_not_yet(verdict(capsys, lesson_07.check_first_failure, answer), said)
+    assert time.monotonic() - start < lesson_07.NAP - 1  # who still sleeps is ended
 
 
 def test_an_error_of_the_answer_is_told(capsys: pytest.CaptureFixture[str]) -> None:

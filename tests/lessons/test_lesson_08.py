@@ -81,6 +81,15 @@ def test_right_answer(check: Callable[[Any], None], answer: Any, capsys: pytest.
     assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, answer))
 
 
+def test_a_stage_may_be_any_callable(capsys: pytest.CaptureFixture[str]) -> None:
+    class Stage(torch.nn.Module):
+        def __init__(self, graph: gb.FusedCSCSamplingGraph) -> None:
+            super().__init__()
+            self.forward = degree_stage(graph)
+
+    assert verdict(capsys, lesson_08.check_degree_stage, Stage) == "Exercise 1: correct\n"
+
+
 def test_numbers_out_of_numpy_are_right(capsys: pytest.CaptureFixture[str]) -> None:
     for kind in (np.array, torch.tensor, lambda counts: [np.int64(count) for count in counts]):
         said = verdict(capsys, lesson_08.check_batches_per_rank, lambda *case, kind=kind: kind(batches_per_rank(*case)))

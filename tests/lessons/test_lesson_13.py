@@ -65,13 +65,26 @@ def in_batch() -> Callable[..., Tensor]:
     return found["in_batch"]
 
 
-def write(folder: Path, draw: Callable[..., Tensor], *, more: int = 0, ranks: int = 2, way: str = "in_batch") -> str:
-    """Result and program as the reader leaves them; ``more`` nodes were embedded besides the ends."""
+def write(
+    folder: Path,
+    draw: Callable[..., Tensor],
+    *,
+    more: int = 0,
+    ranks: int = 2,
+    way: str = "in_batch",
+    apart: bool = False,
+) -> str:
+    """Result and program as the reader leaves them; ``more`` nodes were embedded besides the ends.
+
+    apart: no node is an end of two edges.
+    """
     torch.manual_seed(0)
     found = []
     for _rank in range(ranks):
         src, dst = torch.randint(40, (2, 32))
         dst[:5] = dst[0]  # an end of several edges
+        if apart:
+            src, dst = torch.randperm(64).view(2, 32)
         batch = [src.tolist(), dst.tolist(), draw(None, src, dst, 16).tolist()]
         found.append({"batch": batch, "seeds": len(set(batch[0]) | set(batch[1])) + more})
     (folder / "out").mkdir()
@@ -85,6 +98,11 @@ def write(folder: Path, draw: Callable[..., Tensor], *, more: int = 0, ranks: in
 
 def test_right_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verdict(capsys, lesson_13.check_in_batch, write(tmp_path, in_batch())) == "Exercise 2: correct\n"
+
+
+def test_as_many_nodes_as_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = write(tmp_path, in_batch(), apart=True)
+    assert verdict(capsys, lesson_13.check_in_batch, program) == "Exercise 2: correct\n"
 
 
 def test_another_right_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
