@@ -15,8 +15,7 @@ from tutorial_lib.job.train import run_single
 from tutorial_lib.models.sage import PlainSAGEConv
 from tutorial_lib.trainer import placement
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.devices import assign
-from tutorial_lib.trainer.placement import CPU, Placement, check_device, settle
+from tutorial_lib.trainer.placement import CPU, Placement, assign, check_device, settle
 
 no_gpu = pytest.mark.skipif(
     torch.cuda.is_available() and not os.environ.get("TUTORIAL_NO_SKIP"), reason="this computer has a GPU"
