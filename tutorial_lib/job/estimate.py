@@ -1,10 +1,5 @@
 """What a job will need, from what a step reaches: memory, bytes on the wire, seconds. Arithmetic, and no more.
 
-    reach.Setting   what is asked: the graph's numbers, machines, options of the training
-    reach.Hops      what a step of a rank reaches
-    Speed           seconds of a step without the wire: from constants, or of this computer (``sampled.calibrate``)
-    estimate        everything else
-
 Constants were fitted to runs of ``train`` on synthetic-products, on two cores. ``benchmarks/plan.py`` compares with
 other runs, and benchmarks/RESULTS.md has its table.
 """
@@ -49,16 +44,12 @@ class Speed:
     source: str = ASSUMED
 
 
-def work_of(setting: Setting, hops: Hops) -> tuple[float, float]:
-    """Multiplications and additions of a step, forward and backward, and bytes of what the layers put out."""
-    layers = list(zip(pairwise(setting.sizes), reversed(hops.sizes), strict=True))
-    flops = sum((2 if depth == 0 else 3) * 4 * rows * a * b for depth, ((a, b), rows) in enumerate(layers))
-    return flops, sum(4 * rows * b for (_, b), rows in layers)
-
-
 def assumed_speed(setting: Setting, hops: Hops) -> Speed:
     """From constants: one core of the computer on which they were measured, times this trainer's threads."""
-    flops, moved = work_of(setting, hops)
+    layers = list(zip(pairwise(setting.sizes), reversed(hops.sizes), strict=True))
+    # Of a step, forward and backward: multiplications and additions, and bytes of what the layers put out.
+    flops = sum((2 if depth == 0 else 3) * 4 * rows * a * b for depth, ((a, b), rows) in enumerate(layers))
+    moved = sum(4 * rows * b for (_, b), rows in layers)
     threads = 1 + THREADS * (setting.threads - 1)
     fetching = sum(hops.edges) / DRAWN + 4 * setting.width * hops.edges[-1] / READ
     return Speed((flops / FLOPS + moved / MOVED) / threads, fetching)
@@ -134,17 +125,9 @@ def estimate(setting: Setting, hops: Hops | None = None, speed: Speed | None = N
     per_epoch = steps + setting.validating
     epochs = max(1, config.epochs)
 
-    def pulled(epoch: float, count: float) -> float:
-        """Rows of a rank in ``count`` steps of an epoch."""
-        done = epoch * per_epoch
-        return hops.pulled(done + count, capacity) - hops.pulled(done, capacity)
-
-    first, last = pulled(0, steps) / steps, epochs - 1
-    later = (
-        (hops.pulled(epochs * per_epoch, capacity) - hops.pulled(per_epoch, capacity)) / last / per_epoch
-        if last
-        else first
-    )
+    first, last = hops.pulled(steps, capacity) / steps, epochs - 1
+    every = hops.pulled(epochs * per_epoch, capacity)
+    later = (every - hops.pulled(per_epoch, capacity)) / last / per_epoch if last else first
     asking = QUESTION * hops.asked + ANSWER * hops.answered
     gradients = 2 * (setting.world - 1) / setting.world * 4 * setting.parameters if machines > 1 else 0.0
 
@@ -152,9 +135,7 @@ def estimate(setting: Setting, hops: Hops | None = None, speed: Speed | None = N
         """Bytes that a machine sends in a step."""
         return trainers * (rows * (row + QUESTION) + asking) + gradients
 
-    everything = setting.world * (
-        hops.pulled(epochs * per_epoch, capacity) * (row + QUESTION) + epochs * per_epoch * asking
-    )
+    everything = setting.world * (every * (row + QUESTION) + epochs * per_epoch * asking)
     everything += machines * gradients * steps * epochs + setting.world * hops.travelled
     everything += _evaluation(setting, hops) + MAP * setting.nodes * (machines - 1) / machines
     busy, wire, exchange = _step(setting, speed, later, asking, gradients)

@@ -208,9 +208,9 @@ def figures(found: Estimate) -> list[Figure]:
     rate = f"at {(setting.wire or UNSHAPED) / 1e6:,.0f} Mbit/s" + ("" if setting.wire else ", assumed")
     cache = f"{setting.config.cache / 1e6:,.0f} MB of cache" if setting.keeps else "no cache"
     whole = "this computer" if setting.together else "a machine"
-    cut = (GIVEN, "") if reach == SAMPLED else (ASSUMED, "as METIS cuts")
+    counted, how = (GIVEN, "") if reach == SAMPLED else (ASSUMED, "as METIS cuts")
     rows: list[tuple[str, float | None, str, str, str]] = [
-        ("edges between parts", found.hops.cut, "share", *cut),
+        ("edges between parts", found.hops.cut, "share", counted, how),
         ("memory of a server", found.server, "bytes", ASSUMED, "bytes per edge and node, fitted"),
         ("memory of a trainer", found.trainer, "bytes", ASSUMED, f"the same; hops {reach}"),
         (f"memory of {whole}", found.needed, "bytes", ASSUMED, "shared pages once"),

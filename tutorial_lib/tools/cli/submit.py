@@ -125,14 +125,8 @@ def submit(
             raise InputError(f"--claim {claim}: Kubernetes takes small letters, digits, dots and dashes")
         variables = dict(pair.split("=", 1) for pair in env or [])
         asked = {"image": image, "claim": claim, "cpus": str(cpus or 4), "mem": mem or "16Gi", "gpus": gpus, "shm": shm}
-        where = {
-            "nodes": nodes,
-            "name": name,
-            "path": script,
-            "out": str(out or default_run_folder(name)),
-            "seconds": seconds,
-        }
-        text = manifest([kind, *rest], variables, **asked, **where)
+        asked |= {"nodes": nodes, "name": name, "path": script, "seconds": seconds}
+        text = manifest([kind, *rest], variables, out=str(out or default_run_folder(name)), **asked)
     else:
         asked = {"cpus-per-task": cpus, "gpus-per-node": gpus or None, "time": time, "mem": mem}
         text = batch_script(kind, rest, asked | {"partition": partition, "account": account}, nodes, name, script, out)
