@@ -110,10 +110,10 @@ class Layout:
         """
         if self.device == "cpu":
             return
-        from tutorial_lib.trainer.placement import check_device  # torch: the command line's help does not wait for it
+        from tutorial_lib.trainer.placement import assign, gpu_count  # torch: the command's help does not wait for it
 
-        gpus = 10**6 if self.elsewhere else None
-        check_device(self.device, (self.emulate or 1) * self.trainers, gpus)
+        gpus = 10**6 if self.elsewhere else gpu_count()
+        assign(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
 
     def cluster(self) -> Cluster:
         """Nodes of Slurm, machines over ssh, running or new emulated ones, else this machine alone; not yet started.

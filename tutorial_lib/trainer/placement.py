@@ -79,11 +79,6 @@ def gpu_count() -> int:
     return torch.cuda.device_count() if torch.version.cuda is not None else 0
 
 
-def check_device(wanted: str, world_size: int, gpus: int | None = None) -> Assignment:
-    """What rank 0 of a job on this computer would get; raises an InputError for what cannot be."""
-    return assign(wanted, [("here", gpu_count() if gpus is None else gpus)] * world_size)[0]
-
-
 @dataclass(frozen=True)
 class Placement:
     """Where this rank's model computes.

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import jinja2
 import typer
+from jinja2 import Environment, StrictUndefined
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import default_run_folder
@@ -161,20 +161,14 @@ def manifest(command: list[str], env: dict[str, str], **fields: Any) -> str:
     """The manifest of an Indexed Job, its Service, NetworkPolicy, ConfigMap and Secret; the fields of the template."""
     from tutorial_lib.cluster.pods import new_keys
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    jinja = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    jinja.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     mem = kibibytes_of(fields["mem"])
     shm = kibibytes_of(fields["shm"]) if fields["shm"] else mem // 2
     if shm >= mem:
         raise InputError(f"--shm {fields['shm']}: it is a part of the pod's memory, which is {fields['mem']} (--mem)")
     fields |= {"mem": _size(mem), "shm": _size(shm)}
-    template = environment.get_template("job.yaml.j2")
+    template = jinja.from_string(Path(__file__).with_name("job.yaml.j2").read_text())
     return template.render(command=command, env=env, keys=new_keys(fields["name"]), **fields)
 
 
