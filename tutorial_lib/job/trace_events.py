@@ -61,8 +61,7 @@ class _Reading:
                 getattr(self, f"_{event['kind']}", lambda *_: None)(event, self._time(event))
             except (KeyError, TypeError, ValueError, AttributeError):
                 self.left_out += 1
-        for span in self.open.values():
-            self.spans.append(span)
+        self.spans += self.open.values()
         self._epochs()
         self.spans = list(nested(self.spans))
         clocks = {
