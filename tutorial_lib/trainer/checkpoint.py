@@ -75,13 +75,12 @@ class Checkpoints:
         embeddings: Mapping[str, Any] | None = None,
         sparse_optimizers: Sequence[Any] = (),
     ) -> Epochs:
-        """Load the checkpoint into everything that was given to ``save``; returns ``epochs``. Every trainer must call
-        it. Nothing happens unless the run is to ``resume``.
+        """Load the checkpoint into what was given to ``save``; returns its ``epochs``, none unless the run is resumed.
 
-        Rank 0 reads and sends to the others. Rows of embeddings are written by the machine that holds them: a write to
-        another machine's server is not acknowledged, so a barrier after it would prove nothing.
-        The newest checkpoint is taken that is whole on every machine. Where that is the one before the newest, it
-        becomes the newest: the next save must not take its place.
+        Every trainer must call it. Rank 0 reads and sends to the others. Rows of embeddings are written by the machine
+        that holds them: a write to another machine's server is not acknowledged, so a barrier after it would prove
+        nothing. The newest checkpoint is taken that is whole on every machine. Where that is the one before the newest,
+        it becomes the newest: the next save must not take its place.
 
         Args:
             part: becomes what this rank has done of the next epoch.
@@ -130,8 +129,9 @@ class Checkpoints:
         embeddings: Mapping[str, Any] | None = None,
         sparse_optimizers: Sequence[Any] = (),
     ) -> None:
-        """If it is time to, write a checkpoint and make it the valid one. In a job, every trainer must call this,
-        between two steps.
+        """If it is time to, write a checkpoint and make it the valid one.
+
+        In a job, every trainer must call this, between two steps.
 
         Args:
             model: without its DistributedDataParallel wrapper; equal on all ranks, as is ``optimizer``.
