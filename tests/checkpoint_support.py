@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from tutorial_lib.trainer.checkpoint import Checkpoints
+
 SETTINGS = {"hidden_size": 8, "fanouts": [5, 5], "epochs": 3}
 
 
@@ -22,6 +24,14 @@ def train(model, optimizer) -> None:
     optimizer.zero_grad()
     model(torch.ones(4, 8)).pow(2).sum().backward()
     optimizer.step()
+
+
+def save(folder: Path, model, optimizer, epochs: list[dict], description=SETTINGS, **more) -> None:
+    Checkpoints(folder, description).save(model, optimizer, epochs, last=True, **more)
+
+
+def restore(folder: Path, model, optimizer, **more) -> list[dict]:
+    return Checkpoints(folder, {}, resume=True).restore(model, optimizer, **more)
 
 
 def flip_bit(path: Path, position: int) -> None:

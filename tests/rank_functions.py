@@ -236,24 +236,26 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
     Modes: ``none`` (no learned rows), ``damage`` (machine 1's rows are damaged between two loads) and ``slow`` (each
     manifest takes half a second to write, and the checkpoints that it replaces must stay until it is there).
     """
-    from checkpoint_support import SETTINGS, flip_bit, trained
+    from checkpoint_support import SETTINGS, flip_bit, save, trained
 
-    from tutorial_lib.trainer import checkpoint, generations
+    from tutorial_lib.trainer import generations
+    from tutorial_lib.trainer.checkpoint import Checkpoints
 
     os.environ.update(LOCAL_RANK="0", TUTORIAL_MACHINE=f"machine-{rank}")
     folder, said = folders[rank], []
     rows = None if mode == "none" else {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
     write = generations.write_json
 
-    def save(count: int) -> None:
-        epochs = [{"epoch": k} for k in range(count)]
-        checkpoint.save(folder, *trained(steps=count), epochs, SETTINGS, embeddings=rows)
+    def keep(count: int) -> None:
+        save(folder, *trained(steps=count), [{"epoch": k} for k in range(count)], embeddings=rows)
 
     def load() -> None:
         dist.barrier()
         rows["users"].weight.zero_()
         problems: list[str] = []
-        epochs = checkpoint.restore(folder, *trained(steps=0), embeddings=rows, say=problems.append)
+        saver = Checkpoints(folder, SETTINGS, resume=True)
+        saver.emit = lambda _kind, damaged=None, **_fields: problems.extend([damaged] if damaged else [])
+        epochs = saver.restore(*trained(steps=0), embeddings=rows)
         said.append(" ".join([str(len(epochs)), str(rows["users"].weight[0, 0].item()), *problems]))
 
     def write_slowly(path: Path, value: object) -> None:
@@ -262,10 +264,10 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
             assert (folder / f"epoch-000{k}" / "model.safetensors").exists(), "gone before the new manifest"
         write(path, value)
 
-    save(1)
+    keep(1)
     if rows:
         rows["users"].weight += 10
-    save(2)
+    keep(2)
     if mode == "damage":
         load()
         if rank == 1:
@@ -273,5 +275,5 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
         load()
     elif mode == "slow":
         generations.write_json = write_slowly
-        save(3)
+        keep(3)
     return said

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoint_support import flip_bit
+from checkpoint_support import flip_bit, save
 from commands import events_of, kill_trainer, losses, start_and_kill, trainers_of, tutorial, wait_until
 from runtime_support import MARK, marked_processes
 
@@ -23,7 +23,6 @@ from tutorial_lib.job import train
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import Continuation, own_run_folder, settings_of
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.trainer.checkpoint import save
 from tutorial_lib.trainer.config import TrainConfig
 
 pytestmark = pytest.mark.whole_run

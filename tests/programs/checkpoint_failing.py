@@ -12,18 +12,16 @@ if how == "disk":  # before torch starts its threads: a user namespace is for a 
     unshare(CLONE_NEWNS, "mounts")
     mount("tmpfs", str(folder), "tmpfs", 0, "size=32k", "mount")
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from checkpoint_support import SETTINGS, trained  # noqa: E402
+from checkpoint_support import save, trained  # noqa: E402
 
-from tutorial_lib.trainer.checkpoint import save  # noqa: E402
-
-save(folder, *trained(), [{"epoch": 0}], SETTINGS)
+save(folder, *trained(), [{"epoch": 0}])
 before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 if how == "disk":
     (folder / "other").write_bytes(bytes(16000))
 else:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(how), int(how)))
 try:
-    save(folder, *trained(), [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    save(folder, *trained(), [{"epoch": 0}, {"epoch": 1}])
 except OSError as error:
     print(f"{error.errno} {error}")
 else:

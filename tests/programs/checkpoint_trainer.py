@@ -10,7 +10,7 @@ from pathlib import Path
 import dgl
 import torch
 
-from tutorial_lib.trainer import checkpoint
+from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.session import join, serve_if_server
 from tutorial_lib.trainer.state import local_rows, stores_of
 
@@ -55,13 +55,13 @@ def main(graph: str, folder: str, mode: str, count: str) -> None:
         if mode == "save":
             steps(embeddings, sparse, dense, adam, session, 0, int(count))
             done = int(count)
-            checkpoint.save(Path(folder), dense, adam, [{"epoch": 0}], {"hidden_size": 4}, **saved)
+            Checkpoints(Path(folder), {"hidden_size": 4}).save(dense, adam, [{"epoch": 0}], last=True, **saved)
         else:
             sparse[0]._lr = 77.0  # comes back from the checkpoint
             for embedding in embeddings.values():
                 embedding.weight[everyone] = torch.zeros(len(everyone), 4)
             session.barrier()
-            assert checkpoint.restore(Path(folder), dense, adam, **saved) == [{"epoch": 0}]
+            assert Checkpoints(Path(folder), {}, resume=True).restore(dense, adam, **saved) == [{"epoch": 0}]
             done = int(count)
         steps(embeddings, sparse, dense, adam, session, done, int(count))
         session.barrier()

@@ -63,7 +63,13 @@ def single_rows(count: int, width: int, lr: float, seed: int) -> tuple[Any, Any]
     return rows, dgl.optim.SparseAdam([rows], lr=lr)
 
 
-LIMITS = Limits(cause=60)  # how long to wait for the cause of a lost connection: on a busy computer more than 5 s
+class Patient(Layout):
+    """Waits for the cause of a lost connection: on a busy computer that takes more than 5 s."""
+
+    def limits(self) -> Limits:
+        return replace(super().limits(), cause=60)
+
+
 CONFIG = TrainConfig(
     task="embedding",
     epochs=3,
@@ -279,7 +285,7 @@ def two_machines(parts: Partition, tmp_path_factory) -> Callable[[int], tuple[Jo
     @cache
     def run(seed: int) -> tuple[Job, dict]:
         config = replace(SEVERAL, seed=seed)
-        job = start_training(parts, Layout(emulate=2), config, folder / str(seed), limits=LIMITS)
+        job = start_training(parts, Patient(emulate=2), config, folder / str(seed))
         return job, job.watch(quiet=True)
 
     return run
@@ -308,12 +314,12 @@ def test_a_killed_trainer_changes_no_row(
 ) -> None:
     """Killed in mid-epoch and resumed: rows, optimiser and predictions of a run that was left alone, bit for bit."""
     out = tmp_path / "broken"
-    broken = start_training(parts, Layout(emulate=2), SEVERAL, out, limits=LIMITS)
+    broken = start_training(parts, Patient(emulate=2), SEVERAL, out)
     wait_for_step(broken, ranks=2, epoch=1, step=2)
     os.kill(next(process for process in processes_of(out) if process.rank == 1).pid, signal.SIGKILL)
     said = failure_of(lambda: broken.watch(quiet=True)).message
     assert "trainer 0 (rank 1) on machine-1: killed by signal 9" in said
-    again = start_training(parts, Layout(emulate=2), SEVERAL, out, resume=True, limits=LIMITS).watch(quiet=True)
+    again = start_training(parts, Patient(emulate=2), SEVERAL, out, resume=True).watch(quiet=True)
     assert 1 <= again["resumed_epochs"] < SEVERAL.epochs
     whole, result = two_machines(0)
     left_alone, broken_off = (raw_rows(run, 2) for run in (whole.out, out))

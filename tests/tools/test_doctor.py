@@ -287,7 +287,8 @@ def test_real_machines(ssh_that, partition_of, tmp_path):
     """This computer, as one that is reached over ssh."""
     ssh_that('echo "Welcome!"; exec sh -c "$last"')
     (tmp_path / "ip_config.txt").write_text("127.0.0.1\n")
-    findings = examine(ip_config=tmp_path / "ip_config.txt", part_config=partition_of(1).config, quick=True)
+    real = RealMachines(tmp_path / "ip_config.txt")
+    findings = examine(real=real, part_config=partition_of(1).config, quick=True)
     found = {f.check: f.status for f in findings if f.machine}
     assert {found[check] for check in ("address", "interface", "partition", "feature types", "clock")} == {"ok"}
     assert {f.status for f in findings if f.check in ("addresses", "ssh login", "versions")} == {"ok"}
@@ -317,7 +318,7 @@ def test_public_addresses_are_not_contacted(ssh_that, tmp_path):
 
 def test_two_kinds_of_machines_at_once(tmp_path):
     with pytest.raises(InputError, match="choose one of"):
-        examine(emulate=1, ip_config=tmp_path / "ip_config.txt")
+        examine(emulate=1, real=RealMachines(tmp_path / "ip_config.txt"))
 
 
 def test_without_machines_a_partition_is_not_checked(partition_of):

@@ -25,11 +25,12 @@ from tutorial_lib.job.folder import own_run_folder
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.cli import app
-from tutorial_lib.tools.cli.options import parse_machine_counts
-from tutorial_lib.tools.finale import FinaleSettings, Forecast, recipe, write_report
+from tutorial_lib.tools.cli.jobs import parse_machine_counts
 from tutorial_lib.tools.finale.figures import memory_figure, scaling_figure
+from tutorial_lib.tools.finale.forecast import Forecast
+from tutorial_lib.tools.finale.report import write_report
 from tutorial_lib.tools.finale.script import Finale, PeakMemory, startup_of
-from tutorial_lib.tools.finale.settings import State
+from tutorial_lib.tools.finale.settings import FinaleSettings, State, recipe
 from tutorial_lib.trainer.config import TrainConfig
 
 QUICK = ["--fanouts", "5,5", "--hidden-size", "32", "--wire", "none"]

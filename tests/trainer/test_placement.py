@@ -15,8 +15,7 @@ from tutorial_lib.job.train import run_single
 from tutorial_lib.models.sage import PlainSAGEConv
 from tutorial_lib.trainer import placement
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.devices import assign
-from tutorial_lib.trainer.placement import CPU, Placement, check_device, settle
+from tutorial_lib.trainer.placement import CPU, Placement, assign, settle
 
 no_gpu = pytest.mark.skipif(
     torch.cuda.is_available() and not os.environ.get("TUTORIAL_NO_SKIP"), reason="this computer has a GPU"
@@ -61,7 +60,7 @@ def test_what_cannot_be():
         assign("cuda", [("a", 1), ("b", 0)])
     assert "--device cpu" in caught.value.remedy
     with pytest.raises(InputError, match="but the computer has no GPU"):
-        check_device("cuda", 1, gpus=0)
+        assign("cuda", [("here", 0)])
 
 
 def test_the_cpu_moves_nothing():

@@ -1,10 +1,5 @@
 """What a job will need, from what a step reaches: memory, bytes on the wire, seconds. Arithmetic, and no more.
 
-    reach.Setting   what is asked: the graph's numbers, machines, options of the training
-    reach.Hops      what a step of a rank reaches
-    Speed           seconds of a step without the wire: from constants, or of this computer (``sampled.calibrate``)
-    estimate        everything else
-
 Constants were fitted to runs of ``train`` on synthetic-products, on two cores. ``benchmarks/plan.py`` compares with
 other runs, and benchmarks/RESULTS.md has its table.
 """
@@ -49,16 +44,12 @@ class Speed:
     source: str = ASSUMED
 
 
-def work_of(setting: Setting, hops: Hops) -> tuple[float, float]:
-    """Multiplications and additions of a step, forward and backward, and bytes of what the layers put out."""
-    layers = list(zip(pairwise(setting.sizes), reversed(hops.sizes), strict=True))
-    flops = sum((2 if depth == 0 else 3) * 4 * rows * a * b for depth, ((a, b), rows) in enumerate(layers))
-    return flops, sum(4 * rows * b for (_, b), rows in layers)
-
-
 def assumed_speed(setting: Setting, hops: Hops) -> Speed:
     """From constants: one core of the computer on which they were measured, times this trainer's threads."""
-    flops, moved = work_of(setting, hops)
+    layers = list(zip(pairwise(setting.sizes), reversed(hops.sizes), strict=True))
+    # Of a step, forward and backward: multiplications and additions, and bytes of what the layers put out.
+    flops = sum((2 if depth == 0 else 3) * 4 * rows * a * b for depth, ((a, b), rows) in enumerate(layers))
+    moved = sum(4 * rows * b for (_, b), rows in layers)
     threads = 1 + THREADS * (setting.threads - 1)
     fetching = sum(hops.edges) / DRAWN + 4 * setting.width * hops.edges[-1] / READ
     return Speed((flops / FLOPS + moved / MOVED) / threads, fetching)
@@ -149,7 +140,8 @@ def estimate(setting: Setting, hops: Hops | None = None, speed: Speed | None = N
         return (alone + hops.pulled(trainers * count, capacity) / trainers) / 2
 
     first, last = pulled(steps) / steps, epochs - 1
-    later = (pulled(epochs * per_epoch) - pulled(per_epoch)) / last / per_epoch if last else first
+    every = pulled(epochs * per_epoch)
+    later = (every - pulled(per_epoch)) / last / per_epoch if last else first
     asking = QUESTION * hops.asked + ANSWER * hops.answered
     gradients = 2 * (setting.world - 1) / setting.world * 4 * setting.parameters if machines > 1 else 0.0
 
@@ -157,7 +149,7 @@ def estimate(setting: Setting, hops: Hops | None = None, speed: Speed | None = N
         """Bytes that a machine sends in a step."""
         return trainers * (rows * (row + QUESTION) + asking) + gradients
 
-    everything = setting.world * (pulled(epochs * per_epoch) * (row + QUESTION) + epochs * per_epoch * asking)
+    everything = setting.world * (every * (row + QUESTION) + epochs * per_epoch * asking)
     everything += machines * (gradients * steps * epochs + hops.travelled)
     everything += _evaluation(setting, hops) + MAP * setting.nodes * (machines - 1) / machines
     busy, wire, exchange = _step(setting, speed, later, asking, gradients)

@@ -71,19 +71,20 @@ def log_folder(out: Path) -> Path:
 
 
 @contextlib.contextmanager
-def own_run_folder(out: Path, who: str = "program", refusal: type[InputError] = InputError) -> Iterator[None]:
+def own_run_folder(out: Path, who: str = "program") -> Iterator[None]:
     """While the block runs, no other program writes to this run folder; it is made where there is none.
 
     Raises:
-        InputError: the folder cannot be made, or another program (``who``) is running in it; as a ``refusal``.
+        InputError: the folder cannot be made, or another program (``who``) is running in it.
     """
     with contextlib.ExitStack() as stack:
         try:
             handle = stack.enter_context(open_folder(out))
         except OSError as error:
-            raise refusal(f"cannot write the run folder {out}: {error.strerror}") from None
+            raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
         if lock_now(handle) is False:
-            raise refusal(f"another {who} is running in {out}: {lock_holder(handle)}", "Wait for its end, or stop it.")
+            holder = lock_holder(handle)
+            raise InputError(f"another {who} is running in {out}: {holder}", "Wait for its end, or stop it.")
         yield
 
 

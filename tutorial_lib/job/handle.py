@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.live import Live
 
-from tutorial_lib.cluster.coordinator import Coordinator, Event, JobFailed, Limits
+from tutorial_lib.cluster.coordinator import Coordinator, Event, JobFailed
 from tutorial_lib.errors import attempts
 from tutorial_lib.job.display import Reporter, own_console
 from tutorial_lib.job.folder import Continuation
@@ -46,12 +46,11 @@ def start_training(
     *,
     resume: bool = False,
     checkpoint_every: int = 1,
-    limits: Limits | None = None,
 ) -> Job:
     """Start a training job and return at once.
 
     Args:
-        source, layout, config, limits: as in ``run_distributed``.
+        source, layout, config: as in ``run_distributed``.
         out: run folder; must be empty or not exist yet, unless ``resume`` continues the run in it.
 
     Raises:
@@ -63,7 +62,7 @@ def start_training(
     title = f"training: {config.epochs} epochs, {machines} machine(s), {machines * layout.trainers} rank(s)"
 
     def train(job: Job) -> dict[str, Any]:
-        return run_distributed(source, layout, config, folder, job, keep, limits=limits, on_start=job.started)
+        return run_distributed(source, layout, config, folder, job, keep, on_start=job.started)
 
     return Job(folder, title, train)
 

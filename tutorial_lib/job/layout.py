@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -110,10 +110,10 @@ class Layout:
         """
         if self.device == "cpu":
             return
-        from tutorial_lib.trainer.placement import check_device  # torch: the command line's help does not wait for it
+        from tutorial_lib.trainer.placement import assign, gpu_count  # torch: the command's help does not wait for it
 
-        gpus = 10**6 if self.elsewhere else None
-        check_device(self.device, (self.emulate or 1) * self.trainers, gpus)
+        gpus = 10**6 if self.elsewhere else gpu_count()
+        assign(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
 
     def cluster(self) -> Cluster:
         """Nodes of Slurm, machines over ssh, running or new emulated ones, else this machine alone; not yet started.
@@ -165,7 +165,7 @@ def run_on_machines(
     on_event: Callable[[Event], None],
     deliver: Callable[[str], Delivery],
     *,
-    limits: Limits | None = None,
+    finishing: float = 0.0,
     on_start: Callable[[Coordinator], None] = lambda _coordinator: None,
 ) -> tuple[Coordinator, Homecoming]:
     """Copy what the machines need, where they share no folder with this one; run the job; bring home what it wrote.
@@ -173,7 +173,8 @@ def run_on_machines(
     Args:
         cluster: entered.
         deliver: what to copy, from the folder on the machines; asked only if there is a ``copy_to``.
-        limits, on_start: as of ``train.run_distributed``.
+        finishing: seconds for the trainers to save on SIGTERM, of ``Limits``.
+        on_start: as of ``train.run_distributed``.
 
     Returns:
         The coordinator (what the machines used, the events), and what came home: its ``check`` raises if not all did.
@@ -186,7 +187,7 @@ def run_on_machines(
         delivery = deliver(cluster.folder(real.copy_to))
     with Homecoming(cluster, delivery, out, on_event) as home:
         public = real is not None and real.allow_public
-        limits = limits or layout.limits()
+        limits = replace(layout.limits(), finishing=finishing)
         coordinator = Coordinator(cluster, plan, home.on_event, limits, home.remote, allow_public=public)
         on_start(coordinator)
         coordinator.run()

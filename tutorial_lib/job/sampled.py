@@ -32,12 +32,13 @@ from tutorial_lib.trainer.config import TrainConfig
 RANKS, BATCHES, EVALUATED = 4, 24, 3  # looked at: ranks, mini-batches in all, batches of each rank's evaluation
 # A graph of so many edges, and so many bytes of features, is drawn on in no time; and so many batches.
 QUICK_EDGES, QUICK_BYTES, QUICK_BATCHES = 5_000_000, 200_000_000, 8
-SIZES = ("nodes", "edges", "width", "classes", "train", "val")  # of a ``Setting``
 TABLE = 400_000_000  # bytes, the most that is read from when reading is measured
 
 
 def sizes_of_partition(partition: Partition) -> dict[str, int]:
-    """``SIZES`` of what was cut. Its validation nodes are not written down: a fifth of the training nodes, as products.
+    """``nodes`` to ``val`` of a ``Setting``, of what was cut.
+
+    Its validation nodes are not written down: a fifth of the training nodes, as products.
 
     Raises:
         InputError: it is not what is planned here.
@@ -47,16 +48,28 @@ def sizes_of_partition(partition: Partition) -> dict[str, int]:
         text = "only graphs with one type of nodes, which have features, can be planned"
         raise InputError(f"{partition.folder}: {text}")
     report = partition.report
-    train = sum(report.train_nodes)
-    counts = (
-        sum(report.nodes),
-        sum(report.edges),
-        facts["num_features"],
-        facts["num_classes"],
-        train,
-        min(train // 5, sum(report.nodes) - train),
+    nodes, train = sum(report.nodes), sum(report.train_nodes)
+    counts = {"nodes": nodes, "edges": sum(report.edges), "train": train, "val": min(train // 5, nodes - train)}
+    return {**counts, "width": facts["num_features"], "classes": facts["num_classes"]}
+
+
+def setting_of(
+    sizes: dict[str, int], layout: Layout, machines: int, config: TrainConfig, memory: float = math.inf
+) -> Setting:
+    """A job of so many machines on a graph of these ``sizes``. All are taken to have this computer's cores.
+
+    Args:
+        memory: bytes of each machine; where they share this computer, of that.
+    """
+    wire = parse_wire(layout.wire)
+    return Setting(
+        **sizes,
+        **{"machines": machines, "trainers": layout.trainers, "servers": layout.servers, "config": config},
+        wire=8.0 * wire if wire else None,
+        together=not layout.elsewhere,
+        cores=len(os.sched_getaffinity(0)),
+        memory=memory,
     )
-    return dict(zip(SIZES, counts, strict=True))
 
 
 def forecast(
@@ -64,24 +77,16 @@ def forecast(
 ) -> Estimate | None:
     """For ``train``, in less than a second: hops are drawn on small graphs only, and nothing is measured.
 
-    Other machines are taken to have this computer's cores. None where it is not known: for other tasks than classes of
-    nodes, on GPUs, with labor.
+    None where it is not known: for other tasks than classes of nodes, on GPUs, with labor.
 
     Args:
         fit_cache: with `fitting_cache` of the memory that is free here; ``config`` as it is otherwise.
     """
     if config.task != "node" or layout.device != "cpu" or config.sampler != "neighbor":
         return None
-    wire = parse_wire(layout.wire)
-    setting = Setting(
-        **sizes_of_partition(partition),
-        **{"machines": machines, "trainers": layout.trainers, "servers": layout.servers},
-        config=replace(config, loader="dgl") if layout.samplers else config,
-        wire=8.0 * wire if wire else None,
-        together=not layout.elsewhere,
-        cores=len(os.sched_getaffinity(0)),
-        memory=math.inf if layout.elsewhere else memory_for_us(),
-    )
+    config = replace(config, loader="dgl") if layout.samplers else config
+    memory = math.inf if layout.elsewhere else memory_for_us()
+    setting = setting_of(sizes_of_partition(partition), layout, machines, config, memory)
     if fit_cache:
         setting = replace(setting, config=replace(setting.config, cache=fitting_cache(setting)))
     quick = setting.edges < QUICK_EDGES and 4 * setting.nodes * setting.width < QUICK_BYTES

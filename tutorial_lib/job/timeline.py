@@ -151,14 +151,12 @@ def _rates(counters: list[tuple[str, str, float, float]]) -> dict[str, list[tupl
     for machine, name, time, value in counters:
         if name.startswith("sent"):
             sent[machine].append((time, value))
-    return {
-        machine: [
-            *((t, (v2 - v) / max(1e-3, t2 - t)) for (t, v), (t2, v2) in itertools.pairwise(found)),
-            (found[-1][0], 0.0),
-        ]
-        for machine, found in sent.items()
-        if len(found) > 1
-    }
+    rates = {}
+    for machine, found in sent.items():
+        if len(found) > 1:
+            steps = [(t, (v2 - v) / max(1e-3, t2 - t)) for (t, v), (t2, v2) in itertools.pairwise(found)]
+            rates[machine] = [*steps, (found[-1][0], 0.0)]
+    return rates
 
 
 def facts_of(trace: Trace) -> list[str]:

@@ -1,10 +1,6 @@
 """The timeline of a run, from its events: spans on the tracks of each machine, bytes, and requests to the servers.
 
-    events.jsonl -- trace_events --> Trace -- to_json --> Chrome's trace event format (Perfetto, chrome://tracing)
-                                          `- timeline --> an SVG, in a page or a notebook
-
-Format:
-https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+Chrome's format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
 from __future__ import annotations

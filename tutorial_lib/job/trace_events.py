@@ -58,11 +58,10 @@ class _Reading:
     def trace(self) -> Trace:
         for event in self.events:
             try:
-                getattr(self, f"_{event['kind']}", self._other)(event, self._time(event))
+                getattr(self, f"_{event['kind']}", lambda *_: None)(event, self._time(event))
             except (KeyError, TypeError, ValueError, AttributeError):
                 self.left_out += 1
-        for span in self.open.values():
-            self.spans.append(span)
+        self.spans += self.open.values()
         self._epochs()
         self.spans = list(nested(self.spans))
         clocks = {
@@ -92,9 +91,6 @@ class _Reading:
             self.spans.append(before)
         if name:
             self.open[track] = Span(*track, name, time, self.end)
-
-    def _other(self, _event: Event, _time: float) -> None:
-        pass
 
     def _stage(self, event: Event, time: float) -> None:
         self._next((COORDINATOR, COORDINATOR), time, STAGES[event["stage"]])

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.cluster.coordinator import Coordinator, Event, Limits
+from tutorial_lib.cluster.coordinator import Coordinator, Event
 from tutorial_lib.cluster.delivery import Delivery, read_starts
 from tutorial_lib.cluster.homecoming import fetch_left
 from tutorial_lib.cluster.local import LocalCluster
@@ -51,7 +51,6 @@ def run_distributed(
     reporter: Reporter | None = None,
     keep: Continuation = NEW_RUN,
     *,
-    limits: Limits | None = None,
     on_start: Callable[[Coordinator], None] = lambda _coordinator: None,
     fit_cache: bool = False,
 ) -> dict[str, Any]:
@@ -60,7 +59,6 @@ def run_distributed(
     Args:
         source: a data set, which is loaded and partitioned first, or a partition with as many parts as machines.
         out: run folder; must be empty or not exist yet, unless ``keep`` continues the run in it.
-        limits: of the stages; None: those of ``layout``.
         on_start: called with the coordinator before it starts anything.
         fit_cache: `job.estimate.fitting_cache` chooses ``config.cache``, for this run and for those that resume it.
 
@@ -112,9 +110,8 @@ def run_distributed(
         job = {"description": settings, "checkpoint_every": keep.every, "resume": keep.resume, "device": layout.device}
         plan = _plan(partition, cluster, layout, config, out, job)
         deliver = partial(Delivery.of_run, partition.folder, plan, out=out)
-        limits = replace(limits or layout.limits(), finishing=FINISHING_SECONDS)
         coordinator, home = run_on_machines(
-            cluster, plan, layout, out, log.write, deliver, limits=limits, on_start=on_start
+            cluster, plan, layout, out, log.write, deliver, finishing=FINISHING_SECONDS, on_start=on_start
         )
     result = distributed_result(partition, config, coordinator, time.time() - start, log.earlier, resumed)
     if told is not None:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tutorial_lib.cluster.emulated import MASTER_PORT
-from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Check, Finding, Findings, made, report, verdict
+from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Check, Finding, Findings, made, verdict
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import address_findings, examine_cluster
 from tutorial_lib.cluster.preflight_checks import open_files, port_findings, segment_findings, shared_memory, version_of
@@ -30,8 +30,6 @@ from tutorial_lib.cluster.spec import Machine, read_ip_config
 from tutorial_lib.compat.stack import built_for
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
-
-__all__ = ["Finding", "Findings", "examine", "report"]
 
 REMAKE = "Remove .venv and run make again, or: pip install -r requirements.lock && pip install --no-deps -e ."
 EXPECTED = {"dgl": "2.1.0", "torch": "2.2.1", "torchdata": "0.7.1", "numpy": "1."}
@@ -211,7 +209,6 @@ def examine(
     *,
     emulate: int | None = None,
     on: str | None = None,
-    ip_config: str | Path | None = None,
     part_config: str | Path | None = None,
     real: RealMachines | None = None,
     quick: bool = False,
@@ -221,15 +218,13 @@ def examine(
     Args:
         emulate: also start this many emulated machines, run the preflight of a job on each, and stop them.
         on: also run the preflight on running emulated machines of this name.
-        ip_config: also run the preflight on the machines of this file, over ssh.
         part_config: DGL's partition description; each machine then checks its part. The path is that on the machines.
-        real: as ``ip_config``, with what else there is to know about reaching them.
+        real: also run the preflight on these machines, over ssh.
         quick: leave out the trial ``import dgl``, which takes some seconds.
 
     Raises:
-        InputError: ``emulate`` and ``ip_config`` together, or an address file that cannot be read.
+        InputError: ``emulate`` and ``real`` together, or an address file that cannot be read.
     """
-    real = RealMachines(Path(ip_config)) if ip_config is not None else real
     if emulate is not None and real is not None:
         raise InputError("choose one of --emulate N and --ip_config FILE")
     if real is not None:

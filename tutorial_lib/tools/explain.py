@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,10 @@ def explain(paths: Iterable[Path]) -> list[Finding]:
             signature = next((s for s in signatures() if s.line.search(text)), None)
             if signature is None:
                 continue
-            before = found.get(signature.name)
-            finding = before or Finding(signature, path, number, shortened(text.strip()), 0)
-            found[signature.name] = Finding(signature, finding.path, finding.number, finding.text, finding.times + 1)
+            first = found.get(signature.name) or Finding(signature, path, number, shortened(text.strip()), times=0)
+            found[signature.name] = replace(first, times=first.times + 1)
     causes = [finding for finding in found.values() if not finding.signature.effect]
-    order = {signature.name: k for k, signature in enumerate(signatures())}
-    return sorted(causes or found.values(), key=lambda finding: order[finding.signature.name])
+    return sorted(causes or found.values(), key=lambda finding: signatures().index(finding.signature))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -1,9 +1,6 @@
 """What a job will need, before it runs: every number with its source, and what to change first.
 
-estimate   job/estimate.py's, with hops drawn on a partition and a step measured here, where they can be
-moved_to   the same job elsewhere
-changes    what could be changed, and what would come of it
-table      for a terminal and for a notebook
+The estimate is job/estimate.py's, with hops drawn on a partition and a step measured here, where they can be.
 """
 
 from __future__ import annotations
@@ -19,17 +16,18 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of
 from tutorial_lib.job.display import human_bytes
 from tutorial_lib.job.estimate import STORED, UNSHAPED, WAITING, Estimate, Speed, assumed_speed, estimate
-from tutorial_lib.job.reach import ASSUMED, GIVEN, SAMPLED, Hops, Setting, assumed_hops
-from tutorial_lib.job.sampled import SIZES, calibrate, sample_hops
+from tutorial_lib.job.reach import ASSUMED, GIVEN, SAMPLED, Setting, assumed_hops
+from tutorial_lib.job.sampled import calibrate, sample_hops
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, load_partition_folder
 
 HELPS = 0.10  # of an epoch: what saves less is no help
-MOST = 256  # machines that are looked at
-# Nodes, edges, features, classes, training and validation nodes, as published.
+MACHINES = tuple(2**k for k in range(9))  # numbers that are looked at
 PUBLISHED = {
-    "ogbn-products": (2_449_029, 123_718_280, 100, 47, 196_615, 39_323),
-    "ogbn-arxiv": (169_343, 2_315_598, 128, 40, 90_941, 29_799),
+    "ogbn-products": {"nodes": 2_449_029, "edges": 123_718_280, "width": 100, "classes": 47}
+    | {"train": 196_615, "val": 39_323},
+    "ogbn-arxiv": {"nodes": 169_343, "edges": 2_315_598, "width": 128, "classes": 40}
+    | {"train": 90_941, "val": 29_799},
 }
 
 
@@ -42,17 +40,16 @@ def sizes_of(source: DataSource) -> dict[str, int]:
     source.check()
     if source.name == "synthetic-products":  # imitates the other at any size, split included
         whole = PUBLISHED["ogbn-products"]
-        scaled = (round(source.scale * count) for count in (whole[0], whole[1], *whole[4:]))
-        nodes, edges, train, val = scaled
-        return dict(zip(SIZES, (nodes, edges, whole[2], whole[3], train, val), strict=True))
+        return whole | {name: round(source.scale * whole[name]) for name in ("nodes", "edges", "train", "val")}
     if source.name in PUBLISHED:
-        return dict(zip(SIZES, PUBLISHED[source.name], strict=True))
+        return PUBLISHED[source.name]
     dataset = source.load()
     if dataset.is_heterogeneous or not dataset.num_features:
         raise InputError(f"{source.name}: plan knows graphs with one type of nodes, which have features, and no others")
-    split = dataset.split_counts()
-    counts = (dataset.structure.num_nodes(), dataset.structure.num_edges(), dataset.num_features, dataset.num_classes)
-    return dict(zip(SIZES, (*counts, split["train_mask"], split["val_mask"]), strict=True))
+    split, graph = dataset.split_counts(), dataset.structure
+    counts = {"nodes": graph.num_nodes(), "edges": graph.num_edges()}
+    counts |= {"width": dataset.num_features, "classes": dataset.num_classes}
+    return {**counts, "train": split["train_mask"], "val": split["val_mask"]}
 
 
 def partition_there(source: DataSource, parts: int) -> Partition | None:
@@ -96,14 +93,13 @@ def moved_to(found: Estimate, setting: Setting) -> Estimate:
             return tuple(map(scaled, value, before, after))
         return value * after / before if before and value else after
 
-    values = asdict(found.hops)
-    kept = {name: values[name] for name in ("part", "part_edges", "source")}
-    kept["seconds"] = 0.0
+    kept = {"part", "part_edges", "source"}
     changed = {
-        name: scaled(v, getattr(old, name), getattr(new, name)) for name, v in values.items() if name not in kept
+        name: scaled(value, getattr(old, name), getattr(new, name))
+        for name, value in vars(found.hops).items()
+        if name not in kept
     }
-    changed["pool"] = new.pool
-    hops = Hops(**changed, **kept)
+    hops = replace(found.hops, **{**changed, "pool": new.pool, "seconds": 0.0})
     before, after = assumed_speed(found.setting, found.hops), assumed_speed(setting, hops)
     ratios = (found.speed.computing / before.computing, found.speed.fetching / before.fetching)
     speed = Speed(after.computing * ratios[0], after.fetching * ratios[1], found.speed.source)
@@ -120,20 +116,16 @@ def helpful(found: Estimate) -> int:
     """Machines, each a computer: the fewest of which no more save ``HELPS`` of an epoch, and all have whole batches."""
     setting = found.setting
     whole = setting.train / setting.trainers / setting.config.batch_size
-    counts = [2**k for k in range(int(math.log2(MOST)) + 1) if 2**k <= max(1, whole)]
+    counts = [count for count in MACHINES if count <= max(1, whole)]
     epochs = [moved_to(found, of_their_own(setting, count)).epoch for count in counts]
     return next(k for k, own in zip(counts, epochs, strict=True) if min(epochs[counts.index(k) :]) > (1 - HELPS) * own)
 
 
 def fitting(found: Estimate) -> int | None:
     """The smallest power of two of machines, each with this memory, on which the job fits; None: on none."""
-    limit = found.setting.memory
-    counts = [
-        2**k
-        for k in range(int(math.log2(MOST)) + 1)
-        if 2**k >= (1 if found.setting.together else found.setting.machines)
-    ]
-    return next((k for k in counts if moved_to(found, of_their_own(found.setting, k)).machine <= limit), None)
+    setting = found.setting
+    counts = [count for count in MACHINES if setting.together or count >= setting.machines]
+    return next((k for k in counts if moved_to(found, of_their_own(setting, k)).machine <= setting.memory), None)
 
 
 LEARNS = "; it changes what is learned"
@@ -165,19 +157,16 @@ def changes(found: Estimate) -> list[tuple[str, Estimate]]:
         if setting.machines > 1 and (setting.wire or UNSHAPED) < 1e10:
             ideas["a wire of 10 Gbit/s"] = replace(setting, wire=1e10)
         more = of_their_own(setting, 2 * setting.machines)
-        if more.machines <= MOST and more.train >= more.world * config.batch_size:  # a whole batch for each rank
-            ideas[f"{more.machines} computers" + (", each with its share of the cores" if setting.together else "")] = (
-                more
-            )
+        if more.machines <= max(MACHINES) and more.train >= more.world * config.batch_size:  # whole batches for all
+            cores = ", each with its share of the cores" if setting.together else ""
+            ideas[f"{more.machines} computers{cores}"] = more
     tried = [(name, moved_to(found, then)) for name, then in ideas.items()]
 
     def rank(one: tuple[str, Estimate]) -> tuple[bool, bool, float]:
-        little = one[1].epoch > (1 - HELPS) * found.epoch
-        return (
-            not one[1].fits,
-            found.fits and (LEARNS in one[0] or little),
-            one[1].epoch if found.fits else one[1].needed,
-        )
+        name, then = one
+        if not found.fits:
+            return not then.fits, False, then.needed
+        return not then.fits, LEARNS in name or then.epoch > (1 - HELPS) * found.epoch, then.epoch
 
     return sorted(tried, key=rank)
 
@@ -216,18 +205,12 @@ def figures(found: Estimate) -> list[Figure]:
     """Every number with its unit and where it comes from; a sum is as sure as its least sure part."""
     setting, seconds, reach, pace = found.setting, found.seconds, found.hops.source, found.speed.source
     both = pace if pace == reach else ASSUMED if ASSUMED in (reach, pace) else f"{pace}, {reach}"
-    counted = reach == SAMPLED
     rate = f"at {(setting.wire or UNSHAPED) / 1e6:,.0f} Mbit/s" + ("" if setting.wire else ", assumed")
     cache = f"{setting.config.cache / 1e6:,.0f} MB of cache" if setting.keeps else "no cache"
     whole = "this computer" if setting.together else "a machine"
+    counted, how = (GIVEN, "") if reach == SAMPLED else (ASSUMED, "as METIS cuts")
     rows: list[tuple[str, float | None, str, str, str]] = [
-        (
-            "edges between parts",
-            found.hops.cut,
-            "share",
-            GIVEN if counted else ASSUMED,
-            "" if counted else "as METIS cuts",
-        ),
+        ("edges between parts", found.hops.cut, "share", counted, how),
         ("memory of a server", found.server, "bytes", ASSUMED, "bytes per edge and node, fitted"),
         ("memory of a trainer", found.trainer, "bytes", ASSUMED, f"the same; hops {reach}"),
         (f"memory of {whole}", found.needed, "bytes", ASSUMED, "shared pages once"),

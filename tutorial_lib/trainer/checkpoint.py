@@ -16,9 +16,8 @@ one step of the file system. At any moment there is one that is valid. The one b
 newest is damaged, on whichever machine, all ranks continue from that one, see ``generations``.
 Loading runs no code from the files: safetensors and JSON, no pickle.
 
-Random generators: between epochs nothing is saved, because DGL's state cannot be read. Every epoch seeds them from
-(seed, epoch, rank), see ``seeding``; so the number of the epoch is their state. In the middle of one, torch's are
-saved, and what DGL's have drawn is drawn again, see ``stopping``.
+Random generators: DGL's state cannot be read. Between epochs the number of the epoch is their state, see ``seeding``;
+in the middle of one, torch's are saved, and what DGL's have drawn is drawn again, see ``stopping``.
 
 A run folder that the machines do not share: weights, optimiser and manifest are then on machine 0 and are sent to the
 other ranks on resuming; each machine finds the rows of its own embeddings where it wrote them.
@@ -53,7 +52,7 @@ class Checkpoints:
 
     Attributes:
         folder: ``checkpoint/`` of the run folder.
-        description: settings that must be the same on resuming.
+        description: settings that must be the same on resuming; JSON types.
         every: epochs between two checkpoints; after the last epoch there is always one.
         resume: continue from the checkpoint that is there.
         emit: takes ``checkpoint`` and ``resumed`` events.
@@ -67,16 +66,57 @@ class Checkpoints:
     emit: Emit = no_events
     stop: Stop = field(default_factory=Stop)
 
-    def restore(self, model: nn.Module, optimizer: Optimizer, *, part: EpochPart | None = None, **rows: Any) -> Epochs:
-        """See ``checkpoint.restore``; nothing unless the run is to ``resume``."""
+    def restore(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        part: EpochPart | None = None,
+        embeddings: Mapping[str, Any] | None = None,
+        sparse_optimizers: Sequence[Any] = (),
+    ) -> Epochs:
+        """Load the checkpoint into what was given to ``save``; returns its ``epochs``, none unless the run is resumed.
+
+        Every trainer must call it. Rank 0 reads and sends to the others. Rows of embeddings are written by the machine
+        that holds them: a write to another machine's server is not acknowledged, so a barrier after it would prove
+        nothing. The newest checkpoint is taken that is whole on every machine. Where that is the one before the newest,
+        it becomes the newest: the next save must not take its place.
+
+        Args:
+            part: becomes what this rank has done of the next epoch.
+
+        Raises:
+            InputError: no checkpoint, or both are damaged; on all ranks.
+        """
         if not self.resume:
             return []
-        damaged: list[str] = []
-        part = part or EpochPart()
-        epochs = restore(self.folder, model, optimizer, part=part, say=damaged.append, **rows)
-        more = {"damaged": damaged[0]} if damaged else {}
-        self.emit("resumed", epochs=len(epochs), **_step(part), **more)
-        return epochs
+        stores, first = state.stores_of(embeddings or {}, sparse_optimizers), own_rank() == 0
+
+        def look(name: str) -> dict[str, Any]:
+            manifest = broadcast(_agreed(lambda: generations.read_manifest(self.folder / name) if first else None))
+            _agreed(lambda: _check_here(self.folder, manifest, bool(stores)))
+            return manifest
+
+        chosen = generations.newest_whole(self.folder, look)
+        if chosen.damaged and first:
+            generations.make_valid(self.folder, chosen.manifest)
+        done, part = chosen.manifest.get("part"), part or EpochPart()
+        names = ["model", "optimizer", *(["generators"] if done else [])]
+        files = [chosen.folder / f"{name}.safetensors" for name in names]
+        weights, tensors, *states = broadcast([load_file(file) for file in files] if first else None)
+        if done:
+            own = {name.split("/")[1]: s for name, s in states[0].items() if name.split("/")[0] == str(own_rank())}
+            part.take(done["step"], done["ranks"][own_rank()], own)
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(state.unflatten_optimizer(tensors, chosen.manifest["optimizer"]))
+        if stores and _first_of_machine():
+            state.write_local_rows(stores, chosen.folder / _rows_file())
+        for sparse, settings in zip(sparse_optimizers, chosen.manifest["sparse_optimizers"], strict=True):
+            state.restore_settings(sparse, settings)
+        barrier()  # nobody reads an embedding before it is there
+        more = {"damaged": chosen.damaged} if chosen.damaged and first else {}
+        self.emit("resumed", epochs=len(chosen.epochs), **_step(part.furthest), **more)
+        return chosen.epochs
 
     def save(
         self,
@@ -86,129 +126,64 @@ class Checkpoints:
         *,
         last: bool,
         part: EpochPart | None = None,
-        **rows: Any,
+        embeddings: Mapping[str, Any] | None = None,
+        sparse_optimizers: Sequence[Any] = (),
     ) -> None:
-        """Save if it is time to, see ``checkpoint.save``."""
-        if last or len(epochs) % self.every == 0:
-            save(self.folder, model, optimizer, epochs, self.description, part=part, **rows)
-            self.emit("checkpoint", epochs=len(epochs), **_step(part))
+        """If it is time to, write a checkpoint and make it the valid one.
 
+        In a job, every trainer must call this, between two steps.
 
-def save(
-    folder: Path,
-    model: nn.Module,
-    optimizer: Optimizer,
-    epochs: Epochs,
-    description: Mapping[str, Any],
-    *,
-    embeddings: Mapping[str, Any] | None = None,
-    sparse_optimizers: Sequence[Any] = (),
-    part: EpochPart | None = None,
-) -> None:
-    """Write a checkpoint and make it the valid one. In a job, every trainer must call this, between two steps.
+        Args:
+            model: without its DistributedDataParallel wrapper; equal on all ranks, as is ``optimizer``.
+            last: it is time to in any case.
+            part: what this rank has done of the next epoch; None: nothing.
+            embeddings: name to ``dgl.distributed.DistEmbedding``.
+            sparse_optimizers: of ``dgl.distributed.optim``, always in the same order.
 
-    Args:
-        folder: ``checkpoint/`` of the run folder.
-        model: without its DistributedDataParallel wrapper; equal on all ranks, as is ``optimizer``.
-        description: settings that must be the same on resuming; JSON types.
-        embeddings: name to ``dgl.distributed.DistEmbedding``.
-        sparse_optimizers: of ``dgl.distributed.optim``, always in the same order.
-        part: what this rank has done of the next epoch; None: nothing.
-
-    Raises:
-        OSError: a file cannot be written; it is named, and the checkpoint before this one stays valid.
-    """
-    step = part.furthest if part else 0
-    target = folder / generation(len(epochs), step)
-    stores = state.stores_of(embeddings or {}, sparse_optimizers)
-    tensors, numbers = state.flatten_optimizer(optimizer)
-    barrier()  # no rank changes an embedding any more
-    first, files = own_rank() == 0, {}
-    contents = {"model": model.state_dict(), "optimizer": tensors}
-    parts = gather({"done": part.to_list(), "generators": part.generators}) if part and step else []
-    if parts:
-        own = (of["generators"].items() for of in parts)
-        contents["generators"] = {f"{rank}/{kind}": s for rank, found in enumerate(own) for kind, s in found}
-    try:
-        for name, content in contents.items() if first else ():
-            name = f"{name}.safetensors"
-            files[name] = {**state.write_tensors(target / name, content), "machine": None}
-        if stores and _first_of_machine():
-            about = state.write_tensors(target / _rows_file(), state.local_rows(stores))
-            files[_rows_file()] = {**about, "machine": _machine()}
-    except OSError:
-        remove_checkpoint(target)  # a full disk gets its space back
-        raise
-    all_files = gather(files)
-    if first:
-        manifest = {
-            "format": generations.WITH_STEP if step else generations.FORMAT_VERSION,
-            "folder": target.name,
-            "epochs": epochs,
-            **({"part": {"step": step, "ranks": [of["done"] for of in parts]}} if step else {}),
-            "description": dict(description),
-            "optimizer": numbers,
-            "sparse_optimizers": [state.sparse_settings(sparse) for sparse in sparse_optimizers],
-            "files": {name: about for part in all_files for name, about in part.items()},
-        }
-        generations.make_valid(folder, manifest)
-    # Rank 0 sends this when the new one is valid: only now may an older one go.
-    keep = broadcast(sorted(generations.folders_named(folder)) if first else None)
-    if _first_of_machine():
-        remove_checkpoints(folder, keep)
-
-
-def restore(
-    folder: Path,
-    model: nn.Module,
-    optimizer: Optimizer,
-    *,
-    embeddings: Mapping[str, Any] | None = None,
-    sparse_optimizers: Sequence[Any] = (),
-    part: EpochPart | None = None,
-    say: Callable[[str], None] = lambda _text: None,
-) -> Epochs:
-    """Load the checkpoint into everything that was given to ``save``; returns ``epochs``. Every trainer must call it.
-
-    Rank 0 reads and sends to the others. Rows of embeddings are written by the machine that holds them: a write to
-    another machine's server is not acknowledged, so a barrier after it would prove nothing.
-    The newest checkpoint is taken that is whole on every machine. Where that is the one before the newest, it becomes
-    the newest: the next save must not take its place.
-
-    Args:
-        say: on rank 0, takes what is wrong with the newest checkpoint where the one before it is used.
-
-    Raises:
-        InputError: no checkpoint, or both are damaged; on all ranks.
-    """
-    stores, first = state.stores_of(embeddings or {}, sparse_optimizers), own_rank() == 0
-
-    def look(name: str) -> dict[str, Any]:
-        manifest = broadcast(_agreed(lambda: generations.read_manifest(folder / name) if first else None))
-        _agreed(lambda: _check_here(folder, manifest, bool(stores)))
-        return manifest
-
-    chosen = generations.newest_whole(folder, look)
-    if chosen.damaged and first:
-        say(chosen.damaged)
-        generations.make_valid(folder, chosen.manifest)
-    done = chosen.manifest.get("part")
-    names = ["model", "optimizer", *(["generators"] if done else [])]
-    files = [chosen.folder / f"{name}.safetensors" for name in names]
-    weights, tensors, *states = broadcast([load_file(file) for file in files] if first else None)
-    if done and part is None:
-        raise InputError(f"the checkpoint in {folder} is from the middle of an epoch", generations.FRESH)
-    if done and part is not None:
-        own = {name.split("/")[1]: s for name, s in states[0].items() if name.split("/")[0] == str(own_rank())}
-        part.take(done["step"], done["ranks"][own_rank()], own)
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(state.unflatten_optimizer(tensors, chosen.manifest["optimizer"]))
-    if stores and _first_of_machine():
-        state.write_local_rows(stores, chosen.folder / _rows_file())
-    for sparse, settings in zip(sparse_optimizers, chosen.manifest["sparse_optimizers"], strict=True):
-        state.restore_settings(sparse, settings)
-    barrier()  # nobody reads an embedding before it is there
-    return chosen.epochs
+        Raises:
+            OSError: a file cannot be written; it is named, and the checkpoint before this one stays valid.
+        """
+        if not last and len(epochs) % self.every:
+            return
+        step = part.furthest if part else 0
+        target = self.folder / generation(len(epochs), step)
+        stores = state.stores_of(embeddings or {}, sparse_optimizers)
+        tensors, numbers = state.flatten_optimizer(optimizer)
+        barrier()  # no rank changes an embedding any more
+        first, files = own_rank() == 0, {}
+        contents = {"model": model.state_dict(), "optimizer": tensors}
+        parts = gather({"done": part.to_list(), "generators": part.generators}) if part and step else []
+        if parts:
+            own = (of["generators"].items() for of in parts)
+            contents["generators"] = {f"{rank}/{kind}": s for rank, found in enumerate(own) for kind, s in found}
+        try:
+            for name, content in contents.items() if first else ():
+                name = f"{name}.safetensors"
+                files[name] = {**state.write_tensors(target / name, content), "machine": None}
+            if stores and _first_of_machine():
+                about = state.write_tensors(target / _rows_file(), state.local_rows(stores))
+                files[_rows_file()] = {**about, "machine": _machine()}
+        except OSError:
+            remove_checkpoint(target)  # a full disk gets its space back
+            raise
+        all_files = gather(files)
+        if first:
+            manifest = {
+                "format": generations.WITH_STEP if step else generations.FORMAT_VERSION,
+                "folder": target.name,
+                "epochs": epochs,
+                **({"part": {"step": step, "ranks": [of["done"] for of in parts]}} if step else {}),
+                "description": dict(self.description),
+                "optimizer": numbers,
+                "sparse_optimizers": [state.sparse_settings(sparse) for sparse in sparse_optimizers],
+                "files": {name: about for part in all_files for name, about in part.items()},
+            }
+            generations.make_valid(self.folder, manifest)
+        # Rank 0 sends this when the new one is valid: only now may an older one go.
+        keep = broadcast(sorted(generations.folders_named(self.folder)) if first else None)
+        if _first_of_machine():
+            remove_checkpoints(self.folder, keep)
+        self.emit("checkpoint", epochs=len(epochs), **_step(step))
 
 
 def _agreed(action: Callable[[], Any]) -> Any:
@@ -242,9 +217,9 @@ def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) ->
     write_json(folder / "config.json", dict(config))
 
 
-def _step(part: EpochPart | None) -> dict[str, int]:
+def _step(done: int) -> dict[str, int]:
     """For an event."""
-    return {"step": part.furthest} if part and part.furthest else {}
+    return {"step": done} if done else {}
 
 
 def _first_of_machine() -> bool:

@@ -24,7 +24,7 @@ from tutorial_lib.trainer.config import TrainConfig
 FORMAT_VERSION = 1
 WITH_STEP = 2  # from the middle of an epoch: who reads format 1 alone would begin that epoch again with these weights
 FRESH = "Start again without --resume, in another folder."
-# Exactly the names that ``checkpoint.save`` and ``export_weights`` give.
+# Exactly the names that ``Checkpoints.save`` and ``export_weights`` give.
 _HALF_WRITTEN = re.compile(r"\.model\.safetensors|\.(manifest|manifest-previous|config)\.json\.\d+(-[0-9a-f]+)?")
 
 
@@ -34,7 +34,7 @@ class Checkpoint:
 
     Attributes:
         folder: of the files.
-        manifest: what ``checkpoint.save`` has written down.
+        manifest: what ``Checkpoints.save`` has written down.
         damaged: what is wrong with a newer one, so that this one is used; empty for the newest.
     """
 

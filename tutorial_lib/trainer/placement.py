@@ -3,18 +3,17 @@
 Sampling and feature pulls stay on the CPU, where DistDGL does them in any case. With a GPU, a batch is then copied to
 it through pinned memory, on a stream of its own: sampling, pull and copy of a batch happen while the GPU is still busy
 with the backward pass of the batch before. (So ``forward`` in the phases of a step also holds the wait for that.)
-
-settle       the ranks of a job agree on what each gets, see ``processes.devices.assign``
-Placement    one rank's answer: its model, its batches, its gradients' process group
 """
 
 from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,22 +21,62 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.batches import pieces
-from tutorial_lib.models.sage import CscBlock
-from tutorial_lib.trainer.devices import Assignment, assign
+from tutorial_lib.errors import InputError
+from tutorial_lib.models.sage import CscBlock, GraphSAGE
 from tutorial_lib.trainer.exchange import all_gather, alone, own_rank
 
-if TYPE_CHECKING:
-    from tutorial_lib.models.sage import GraphSAGE
+REMEDY = "Take --device cpu, or auto, which takes GPUs only where each rank has one of its own."
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What one rank gets: the number of its GPU (None: the CPU), the backend of the gradients, and why."""
+
+    gpu: int | None
+    backend: str
+    reason: str
+
+
+def assign(wanted: str, ranks: Sequence[tuple[str, int]], *, nccl: bool = True) -> list[Assignment]:
+    """Give each rank of a job its device; every rank gets the same backend.
+
+    Args:
+        wanted: "cpu"; "cuda"; "auto": GPUs where every rank has one of its own, else the CPU.
+        ranks: in rank order, the computer that the rank runs on (emulated machines share one) and its number of GPUs.
+        nccl: whether torch has NCCL. It needs one GPU for each rank; ranks that share one exchange gradients over gloo.
+
+    Raises:
+        InputError: no such device, or "cuda" and a rank's computer has no GPU.
+    """
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise InputError(f"--device must be auto, cpu or cuda, it is {wanted!r}")
+    if wanted == "cpu":
+        return [Assignment(None, "gloo", "asked for")] * len(ranks)
+    wants = Counter(computer for computer, _ in ranks)
+    without = [rank for rank, (_, gpus) in enumerate(ranks) if gpus == 0]
+    short = [f"{_many(gpus, 'GPU')} for {_many(wants[name], 'rank')}" for name, gpus in ranks if gpus < wants[name]]
+    if wanted == "cuda" and without:
+        who = "" if len(ranks) == 1 else f" of rank {', '.join(map(str, without))}"
+        raise InputError(f"--device cuda, but the computer{who} has no GPU that torch can use", REMEDY)
+    if short and wanted == "auto":
+        return [Assignment(None, "gloo", "no GPU" if without else short[0])] * len(ranks)
+    backend = "nccl" if nccl and not short else "gloo"
+    reason = f"{short[0]}: they share" if short else "each rank has its GPU" if nccl else "this torch has no NCCL"
+    taken: Counter[str] = Counter()
+    given = []
+    for computer, gpus in ranks:
+        given.append(Assignment(taken[computer] % gpus, backend, reason))
+        taken[computer] += 1
+    return given
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def gpu_count() -> int:
     """GPUs that torch can use here; starts no CUDA context where the driver's management library is there."""
     return torch.cuda.device_count() if torch.version.cuda is not None else 0
-
-
-def check_device(wanted: str, world_size: int, gpus: int | None = None) -> Assignment:
-    """What rank 0 of a job on this computer would get; raises an InputError for what cannot be."""
-    return assign(wanted, [("here", gpu_count() if gpus is None else gpus)] * world_size)[0]
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,4 @@
-"""Inside a trainer: join DGL and the process group, open the graph, and leave so that the servers can end.
-
-dgl.distributed.initialize   connects to every server      (must come first)
-init_process_group           connects the trainers         (gloo)
-DistGraph                    opens the partitioned graph
-...
-exit_client                  after a barrier: client 0 tells the servers to end
-"""
+"""Inside a trainer: join DGL and the process group, open the graph, and leave so that the servers can end."""
 
 from __future__ import annotations
 
@@ -131,7 +124,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     events.emit("span", name="starting", seconds=age_of_process())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     with span(events.emit, "joining"):
-        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
+        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # connects to every server: it must come first
         meet()
         rank = dist.get_rank()
         seed_rank(seed, rank)
@@ -147,7 +140,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     dist.barrier()
     leave_process_group()
     events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-    dgl.distributed.exit_client()
+    dgl.distributed.exit_client()  # after a barrier: client 0 tells the servers to end
 
 
 def leave_process_group() -> None:

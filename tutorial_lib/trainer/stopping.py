@@ -84,7 +84,9 @@ class EpochPart:
             for batch in itertools.islice(left, 0 if hasattr(batches, "after") else self.steps):
                 pull(batch)
         first = list(itertools.islice(left, 1))
-        self._set_generators()
+        torch.set_rng_state(self.generators["cpu"])
+        if "cuda" in self.generators:
+            torch.cuda.set_rng_state(self.generators["cuda"])
         yield from first
         yield from left
 
@@ -93,11 +95,6 @@ class EpochPart:
         self.generators = {"cpu": torch.get_rng_state()}
         if device.type == "cuda":
             self.generators["cuda"] = torch.cuda.get_rng_state(device)
-
-    def _set_generators(self) -> None:
-        torch.set_rng_state(self.generators["cpu"])
-        if "cuda" in self.generators:
-            torch.cuda.set_rng_state(self.generators["cuda"])
 
     def to_list(self) -> list[float]:
         """The numbers, for JSON."""

@@ -34,7 +34,7 @@ def give_missed_steps(optimizer: torch.optim.Optimizer, steps: int) -> int:
     return max(made)
 
 
-class SparseSteps(Joinable):
+class SparseSteps(Joinable, JoinHook):
     """Steps of DGL's sparse optimisers as something that can be joined.
 
     DDP all-reduces gradients in each backward pass, and DGL's distributed sparse optimisers exchange the gradients of
@@ -50,7 +50,13 @@ class SparseSteps(Joinable):
 
     def join_hook(self, **_kwargs: Any) -> JoinHook:
         """What a rank without batches does in each step of the others."""
-        return _Answer(self.sparse_optimizers)
+        return self
+
+    def main_hook(self) -> None:
+        """After DDP's own hook, as in a step: first the backward pass, then the update."""
+        for optimizer in self.sparse_optimizers:
+            optimizer.zero_grad()  # step() then also forgets the rows of this rank's last batch
+            optimizer.step()
 
     @property
     def join_device(self) -> torch.device:
@@ -61,14 +67,3 @@ class SparseSteps(Joinable):
     def join_process_group(self) -> Any:
         """That of the model."""
         return self.model.join_process_group
-
-
-class _Answer(JoinHook):
-    def __init__(self, sparse_optimizers: Sequence[Any]) -> None:
-        self.sparse_optimizers = sparse_optimizers
-
-    def main_hook(self) -> None:
-        """After DDP's own hook, as in a step: first the backward pass, then the update."""
-        for optimizer in self.sparse_optimizers:
-            optimizer.zero_grad()  # step() then also forgets the rows of this rank's last batch
-            optimizer.step()

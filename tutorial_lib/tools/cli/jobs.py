@@ -17,7 +17,7 @@ from tutorial_lib.job.launch import launch as run_launch
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tasks import check_task
-from tutorial_lib.tools.cli.options import Given, MachinesOption, app, check_machines, filling, parse_machine_counts
+from tutorial_lib.tools.cli.options import OF_TRAIN, Given, MachinesOption, app, check_machines, filling
 from tutorial_lib.trainer.config import AUTO, TrainConfig, check_loader, check_sampler
 
 
@@ -74,21 +74,20 @@ def train(
     display.summary(result, folder)
 
 
+def parse_machine_counts(text: str) -> tuple[int, ...]:
+    """``"1,2,4"`` to numbers of machines, in order and without repeats; ``"none"`` to none."""
+    if text == "none":
+        return ()
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise InputError(f"--scaling {text!r} is not a list of numbers of machines", "Example: 1,2,4") from None
+
+
 @app.command()
 @filling(
     *(DataSource, Layout, RealMachines, TrainConfig),
-    without=[
-        "method",
-        "show_output",
-        "task",
-        "embedding_size",
-        "embedding_learning_rate",
-        "loader",
-        "cache",
-        "ahead",
-        "sampler",
-        "batch_dependency",
-    ],
+    without=["method", "show_output", "loader", "cache", "ahead", *OF_TRAIN],
     chosen={
         "dataset": "ogbn-products if present, else synthetic-products",
         "scale": "0.1",
@@ -128,7 +127,9 @@ def finale(
     if given.dataset is not None:
         check_arguments(given.dataset, DEFAULT_SCALE, given.seed)  # before it takes seconds to import torch and DGL
     from tutorial_lib.data.ogb import is_present
-    from tutorial_lib.tools.finale import EPOCHS, FULL_SCALE, SCALE, Finale, FinaleSettings, Forecast, agree, recipe
+    from tutorial_lib.tools.finale.forecast import Forecast, agree
+    from tutorial_lib.tools.finale.script import Finale
+    from tutorial_lib.tools.finale.settings import EPOCHS, FULL_SCALE, SCALE, FinaleSettings, recipe
 
     check_machines(given)
     if given.ip_config is None and machines is None and not given.slurm:

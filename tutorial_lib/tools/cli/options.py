@@ -39,6 +39,8 @@ app = typer.Typer(
     "doctor --emulate 2 says what this computer lacks. The lessons: make lab.",
 )
 
+# What only ``train`` asks for: other tasks than classes of nodes, other ways to draw neighbours.
+OF_TRAIN = ("task", "embedding_size", "embedding_learning_rate", "sampler", "batch_dependency")
 LARGEST = 2**31 - 1  # of a number that C++ code takes
 MOST_PROCESSES = 1024  # of a kind on a machine: each is looked at before a job
 
@@ -68,16 +70,6 @@ def parse_fanouts(text: str) -> tuple[int, ...]:
             "Example: 15,10,5 (-1 takes all neighbours).",
         )
     return fanouts
-
-
-def parse_machine_counts(text: str) -> tuple[int, ...]:
-    """``"1,2,4"`` to numbers of machines, in order and without repeats; ``"none"`` to none."""
-    if text == "none":
-        return ()
-    try:
-        return tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise InputError(f"--scaling {text!r} is not a list of numbers of machines", "Example: 1,2,4") from None
 
 
 # Fields that are written in another way than they are kept: type, how the default is written, how the text is read.

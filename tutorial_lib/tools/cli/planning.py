@@ -14,7 +14,7 @@ import typer
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import own_console
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.tools.cli.options import Given, JsonOption, app, filling
+from tutorial_lib.tools.cli.options import OF_TRAIN, Given, JsonOption, app, filling
 from tutorial_lib.trainer.config import AUTO, TrainConfig, check_loader
 
 GRAPH, PLACE = "Graph", "Machines"
@@ -30,10 +30,7 @@ def _number(text: str, panel: str = GRAPH) -> typer.models.OptionInfo:
 )
 @filling(
     *(DataSource, TrainConfig),
-    without=[
-        *("method", "max_memory", "both_ways", "learning_rate", "task", "embedding_size", "embedding_learning_rate"),
-        *("sampler", "batch_dependency"),
-    ],
+    without=["method", "max_memory", "both_ways", "learning_rate", *OF_TRAIN],
     dataset=None,
 )
 def plan(
@@ -82,7 +79,7 @@ def plan(
     from tutorial_lib.cluster.emulated import parse_wire
     from tutorial_lib.job.estimate import fitting_cache
     from tutorial_lib.job.reach import Setting
-    from tutorial_lib.job.sampled import SIZES, sizes_of_partition
+    from tutorial_lib.job.sampled import sizes_of_partition
     from tutorial_lib.partition import load_partition_folder, parse_memory
     from tutorial_lib.partition.memory import memory_for_us
     from tutorial_lib.tools import plan as tool
@@ -99,8 +96,8 @@ def plan(
     else:
         if edges is None or train_nodes is None:
             raise InputError("--nodes needs --edges and --train-nodes")
-        counts = (nodes, edges, feature_width, classes, train_nodes, val_nodes)
-        sizes = dict(zip(SIZES, counts, strict=True))
+        sizes = {"nodes": nodes, "edges": edges, "width": feature_width, "classes": classes}
+        sizes |= {"train": train_nodes, "val": val_nodes}
     rate = parse_wire(wire or (None if together else "10gbit"), shaped=together)
     limit = parse_memory(memory) or memory_for_us()
     setting = Setting(

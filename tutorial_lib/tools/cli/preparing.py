@@ -34,7 +34,8 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Check this computer, and machines, for everything a job needs; each problem comes with its remedy."""
-    from tutorial_lib.tools.doctor import examine, report
+    from tutorial_lib.cluster.findings import report
+    from tutorial_lib.tools.doctor import examine
 
     if on is not None and (emulate is not None or given.ip_config is not None):
         raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")

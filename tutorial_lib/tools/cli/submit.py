@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import jinja2
 import typer
+from jinja2 import Environment, StrictUndefined
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import default_run_folder
@@ -125,14 +125,8 @@ def submit(
             raise InputError(f"--claim {claim}: Kubernetes takes small letters, digits, dots and dashes")
         variables = dict(pair.split("=", 1) for pair in env or [])
         asked = {"image": image, "claim": claim, "cpus": str(cpus or 4), "mem": mem or "16Gi", "gpus": gpus, "shm": shm}
-        where = {
-            "nodes": nodes,
-            "name": name,
-            "path": script,
-            "out": str(out or default_run_folder(name)),
-            "seconds": seconds,
-        }
-        text = manifest([kind, *rest], variables, **asked, **where)
+        asked |= {"nodes": nodes, "name": name, "path": script, "seconds": seconds}
+        text = manifest([kind, *rest], variables, out=str(out or default_run_folder(name)), **asked)
     else:
         asked = {"cpus-per-task": cpus, "gpus-per-node": gpus or None, "time": time, "mem": mem}
         text = batch_script(kind, rest, asked | {"partition": partition, "account": account}, nodes, name, script, out)
@@ -167,20 +161,14 @@ def manifest(command: list[str], env: dict[str, str], **fields: Any) -> str:
     """The manifest of an Indexed Job, its Service, NetworkPolicy, ConfigMap and Secret; the fields of the template."""
     from tutorial_lib.cluster.pods import new_keys
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    jinja = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    jinja.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     mem = kibibytes_of(fields["mem"])
     shm = kibibytes_of(fields["shm"]) if fields["shm"] else mem // 2
     if shm >= mem:
         raise InputError(f"--shm {fields['shm']}: it is a part of the pod's memory, which is {fields['mem']} (--mem)")
     fields |= {"mem": _size(mem), "shm": _size(shm)}
-    template = environment.get_template("job.yaml.j2")
+    template = jinja.from_string(Path(__file__).with_name("job.yaml.j2").read_text())
     return template.render(command=command, env=env, keys=new_keys(fields["name"]), **fields)
 
 

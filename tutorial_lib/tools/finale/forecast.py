@@ -11,11 +11,10 @@ import os
 import sys
 from dataclasses import dataclass
 
-from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import human_bytes
 from tutorial_lib.job.estimate import COMMAND, Estimate, estimate
-from tutorial_lib.job.reach import Setting
+from tutorial_lib.job.sampled import setting_of
 from tutorial_lib.partition.memory import memory_for_us
 from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, SCALING_SCALE, FinaleSettings
 from tutorial_lib.tools.plan import sizes_of
@@ -61,7 +60,7 @@ class Forecast:
         memory, there, seconds = COMMAND + CUTTING * edges, 0.0, 0.0
         for machines, of_graph, epochs in jobs:
             counts = {name: round(of_graph * sizes[name]) for name in ("nodes", "edges", "train", "val")}
-            found = _job(settings, machines, {**sizes, **counts})
+            found = estimate(setting_of({**sizes, **counts}, layout, machines, settings.config))
             seconds += _seconds(found, epochs)
             if not layout.elsewhere:
                 memory = max(memory, found.all)
@@ -80,17 +79,6 @@ class Forecast:
         memory += f", and {human_bytes(int(self.there))} on each machine" if self.there else ""
         size = f"{self.nodes:,} nodes, {self.edges:,} edges"
         return f"forecast: {size}; {memory}; about {minutes} min (it may be half or twice as much)"
-
-
-def _job(settings: FinaleSettings, machines: int, sizes: dict[str, int]) -> Estimate:
-    layout, wire = settings.layout, parse_wire(settings.layout.wire)
-    setting = Setting(
-        **sizes,
-        **{"machines": machines, "trainers": layout.trainers, "servers": layout.servers, "config": settings.config},
-        **{"wire": 8.0 * wire if wire else None, "together": not layout.elsewhere},
-        cores=len(os.sched_getaffinity(0)),
-    )
-    return estimate(setting)
 
 
 def _seconds(found: Estimate, epochs: int) -> float:

@@ -31,15 +31,8 @@ from tutorial_lib.cluster.spec import read_ip_config, write_ip_config
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.files import write_json
-from tutorial_lib.job.folder import (
-    NEW_RUN,
-    OPTIONS_FILE,
-    Continuation,
-    Reporter,
-    check_right_to_write,
-    events_in,
-    own_run_folder,
-)
+from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.folder import NEW_RUN, OPTIONS_FILE, Continuation, check_right_to_write, events_in, own_run_folder
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import dataset_description, load_partition_folder
 from tutorial_lib.tools.finale.report import write_report

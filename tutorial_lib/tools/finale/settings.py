@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
-from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -18,14 +18,9 @@ STATE, RUN = "finale.json", "run"
 FREE = {  # may differ when a finale is continued: they change no finished step
     *("scaling", "source.max_memory"),
     *(f"layout.{name}" for name in ("stall_timeout", "serving_timeout", "collective_timeout", "trace")),
-    *(
-        f"layout.real.{name}"
-        for name in ("ssh_port", "ssh_username", "ssh_config", "python", "copy_to", "allow_public")
-    ),
+    *(f"layout.real.{each.name}" for each in fields(RealMachines) if each.name != "ip_config"),
 }
 FULL_SCALE, EPOCHS, SCALE = 1.0, 10, 0.1
-# Of the script behind the published figures, examples/ogbn_products_sage.py of PyG; batch: seed nodes of all ranks.
-RECIPE_EPOCHS, RECIPE_BATCH, RECIPE_RATE = 20, 1024, 0.003
 SCALING_SCALE, SCALING_EPOCHS = 0.02, 3  # of the generated graph, at most; other data sets are used whole
 
 
@@ -53,11 +48,12 @@ class FinaleSettings:
 
 
 def recipe(ranks: int) -> dict[str, Any]:
-    """Of the published run, for so many ranks: together they make its steps, with batches of its size.
+    """Of the script behind the published figures, examples/ogbn_products_sage.py of PyG, for so many ranks.
 
-    Three layers of 256, fan-out 15,10,5 and dropout 0.5 are what ``TrainConfig`` has anyway.
+    Together they make its steps, of 1024 seed nodes. Three layers of 256, fan-out 15,10,5 and dropout 0.5 are what
+    ``TrainConfig`` has anyway.
     """
-    return {"epochs": RECIPE_EPOCHS, "batch_size": math.ceil(RECIPE_BATCH / ranks), "learning_rate": RECIPE_RATE}
+    return {"epochs": 20, "batch_size": math.ceil(1024 / ranks), "learning_rate": 0.003}
 
 
 class State:
