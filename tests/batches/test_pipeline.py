@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -17,9 +18,10 @@ import torch
 from row_support import Book, Rows, Wire
 
 from tutorial_lib.batches import background, neighbours, service
-from tutorial_lib.batches.neighbours import Drawn, NeighbourLists, joined, most_used
+from tutorial_lib.batches.neighbours import Drawn, HereLists, NeighbourLists, joined, most_used
+from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.batches.service import ListsRequest, id_type, lists_of, ranges
-from tutorial_lib.batches.table import RowTable
+from tutorial_lib.batches.table import NEVER, RowTable
 from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.plan import JobPlan
@@ -42,12 +44,14 @@ def test_rows_are_those_of_the_tensor(monkeypatch, tmp_path, where, room):
     tensor = Rows(everything, 20, 45, shared=tmp_path / "rows" if where == "shared memory" else None)
     Wire(monkeypatch, tensor)
     table = RowTable(tensor, Book(20, 45), budget=room * 400)
+    assert (table.used, table.asked, table.hits, table.look_ahead, table.most_ahead) == (0, 0, 0, 0, 32 * (room < 35))
     for _ in range(6):
         ids = torch.randint(60, (30,), generator=generator, dtype=torch.int32)
         assert torch.equal(table[ids], everything[ids.long()])
     assert table.used == min(room, 35)
     remote = [node for asked in tensor.asked for node in asked]
     assert all(not 20 <= node < 45 for node in remote)
+    assert table.asked - table.hits == len(remote)
     if room == 100:
         assert len(remote) == len(set(remote))  # nothing is asked for twice
 
@@ -92,6 +96,37 @@ def test_no_cache_of_its_size_pulls_fewer_rows(monkeypatch, room, early):
     assert not early or (max(on_their_way), on_their_way[-1]) == (2, 0)  # one to each of two machines
 
 
+@pytest.mark.parametrize("period", [2, 3, 4])
+def test_as_many_batches_are_announced_as_tell_when_each_kept_row_is_needed(monkeypatch, period):
+    """Each batch comes again after so many, and there is room for them."""
+    everything = torch.randn(60, 5)
+    tensor = Rows(everything, 0, 10)
+    Wire(monkeypatch, tensor)
+    table = RowTable(tensor, Book(0, 10), budget=10 * period * 20)
+    batches = (torch.arange(10, 20) + 10 * (number % period) for number in range(30))
+    waiting: deque[torch.Tensor] = deque()
+    seen = []
+    while True:
+        while len(waiting) <= table.look_ahead + 1 and (batch := next(batches, None)) is not None:
+            table.expect(batch)
+            waiting.append(batch)
+        if not waiting:
+            break
+        assert torch.equal(table[waiting[0]], everything[waiting.popleft()])
+        table.ask()
+        seen.append(table.look_ahead)
+    assert (len(seen), seen[0], seen[10:]) == (30, 0, [period - 1] * 20)
+
+
+def test_fewer_batches_are_announced_when_fewer_would_tell():
+    table = RowTable(Rows(torch.randn(60, 5), 0, 10), Book(0, 10), budget=200)
+    table.look_ahead = 3
+    table._coming.extend([(torch.empty(0), 0)] * 4)
+    for last, expected in [(NEVER, 4), (NEVER, 4), (2, 4), (1, 3), (0, 2), (0, 1), (0, 0), (0, 0)]:
+        table._look(last)
+        assert table.look_ahead == expected
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_another_call_than_the_one_that_was_announced(monkeypatch, early):
     everything = torch.randn(60, 5)
@@ -130,6 +165,7 @@ def test_a_part_without_nodes(monkeypatch):
     tensor = Rows(everything, 0, 0)
     Wire(monkeypatch, tensor)
     table = RowTable(tensor, Book(0, 0), budget=1000)
+    assert (table.capacity, table.row_bytes) == (0, 0)
     assert torch.equal(table[torch.tensor([3, 8, 3])], everything[[3, 8, 3]])
 
 
@@ -297,6 +333,48 @@ def test_nodes_of_a_hop_are_numbered_destinations_first():
     assert (lists.scratch == -1).all()
 
 
+class OwnLists(HereLists):
+    """All lists of a graph of 60 nodes are here."""
+
+    def __init__(self, graphbolt: bool) -> None:
+        counts = torch.randint(3, 9, (60,), generator=torch.Generator().manual_seed(1))
+        indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+        sources = torch.cat([torch.randperm(60, generator=torch.Generator().manual_seed(k))[:n] for k, n in
+                             enumerate(counts.tolist())]).int()  # fmt: skip
+        super().__init__(indptr, sources, 60, graphbolt=graphbolt)
+        self.draw, self.seed_all = self.draw_here, self.seed
+
+
+@pytest.mark.parametrize("graphbolt", [True, False])
+def test_what_is_drawn_depends_on_the_seed_and_not_on_what_is_pulled(monkeypatch, graphbolt):
+    """Which server is asked for rows is drawn, too; who has all rows asks for none."""
+    features = torch.randn(60, 5)
+    drawn = []
+    for room in (0, 60):
+        tensor = Rows(features, 20, 25)
+        wire = Wire(monkeypatch, tensor)
+        lists = OwnLists(graphbolt)
+
+        def send(requests, wire=wire, lists=lists):
+            lists.draw_here(torch.arange(60), 2)
+            return wire.send(requests)
+
+        if not graphbolt:  # DGL draws them with one generator
+            monkeypatch.setattr(service.rpc, "send_requests_to_machine", send)
+        pipeline = Pipeline(lists, RowTable(tensor, Book(20, 25), room * 20), torch.arange(60))
+        for seed in (3, 3, 4):
+            torch.manual_seed(seed)
+            found = list(PipelineLoader(pipeline, torch.arange(0, 60, 2), [3, 2], 8, shuffle=True))
+            drawn.append(torch.cat([batch.inputs.mean for batch in found]))
+            for batch in found:
+                assert torch.equal(batch.labels, batch.seeds)
+                assert torch.equal(batch.inputs.own, features[batch.input_nodes.long()])
+                assert 0 < batch.seconds["sampling"] < 60
+                assert 0 < batch.seconds["pull"] < 60
+    assert len({tuple(one.flatten().tolist()) for one in drawn}) == 2
+    assert all(torch.equal(drawn[0], drawn[k]) for k in (1, 3, 4))
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_the_first_layer_with_the_mean_taken(plain):
     torch.manual_seed(0)
@@ -374,6 +452,33 @@ def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(WaitedTooLong, match=f"waited 2.5 s for {what}"):
         service.answers_to({7: 0, 8: 1}, "rows")
     assert capsys.readouterr().err == f"waiting for {what} (for at most 2.5 s)\n"
+
+
+def test_a_server_tells_how_long_it_took_for_a_request(monkeypatch):
+    found = iter([("first", 3, 0), (None, -1, 0), ("second", 4, 0), ("third", 3, 0)])
+    monkeypatch.setattr(service.rpc, "recv_request", lambda timeout=0: next(found))  # noqa: ARG005
+    monkeypatch.setattr(service.rpc, "get_msg_seq", lambda: 17)
+    told = []
+    service.tell_requests(lambda kind, **facts: told.append((kind, facts.pop("seconds") >= 0, facts)))
+    assert service.rpc.recv_request() == ("first", 3, 0)
+    assert told == []
+    service.rpc.recv_request(5)
+    request = {"what": "str", "number": 17}
+    assert told == [("served", True, {**request, "client": 3})]
+    service.rpc.recv_request()
+    assert len(told) == 1
+    service.rpc.recv_request()
+    assert told[1:] == [("served", True, {**request, "client": 4})]
+
+
+@pytest.mark.parametrize("changed", ["arguments", "no number"])
+def test_a_server_of_another_dgl_tells_nothing(monkeypatch, changed):
+    take = (lambda group, timeout: None) if changed == "arguments" else (lambda timeout=0: None)  # noqa: ARG005
+    monkeypatch.setattr(service.rpc, "recv_request", take)
+    if changed == "no number":
+        monkeypatch.delattr(service.rpc, "get_msg_seq")
+    service.tell_requests(print)
+    assert service.rpc.recv_request is take
 
 
 @pytest.mark.parametrize(
