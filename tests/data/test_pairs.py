@@ -114,6 +114,12 @@ def test_what_is_no_map_is_counted_as_memory(both):
     assert here - on_disk == in_memory.held()
 
 
+def test_each_node_of_a_map_takes_a_byte_for_each_part(both):
+    graph = both[0].structure
+    few, more = (estimate_peak(graph, parts, "multilevel", by_dgl=False) for parts in (30, 40))
+    assert more - few == 10 * graph.num_nodes()
+
+
 def test_links_are_not_learned_without_the_numbers_of_edges(both, tmp_path, monkeypatch):
     monkeypatch.setattr(split, "MOST_MAPPED", 1000)
     done = partition_dataset(both[0], 2, tmp_path / "parts", method="multilevel")

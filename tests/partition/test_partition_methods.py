@@ -23,7 +23,7 @@ from tutorial_lib.partition.adjacency import cut_weight, in_edges, undirected
 from tutorial_lib.partition.clustering import cluster, contract
 from tutorial_lib.partition.cut import Cut, climb, limits, loads, masses, rebalance, sweep
 from tutorial_lib.partition.memory import LIBRARIES, estimate_peak, free_in_group
-from tutorial_lib.partition.methods import assign
+from tutorial_lib.partition.methods import assign, check_no_empty_part
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,20 @@ def test_nodes_without_links_are_packed():
     sizes = np.bincount(cluster(lonely, np.ones(100), 40, 3, np.random.default_rng(0)))
     assert len(sizes) < 20
     assert sizes.max() <= 40
+
+
+@pytest.mark.parametrize("block", [1, 1 << 21])
+def test_a_contracted_graph_adds_up_the_links_between_clusters(small_graph, monkeypatch, block):
+    """By the definition, with dense matrices."""
+    monkeypatch.setattr("tutorial_lib.partition.clustering.BLOCK", block)
+    graph = small_graph[:1000, :1000]
+    label = np.random.default_rng(3).permutation(np.arange(1000, dtype=np.int32) % 40)
+    members = np.eye(40)[label]
+    expected = members.T @ graph.toarray() @ members
+    np.fill_diagonal(expected, 0)
+    found = contract(graph, label)
+    assert found.shape == (40, 40)
+    assert np.array_equal(found.toarray(), expected)
 
 
 def test_a_cut_of_the_contracted_graph_has_the_same_weight(small_graph):
@@ -254,6 +268,21 @@ def test_the_first_method_that_fits_is_taken(small_dataset):
     with pytest.raises(InputError, match="metis about") as caught:
         choose_method(graph, 2, "metis", metis - 1)
     assert "--method multilevel" in str(caught.value.remedy)
+    with pytest.raises(InputError, match="metis about") as caught:
+        choose_method(graph, 2, "metis", ours)  # to the byte
+    assert "--method multilevel" in str(caught.value.remedy)
+
+
+def test_each_node_takes_a_byte_for_each_part():
+    ends = torch.arange(1000), torch.arange(1000).roll(1)
+    few, more = (estimate_peak(dgl.graph(ends), parts, "random", by_dgl=False) for parts in (30, 40))
+    assert more - few == 10 * 1000
+
+
+def test_a_part_without_nodes_is_an_error():
+    check_no_empty_part(np.array([0, 1, 1, 1, 0, 2]), 3, "random")
+    with pytest.raises(InputError, match="could not cut 4 nodes into 4 parts: part 1 has no node"):
+        check_no_empty_part(np.array([0, 2, 2, 0]), 4, "random")
 
 
 def test_an_estimate_counts_what_a_graph_has():
@@ -358,7 +387,7 @@ def test_a_random_cut_is_the_same_in_every_process():
     """DGL numbers its threads in the order in which they come to their first seed: two outcomes, by chance."""
     code = """
 import os, dgl
-from tutorial_lib.partition.methods import assign
+from tutorial_lib.partition.methods import assign, check_no_empty_part
 graph = dgl.graph(([0, 1], [1, 2]), num_nodes=1000)
 for _ in range(8):
     if os.fork() == 0:

@@ -26,7 +26,7 @@ from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer import generations
-from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.generations import check_same_settings, read_checkpoint, remove_leftovers
 from tutorial_lib.trainer.loop import EpochResult
@@ -220,6 +220,24 @@ def test_a_checkpoint_sets_no_attribute_but_those_that_were_saved():
         with pytest.raises(InputError, match="the checkpoint sets"):
             restore_settings(optimizer, wrong)
     assert (optimizer._lr, optimizer.step) == (0.5, print)
+
+
+def test_a_checkpoint_brings_back_the_learning_rate_of_rows(tmp_path):
+    """As it was when it was written, and not as the program that goes on would begin."""
+    save(tmp_path, *trained(), [], sparse_optimizers=[SimpleNamespace(_lr=0.5, _eps=1e-8, _state={})])
+    optimizer = SimpleNamespace(_lr=0.1, _eps=1e-8, _state={})
+    restore(tmp_path, *trained(), sparse_optimizers=[optimizer])
+    assert optimizer._lr == 0.5
+
+
+def test_a_trained_model_is_there_for_other_programs(tmp_path):
+    model, _ = trained()
+    export_weights(model, SETTINGS, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text()) == SETTINGS
+    other, _ = trained(steps=0)
+    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters(), strict=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
 def run_ranks(mode: str, *folders: Path) -> list[list[str]]:
