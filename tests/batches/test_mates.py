@@ -42,6 +42,25 @@ def test_a_row_that_one_trainer_has_brought_the_other_need_not(monkeypatch, tmp_
     assert (first.used, second.used) == ((4, 31) if room == 18 else (17, 17))
 
 
+def test_what_is_on_its_way_is_not_asked_for_again(monkeypatch, tmp_path):
+    """A place in common memory is told when its row is there, not before."""
+    everything = torch.randn(60, 100)
+    tensor = Rows(everything, 20, 45, shared=tmp_path / "rows")
+    Wire(monkeypatch, tensor)
+    first, second = two_tables(tensor, 18 * 400)
+    batches = [torch.arange(10), torch.arange(5, 15), torch.arange(30, 50)]
+    for ids in batches:
+        first.expect(ids)
+    first.ask(batches[0])
+    first.ask(batches[1])
+    assert (second.slot_of[:15] == -1).all()
+    for ids in batches:
+        assert torch.equal(first[ids], everything[ids])
+    assert [len(rows) for rows in tensor.asked] == [10, 5, 5]
+    assert torch.equal(second[batches[1]], everything[batches[1]])
+    assert len(tensor.asked) == 3
+
+
 def test_rows_that_are_not_in_shared_memory_are_each_trainer_s_own(monkeypatch):
     everything = torch.randn(60, 5)
     tensor = Rows(everything, 20, 45)

@@ -142,17 +142,26 @@ class PipelineLoader:
         for number in range(done // SEGMENT * SEGMENT, done) if self.labor is None else ():
             drawn(number)
         table.expect_nothing()  # of these, or of an iteration before this one
-        numbers, waiting = iter(range(done, len(parts))), deque[Batch]()
+        numbers, waiting, asked = iter(range(done, len(parts))), deque[Batch](), deque[tuple[Batch, Tensor]]()
+
+        def ask() -> None:
+            """For the rows of two batches: a machine can begin to answer when it has answered."""
+            if waiting and len(asked) < 2:
+                batch = waiting.popleft()
+                asked.append((batch, _needed(batch.input_nodes, batch.inputs)))
+                table.ask(asked[-1][1])
+
         try:
             while True:
                 with piece("batch"):
+                    ask()
                     for _ in range(2):  # not as many as are wanted at once: the first batch is waited for
-                        if len(waiting) <= table.look_ahead + 1 and (number := next(numbers, None)) is not None:
+                        if len(waiting) <= table.look_ahead and (number := next(numbers, None)) is not None:
                             waiting.append(drawn(number))
-                            table.ask()
-                    if not waiting:
+                            ask()
+                    if not asked:
                         return
-                    batch = self._filled(waiting.popleft())
+                    batch = self._filled(*asked.popleft())
                 yield batch
         finally:
             table.expect_nothing()  # who comes next may use the connection to the servers
@@ -182,10 +191,10 @@ class PipelineLoader:
         self.pipeline.table.expect(_needed(nodes, outermost))
         return Batch(nodes, seeds, blocks, outermost, labels, {"sampling": time.perf_counter() - start})
 
-    def _filled(self, batch: Batch) -> Batch:
+    def _filled(self, batch: Batch, needed: Tensor) -> Batch:
         start = time.perf_counter()
         with piece("pull") as facts:
-            inputs, places = _inputs(self.pipeline.table, batch.input_nodes, batch.inputs)
+            inputs, places = _inputs(self.pipeline.table, needed, batch.input_nodes, batch.inputs)
             facts["bytes_local"], facts["bytes_remote"] = places
         seconds = {**(batch.seconds or {}), "pull": time.perf_counter() - start}
         return replace(batch, inputs=inputs, seconds=seconds, bytes_by_place=places)
@@ -196,11 +205,12 @@ def _needed(nodes: Tensor, drawn: Drawn | None) -> Tensor:
     return nodes if drawn is None else torch.cat([nodes, drawn.sources])
 
 
-def _inputs(table: RowTable, nodes: Tensor, drawn: Drawn | None) -> tuple[Tensor | FirstLayer, tuple[int, int]]:
+def _inputs(
+    table: RowTable, needed: Tensor, nodes: Tensor, drawn: Drawn | None
+) -> tuple[Tensor | FirstLayer, tuple[int, int]]:
     """Rows of nodes, or inputs of the first layer; and the bytes that came from this machine and from others."""
-    slots = table.slots(_needed(nodes, drawn))
+    slots = table.slots(needed)
     here, pulled = table.count()
-    table.ask()  # for the next batch's, which come while this one is read
     inputs: Any = torch.index_select(table.rows, 0, slots[: len(nodes)])
     if drawn is not None:
         with torch.no_grad():

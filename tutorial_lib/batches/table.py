@@ -22,7 +22,7 @@ import mmap
 import weakref
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,9 +96,7 @@ class RowTable:
         self._used_now = (0, 0)
         # Of each call of ``slots`` that has been announced: ids of the remote rows, and how many rows in all.
         self._coming: deque[tuple[Tensor, int]] = deque()
-        # Rows on their way: ids, and what ``ask`` gave. Of those that came before, which will then move, and whereto.
-        self._asked: tuple[Tensor, dict[int, int], list[Tensor]] | None = None
-        self._moves = (torch.empty(0, dtype=torch.int64),) * 2
+        self._asked: deque[_Asked] = deque()  # of those after these, in their order
 
     def expect(self, ids: Tensor) -> None:
         """Announce the ids of a call of ``slots``, after those that have been announced before."""
@@ -110,41 +108,60 @@ class RowTable:
 
     def expect_nothing(self) -> None:
         """Forget what was announced, an iteration over batches was broken off; rows on their way are waited for."""
-        self._land()
+        while self._asked:
+            self._land(self._asked.popleft())
         self._coming.clear()
 
-    def ask(self) -> None:
-        """Ask for the rows that the next call of ``slots`` needs, if it is announced; does not wait for them.
+    def ask(self, ids: Tensor) -> None:
+        """Ask for the rows that the first announced call of ``slots`` needs, and do not wait for them.
 
-        The positions that the last call gave stay valid. One question to each machine is on its way at any time: where
-        there is one already, nothing is done.
+        What the table says from now on is how it will be when they have come. The rows themselves stay where they are
+        until then: the positions that earlier calls got are right until the call after them.
         """
-        if self._asked or not self._coming:
-            return
-        self._choose()
-        remote, _ = self._coming[0]
-        absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
+        to, origin = self._choose()
+        remote, rows = self._coming.popleft()
+        absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT]
+        for before in self._asked if self._in_common else ():
+            absent = absent[~torch.isin(absent, before.absent)]
+        absent = absent.sort().values
+        room, begin = min(len(absent), self.capacity - self.used), self.first + self.used
+        if self._in_common:
+            room, places = len(absent), self._place_in_common(absent)
+        else:
+            places = torch.arange(begin, begin + len(absent))
+            places[room:] += self.capacity - self.used - room
+            self.slot_of[absent] = places.int()
+        slots = torch.index_select(self.slot_of, 0, ids)
+        if self._in_common:
+            on_their_way = slots == ABSENT
+            slots[on_their_way] = self._place_in_common(ids[on_their_way].long()).int()
+        if self.most_ahead:
+            self._kept[self.used : self.used + room] = absent[:room]
+        self.used += room
+        self._passing = absent[room:]
         asked, chosen = ask_rows(self.tensor, self.book, absent) if len(absent) else ({}, [])
-        self._asked = absent, asked, chosen
+        self._asked.append(_Asked(ids, slots, rows, len(remote), absent, places, to, origin, asked, chosen))
 
     def slots(self, ids: Tensor) -> Tensor:
         """int32 positions in ``rows`` of the nodes ``ids`` (any of them more than once); pulls those that are absent.
 
         They are valid until the next call, which may overwrite rows for which there was no room.
         """
-        if not self._coming:
-            self.expect(ids)
-        self.ask()
-        pulled = self._land()
-        remote, rows = self._coming.popleft()  # of this very call
-        self._used_now = rows - pulled, pulled
-        self.asked += len(remote)
-        self.hits += len(remote) - pulled
-        slots = torch.index_select(self.slot_of, 0, ids)
-        if bool((slots == ABSENT).any()):  # another call than this one had been announced
+        if not self._asked:
+            if not self._coming:
+                self.expect(ids)
+            self.ask(ids)
+        found = self._asked.popleft()
+        self._land(found)
+        same = found.ids is ids or torch.equal(found.ids, ids)
+        if not same or bool((found.slots == ABSENT).any()):  # another call than this one had been announced
             self.expect_nothing()
             return self.slots(ids)
-        return slots
+        pulled = len(found.absent)
+        self._used_now = found.rows - pulled, pulled
+        self.asked += found.remote
+        self.hits += found.remote - pulled
+        return found.slots
 
     def count(self) -> tuple[int, int]:
         """Of the last call of ``slots``: rows that were here, and rows that had to be pulled; each of them once."""
@@ -153,16 +170,17 @@ class RowTable:
     def __getitem__(self, ids: Tensor) -> Tensor:
         return torch.index_select(self.rows, 0, self.slots(ids))
 
-    def _choose(self) -> None:
-        """Of the rows that are kept and those that came with the last batch, keep the ones that are needed soonest.
+    def _choose(self) -> tuple[Tensor, Tensor]:
+        """Of the rows that are kept and those that come with the last batch, keep the ones that are needed soonest.
 
-        They move when the next ones land: until then, the last batch is read from where they are.
+        Returns:
+            Positions in ``rows``: where some of the latter move, and where they come from.
         """
         passing, first = self._passing, self.first
-        self._passing = passing[:0]
+        self._passing = nothing = passing[:0]
         if not (self.capacity and self.most_ahead and self.used == self.capacity):
             self.slot_of[passing] = ABSENT
-            return
+            return nothing, nothing
         when = torch.full((self.capacity + len(passing),), NEVER, dtype=torch.int32)
         for number, (ids, _) in reversed(list(enumerate(self._coming))):
             slots = torch.index_select(self.slot_of, 0, ids) - first
@@ -173,13 +191,13 @@ class RowTable:
         latest, outgoing = torch.topk(kept, len(incoming))
         better = int((soonest < latest).sum())  # both are sorted: the first so many pairs
         incoming, outgoing = incoming[:better], outgoing[:better]
-        self._moves = first + outgoing, first + self.capacity + incoming
         self.slot_of[self._kept[outgoing]] = ABSENT
         self.slot_of[passing] = ABSENT
         self._kept[outgoing] = passing[incoming]
         self.slot_of[passing[incoming]] = (first + outgoing).int()
         kept[outgoing] = soonest[:better]
         self._look(int(kept.max()))
+        return first + outgoing, first + self.capacity + incoming
 
     def _look(self, last: int) -> None:
         """Set ``look_ahead``, from when the row is needed that will not be needed for the longest time."""
@@ -188,30 +206,41 @@ class RowTable:
         elif last < len(self._coming) - 2 and self.look_ahead:
             self.look_ahead -= 1
 
-    def _land(self) -> int:
-        """Take in the rows that are on their way; how many. The first of them stay, as far as there is room."""
-        if not self._asked:
-            return 0
-        (ids, asked, chosen), self._asked = self._asked, None
-        to, origin = self._moves
-        self.rows[to] = self.rows[origin]
-        self._moves = (to[:0], origin[:0])
-        room, begin = min(len(ids), self.capacity - self.used), self.first + self.used
+    def _land(self, found: _Asked) -> None:
+        """Take in rows that are on their way, when those before them have been read."""
+        self.rows[found.to] = self.rows[found.origin]
+        answers = answers_to(found.asked, "rows of other machines") if found.asked else ()
+        for positions, answer in zip(found.chosen, answers, strict=True):
+            self.rows.index_copy_(0, found.places[positions], answer.data_tensor)
         if self._in_common:
-            room, places = len(ids), self.first + torch.where(ids < self._own.start, ids, ids - len(self._own))
-        else:
-            places = torch.arange(begin, begin + len(ids))
-            places[room:] += self.capacity - self.used - room
-        for positions, answer in zip(chosen, answers_to(asked, "rows of other machines") if asked else (), strict=True):
-            self.rows.index_copy_(0, places[positions], answer.data_tensor)
-        # Another trainer must not find the place before the row. Between two calls, torch lets go of Python's lock and
-        # takes it again, which keeps what they write in order, on every processor.
-        self.slot_of[ids] = places.int()
-        if self.most_ahead:
-            self._kept[self.used : self.used + room] = ids[:room]
-        self.used += room
-        self._passing = ids[room:]
-        return len(ids)
+            # Another trainer must not find the place before the row. Between two calls, torch lets go of Python's lock
+            # and takes it again, which keeps what they write in order, on every processor.
+            self.slot_of[found.absent] = found.places.int()
+
+    def _place_in_common(self, ids: Tensor) -> Tensor:
+        """Positions in ``rows`` of remote nodes (int64 ids), where each row has its place."""
+        return self.first + torch.where(ids < self._own.start, ids, ids - len(self._own))
+
+
+class _Asked(NamedTuple):
+    """Rows on their way, for a call of ``slots``.
+
+    Attributes:
+        ids, slots: of the call, and what it returns; rows, remote: how many rows, how many of them remote.
+        absent, places: int64 ids of those that come, and where they go; to, origin: what moves before.
+        asked, chosen: what ``ask_rows`` gave.
+    """
+
+    ids: Tensor
+    slots: Tensor
+    rows: int
+    remote: int
+    absent: Tensor
+    places: Tensor
+    to: Tensor
+    origin: Tensor
+    asked: dict[int, int]
+    chosen: list[Tensor]
 
 
 def _contiguous(own: Tensor, more: int, room: Path | None) -> tuple[Tensor, int, bool]:
