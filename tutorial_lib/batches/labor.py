@@ -109,18 +109,20 @@ def smallest(
     """
     if fanout < 0:
         return counts, sources
-    of = torch.repeat_interleave(torch.arange(len(counts)), counts)
     numbers = variates(sources)
     # Sorting takes longest. Nearly always the numbers in question are below this; where they are not, all are sorted.
     likely = (fanout + 5 * math.sqrt(fanout) + 5) / counts.clamp(min=1)
-    near = numbers < likely[of]
-    enough = torch.bincount(of[near], minlength=len(counts)) >= counts.clamp(max=fanout)
-    near |= ~enough[of]
-    of, sources, numbers = of[near], sources[near], numbers[near]
-    order = torch.argsort((of << BITS) | (numbers * 2**BITS).long(), stable=True)
-    found = torch.bincount(of, minlength=len(counts))
+    near = numbers < torch.repeat_interleave(likely, counts)
+    of = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    at = near.nonzero().flatten()
+    found = torch.bincount(of[at], minlength=len(counts))
+    few = found < counts.clamp(max=fanout)
+    if bool(few.any()):
+        at = (near | few[of]).nonzero().flatten()
+        found = torch.bincount(of[at], minlength=len(counts))
+    order = torch.argsort((of[at] << BITS) | (numbers[at] * 2**BITS).long(), stable=True)
     taken = found.clamp(max=fanout)
-    return taken, sources[order[ranges(torch.cumsum(found, 0) - found, taken)]]
+    return taken, sources[at[order[ranges(torch.cumsum(found, 0) - found, taken)]]]
 
 
 class LaborRequest(rpc.Request):
