@@ -70,6 +70,23 @@ def test_rows_that_are_not_in_shared_memory_are_each_trainer_s_own(monkeypatch):
     assert [len(rows) for rows in tensor.asked] == [35, 35]
 
 
+def test_where_the_system_lets_nobody_share_a_file_each_trainer_has_its_own(monkeypatch, tmp_path):
+    def refused(*_: object) -> int:
+        raise PermissionError
+
+    everything = torch.randn(60, 100)
+    tensor = Rows(everything, 20, 45, shared=tmp_path / "rows")
+    Wire(monkeypatch, tensor)
+    monkeypatch.setattr(os, "memfd_create", refused)
+    for table in two_tables(tensor, 18 * 400):
+        assert torch.equal(table[torch.arange(60)], everything)
+        assert table.used == 18
+    mates = [Mates(0, place, 2, gather) for place, gather in enumerate(gathers(2))]
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda own: own.common(lambda: {"place": torch.tensor([own.place])}), mates))
+    assert [int(each["place"]) for each in made] == [0, 1]
+
+
 def test_a_machine_without_nodes_takes_part_in_every_question():
     """Else the trainers of the others would wait for its trainers."""
     asked = []

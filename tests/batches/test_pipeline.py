@@ -374,6 +374,26 @@ def test_what_is_drawn_depends_on_the_seed_and_not_on_what_is_pulled(monkeypatch
     assert all(torch.equal(drawn[0], drawn[k]) for k in (1, 3, 4))
 
 
+@pytest.mark.parametrize("room", [0, 12, 60])
+def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
+    """Neither when it goes on nor when it ends; every row is its node's."""
+    features = torch.randn(60, 5)
+    tensor = Rows(features, 20, 25)
+    wire = Wire(monkeypatch, tensor)
+    pipeline = Pipeline(OwnLists(True), RowTable(tensor, Book(20, 25), room * 20), torch.arange(60))
+    loader = PipelineLoader(pipeline, torch.arange(60), [3, 2], 8)
+    first, second = iter(loader), iter(loader)
+    batches = [next(first), next(second), next(second), next(first), next(second)]
+    first.close()
+    batches += list(second)
+    for batch in batches:
+        assert torch.equal(batch.inputs.own, features[batch.input_nodes.long()])
+    third = iter(loader)
+    next(third)
+    third.close()
+    assert not wire.waiting
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_the_first_layer_with_the_mean_taken(plain):
     torch.manual_seed(0)

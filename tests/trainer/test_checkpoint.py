@@ -105,6 +105,8 @@ def test_the_middle_of_an_epoch_is_saved_beside_its_beginning_and_read_again(tmp
     assert (again.to_list(), again.furthest) == (part.to_list(), 9)
     list(again.rest([1.0] * 7, lambda batch: batch))
     assert torch.equal(torch.rand(3), expected)
+    with pytest.raises(InputError, match="is from the middle of an epoch"):
+        restore(tmp_path, model, optimizer)
     flip_bit(tmp_path / found.folder.name / "generators.safetensors", -1)
     again = EpochPart()
     restore(tmp_path, model, optimizer, part=again)

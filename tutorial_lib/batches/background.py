@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -64,8 +65,9 @@ def ahead(make: Callable[[], Generator[Item, None, None]], depth: int, what: str
     finally:
         for future in pending:
             future.cancel()
-        # Who leaves early may use the connection to the servers at once.
-        wait([*pending, background().submit(iterator.close)], LEFT_SECONDS)
+        # Who leaves early may use the connection to the servers at once. At the interpreter's end, nobody does.
+        with suppress(RuntimeError):
+            wait([*pending, background().submit(iterator.close)], LEFT_SECONDS)
 
 
 def _result(future: Future[Item], what: str) -> Item:

@@ -6,6 +6,7 @@ the trainers, nothing is left. The others open such a file as ``/proc/PID/fd/N``
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections.abc import Callable
@@ -35,21 +36,33 @@ class Mates:
     def common(self, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """Tensors that trainer 0 of this machine makes; each trainer of the machine may read and write them.
 
-        All trainers of the job must call it.
+        All trainers of the job must call it. Where the system does not let them share files, each makes its own.
         """
-        told: dict[str, Any] = {}
-        for name, tensor in make().items() if self.place == 0 else ():
-            told[name] = _file(tensor.nbytes), str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
-            _mapped(*told[name]).copy_(tensor)
-        return {name: _mapped(*facts) for name, facts in self._of_first(told).items()}
+        made = make() if self.place == 0 else None
+        told: dict[str, Any] | None = {}
+        try:
+            for name, tensor in (made or {}).items():
+                told[name] = _file(tensor.nbytes), str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+                _mapped(*told[name]).copy_(tensor)
+        except OSError:
+            told = None
+        told = self._of_first(told)
+        with contextlib.suppress(OSError):
+            if told is not None:
+                return {name: _mapped(*facts) for name, facts in told.items()}
+        return make() if made is None else made
 
     def room(self, size: int) -> Path | None:
         """A file of so many zeros for the trainers of this machine; what nobody writes to takes no memory.
 
-        All trainers of the job must call it; what trainer 0 of the machine says is done. 0: no file.
+        All trainers of the job must call it; what trainer 0 of the machine says is done. None: 0 bytes, or the system
+        does not let them share a file.
         """
-        told = self._of_first(_file(size) if size and self.place == 0 else None)
-        return told and Path(told)
+        file = None
+        with contextlib.suppress(OSError):
+            file = _file(size) if size and self.place == 0 else None
+        told = self._of_first(file)
+        return Path(told) if told and os.access(told, os.R_OK | os.W_OK) else None
 
     def _of_first(self, value: Any) -> Any:
         """What trainer 0 of this machine has given."""

@@ -39,12 +39,14 @@ class Pipeline:
 
     Attributes:
         depth: batches that are made ahead of their use.
+        turn: of which iteration the table has been told last.
     """
 
     lists: NeighbourLists
     table: RowTable
     labels: Any
     depth: int = 2
+    turn: object = None
 
     @classmethod
     def of(
@@ -125,11 +127,13 @@ class PipelineLoader:
 
     def _make(self, order: Tensor, seed: int, done: int = 0) -> Generator[Batch, None, None]:
         """Runs in the background, where random numbers depend on ``seed`` and on the place in the segment."""
+        table, self.pipeline.turn = self.pipeline.table, (turn := object())
+        table.expect_nothing()  # of an iteration before this one
         self.pipeline.lists.seed(seed)
         if self._labels is None and len(self.seeds):  # all of them in one request
             self._labels = self.pipeline.labels[self.seeds].long()
         labels: Any = self._labels
-        table, parts = self.pipeline.table, order.split(self.batch_size) if len(order) else ()
+        parts = order.split(self.batch_size) if len(order) else ()
 
         def drawn(number: int) -> Batch:
             lists, own = self.pipeline.lists, (seed + number) % 2**31
@@ -141,7 +145,7 @@ class PipelineLoader:
 
         for number in range(done // SEGMENT * SEGMENT, done) if self.labor is None else ():
             drawn(number)
-        table.expect_nothing()  # of these, or of an iteration before this one
+        table.expect_nothing()  # of these
         numbers, waiting, asked = iter(range(done, len(parts))), deque[Batch](), deque[tuple[Batch, Tensor]]()
 
         def ask() -> None:
@@ -163,8 +167,10 @@ class PipelineLoader:
                         return
                     batch = self._filled(*asked.popleft())
                 yield batch
-        finally:
-            table.expect_nothing()  # who comes next may use the connection to the servers
+        except GeneratorExit:
+            if self.pipeline.turn is turn:  # who comes next may use the connection to the servers
+                table.expect_nothing()
+            raise
 
     def _by(self, seed: int, number: int) -> Callable[[Tensor, int, int], Drawn]:
         """What draws in batch ``number``: takes nodes, the fan-out and the number of the hop."""

@@ -83,9 +83,9 @@ class RowTable:
         everything = (remote + 1) * self.row_bytes
         room = mates.room(everything if budget * mates.count >= everything else 0) if mates else None
         made = mates.common(slots if room else dict) if mates else {}
-        if room:
-            self.capacity = remote
         self.rows, self.first, self._in_common = _contiguous(own, self.capacity + remote, room)
+        if self._in_common:
+            self.capacity = remote
         self.slot_of = (made if self._in_common else slots())["slot_of"]
         self._own = range_of(ids)
         self.used = self.asked = self.hits = 0
@@ -118,6 +118,8 @@ class RowTable:
         What the table says from now on is how it will be when they have come. The rows themselves stay where they are
         until then: the positions that earlier calls got are right until the call after them.
         """
+        if not self._coming:
+            self.expect(ids)
         to, origin = self._choose()
         remote, rows = self._coming.popleft()
         absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT]
@@ -148,12 +150,10 @@ class RowTable:
         They are valid until the next call, which may overwrite rows for which there was no room.
         """
         if not self._asked:
-            if not self._coming:
-                self.expect(ids)
             self.ask(ids)
         found = self._asked.popleft()
         self._land(found)
-        same = found.ids is ids or torch.equal(found.ids, ids)
+        same = found.ids is ids or torch.equal(found.ids.long(), ids.long())
         if not same or bool((found.slots == ABSENT).any()):  # another call than this one had been announced
             self.expect_nothing()
             return self.slots(ids)

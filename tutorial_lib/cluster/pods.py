@@ -103,7 +103,7 @@ def run(pod: Pod) -> int:
     Raises:
         InputError, JobError: another pod cannot be reached, nobody came, or the ssh server has ended.
     """
-    _all_done().unlink(missing_ok=True)  # of a container that was killed
+    _all_done(pod, pod.index).unlink(missing_ok=True)  # of a container that was killed
     with tempfile.TemporaryDirectory(prefix="pod-") as folder, _ssh_server(pod, Path(folder)) as server:
         return _coordinate(pod, Path(folder)) if pod.index == 0 else _attend(pod, server)
 
@@ -144,9 +144,9 @@ def _ssh_server(pod: Pod, folder: Path) -> Iterator[subprocess.Popen]:
         wait_or_kill(server, 5)
 
 
-def _all_done() -> Path:
-    """The file that tells a pod that all is done; pod 0 makes it there, and the pods have the same variables."""
-    return Path(tempfile.gettempdir(), f"tutorial_lib-pod-{os.getuid()}.done")
+def _all_done(pod: Pod, index: int) -> Path:
+    """The file that tells pod ``index`` that all is done. Pod 0 makes it there: pods have the same variables."""
+    return Path(tempfile.gettempdir(), f"tutorial_lib-{pod.job}-{index}.done")
 
 
 def _attend(pod: Pod, server: subprocess.Popen) -> int:
@@ -156,7 +156,7 @@ def _attend(pod: Pod, server: subprocess.Popen) -> int:
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise JobError(f"the ssh server of this pod ended with code {server.returncode}")
-        if _all_done().exists():
+        if _all_done(pod, pod.index).exists():
             return 0
         time.sleep(LOOK_SECONDS)
     raise JobError(
@@ -180,7 +180,7 @@ def _coordinate(pod: Pod, folder: Path) -> int:
     if code == 0:
         finished.touch()  # should this pod be lost now, its successor has nothing to do but this:
         for k, address in enumerate(addresses[1:], start=1):
-            _tell(pod.host(k), [*ssh, address, shlex.join(["touch", str(_all_done())])])
+            _tell(pod.host(k), [*ssh, address, shlex.join(["touch", str(_all_done(pod, k))])])
     return code
 
 

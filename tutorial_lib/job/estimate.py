@@ -251,7 +251,9 @@ def _memory(setting: Setting, hops: Hops, capacity: float) -> tuple[float, float
     own += hidden + inputs + 2 * hops.lists + STORED * setting.width * seen
     fresh = own - TRAINER
     own += evaluated if len(sizes) > 2 else 0.0
-    shared = 4 * edges + hops.lists + (STORED * setting.width * seen if capacity >= hops.pool else 0.0)
-    machine = server + (setting.servers - 1) * (SERVER - LIBRARIES)
-    machine += setting.trainers * (own - LIBRARIES) - (setting.trainers - 1) * shared
+    machine = server + (setting.servers - 1) * (SERVER - LIBRARIES) + setting.trainers * (own - LIBRARIES)
+    machine -= (setting.trainers - 1) * (4 * edges + 2 * hops.lists)  # what they share
+    if setting.trainers > 1 and capacity >= hops.pool:
+        together = hops.seen(setting.trainers * config.epochs * (setting.steps + setting.validating))
+        machine -= STORED * setting.width * (setting.trainers * seen - min(capacity, together))
     return server, own + mapped, machine, COMMAND + setting.machines * machine, fresh

@@ -100,11 +100,13 @@ class Checkpoints:
         chosen = generations.newest_whole(self.folder, look)
         if chosen.damaged and first:
             generations.make_valid(self.folder, chosen.manifest)
-        done, part = chosen.manifest.get("part"), part or EpochPart()
+        done = chosen.manifest.get("part")
         names = ["model", "optimizer", *(["generators"] if done else [])]
         files = [chosen.folder / f"{name}.safetensors" for name in names]
         weights, tensors, *states = broadcast([load_file(file) for file in files] if first else None)
-        if done:
+        if done and part is None:
+            raise InputError(f"the checkpoint in {self.folder} is from the middle of an epoch", generations.FRESH)
+        if done and part is not None:
             own = {name.split("/")[1]: s for name, s in states[0].items() if name.split("/")[0] == str(own_rank())}
             part.take(done["step"], done["ranks"][own_rank()], own)
         model.load_state_dict(weights)
@@ -115,7 +117,7 @@ class Checkpoints:
             state.restore_settings(sparse, settings)
         barrier()  # nobody reads an embedding before it is there
         more = {"damaged": chosen.damaged} if chosen.damaged and first else {}
-        self.emit("resumed", epochs=len(chosen.epochs), **_step(part.furthest), **more)
+        self.emit("resumed", epochs=len(chosen.epochs), **_step(part.furthest if part else 0), **more)
         return chosen.epochs
 
     def save(

@@ -67,6 +67,6 @@ def reseed_servers(seed: int, epoch: int) -> None:
     """Ask every DGL server to seed its generator, and wait until all have.
 
     Raises:
-        WaitedTooLong: a server does not answer within a minute.
+        WaitedTooLong: a server does not answer within two minutes.
     """
     seed_servers({k: derived_seed(seed, epoch, SERVERS + k) for k in range(rpc.get_num_server())})
