@@ -247,6 +247,7 @@ def test_an_ordinary_user_trains_on_them_and_they_go_at_logout(user, folder_of_a
         again.leaves()
 
 
+@pytest.mark.long  # test_emulated.py and the test before have each half of it
 def test_an_ordinary_user_prepares_a_graph_and_launches_a_program(user, folder_of_all):
     graph, parts = folder_of_all / "graph", folder_of_all / "parts"
     graph.mkdir()

@@ -406,6 +406,7 @@ def test_an_own_graph_of_several_types_is_trained_by_the_command_line(tmp_path):
 
 
 @pytest.mark.cluster
+@pytest.mark.long  # the test of the command line trains on an own graph of several types
 def test_two_machines_train_on_a_chunked_graph_with_several_types(emulation, nothing_left, data_root, tmp_path):
     """The whole way: DGL's format, a partition, servers, one score."""
     graph = load_dataset("synthetic-academic", scale=0.002, root=data_root).graph

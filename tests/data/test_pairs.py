@@ -55,6 +55,7 @@ def test_matrices_are_those_of_the_graph(both):
     kept, made = (dataset.structure for dataset in both)
     new = np.random.default_rng(3).permutation(kept.num_nodes()).astype(np.int32)
     assert is_symmetric(made)
+    assert is_symmetric(kept)
     assert equal(undirected(kept), undirected(made))
     for new_id in (None, new):
         for edge_ids in (True, False):

@@ -86,6 +86,7 @@ def test_a_script_with_node_types_runs_unchanged(emulation, nothing_left, hetero
 
 
 @pytest.mark.cluster
+@pytest.mark.long  # lesson 13 launches one
 def test_a_script_without_labels_runs_unchanged(emulation, nothing_left, partition_of, tmp_path):
     """Also the shell's language in the command, as DGL's tool takes it, and another name for the interpreter."""
     part_config = str(partition_of(2).config)

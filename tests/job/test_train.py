@@ -84,7 +84,7 @@ def test_two_machines_from_the_command_line(finished_run):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("samplers", [1, 0])
+@pytest.mark.parametrize("samplers", [pytest.param(1, marks=pytest.mark.long), 0])  # test_launch.py has samplers, too
 def test_several_trainers_and_samplers(emulation, nothing_left, data_root, small_dataset, tmp_path, samplers):
     layout = ["--emulate", "2", "--trainers", "2", "--samplers", str(samplers), "--batch-size", "100"]
     result = train(tmp_path / "run", data_root, *layout, *SMALL, "--epochs", "1")
