@@ -55,8 +55,8 @@ class RowTable:
         shape, dtype: those of the tensor.
         used, asked, hits: remote rows that this process keeps, or has brought for all; that were asked for; that were
             there.
-        look_ahead: so many batches should be announced with ``expect`` before the rows of the one before them are read.
-            Grows until the next use of each row that is kept is known; 0 as long as there is room.
+        look_ahead: so many batches should be announced with ``expect`` before the rows of the one before them are asked
+            for. Grows until the next use of each row that is kept is known; 0 as long as there is room.
     """
 
     def __init__(
