@@ -96,6 +96,9 @@ def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
     said = tutorial("machines", "start", "3", "--name", "lab", code=2)
     assert "machines named 'lab' are running: 2, started by " in said
     assert f"(process {json.loads(tutorial('machines', 'list', '--json'))[0]['pid']})" in said
+    said = tutorial("on", "--name", "other", "machine-0", "true", code=2)
+    assert "no machines named 'other' are running" in said
+    assert "--name lab takes those" in said
     with StandingCluster("lab") as cluster:
         assert [machine.address for machine in cluster.machines] == ["10.77.0.1", "10.77.0.2"]
         with pytest.raises(InputError, match=f"the machines 'lab' are used by process {os.getpid()}"):

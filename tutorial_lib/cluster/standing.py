@@ -112,8 +112,9 @@ class Line:
             self._socket.connect(socket_name(name))
         except OSError:
             self._socket.close()
-            running = ", ".join(names()) or "none"
-            remedy = f"Running: {running}. Start some with: python -m tutorial_lib machines start 2 --name {name}"
+            remedy = f"Start some with: python -m tutorial_lib machines start 2 --name {name}"
+            if running := names():
+                remedy = f"Running: {', '.join(running)}; --name {running[0]} takes those. {remedy}"
             raise InputError(f"no machines named {name!r} are running", remedy) from None
         if (user := user_of(self._socket)) != os.getuid():
             self._socket.close()
