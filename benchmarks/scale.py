@@ -35,14 +35,14 @@ def name_of(share: int, way: str) -> str:
     return f"ours, {share}% of the remote rows kept, {way}"
 
 
-def rows(partition: Any, epochs: int) -> tuple[str, list[dict[str, Any]]]:
+def rows(partition: Any, epochs: int, ways: list[str]) -> tuple[str, list[dict[str, Any]]]:
     """Pulled in an epoch, sum over the machines; the first epoch, in which the cache is filled, is not counted."""
-    loops = [name_of(share, way) for share in SHARES for way in WAYS]
+    loops = [name_of(share, way) for share in SHARES for way in ways]
     settings = {"what": "rows", "config": CONFIG.to_dict(), "rounds": epochs, "loops": loops}
     events = [event for event in run_job(partition, settings) if event["kind"] == "rows"]
     found = []
     for share in SHARES:
-        for way in WAYS:
+        for way in ways:
             own = [event for event in events if event["loop"] == name_of(share, way)]
             asked, pulled, fewest = (
                 sum(e.get(field, 0) for e in own) / epochs for field in ("asked", "pulled", "fewest")
@@ -54,10 +54,9 @@ def rows(partition: Any, epochs: int) -> tuple[str, list[dict[str, Any]]]:
     return table([*head, "fewest possible", "pulled / fewest", "batches drawn ahead"], found), events
 
 
-def times(partition: Any, rounds: int, speeds: tuple[str, ...]) -> tuple[str, list[dict[str, Any]]]:
+def times(partition: Any, rounds: int, speeds: tuple[str, ...], ways: list[str]) -> tuple[str, list[dict[str, Any]]]:
     """Epochs from the second on, each way with a cache of 10 % beside the guide's loop."""
-    ways = [name_of(TIMED, way) for way in WAYS]
-    loops = ["guide", "alone", "ours alone", *ways]
+    loops = ["guide", "alone", "ours alone", *(name_of(TIMED, way) for way in ways)]
     settings = {"config": CONFIG.to_dict(), "speeds": speeds, "warm": 1, "rounds": rounds, "loops": loops}
     events = run_job(partition, settings, on_event=show)
     found = []
@@ -82,16 +81,18 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--speeds", nargs="+", default=SPEEDS, choices=SPEEDS)
+    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
     parser.add_argument("--only", choices=["rows", "times", "accuracy"])
     parser.add_argument("--root", type=Path, help="folder of caches and partitions (default: data/)")
     options = parser.parse_args()
+    loops = [name_of(TIMED, way) for way in options.ways if way != WAYS[0]]
     partition = partition_of(options.scale, 2, options.root)
     OUT.mkdir(exist_ok=True)
     parts, measured = [f"{computer()}; scale {options.scale}\n"], {}
     for name, measure in (
-        ("rows", lambda: rows(partition, options.rounds)),
-        ("times", lambda: times(partition, options.rounds, tuple(options.speeds))),
-        ("accuracy", lambda: accuracies(partition, 10, [name_of(TIMED, way) for way in WAYS[1:]], list(range(SEEDS)))),
+        ("rows", lambda: rows(partition, options.rounds, options.ways)),
+        ("times", lambda: times(partition, options.rounds, tuple(options.speeds), options.ways)),
+        ("accuracy", lambda: accuracies(partition, 10, loops, list(range(SEEDS)))),
     ):
         if options.only in (None, name):
             text, measured[name] = measure()
