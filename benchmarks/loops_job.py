@@ -10,17 +10,20 @@ barrier before it to a barrier after it; the bytes are those that left this mach
     ours, ...        the same with one thing changed; "..., first come": the rows that come first stay for ever;
                      "..., labor": see batches.labor
     ours, recorded   the same, and what each thread does when is written down, as with ``train --trace``
-    alone            the guide's forward, backward and step over its batches, all of them in memory
+    alone            the guide's forward, backward and step over its batches, in memory before: as many steps, but of
+                     the first IN_MEMORY batches in turns, for all of a large graph do not fit
     ours alone       the same of our batches
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,7 @@ from tutorial_lib.trainer.placement import CPU
 from tutorial_lib.trainer.session import Session, join, serve_if_server
 
 Loop = Callable[[], Any]
+IN_MEMORY = 8
 
 
 class Loops:
@@ -87,6 +91,7 @@ class Loops:
 
     def _make(self, name: str) -> Loop:
         model, optimizer = self._learner(name, guide=name in ("guide", "alone"))
+        steps = math.ceil(len(self.data.train) / self.config.batch_size)
         if name in ("guide", "alone"):
             loader = guide_loop.loader_of(
                 self.graph, self.data.train, list(self.config.fanouts), self.config.batch_size
@@ -94,12 +99,13 @@ class Loops:
             if name == "guide":
                 return lambda: guide_loop.epoch(self.graph, model, optimizer, loader)
             read, labels = self.data.features, self.data.labels
-            batches = [(blocks, read[nodes], labels[seeds].long()) for nodes, seeds, blocks in loader]
-            return lambda: from_memory(model, optimizer, batches)
+            first = islice(loader, IN_MEMORY)
+            batches = [(blocks, read[nodes], labels[seeds].long()) for nodes, seeds, blocks in first]
+            return lambda: from_memory(model, optimizer, batches, steps)
         if name == "ours alone":
             loader = self._loader("ours")
-            saved = [(batch.blocks, batch.inputs, batch.labels) for batch in loader]
-            return lambda: from_memory(model, optimizer, saved)
+            saved = [(batch.blocks, batch.inputs, batch.labels) for batch in islice(loader, IN_MEMORY)]
+            return lambda: from_memory(model, optimizer, saved, steps)
         task = NodeTask(self.data, self._loader(name))
 
         def ours() -> None:
@@ -133,11 +139,12 @@ class Loops:
         return Pipeline(made, table, self.data.labels, 0 if "nothing ahead" in name else self.config.ahead)
 
 
-def from_memory(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+def from_memory(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list, steps: int) -> None:
     """The computing alone, exchange of gradients included."""
     model.train()
     with model.join():
-        for number, (blocks, inputs, labels) in enumerate(batches):
+        for number in range(steps):
+            blocks, inputs, labels = batches[number % len(batches)]
             loss = F.cross_entropy(model(blocks, inputs), labels)
             finite(loss.item(), 0, number)
             optimizer.zero_grad()
