@@ -133,6 +133,7 @@ class Loops:
         if "% of the remote rows kept" in name:
             remote = self.graph.num_nodes() - len(self.data.features.local_partition)
             rows = int(remote * self.data.features.shape[1] * 4 * float(name.split()[1].rstrip("%")) / 100)
+            lists = 8 * self.graph.num_edges()  # all: the question is what rows are worth
         made = NeighbourLists(self.graph, lists, hops, graphbolt=name != "ours, DGL's sampler")
         book = self.graph.get_partition_book()
         table = RowTable(self.data.features, book, rows, 0 if name.endswith("first come") else 32)

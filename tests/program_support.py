@@ -12,6 +12,8 @@ from pathlib import Path
 
 from solution_support import NOTEBOOKS
 
+RANKS = Path(__file__).parent / "programs" / "ranks.py"
+
 
 def written(lesson: str, name: str) -> str:
     """The program that the solution notebook of a lesson writes as scripts/NAME."""
@@ -37,14 +39,21 @@ def scripts_in(folder: Path) -> Path:
     return scripts
 
 
-def run(scripts: Path, name: str, source: str, ranks: int, *words: str, check: bool = False) -> Path:
-    """Write a program and run it to its end, however it ends unless ``check``; with 0 ranks without torchrun.
+def run(
+    scripts: Path, name: str, source: str, ranks: int, *words: str, check: bool = False, torchrun: bool = False
+) -> Path:
+    """Write a program and run it to its end, however it ends unless ``check``; with 0 ranks as a single process.
+
+    Args:
+        torchrun: as a learner starts it. Else the ranks are forked, which takes a third of the time.
 
     Returns its path.
     """
     path = scripts / name
     path.write_text(source)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks else []
+    launcher = [str(RANKS), str(ranks)] if ranks else []
+    if ranks and torchrun:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TMPDIR": str(scripts / "out")}
     command = [sys.executable, *launcher, str(path), *words]  # torchrun leaves an empty folder in TMPDIR
     subprocess.run(command, env=environment, capture_output=True, timeout=200, check=check)

@@ -37,7 +37,7 @@ def scripts(tmp_path: Path) -> Path:
     ],
 )
 def test_right_program(name: str, source: str, check: Any, scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program = run(scripts, name, source, 3)
+    program = run(scripts, name, source, 3, torchrun=True)
     assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, str(program)))
     program.touch()  # as if it had been changed since
     assert_not_yet(verdict(capsys, check, str(program)), "has written a result\n  got       False")
@@ -83,7 +83,7 @@ def test_a_program_that_is_not_there_or_runs_on_two_ranks(scripts: Path, capsys:
     ("program", "ranks", "equal"), [("ddp_by_hand", 2, True), ("ddp_by_hand", 3, False), ("ddp_wrapped", 3, True)]
 )
 def test_the_programs_take_the_steps_of_one_process(program: str, ranks: int, equal: bool, scripts: Path) -> None:
-    run(scripts, f"{program}.py", (scripts / f"{program}.py").read_text(), ranks)
+    run(scripts, f"{program}.py", (scripts / f"{program}.py").read_text(), ranks, torchrun=True)
     expected = lesson_05.one_process()
     for rank in range(ranks):
         found = torch.load(scripts / "out" / f"{program.removeprefix('ddp_')}-{rank}.pt")

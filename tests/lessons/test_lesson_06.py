@@ -101,7 +101,7 @@ def test_global_generator_is_given_back() -> None:
 
 @pytest.mark.whole_run
 def test_right_program(scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program = run(scripts, "exercise_06_2.py", MACRO, 3)
+    program = run(scripts, "exercise_06_2.py", MACRO, 3, torchrun=True)
     assert verdict(capsys, lesson_06.check_macro_accuracy, str(program)) == "Exercise 2: correct\n"
 
 

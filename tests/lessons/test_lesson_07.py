@@ -44,8 +44,8 @@ def scripts(tmp_path: Path) -> Path:
 
 
 def said_about(scripts: Path, name: str, source: str, capsys: pytest.CaptureFixture[str]) -> str:
-    _solution, ranks, check = EXERCISES[name]
-    return verdict(capsys, check, str(run(scripts, name, source, ranks)))
+    solution, ranks, check = EXERCISES[name]
+    return verdict(capsys, check, str(run(scripts, name, source, ranks, torchrun=source == solution)))
 
 
 @pytest.mark.whole_run

@@ -14,15 +14,15 @@ With ``batch_dependency`` K, the numbers of consecutive batches move slowly, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from dgl.distributed import rpc
 from torch import Tensor
 
-from tutorial_lib.batches.service import ListsResponse, all_lists, id_type, ranges
+from tutorial_lib.batches.service import ListsResponse, all_lists, id_type, ranges, repeated
 
 SERVICE = 770003
 BITS = 40  # of a node's number; two of some hundred neighbours are hardly ever the same
@@ -50,14 +50,19 @@ class Variates:
         first, second = (mixed(mixed(mixed(seed, 0), hop), period + k) for k in (0, 1))
         return cls(first, second, at / dependency)
 
-    def ready_for(self, n: int, reads: int) -> Callable[[Tensor], Tensor]:
+    def ready_for(self, n: int, reads: int) -> Variates | VariatesTable:
         """Itself, or a table of the numbers of all ``n`` nodes where there are fewer of them than will be read."""
         if reads <= n:
             return self
-        numbers = torch.empty(n, dtype=torch.float64)
+        exact, rough = torch.empty(n, dtype=torch.float64), torch.empty(n, dtype=torch.int16)
         for at in range(0, n, PIECE):
-            numbers[at : at + PIECE] = self(torch.arange(at, min(n, at + PIECE)))
-        return lambda nodes: torch.index_select(numbers, 0, nodes)
+            exact[at : at + PIECE] = numbers = self(torch.arange(at, min(n, at + PIECE)))
+            rough[at : at + PIECE] = coarse(numbers)
+        return VariatesTable(exact, rough)
+
+    def rough(self, nodes: Tensor) -> Tensor:
+        """int16: ``coarse`` of the numbers of the nodes."""
+        return coarse(self(nodes))
 
     def __call__(self, nodes: Tensor) -> Tensor:
         """float64 in [0, 1), one for each of the nodes."""
@@ -68,6 +73,27 @@ class Variates:
         normal = torch.special.ndtri(found) * math.cos(angle)
         normal += torch.special.ndtri(uniform(self.second, nodes)) * math.sin(angle)
         return torch.special.ndtr(normal).clamp(max=1 - 2.0**-BITS)
+
+
+@dataclass(frozen=True)
+class VariatesTable:
+    """``Variates`` that are there already: float64 and int16 (N,)."""
+
+    of_all: Tensor
+    rough_of_all: Tensor
+
+    def rough(self, nodes: Tensor) -> Tensor:
+        """See ``Variates.rough``."""
+        return torch.index_select(self.rough_of_all, 0, nodes)
+
+    def __call__(self, nodes: Tensor) -> Tensor:
+        """See ``Variates``."""
+        return torch.index_select(self.of_all, 0, nodes)
+
+
+def coarse(numbers: Tensor) -> Tensor:
+    """int16: numbers from 0 to 1, or above, in steps of 2^-15; what is smaller does not become larger."""
+    return (numbers * 2**15).clamp(max=2**15 - 1).short()
 
 
 def uniform(seed: int, nodes: Tensor) -> Tensor:
@@ -95,33 +121,32 @@ def _signed(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-def smallest(
-    counts: Tensor, sources: Tensor, fanout: int, variates: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
+def smallest(counts: Tensor, sources: Tensor, fanout: int, variates: Variates | VariatesTable) -> tuple[Tensor, Tensor]:
     """From each list the ``fanout`` neighbours with the smallest numbers, by them; short lists whole; -1: all.
 
     Args:
         counts: int64 (D,) neighbours of each list; sources: (E,) all of them, list after list.
-        variates: takes nodes and gives their numbers, float64 in [0, 1).
 
     Returns:
         int64 (D,) how many each list gives; their ids.
     """
     if fanout < 0:
         return counts, sources
-    numbers = variates(sources)
-    # Sorting takes longest. Nearly always the numbers in question are below this; where they are not, all are sorted.
-    likely = (fanout + 5 * math.sqrt(fanout) + 5) / counts.clamp(min=1)
-    near = numbers < torch.repeat_interleave(likely, counts)
-    of = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    at = near.nonzero().flatten()
-    found = torch.bincount(of[at], minlength=len(counts))
-    few = found < counts.clamp(max=fanout)
-    if bool(few.any()):
-        at = (near | few[of]).nonzero().flatten()
-        found = torch.bincount(of[at], minlength=len(counts))
-    order = torch.argsort((of[at] << BITS) | (numbers[at] * 2**BITS).long(), stable=True)
-    taken = found.clamp(max=fanout)
+    # Sorting takes longest, and then whatever is done with each neighbour. Nearly always the numbers in question are
+    # below ``likely``, and 16 bits tell that; where they are not, the whole list is sorted.
+    likely = coarse((fanout + 5 * math.sqrt(fanout) + 5) / counts.clamp(min=1))
+    near = variates.rough(sources) <= repeated(likely, counts)
+    of = repeated(torch.arange(len(counts), dtype=torch.int32), counts)
+    taken = counts.clamp(max=fanout)
+    while True:
+        at = torch.from_numpy(np.flatnonzero(near.numpy()))  # twice as fast as torch's
+        lists = of[at].long()
+        found = torch.bincount(lists, minlength=len(counts))
+        few = found < taken
+        if not few.any():
+            break
+        near |= torch.index_select(few, 0, of)
+    order = torch.argsort((lists << BITS) | (variates(sources[at]) * 2**BITS).long(), stable=True)
     return taken, sources[at[order[ranges(torch.cumsum(found, 0) - found, taken)]]]
 
 

@@ -90,7 +90,7 @@ class HereLists:
         counts = self.indptr[lists + 1] - begin
         indptr = torch.zeros(len(lists) + 1, dtype=torch.int32)
         indptr[1:] = torch.cumsum(counts, 0)
-        return Drawn(indptr, self.sources[ranges(begin, counts)])
+        return Drawn(indptr, torch.index_select(self.sources, 0, ranges(begin, counts)))
 
     def compact(self, drawn: Drawn, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Number the nodes of a hop.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import dgl
+import numpy as np
 import torch
 from dgl import NID
 from dgl.distributed import rpc
@@ -130,7 +131,12 @@ def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
 def ranges(begin: Tensor, count: Tensor) -> Tensor:
     """int64: ``begin[k]`` up to ``begin[k] + count[k] - 1`` for each k, one after the other."""
     before = torch.cumsum(count, 0) - count
-    return torch.arange(int(count.sum())) + torch.repeat_interleave(begin - before, count)
+    return repeated(begin - before, count).add_(torch.arange(int(count.sum())))
+
+
+def repeated(values: Tensor, count: Tensor) -> Tensor:
+    """``torch.repeat_interleave``, for short runs in a fraction of its time."""
+    return torch.from_numpy(np.repeat(values.numpy(), count.numpy()))
 
 
 def id_type(largest: int) -> torch.dtype:

@@ -22,11 +22,18 @@ CACHED_PIECES = 7  # and hands them out again without filling them
 def keep_freed_memory() -> bool:
     """Memory that was freed stays with the process; False where there is no ``mallopt`` (another C library).
 
-    The process then never shrinks below its peak; what is resident at the peak does not change.
+    The process then shrinks only by ``give_back_freed_memory``; what is resident at the peak does not change.
     """
     libc = ctypes.CDLL(None)
     wanted = {TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: TOP, MMAP_THRESHOLD: LARGEST_MMAP_THRESHOLD, MMAP_MAX: 0}
     return hasattr(libc, "mallopt") and all(libc.mallopt(option, value) == 1 for option, value in wanted.items())
+
+
+def give_back_freed_memory() -> None:
+    """What was kept so far goes to the kernel: before work of another kind, which needs pieces of other sizes."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def large_pages() -> dict[str, str]:

@@ -219,7 +219,7 @@ def _evaluation(setting: Setting, hops: Hops) -> float:
     config, own = setting.config, setting.nodes / setting.world
     batches = math.ceil(own / config.eval_batch_size)
     asked, halo, total = batches * hops.evaluated, hops.halo * setting.trainers**-SHARED, 0.0
-    for width in setting.sizes[:-1]:
+    for width in setting.stored[:-1]:
         kept = config.cache / (STORED * width) if setting.keeps else 0.0
         share = min(1.0, kept / halo) if halo else 1.0
         rows = min(asked, share * halo + asked * (1 - share) ** 1.5)  # as rows of batches, with a = 2
@@ -236,7 +236,7 @@ def _memory(setting: Setting, hops: Hops, capacity: float) -> tuple[float, float
     nodes, part = setting.nodes / setting.machines * hops.part, setting.edges / setting.machines * hops.part_edges
     edges = part * (1 + hops.cut)  # those that leave a part are there, too
     features = STORED * setting.width * nodes
-    stores = STORED * nodes * max((a + b for a, b in pairwise(sizes[1:])), default=sizes[-1])  # two layers' at a time
+    stores = STORED * nodes * max((a + b for a, b in pairwise(setting.stored[1:])), default=sizes[-1])  # two at a time
     server = SERVER + SERVER_EDGE * edges + SERVER_NODE * nodes + features + stores
     full = min(config.batch_size, setting.train / setting.world) / hops.sizes[0]
     reached = [min(size * full**0.9, setting.nodes) for size in hops.sizes]

@@ -17,6 +17,7 @@ from statistics import NormalDist
 from typing import Any
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.models.sage import stored_sizes
 from tutorial_lib.trainer.config import TrainConfig
 
 GIVEN, SAMPLED, MEASURED, ASSUMED = "given", "sampled", "measured", "assumed"  # where a figure comes from
@@ -98,6 +99,11 @@ class Setting:
     def sizes(self) -> list[int]:
         """Of the model's layers."""
         return [self.width, *[self.config.hidden_size] * (len(self.config.fanouts) - 1), max(1, self.classes)]
+
+    @property
+    def stored(self) -> list[int]:
+        """Columns of what the exact evaluation reads, then those of each layer's store."""
+        return stored_sizes(self.sizes) if self.config.loader != "dgl" else self.sizes
 
     @property
     def parameters(self) -> int:

@@ -146,3 +146,35 @@ class GraphSAGE(nn.Module):
         layer = self.layers[depth]
         found = layer.fc_self(x.own) + layer.fc_neigh(x.mean) if isinstance(x, FirstLayer) else layer(block, x)
         return torch.relu(found) if depth < len(self.layers) - 1 else found
+
+
+def stored_sizes(sizes: list[int]) -> list[int]:
+    """Columns of what ``NarrowStores`` keeps: the input's, then each layer's."""
+    *first, hidden, out = sizes
+    return [*first, 2 * out, out] if first and 2 * out < hidden else sizes
+
+
+class NarrowStores:
+    """A GraphSAGE for layer-wise inference that stores less: a last layer that is narrow multiplies first.
+
+    Its two products are taken of a hidden row as soon as that is there, and they are stored and asked for in its place:
+    for 47 classes 94 numbers of each node instead of 256. Sums of products come in another order: equal within 1e-5.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.layers, self.sizes = model, model.layers, stored_sizes(model.sizes)
+        self.early = self.sizes != model.sizes
+
+    def eval(self) -> None:
+        """No dropout."""
+        self.model.eval()
+
+    def layer(self, depth: int, block: Any, x: FirstLayer) -> Tensor:
+        """As ``GraphSAGE.layer``, of rows whose mean is taken."""
+        last, out = self.layers[-1], self.sizes[-1]
+        if self.early and depth == len(self.layers) - 1:
+            return x.own[:, :out] + x.mean[:, out:]
+        found = self.model.layer(depth, block, x)
+        if self.early and depth == len(self.layers) - 2:
+            return torch.cat([last.fc_self(found), last.fc_neigh(found)], dim=1)
+        return found

@@ -17,7 +17,7 @@ from tutorial_lib.batches.background import ahead
 from tutorial_lib.batches.neighbours import NeighbourLists
 from tutorial_lib.batches.nodes import FULL, BatchLoader, rows_of
 from tutorial_lib.batches.table import RowTable
-from tutorial_lib.models.sage import FirstLayer
+from tutorial_lib.models.sage import FirstLayer, NarrowStores
 from tutorial_lib.trainer.events import OnBatch, no_events
 from tutorial_lib.trainer.placement import CPU, Placement
 
@@ -103,7 +103,7 @@ def layerwise_over_part(
     """``layerwise_inference`` of a GraphSAGE where a machine asks for a remote row once per layer; nothing is sampled.
 
     Through DGL's loader lists of neighbours travel, and a row is asked for by every batch that needs it. The lists of
-    this machine's nodes are here anyway; only rows are asked for.
+    this machine's nodes are here anyway; only rows are asked for. A narrow last layer multiplies before it is stored.
 
     Args:
         lists: made with the graph of ``features``.
@@ -117,7 +117,8 @@ def layerwise_over_part(
             _blocks, own, mean = place.take([], own, mean)
             yield part, None, FirstLayer(own, mean)
 
-    return layerwise_inference(model, source, features, nodes, batch_size, new_store, wait_for_all, on_batch)
+    narrow = NarrowStores(model)
+    return layerwise_inference(narrow, source, features, nodes, batch_size, new_store, wait_for_all, on_batch)
 
 
 def _means(

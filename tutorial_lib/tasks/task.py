@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib.batches.nodes import rows_of
+from tutorial_lib.compat.heap import give_back_freed_memory
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import Partition, load_partition_folder
@@ -189,6 +190,7 @@ def train_in_job(
     if first:
         export_weights(model, config.to_dict(), checkpoints.folder)
     emit_once("evaluating")
+    give_back_freed_memory()
     with span(emit, "evaluation"):
         result = spec.evaluate(share, model, task, config)
     result.score = spec.score
