@@ -51,8 +51,8 @@ class HereLists:
 
     Attributes:
         dtype: of node ids: int32 where all of them fit.
-        scratch: int32 (N,), -1 but while a method uses it. With `RowTable.slot_of` the only memory that stays and
-            grows with the whole graph.
+        scratch: int32 (N,), -1 but while a method uses it. With what `RowTable` knows of each node the only memory
+            that stays and grows with the whole graph.
         seed: seeds the generator of the thread that draws.
     """
 

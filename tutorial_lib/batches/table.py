@@ -69,24 +69,23 @@ class RowTable:
         mates: Mates | None = None,
     ) -> None:
         self.tensor, self.shape, self.dtype, self.book = tensor, tensor.shape, tensor.dtype, book
-        own = tensor.local_partition
-        ids = book.partid2nids(book.partid)
+        own, ids = tensor.local_partition, book.partid2nids(book.partid)
         self.row_bytes = own[:1].numel() * own.element_size() if len(own) else 0
         remote = self.shape[0] - len(own)
         self.capacity = min(remote, budget // self.row_bytes) if self.row_bytes else 0
 
-        def slots() -> dict[str, Tensor]:
-            found = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
-            found[ids] = torch.arange(len(ids), dtype=torch.int32)
-            return {"slot_of": found}
+        def marks() -> dict[str, Tensor]:
+            return {"brought": torch.zeros(self.shape[0], dtype=torch.bool)}
 
         everything = (remote + 1) * self.row_bytes
         room = mates.room(everything if budget * mates.count >= everything else 0) if mates else None
-        made = mates.common(slots if room else dict) if mates else {}
-        self.rows, self.first, self._in_common = _contiguous(own, self.capacity + remote, room)
-        if self._in_common:
+        made = mates.common(marks if room else dict) if mates else {}
+        self.rows, self.first, in_common = _contiguous(own, self.capacity + remote, room)
+        self._brought = made["brought"] if in_common else None  # by node: whether its row is there for all trainers
+        if in_common:
             self.capacity = remote
-        self.slot_of = (made if self._in_common else slots())["slot_of"]
+        self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
+        self.slot_of[ids] = torch.arange(len(ids), dtype=torch.int32)
         self._own = range_of(ids)
         self.used = self.asked = self.hits = 0
         self.look_ahead, self.most_ahead = 0, most_ahead if self.capacity < remote else 0
@@ -122,21 +121,18 @@ class RowTable:
             self.expect(ids)
         to, origin = self._choose()
         remote, rows = self._coming.popleft()
-        absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT]
-        for before in self._asked if self._in_common else ():
-            absent = absent[~torch.isin(absent, before.absent)]
-        absent = absent.sort().values
-        room, begin = min(len(absent), self.capacity - self.used), self.first + self.used
-        if self._in_common:
-            room, places = len(absent), self._place_in_common(absent)
-        else:
+        absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
+        if self._brought is None:
+            room, begin = min(len(absent), self.capacity - self.used), self.first + self.used
             places = torch.arange(begin, begin + len(absent))
             places[room:] += self.capacity - self.used - room
             self.slot_of[absent] = places.int()
+        else:  # each row has its place, and other trainers have brought some
+            places = self.first + torch.where(absent < self._own.start, absent, absent - len(self._own))
+            self.slot_of[absent] = places.int()
+            new = ~self._brought[absent]
+            absent, places, room = absent[new], places[new], int(new.sum())
         slots = torch.index_select(self.slot_of, 0, ids)
-        if self._in_common:
-            on_their_way = slots == ABSENT
-            slots[on_their_way] = self._place_in_common(ids[on_their_way].long()).int()
         if self.most_ahead:
             self._kept[self.used : self.used + room] = absent[:room]
         self.used += room
@@ -212,14 +208,10 @@ class RowTable:
         answers = answers_to(found.asked, "rows of other machines") if found.asked else ()
         for positions, answer in zip(found.chosen, answers, strict=True):
             self.rows.index_copy_(0, found.places[positions], answer.data_tensor)
-        if self._in_common:
-            # Another trainer must not find the place before the row. Between two calls, torch lets go of Python's lock
+        if self._brought is not None:
+            # Another trainer must not find the mark before the row. Between two calls, torch lets go of Python's lock
             # and takes it again, which keeps what they write in order, on every processor.
-            self.slot_of[found.absent] = found.places.int()
-
-    def _place_in_common(self, ids: Tensor) -> Tensor:
-        """Positions in ``rows`` of remote nodes (int64 ids), where each row has its place."""
-        return self.first + torch.where(ids < self._own.start, ids, ids - len(self._own))
+            self._brought[found.absent] = True
 
 
 class _Asked(NamedTuple):
