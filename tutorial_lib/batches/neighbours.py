@@ -16,6 +16,7 @@ from typing import Any
 
 import dgl
 import torch
+import torch.nn.functional as F
 from dgl.distributed import rpc
 from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
@@ -88,9 +89,7 @@ class HereLists:
         """All neighbours in lists (int64 numbers)."""
         begin = self.indptr[lists]
         counts = self.indptr[lists + 1] - begin
-        indptr = torch.zeros(len(lists) + 1, dtype=torch.int32)
-        indptr[1:] = torch.cumsum(counts, 0)
-        return Drawn(indptr, self.sources[ranges(begin, counts)])
+        return Drawn(F.pad(torch.cumsum(counts, 0), (1, 0)).int(), self.sources[ranges(begin, counts)])
 
     def compact(self, drawn: Drawn, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Number the nodes of a hop.
@@ -187,14 +186,13 @@ class NeighbourLists(HereLists):
             counts += torch.bincount(at, minlength=len(nodes))
             answers.append((at[order], answer.global_src[order]))
         self.scratch[nodes.long()] = -1
-        end = torch.cumsum(counts, 0)
-        begin = end - counts
-        sources = torch.empty(int(counts.sum()), dtype=self.dtype)
+        indptr = F.pad(torch.cumsum(counts, 0), (1, 0))
+        begin, sources = indptr[:-1], torch.empty(int(indptr[-1]), dtype=self.dtype)
         sources[ranges(begin[known], counts[known])] = here.sources
         for at, source in answers:
             columns = at.unique_consecutive()
             sources[ranges(begin[columns], counts[columns])] = source.to(self.dtype)
-        return Drawn(torch.cat([torch.zeros(1, dtype=torch.int64), end]).int(), sources)
+        return Drawn(indptr.int(), sources)
 
     def draw_alike(self, nodes: Tensor, fanout: int, variates: Variates) -> Drawn:
         """``draw``, but of each list those with the smallest numbers; the same whoever has the lists, see `labor`."""
@@ -211,8 +209,7 @@ class NeighbourLists(HereLists):
         for positions, answer in zip(chosen, answers_to(asked, "sampled neighbours"), strict=True):
             counts[far[positions]] = answer.counts.long()
             found.append((far[positions], answer.sources.to(self.dtype)))
-        indptr = torch.zeros(len(nodes) + 1, dtype=torch.int64)
-        torch.cumsum(counts, 0, out=indptr[1:])
+        indptr = F.pad(torch.cumsum(counts, 0), (1, 0))
         drawn = torch.empty(int(indptr[-1]), dtype=self.dtype)
         for places, sources in found:
             drawn[ranges(indptr[places], counts[places])] = sources

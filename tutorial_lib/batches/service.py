@@ -50,23 +50,19 @@ def answers_to(asked: dict[int, int], what: str) -> list[Any]:
     Raises:
         WaitedTooLong: a server does not answer within two minutes.
     """
-    with piece(what, answers=list(asked)):
-        return _answers(asked, what)
-
-
-def _answers(asked: dict[int, int], what: str) -> list[Any]:
     found: list[Any] = [None] * len(asked)
-    for count, (number, position) in enumerate(asked.items(), start=1):
-        who = f"{what}: answer {count} of {len(asked)} from the DGL servers of other machines"
-        for left in attempts(who, LIMIT_SECONDS, pause=0):
-            if number in _arrived:
-                break
-            message = rpc.recv_rpc_message(max(1, int(1000 * min(left, NOTICE_SECONDS))))  # 0 would be for ever
-            if message is not None:
-                _arrived[message.msg_seq] = message
-        message = _arrived.pop(number)
-        _, kind = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
-        found[position] = rpc.deserialize_from_payload(kind, message.data, message.tensors)
+    with piece(what, answers=list(asked)):
+        for count, (number, position) in enumerate(asked.items(), start=1):
+            who = f"{what}: answer {count} of {len(asked)} from the DGL servers of other machines"
+            for left in attempts(who, LIMIT_SECONDS, pause=0):
+                if number in _arrived:
+                    break
+                message = rpc.recv_rpc_message(max(1, int(1000 * min(left, NOTICE_SECONDS))))  # 0 would be for ever
+                if message is not None:
+                    _arrived[message.msg_seq] = message
+            message = _arrived.pop(number)
+            _, kind = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
+            found[position] = rpc.deserialize_from_payload(kind, message.data, message.tensors)
     return found
 
 
