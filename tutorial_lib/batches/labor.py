@@ -18,10 +18,12 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from dgl.distributed import rpc
 from torch import Tensor
 
+from tutorial_lib.batches.edges import GOLDEN, mix
 from tutorial_lib.batches.service import ListsResponse, all_lists, id_type, ranges
 
 SERVICE = 770003
@@ -76,23 +78,11 @@ def uniform(seed: int, nodes: Tensor) -> Tensor:
 
 
 def mixed(value: Any, seed: int) -> Any:
-    """A hash of 62 bits of a whole number, or of each in an int64 tensor: as splitmix64 ends.
-
-    In tensors, products wrap around. Shifted to the right, a negative number would be filled with ones: they are cut.
-    """
+    """A hash of 62 bits of a whole number, or of each in an int64 tensor."""
     whole = isinstance(value, int)
-    found = (torch.tensor([value]) if whole else value) + _signed(0x9E3779B97F4A7C15 * (seed + 1))
-    shifted = torch.empty_like(found)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        torch.bitwise_right_shift(found, shift, out=shifted)
-        found.bitwise_xor_(shifted.bitwise_and_(2 ** (64 - shift) - 1)).mul_(_signed(factor))
-    found.bitwise_and_(2**62 - 1)
-    return int(found) if whole else found
-
-
-def _signed(value: int) -> int:
-    """The 64 bits as torch's int64 reads them."""
-    return (value + 2**63) % 2**64 - 2**63
+    numbers = np.array([value]) if whole else value.numpy()
+    found = mix(numbers.view(np.uint64) + np.uint64((seed + 1) * int(GOLDEN) % 2**64)) & np.uint64(2**62 - 1)
+    return int(found[0]) if whole else torch.from_numpy(found.view(np.int64))
 
 
 def smallest(
