@@ -155,19 +155,15 @@ class NodeTable:
             return None
         out = np.empty((len(self.ids), len(names)), np.float32)
         for k, name in enumerate(names):
-            row = 0
-            for batch in pieces(self.path, [name]):
-                column = batch.column(name)
-                try:
-                    values = column.cast("float32", safe=False)
-                except Exception:
-                    remedy = "Features are numbers: leave the column out, or write a column of 0 and 1 for each value."
-                    text = f"{self.path}: column {name} has {column.type}, which is no feature"
-                    raise InputError(text, remedy) from None
-                out[row : row + len(values), k] = found = values.to_numpy(zero_copy_only=False)
-                if not (finite := np.isfinite(found)).all():
-                    place = place_in(self.path, row + int(finite.argmin()))
-                    remedy = "Every node needs a number there: fill the gap, or leave the column out."
-                    raise InputError(f"{place}: {name} is empty or not a finite number", remedy)
-                row += len(values)
+            column: Any = self.column(name)
+            try:
+                values = column.cast("float32", safe=False)
+            except Exception:
+                remedy = "Features are numbers: leave the column out, or write a column of 0 and 1 for each value."
+                raise InputError(f"{self.path}: column {name} has {column.type}, which is no feature", remedy) from None
+            out[:, k] = found = values.to_numpy(zero_copy_only=False)
+            if not (finite := np.isfinite(found)).all():
+                place = place_in(self.path, int(finite.argmin()))
+                remedy = "Every node needs a number there: fill the gap, or leave the column out."
+                raise InputError(f"{place}: {name} is empty or not a finite number", remedy)
         return out

@@ -159,10 +159,8 @@ def choose_method(
             if estimate_peak(graph, parts, other, by_dgl=by_dgl, wide=wide) <= limit:
                 remedy = f"Choose --method {other}, or raise --max-memory."
                 break
-    needed = ", ".join(too_large.values())
-    raise InputError(
-        f"partitioning into {parts} part(s) does not fit in {_gb(limit)} of memory: {needed} needed", remedy
-    )
+    text = f"partitioning into {parts} part(s) does not fit in {_gb(limit)} of memory"
+    raise InputError(f"{text}: {', '.join(too_large.values())} needed", remedy)
 
 
 def _gb(count: float) -> str:
