@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from dgl.distributed import rpc
 from torch import Tensor
 
 from tutorial_lib.batches.edges import GOLDEN, mix
-from tutorial_lib.batches.service import ListsResponse, all_lists, id_type, ranges
+from tutorial_lib.batches.service import ListsResponse, Message, all_lists, id_type, ranges
 
 SERVICE = 770003
 BITS = 40  # of a node's number; two of some hundred neighbours are hardly ever the same
@@ -115,24 +115,19 @@ def smallest(
     return taken, sources[at[order[ranges(torch.cumsum(found, 0) - found, taken)]]]
 
 
-class LaborRequest(rpc.Request):
-    """Asks a machine for ``smallest`` of the lists of nodes of its part."""
+@dataclass(eq=False)
+class LaborRequest(Message, rpc.Request):
+    """Asks a machine for ``smallest`` of the lists of nodes of its part; ``variates``: the fields of ``Variates``."""
 
-    def __init__(self, ids: Tensor, fanout: int, variates: Variates) -> None:
-        self.ids, self.fanout, self.variates = ids, fanout, variates
-
-    def __getstate__(self) -> Any:
-        return self.ids, self.fanout, astuple(self.variates)
-
-    def __setstate__(self, state: Any) -> None:
-        self.ids, self.fanout, variates = state
-        self.variates = Variates(*variates)
+    ids: Tensor
+    fanout: int
+    variates: tuple[Any, ...]
 
     def process_request(self, server_state: Any) -> LaborResponse:
         """Runs in the server."""
         counts, sources = [], []
         for ids in self.ids.split(LISTS_AT_ONCE):
-            taken, found = smallest(*all_lists(server_state, ids), self.fanout, self.variates)
+            taken, found = smallest(*all_lists(server_state, ids), self.fanout, Variates(*self.variates))
             counts.append(taken.int())
             sources.append(found)
         found = torch.cat(sources)

@@ -11,7 +11,7 @@ resumed, and begins with nothing kept, would draw other neighbours than one that
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import dgl
@@ -198,7 +198,7 @@ class NeighbourLists(HereLists):
         """``draw``, but of each list those with the smallest numbers; the same whoever has the lists, see `labor`."""
         lists, counts = self.list_of(nodes), torch.zeros(len(nodes), dtype=torch.int64)
         far, own = (lists < 0).nonzero().flatten(), (lists >= 0).nonzero().flatten()
-        asked, chosen = ask(self.book, nodes[far].long(), lambda ids: LaborRequest(ids, fanout, variates))
+        asked, chosen = ask(self.book, nodes[far].long(), lambda ids: LaborRequest(ids, fanout, astuple(variates)))
         found = []  # (places among the nodes, neighbours)
         reads = self.indptr[lists[own] + 1] - self.indptr[lists[own]]
         numbers = variates.ready_for(len(self.scratch), int(reads.sum()))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import dgl
@@ -143,16 +144,21 @@ def all_lists(server_state: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
     return counts, ids_here[indices[ranges(begin, counts)].long()]
 
 
-class ListsRequest(rpc.Request):
+class Message:
+    """What requests and answers of ours have in common: dataclasses, which travel as the values of their fields."""
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return tuple(vars(self).values())
+
+    def __setstate__(self: Any, state: Any) -> None:
+        self.__init__(*(state if isinstance(state, tuple) else (state,)))  # DGL gives a single value as it is
+
+
+@dataclass(eq=False)
+class ListsRequest(Message, rpc.Request):
     """Asks a machine for the in-neighbours of nodes of its part."""
 
-    def __init__(self, ids: Tensor) -> None:
-        self.ids = ids
-
-    def __getstate__(self) -> Tensor:
-        return self.ids
-
-    __setstate__ = __init__
+    ids: Tensor
 
     def process_request(self, server_state: Any) -> ListsResponse:
         """Runs in the server."""
@@ -160,17 +166,12 @@ class ListsRequest(rpc.Request):
         return ListsResponse(sources.to(id_type(len(sources) and int(sources.max()))), counts.int())
 
 
-class ListsResponse(rpc.Response):
+@dataclass(eq=False)
+class ListsResponse(Message, rpc.Response):
     """All neighbours, and how many each node has."""
 
-    def __init__(self, sources: Tensor, counts: Tensor) -> None:
-        self.sources, self.counts = sources, counts
-
-    def __getstate__(self) -> Any:
-        return self.sources, self.counts
-
-    def __setstate__(self, state: Any) -> None:
-        self.sources, self.counts = state
+    sources: Tensor
+    counts: Tensor
 
 
 def seed_servers(values: Mapping[int, int]) -> None:
@@ -186,16 +187,11 @@ def seed_servers(values: Mapping[int, int]) -> None:
     answers_to(asked, "generators to be seeded")
 
 
-class Reseed(rpc.Request, rpc.Response):
+@dataclass(eq=False)
+class Reseed(Message, rpc.Request, rpc.Response):
     """Asks a server to seed its generator, and comes back when that is done."""
 
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-    def __getstate__(self) -> int:
-        return self.value
-
-    __setstate__ = __init__
+    value: int
 
     def process_request(self, server_state: object) -> Reseed:  # noqa: ARG002
         """Runs in the server."""
