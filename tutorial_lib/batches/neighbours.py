@@ -261,8 +261,8 @@ def most_used(
             budget -= int(size[fits - 1]) if fits else 0
             if fits < len(ids):
                 return kept
-        have = torch.cat([have, *(ids for ids, _, _ in kept[before:])])
-        sources = torch.cat([found for _, _, found in kept[before:]]) if kept[before:] else sources[:0]
+        have = torch.cat([have, wanted])  # none of them was left out
+        sources = torch.cat([sources[:0], *(found for _, _, found in kept[before:])])
     return kept
 
 

@@ -18,7 +18,6 @@ import dgl
 import torch
 from dgl import NID
 from dgl.distributed import rpc
-from dgl.distributed.kvstore import PullRequest
 from torch import Tensor
 
 from tutorial_lib.batches.pieces import piece
@@ -65,11 +64,6 @@ def answers_to(asked: dict[int, int], what: str) -> list[Any]:
             _, kind = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
             found[position] = rpc.deserialize_from_payload(kind, message.data, message.tensors)
     return found
-
-
-def ask_rows(tensor: Any, book: Any, ids: Tensor) -> tuple[dict[int, int], list[Tensor]]:
-    """``ask`` for rows of a ``DistTensor`` of nodes; an answer has them as its ``data_tensor``."""
-    return ask(book, ids, lambda ids: PullRequest(tensor.kvstore_key, ids))
 
 
 def tell_requests(emit: Callable[..., None]) -> None:

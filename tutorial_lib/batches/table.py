@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from dgl.distributed.kvstore import PullRequest
 from torch import Tensor
 
 from tutorial_lib.batches.mates import Mates
 from tutorial_lib.batches.neighbours import range_of
-from tutorial_lib.batches.service import answers_to, ask_rows
+from tutorial_lib.batches.service import answers_to, ask
 
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x1, 0x2, 0x10, 0x20, 0x4000
 PROT_READ, PROT_WRITE = 0x1, 0x2
@@ -137,7 +138,9 @@ class RowTable:
             self._kept[self.used : self.used + room] = absent[:room]
         self.used += room
         self._passing = absent[room:]
-        asked, chosen = ask_rows(self.tensor, self.book, absent) if len(absent) else ({}, [])
+        asked, chosen = {}, []
+        if len(absent):
+            asked, chosen = ask(self.book, absent, lambda some: PullRequest(self.tensor.kvstore_key, some))
         self._asked.append(_Asked(ids, slots, rows, len(remote), absent, places, to, origin, asked, chosen))
 
     def slots(self, ids: Tensor) -> Tensor:
@@ -220,7 +223,7 @@ class _Asked(NamedTuple):
     Attributes:
         ids, slots: of the call, and what it returns; rows, remote: how many rows, how many of them remote.
         absent, places: int64 ids of those that come, and where they go; to, origin: what moves before.
-        asked, chosen: what ``ask_rows`` gave.
+        asked, chosen: what ``ask`` gave.
     """
 
     ids: Tensor
