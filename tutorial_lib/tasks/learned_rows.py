@@ -150,4 +150,4 @@ def read_rows(run: Path, partition: Partition | None = None, key: str = "node/we
         with safe_open(folder / f"embeddings-machine-{number}.safetensors", "pt") as file:
             parts.append(file.get_tensor(key))
     rows = torch.cat(parts)
-    return rows if partition is None else rows[torch.from_numpy(np.argsort(partition.node_map))]
+    return rows if partition is None else rows[torch.from_numpy(partition.node_map_inverse)]
