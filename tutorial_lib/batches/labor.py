@@ -9,24 +9,27 @@ right on average, with the same variance. (Balin and Catalyurek, Layer-Neighbor 
 The number of a node is a hash of the batch's seed and its id. So trainers and servers agree without a message.
 With ``batch_dependency`` K, the numbers of consecutive batches move slowly, and are others after K batches (arXiv
 2310.12403): what one batch has pulled, the next one needs again. Then two batches are no longer independent.
+
+The request for such neighbours of nodes of another machine also brings all of them, when no fan-out limits it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from dgl.distributed import rpc
 from torch import Tensor
 
 from tutorial_lib.batches.edges import GOLDEN, mix
-from tutorial_lib.batches.service import ListsResponse, Message, all_lists, id_type, ranges
+from tutorial_lib.batches.service import Message, all_lists, answers_to, ask, id_type, ranges
 
-SERVICE = 770003
+SERVICE = 770002  # DGL's own services use other numbers
 BITS = 40  # of a node's number; two of some hundred neighbours are hardly ever the same
 PIECE = 2**20  # nodes
 LISTS_AT_ONCE = 8192  # so that all their neighbours take a few megabytes
@@ -116,14 +119,14 @@ def smallest(
 
 
 @dataclass(eq=False)
-class LaborRequest(Message, rpc.Request):
+class ListsRequest(Message, rpc.Request):
     """Asks a machine for ``smallest`` of the lists of nodes of its part; ``variates``: the fields of ``Variates``."""
 
     ids: Tensor
-    fanout: int
-    variates: tuple[Any, ...]
+    fanout: int = -1
+    variates: tuple[Any, ...] = (0,)
 
-    def process_request(self, server_state: Any) -> LaborResponse:
+    def process_request(self, server_state: Any) -> ListsResponse:
         """Runs in the server."""
         counts, sources = [], []
         for ids in self.ids.split(LISTS_AT_ONCE):
@@ -131,11 +134,47 @@ class LaborRequest(Message, rpc.Request):
             counts.append(taken.int())
             sources.append(found)
         found = torch.cat(sources)
-        return LaborResponse(found.to(id_type(len(found) and int(found.max()))), torch.cat(counts))
+        return ListsResponse(found.to(id_type(len(found) and int(found.max()))), torch.cat(counts))
 
 
-class LaborResponse(ListsResponse):
-    """The neighbours, and how many each node has. (To DGL, a service has a class of its own.)"""
+@dataclass(eq=False)
+class ListsResponse(Message, rpc.Response):
+    """The neighbours, and how many each node has."""
+
+    sources: Tensor
+    counts: Tensor
 
 
-rpc.register_service(SERVICE, LaborRequest, LaborResponse)
+rpc.register_service(SERVICE, ListsRequest, ListsResponse)
+
+
+def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """In-neighbours of remote nodes.
+
+    Returns:
+        int64 (K,) number of neighbours of each of the K nodes; int64 ids of all of them, in the order of ``ids``.
+    """
+    asked, chosen = ask(book, ids, ListsRequest)
+    answers = zip(chosen, answers_to(asked, "lists of neighbours"), strict=True)
+    pieces = [(positions, answer.counts, answer.sources) for positions, answer in answers]
+    indptr, found = put_together(pieces, len(ids), torch.int64)
+    return indptr.diff(), found
+
+
+def put_together(pieces: Sequence[tuple[Tensor, Tensor, Tensor]], n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Lists of neighbours in the order of their ``n`` nodes.
+
+    Args:
+        pieces: int64 places of some of the nodes, number of neighbours of each, all neighbours.
+
+    Returns:
+        int64 (n + 1,) where each list begins; the neighbours, of this type.
+    """
+    counts = torch.zeros(n, dtype=torch.int64)
+    for places, count, _ in pieces:
+        counts[places] = count.long()
+    indptr = F.pad(torch.cumsum(counts, 0), (1, 0))
+    found = torch.empty(int(indptr[-1]), dtype=dtype)
+    for places, _, neighbours in pieces:
+        found[ranges(indptr[places], counts[places])] = neighbours.to(dtype)
+    return indptr, found

@@ -1,6 +1,6 @@
-"""What DGL's servers answer besides their own requests: lists of neighbours; they seed their generators, too.
+"""Requests to DGL's servers besides their own: lists of neighbours (`labor`), and to seed their generators.
 
-Every server of a job must have imported this module before it serves (``session.serve_if_server`` does).
+Every server of a job must have imported both modules before it serves (``session.serve_if_server`` does).
 
 Answers may be taken in another order than they were asked for: while rows are on their way, neighbours are drawn. DGL's
 own calls would take any answer for theirs: while something that was asked for here is on its way, use none of them.
@@ -23,7 +23,7 @@ from torch import Tensor
 from tutorial_lib.batches.pieces import piece
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
-RESEED, SERVICE = 770001, 770002  # DGL's own services use other numbers
+RESEED = 770001  # DGL's own services use other numbers
 LIMIT_SECONDS = 120.0
 _arrived: dict[int, Any] = {}  # messages that nobody has taken yet, by the number of their request
 
@@ -100,24 +100,6 @@ def in_edges_of_part(part: Any, inner: int) -> tuple[Tensor, Tensor, Tensor]:
     return indptr[: inner + 1], indices[: int(indptr[inner])], ids
 
 
-def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """In-neighbours of remote nodes.
-
-    Returns:
-        int64 (K,) number of neighbours of each of the K nodes; int64 ids of all of them, in the order of ``ids``.
-    """
-    asked, chosen = ask(book, ids, ListsRequest)
-    answers = list(zip(chosen, answers_to(asked, "lists of neighbours"), strict=True))
-    counts = torch.zeros(len(ids), dtype=torch.int64)
-    for positions, answer in answers:
-        counts[positions] = answer.counts.long()
-    begin = torch.cumsum(counts, 0) - counts
-    found = torch.empty(int(counts.sum()), dtype=torch.int64)
-    for positions, answer in answers:
-        found[ranges(begin[positions], counts[positions])] = answer.sources.long()
-    return counts, found
-
-
 def ranges(begin: Tensor, count: Tensor) -> Tensor:
     """int64: ``begin[k]`` up to ``begin[k] + count[k] - 1`` for each k, one after the other."""
     before = torch.cumsum(count, 0) - count
@@ -130,7 +112,7 @@ def id_type(largest: int) -> torch.dtype:
 
 
 def all_lists(server_state: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """In a server: as ``lists_of``, of nodes of its own part."""
+    """In a server: number of in-neighbours of each of some nodes of its own part, and int64 ids of all of them."""
     book = server_state.partition_book
     local = book.nid2localnid(ids, book.partid)
     indptr, indices, ids_here = in_edges_of_part(server_state.graph, len(book.partid2nids(book.partid)))
@@ -146,26 +128,6 @@ class Message:
 
     def __setstate__(self: Any, state: Any) -> None:
         self.__init__(*(state if isinstance(state, tuple) else (state,)))  # DGL gives a single value as it is
-
-
-@dataclass(eq=False)
-class ListsRequest(Message, rpc.Request):
-    """Asks a machine for the in-neighbours of nodes of its part."""
-
-    ids: Tensor
-
-    def process_request(self, server_state: Any) -> ListsResponse:
-        """Runs in the server."""
-        counts, sources = all_lists(server_state, self.ids)
-        return ListsResponse(sources.to(id_type(len(sources) and int(sources.max()))), counts.int())
-
-
-@dataclass(eq=False)
-class ListsResponse(Message, rpc.Response):
-    """All neighbours, and how many each node has."""
-
-    sources: Tensor
-    counts: Tensor
 
 
 def seed_servers(values: Mapping[int, int]) -> None:
@@ -194,4 +156,3 @@ class Reseed(Message, rpc.Request, rpc.Response):
 
 
 rpc.register_service(RESEED, Reseed, Reseed)
-rpc.register_service(SERVICE, ListsRequest, ListsResponse)
