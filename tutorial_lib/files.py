@@ -76,12 +76,12 @@ def replacing(path: Path, mode: int = 0o666, *, durable: bool = True) -> Iterato
     try:
         while True:
             temporary = path.with_name(f".{path.name[:50]}.{os.getpid()}-{secrets.token_hex(4)}")
-            descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+            descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
             if lock_now(descriptor) is not False and os.fstat(descriptor).st_nlink:
                 break
             os.close(descriptor)  # taken for an abandoned one before it was locked
         try:
-            with open(descriptor, "wb") as file:
+            with open(descriptor, "w+b") as file:
                 yield file
                 file.flush()
                 if durable:

@@ -8,7 +8,7 @@ import torch
 from dgl import NID
 
 from tutorial_lib.batches import neighbours
-from tutorial_lib.batches.labor import LaborRequest, Variates, mixed, smallest, uniform
+from tutorial_lib.batches.labor import ListsRequest, Variates, mixed, smallest, uniform
 from tutorial_lib.batches.neighbours import NeighbourLists
 from tutorial_lib.errors import InputError
 from tutorial_lib.trainer.config import TrainConfig, check_sampler
@@ -146,7 +146,7 @@ def test_the_same_batch_from_one_two_and_four_parts(monkeypatch):
             return sent, chosen
 
         def answers_to(asked, _what, servers=servers):
-            copies = [(part, LaborRequest.__new__(LaborRequest), request) for part, request in asked]
+            copies = [(part, ListsRequest.__new__(ListsRequest), request) for part, request in asked]
             for _, copy, request in copies:
                 copy.__setstate__(request.__getstate__())
             return [copy.process_request(servers[part]) for part, copy, _ in copies]

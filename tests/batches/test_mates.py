@@ -53,6 +53,7 @@ def test_what_is_on_its_way_is_not_asked_for_again(monkeypatch, tmp_path):
     first.ask(batches[0])
     first.ask(batches[1])
     assert (second.slot_of[:15] == -1).all()
+    assert not second._brought.any()
     for ids in batches:
         assert torch.equal(first[ids], everything[ids])
     assert [len(rows) for rows in tensor.asked] == [10, 5, 5]

@@ -17,10 +17,11 @@ import pytest
 import torch
 from row_support import Book, Rows, Wire
 
-from tutorial_lib.batches import background, neighbours, service
+from tutorial_lib.batches import background, labor, neighbours, service
+from tutorial_lib.batches.labor import ListsRequest, ListsResponse, lists_of
 from tutorial_lib.batches.neighbours import Drawn, HereLists, NeighbourLists, joined, most_used
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.batches.service import ListsRequest, id_type, lists_of, ranges
+from tutorial_lib.batches.service import id_type, ranges
 from tutorial_lib.batches.table import NEVER, RowTable
 from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
@@ -230,12 +231,11 @@ def test_lists_of_two_machines_come_in_the_order_of_the_nodes(monkeypatch):
     def answers(asked, _what):
         found = [[lists[node] for node in sent[number]] for number in asked]
         return [
-            service.ListsResponse(torch.tensor(list(chain(*each))), torch.tensor([len(one) for one in each]))
-            for each in found
+            ListsResponse(torch.tensor(list(chain(*each))), torch.tensor([len(one) for one in each])) for each in found
         ]
 
     monkeypatch.setattr(service.rpc, "send_requests_to_machine", send)
-    monkeypatch.setattr(service, "answers_to", answers)
+    monkeypatch.setattr(labor, "answers_to", answers)
     counts, found = lists_of(PartBook(), torch.tensor(list(lists)))
     assert sent == [[0, 1, 2], [3, 4]]
     assert [each.tolist() for each in found.split(counts.tolist())] == list(lists.values())

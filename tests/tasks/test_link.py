@@ -31,11 +31,11 @@ from tutorial_lib.tasks.link import (
     draw_negatives,
     edge_ranks,
     embed,
+    link_data,
     link_task,
-    plain_data,
 )
 from tutorial_lib.tasks.link_scores import SCALE, SHIFT, fit_probe, pair_loss, rank_sums, ranks_among, unit
-from tutorial_lib.tasks.task import train_single
+from tutorial_lib.tasks.task import Whole, train_single
 from tutorial_lib.trainer import stopping
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
@@ -213,7 +213,7 @@ def test_a_data_set_without_features_is_refused(tiny: Dataset) -> None:
 
 def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
     """They are those of a graph from which the held-out edges were removed."""
-    data = plain_data(tiny, CONFIG, OPTIONS)
+    data = link_data(Whole(tiny), CONFIG, OPTIONS)
     graph, n = tiny.graph, tiny.graph.num_nodes()
     model = CONFIG.model(tiny.num_features, CONFIG.hidden_size).eval()
     h = embed(model, data, graph.nodes(), 700, lambda _d, width: torch.empty(n, width))
@@ -243,7 +243,7 @@ def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path, m
 
 
 def test_the_validation_edges_are_thinned_out_over_all_ranks(tiny: Dataset) -> None:
-    task = link_task(plain_data(tiny, CONFIG, OPTIONS), CONFIG, OPTIONS)
+    task = link_task(link_data(Whole(tiny), CONFIG, OPTIONS), CONFIG, OPTIONS)
     assert 200 <= len(task.val.edges) < 300
     assert len(task.batches) == 10
 
@@ -274,7 +274,7 @@ def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, 
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((out / "result.json").read_text())
     config = TrainConfig.from_dict(result["config"])
-    data = plain_data(tiny, config, LinkOptions())
+    data = link_data(Whole(tiny), config, LinkOptions())
     model = config.model(tiny.num_features, config.hidden_size)
     model.load_state_dict(load_file(out / "checkpoint" / "model.safetensors"))
     n = tiny.graph.num_nodes()

@@ -59,17 +59,18 @@ class EdgeSplit:
 
 
 def pair_hash(u: Tensor, v: Tensor, seed: int) -> np.ndarray:
-    """uint64 (E,): a hash of each undirected pair and the seed (two rounds of the finalizer of SplitMix64)."""
+    """uint64 (E,): a hash of each undirected pair and the seed."""
     low, high = (ends.numpy().view(np.uint64) for ends in (torch.minimum(u, v), torch.maximum(u, v)))
     start = np.uint64((2 * seed + 1) * int(GOLDEN) % 2**64)
-    return _mix(_mix(low + start) ^ high * GOLDEN)
+    return mix(mix(low + start) ^ high * GOLDEN)
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
-    """Every bit of the result depends on every bit of ``x``; arithmetic modulo 2**64."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+def mix(x: np.ndarray) -> np.ndarray:
+    """The finalizer of SplitMix64, in place, modulo 2**64: every bit of the result depends on every bit of ``x``."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        x ^= x >> np.uint64(shift)
+        x *= np.uint64(factor)
+    return x
 
 
 @dataclass

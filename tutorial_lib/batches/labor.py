@@ -9,22 +9,27 @@ right on average, with the same variance. (Balin and Catalyurek, Layer-Neighbor 
 The number of a node is a hash of the batch's seed and its id. So trainers and servers agree without a message.
 With ``batch_dependency`` K, the numbers of consecutive batches move slowly, and are others after K batches (arXiv
 2310.12403): what one batch has pulled, the next one needs again. Then two batches are no longer independent.
+
+The request for such neighbours of nodes of another machine also brings all of them, when no fan-out limits it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from dgl.distributed import rpc
 from torch import Tensor
 
-from tutorial_lib.batches.service import ListsResponse, all_lists, id_type, ranges, repeated
+from tutorial_lib.batches.edges import GOLDEN, mix
+from tutorial_lib.batches.service import Message, all_lists, answers_to, ask, id_type, ranges, repeated
 
-SERVICE = 770003
+SERVICE = 770002  # DGL's own services use other numbers
 BITS = 40  # of a node's number; two of some hundred neighbours are hardly ever the same
 PIECE = 2**20  # nodes
 LISTS_AT_ONCE = 8192  # so that all their neighbours take a few megabytes
@@ -102,23 +107,11 @@ def uniform(seed: int, nodes: Tensor) -> Tensor:
 
 
 def mixed(value: Any, seed: int) -> Any:
-    """A hash of 62 bits of a whole number, or of each in an int64 tensor: as splitmix64 ends.
-
-    In tensors, products wrap around. Shifted to the right, a negative number would be filled with ones: they are cut.
-    """
+    """A hash of 62 bits of a whole number, or of each in an int64 tensor."""
     whole = isinstance(value, int)
-    found = (torch.tensor([value]) if whole else value) + _signed(0x9E3779B97F4A7C15 * (seed + 1))
-    shifted = torch.empty_like(found)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        torch.bitwise_right_shift(found, shift, out=shifted)
-        found.bitwise_xor_(shifted.bitwise_and_(2 ** (64 - shift) - 1)).mul_(_signed(factor))
-    found.bitwise_and_(2**62 - 1)
-    return int(found) if whole else found
-
-
-def _signed(value: int) -> int:
-    """The 64 bits as torch's int64 reads them."""
-    return (value + 2**63) % 2**64 - 2**63
+    numbers = np.array([value]) if whole else value.numpy()
+    found = mix(numbers.view(np.uint64) + np.uint64((seed + 1) * int(GOLDEN) % 2**64)) & np.uint64(2**62 - 1)
+    return int(found[0]) if whole else torch.from_numpy(found.view(np.int64))
 
 
 def smallest(counts: Tensor, sources: Tensor, fanout: int, variates: Variates | VariatesTable) -> tuple[Tensor, Tensor]:
@@ -150,32 +143,63 @@ def smallest(counts: Tensor, sources: Tensor, fanout: int, variates: Variates | 
     return taken, sources[at[order[ranges(torch.cumsum(found, 0) - found, taken)]]]
 
 
-class LaborRequest(rpc.Request):
-    """Asks a machine for ``smallest`` of the lists of nodes of its part."""
+@dataclass(eq=False)
+class ListsRequest(Message, rpc.Request):
+    """Asks a machine for ``smallest`` of the lists of nodes of its part; ``variates``: the fields of ``Variates``."""
 
-    def __init__(self, ids: Tensor, fanout: int, variates: Variates) -> None:
-        self.ids, self.fanout, self.variates = ids, fanout, variates
+    ids: Tensor
+    fanout: int = -1
+    variates: tuple[Any, ...] = (0,)
 
-    def __getstate__(self) -> Any:
-        return self.ids, self.fanout, astuple(self.variates)
-
-    def __setstate__(self, state: Any) -> None:
-        self.ids, self.fanout, variates = state
-        self.variates = Variates(*variates)
-
-    def process_request(self, server_state: Any) -> LaborResponse:
+    def process_request(self, server_state: Any) -> ListsResponse:
         """Runs in the server."""
         counts, sources = [], []
         for ids in self.ids.split(LISTS_AT_ONCE):
-            taken, found = smallest(*all_lists(server_state, ids), self.fanout, self.variates)
+            taken, found = smallest(*all_lists(server_state, ids), self.fanout, Variates(*self.variates))
             counts.append(taken.int())
             sources.append(found)
         found = torch.cat(sources)
-        return LaborResponse(found.to(id_type(len(found) and int(found.max()))), torch.cat(counts))
+        return ListsResponse(found.to(id_type(len(found) and int(found.max()))), torch.cat(counts))
 
 
-class LaborResponse(ListsResponse):
-    """The neighbours, and how many each node has. (To DGL, a service has a class of its own.)"""
+@dataclass(eq=False)
+class ListsResponse(Message, rpc.Response):
+    """The neighbours, and how many each node has."""
+
+    sources: Tensor
+    counts: Tensor
 
 
-rpc.register_service(SERVICE, LaborRequest, LaborResponse)
+rpc.register_service(SERVICE, ListsRequest, ListsResponse)
+
+
+def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """In-neighbours of remote nodes.
+
+    Returns:
+        int64 (K,) number of neighbours of each of the K nodes; int64 ids of all of them, in the order of ``ids``.
+    """
+    asked, chosen = ask(book, ids, ListsRequest)
+    answers = zip(chosen, answers_to(asked, "lists of neighbours"), strict=True)
+    pieces = [(positions, answer.counts, answer.sources) for positions, answer in answers]
+    indptr, found = put_together(pieces, len(ids), torch.int64)
+    return indptr.diff(), found
+
+
+def put_together(pieces: Sequence[tuple[Tensor, Tensor, Tensor]], n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Lists of neighbours in the order of their ``n`` nodes.
+
+    Args:
+        pieces: int64 places of some of the nodes, number of neighbours of each, all neighbours.
+
+    Returns:
+        int64 (n + 1,) where each list begins; the neighbours, of this type.
+    """
+    counts = torch.zeros(n, dtype=torch.int64)
+    for places, count, _ in pieces:
+        counts[places] = count.long()
+    indptr = F.pad(torch.cumsum(counts, 0), (1, 0))
+    found = torch.empty(int(indptr[-1]), dtype=dtype)
+    for places, _, neighbours in pieces:
+        found[ranges(indptr[places], counts[places])] = neighbours.to(dtype)
+    return indptr, found

@@ -11,18 +11,19 @@ resumed, and begins with nothing kept, would draw other neighbours than one that
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import dgl
 import torch
+import torch.nn.functional as F
 from dgl.distributed import rpc
 from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
-from tutorial_lib.batches.labor import LISTS_AT_ONCE, LaborRequest, Variates, smallest
+from tutorial_lib.batches.labor import LISTS_AT_ONCE, ListsRequest, Variates, lists_of, put_together, smallest
 from tutorial_lib.batches.mates import Mates
-from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, lists_of, ranges, seed_servers
+from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, ranges, seed_servers
 
 ASKED_AT_ONCE = 8192  # nodes
 PIECE = 8 * 2**20  # edges converted at a time
@@ -51,8 +52,8 @@ class HereLists:
 
     Attributes:
         dtype: of node ids: int32 where all of them fit.
-        scratch: int32 (N,), -1 but while a method uses it. With `RowTable.slot_of` the only memory that stays and
-            grows with the whole graph.
+        scratch: int32 (N,), -1 but while a method uses it. With what `RowTable` knows of each node the only memory
+            that stays and grows with the whole graph.
         seed: seeds the generator of the thread that draws.
     """
 
@@ -88,9 +89,8 @@ class HereLists:
         """All neighbours in lists (int64 numbers)."""
         begin = self.indptr[lists]
         counts = self.indptr[lists + 1] - begin
-        indptr = torch.zeros(len(lists) + 1, dtype=torch.int32)
-        indptr[1:] = torch.cumsum(counts, 0)
-        return Drawn(indptr, torch.index_select(self.sources, 0, ranges(begin, counts)))
+        sources = torch.index_select(self.sources, 0, ranges(begin, counts))
+        return Drawn(F.pad(torch.cumsum(counts, 0), (1, 0)).int(), sources)
 
     def compact(self, drawn: Drawn, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Number the nodes of a hop.
@@ -177,46 +177,31 @@ class NeighbourLists(HereLists):
             return self.draw_here(lists, fanout)
         asked, _ = ask(self.book, nodes[~known].long(), lambda ids: SamplingRequest(ids, fanout))
         here = self.draw_here(lists[known], fanout)
-        counts = torch.zeros(len(nodes), dtype=torch.int64)
-        counts[known] = here.indptr.diff().long()
-        answers = []
+        pieces = [(known.nonzero().flatten(), here.indptr.diff(), here.sources)]
         self.scratch[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
         for answer in answers_to(asked, "sampled neighbours"):
-            at = self.scratch[answer.global_dst].long()
-            order = torch.argsort(at, stable=True)
-            counts += torch.bincount(at, minlength=len(nodes))
-            answers.append((at[order], answer.global_src[order]))
+            at, order = self.scratch[answer.global_dst].long().sort(stable=True)
+            places, counts = at.unique_consecutive(return_counts=True)
+            pieces.append((places, counts, answer.global_src[order]))
         self.scratch[nodes.long()] = -1
-        end = torch.cumsum(counts, 0)
-        begin = end - counts
-        sources = torch.empty(int(counts.sum()), dtype=self.dtype)
-        sources[ranges(begin[known], counts[known])] = here.sources
-        for at, source in answers:
-            columns = at.unique_consecutive()
-            sources[ranges(begin[columns], counts[columns])] = source.to(self.dtype)
-        return Drawn(torch.cat([torch.zeros(1, dtype=torch.int64), end]).int(), sources)
+        indptr, sources = put_together(pieces, len(nodes), self.dtype)
+        return Drawn(indptr.int(), sources)
 
     def draw_alike(self, nodes: Tensor, fanout: int, variates: Variates) -> Drawn:
         """``draw``, but of each list those with the smallest numbers; the same whoever has the lists, see `labor`."""
-        lists, counts = self.list_of(nodes), torch.zeros(len(nodes), dtype=torch.int64)
+        lists = self.list_of(nodes)
         far, own = (lists < 0).nonzero().flatten(), (lists >= 0).nonzero().flatten()
-        asked, chosen = ask(self.book, nodes[far].long(), lambda ids: LaborRequest(ids, fanout, variates))
-        found = []  # (places among the nodes, neighbours)
+        asked, chosen = ask(self.book, nodes[far].long(), lambda ids: ListsRequest(ids, fanout, astuple(variates)))
+        pieces = []
         reads = self.indptr[lists[own] + 1] - self.indptr[lists[own]]
         numbers = variates.ready_for(len(self.scratch), int(reads.sum()))
         for places in own.split(LISTS_AT_ONCE):
             whole = self.whole_lists(lists[places])
-            counts[places], sources = smallest(whole.indptr.diff().long(), whole.sources, fanout, numbers)
-            found.append((places, sources))
+            pieces.append((places, *smallest(whole.indptr.diff().long(), whole.sources, fanout, numbers)))
         for positions, answer in zip(chosen, answers_to(asked, "sampled neighbours"), strict=True):
-            counts[far[positions]] = answer.counts.long()
-            found.append((far[positions], answer.sources.to(self.dtype)))
-        indptr = torch.zeros(len(nodes) + 1, dtype=torch.int64)
-        torch.cumsum(counts, 0, out=indptr[1:])
-        drawn = torch.empty(int(indptr[-1]), dtype=self.dtype)
-        for places, sources in found:
-            drawn[ranges(indptr[places], counts[places])] = sources
-        return Drawn(indptr.int(), drawn)
+            pieces.append((far[positions], answer.counts, answer.sources))
+        indptr, sources = put_together(pieces, len(nodes), self.dtype)
+        return Drawn(indptr.int(), sources)
 
     def whole(self, nodes: Tensor) -> Drawn:
         """All neighbours of nodes (int64) whose lists are here."""
@@ -264,8 +249,8 @@ def most_used(
             budget -= int(size[fits - 1]) if fits else 0
             if fits < len(ids):
                 return kept
-        have = torch.cat([have, *(ids for ids, _, _ in kept[before:])])
-        sources = torch.cat([found for _, _, found in kept[before:]]) if kept[before:] else sources[:0]
+        have = torch.cat([have, wanted])  # none of them was left out
+        sources = torch.cat([sources[:0], *(found for _, _, found in kept[before:])])
     return kept
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -141,7 +141,7 @@ class PipelineLoader:
                 lists.seed_all(own)
             elif not lists.graphbolt:
                 lists.seed(own)  # of DGL: which server is to answer is drawn from the same generator, at each pull
-            return self._drawn(self.seeds[parts[number]], labels[parts[number]], self._by(seed, number))
+            return self._drawn(self.seeds[parts[number]], labels[parts[number]], seed, number)
 
         for number in range(done // SEGMENT * SEGMENT, done) if self.labor is None else ():
             drawn(number)
@@ -172,36 +172,44 @@ class PipelineLoader:
                 table.expect_nothing()
             raise
 
-    def _by(self, seed: int, number: int) -> Callable[[Tensor, int, int], Drawn]:
-        """What draws in batch ``number``: takes nodes, the fan-out and the number of the hop."""
-        lists, dependency = self.pipeline.lists, self.labor
-        if dependency is None:
-            return lambda nodes, fanout, _hop: lists.draw(nodes, fanout)
-        return lambda nodes, fanout, hop: lists.draw_alike(nodes, fanout, Variates.of(seed, number, hop, dependency))
-
-    def _drawn(self, seeds: Tensor, labels: Tensor, draw: Callable[[Tensor, int, int], Drawn]) -> Batch:
+    def _drawn(self, seeds: Tensor, labels: Tensor, seed: int, number: int) -> Batch:
         """A batch whose ``inputs`` are still what they will be made from: edges into its input nodes, or None."""
         start = time.perf_counter()
         lists = self.pipeline.lists
         nodes, blocks = seeds.to(lists.dtype), []
+
+        def draw(hop: int) -> Drawn:
+            if self.labor is None:
+                return lists.draw(nodes, self.fanouts[hop])
+            return lists.draw_alike(nodes, self.fanouts[hop], Variates.of(seed, number, hop, self.labor))
+
         for hop in reversed(range(int(self.means), len(self.fanouts))):
             with piece("sampling", nodes=len(nodes), fanout=self.fanouts[hop]):
-                drawn = draw(nodes, self.fanouts[hop], hop)
+                drawn = draw(hop)
                 every, indices = lists.compact(drawn, nodes)
             parts = (drawn.indptr, indices, torch.empty(0, dtype=indices.dtype))  # no edge ids
             block = dgl.create_block(("csc", parts), num_src_nodes=len(every), num_dst_nodes=len(nodes))
             blocks.insert(0, block)
             nodes = every
         with piece("sampling", nodes=len(nodes), fanout=self.fanouts[0]):
-            outermost = draw(nodes, self.fanouts[0], 0) if self.means else None
+            outermost = draw(0) if self.means else None
         self.pipeline.table.expect(_needed(nodes, outermost))
         return Batch(nodes, seeds, blocks, outermost, labels, {"sampling": time.perf_counter() - start})
 
     def _filled(self, batch: Batch, needed: Tensor) -> Batch:
-        start = time.perf_counter()
+        """With rows of its input nodes, or inputs of the first layer; and where their bytes came from."""
+        start, table = time.perf_counter(), self.pipeline.table
         with piece("pull") as facts:
-            inputs, places = _inputs(self.pipeline.table, needed, batch.input_nodes, batch.inputs)
-            facts["bytes_local"], facts["bytes_remote"] = places
+            slots = table.slots(needed)
+            own, sources = slots.split([len(batch.input_nodes), len(slots) - len(batch.input_nodes)])
+            inputs: Any = torch.index_select(table.rows, 0, own)
+            if batch.inputs is not None:
+                indptr = batch.inputs.indptr
+                with torch.no_grad():
+                    mean = F.embedding_bag(sources, table.rows, indptr, mode="mean", include_last_offset=True)
+                inputs = FirstLayer(inputs, mean)
+            here, pulled = table.count()
+            facts["bytes_local"], facts["bytes_remote"] = places = here * table.row_bytes, pulled * table.row_bytes
         seconds = {**(batch.seconds or {}), "pull": time.perf_counter() - start}
         return replace(batch, inputs=inputs, seconds=seconds, bytes_by_place=places)
 
@@ -209,18 +217,3 @@ class PipelineLoader:
 def _needed(nodes: Tensor, drawn: Drawn | None) -> Tensor:
     """The nodes whose rows are read, some of them more than once."""
     return nodes if drawn is None else torch.cat([nodes, drawn.sources])
-
-
-def _inputs(
-    table: RowTable, needed: Tensor, nodes: Tensor, drawn: Drawn | None
-) -> tuple[Tensor | FirstLayer, tuple[int, int]]:
-    """Rows of nodes, or inputs of the first layer; and the bytes that came from this machine and from others."""
-    slots = table.slots(needed)
-    here, pulled = table.count()
-    inputs: Any = torch.index_select(table.rows, 0, slots[: len(nodes)])
-    if drawn is not None:
-        with torch.no_grad():
-            sources = slots[len(nodes) :]
-            mean = F.embedding_bag(sources, table.rows, drawn.indptr, mode="mean", include_last_offset=True)
-        inputs = FirstLayer(inputs, mean)
-    return inputs, (here * table.row_bytes, pulled * table.row_bytes)

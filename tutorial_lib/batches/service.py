@@ -1,6 +1,6 @@
-"""What DGL's servers answer besides their own requests: lists of neighbours; they seed their generators, too.
+"""Requests to DGL's servers besides their own: lists of neighbours (`labor`), and to seed their generators.
 
-Every server of a job must have imported this module before it serves (``session.serve_if_server`` does).
+Every server of a job must have imported both modules before it serves (``session.serve_if_server`` does).
 
 Answers may be taken in another order than they were asked for: while rows are on their way, neighbours are drawn. DGL's
 own calls would take any answer for theirs: while something that was asked for here is on its way, use none of them.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import dgl
@@ -18,13 +19,12 @@ import numpy as np
 import torch
 from dgl import NID
 from dgl.distributed import rpc
-from dgl.distributed.kvstore import PullRequest
 from torch import Tensor
 
 from tutorial_lib.batches.pieces import piece
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
-RESEED, SERVICE = 770001, 770002  # DGL's own services use other numbers
+RESEED = 770001  # DGL's own services use other numbers
 LIMIT_SECONDS = 120.0
 _arrived: dict[int, Any] = {}  # messages that nobody has taken yet, by the number of their request
 
@@ -51,29 +51,20 @@ def answers_to(asked: dict[int, int], what: str) -> list[Any]:
     Raises:
         WaitedTooLong: a server does not answer within two minutes.
     """
-    with piece(what, answers=list(asked)):
-        return _answers(asked, what)
-
-
-def _answers(asked: dict[int, int], what: str) -> list[Any]:
     found: list[Any] = [None] * len(asked)
-    for count, (number, position) in enumerate(asked.items(), start=1):
-        who = f"{what}: answer {count} of {len(asked)} from the DGL servers of other machines"
-        for left in attempts(who, LIMIT_SECONDS, pause=0):
-            if number in _arrived:
-                break
-            message = rpc.recv_rpc_message(max(1, int(1000 * min(left, NOTICE_SECONDS))))  # 0 would be for ever
-            if message is not None:
-                _arrived[message.msg_seq] = message
-        message = _arrived.pop(number)
-        _, kind = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
-        found[position] = rpc.deserialize_from_payload(kind, message.data, message.tensors)
+    with piece(what, answers=list(asked)):
+        for count, (number, position) in enumerate(asked.items(), start=1):
+            who = f"{what}: answer {count} of {len(asked)} from the DGL servers of other machines"
+            for left in attempts(who, LIMIT_SECONDS, pause=0):
+                if number in _arrived:
+                    break
+                message = rpc.recv_rpc_message(max(1, int(1000 * min(left, NOTICE_SECONDS))))  # 0 would be for ever
+                if message is not None:
+                    _arrived[message.msg_seq] = message
+            message = _arrived.pop(number)
+            _, kind = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
+            found[position] = rpc.deserialize_from_payload(kind, message.data, message.tensors)
     return found
-
-
-def ask_rows(tensor: Any, book: Any, ids: Tensor) -> tuple[dict[int, int], list[Tensor]]:
-    """``ask`` for rows of a ``DistTensor`` of nodes; an answer has them as its ``data_tensor``."""
-    return ask(book, ids, lambda ids: PullRequest(tensor.kvstore_key, ids))
 
 
 def tell_requests(emit: Callable[..., None]) -> None:
@@ -110,24 +101,6 @@ def in_edges_of_part(part: Any, inner: int) -> tuple[Tensor, Tensor, Tensor]:
     return indptr[: inner + 1], indices[: int(indptr[inner])], ids
 
 
-def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """In-neighbours of remote nodes.
-
-    Returns:
-        int64 (K,) number of neighbours of each of the K nodes; int64 ids of all of them, in the order of ``ids``.
-    """
-    asked, chosen = ask(book, ids, ListsRequest)
-    answers = list(zip(chosen, answers_to(asked, "lists of neighbours"), strict=True))
-    counts = torch.zeros(len(ids), dtype=torch.int64)
-    for positions, answer in answers:
-        counts[positions] = answer.counts.long()
-    begin = torch.cumsum(counts, 0) - counts
-    found = torch.empty(int(counts.sum()), dtype=torch.int64)
-    for positions, answer in answers:
-        found[ranges(begin[positions], counts[positions])] = answer.sources.long()
-    return counts, found
-
-
 def ranges(begin: Tensor, count: Tensor) -> Tensor:
     """int64: ``begin[k]`` up to ``begin[k] + count[k] - 1`` for each k, one after the other."""
     before = torch.cumsum(count, 0) - count
@@ -145,7 +118,7 @@ def id_type(largest: int) -> torch.dtype:
 
 
 def all_lists(server_state: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """In a server: as ``lists_of``, of nodes of its own part."""
+    """In a server: number of in-neighbours of each of some nodes of its own part, and int64 ids of all of them."""
     book = server_state.partition_book
     local = book.nid2localnid(ids, book.partid)
     indptr, indices, ids_here = in_edges_of_part(server_state.graph, len(book.partid2nids(book.partid)))
@@ -153,34 +126,14 @@ def all_lists(server_state: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
     return counts, ids_here[indices[ranges(begin, counts)].long()]
 
 
-class ListsRequest(rpc.Request):
-    """Asks a machine for the in-neighbours of nodes of its part."""
+class Message:
+    """What requests and answers of ours have in common: dataclasses, which travel as the values of their fields."""
 
-    def __init__(self, ids: Tensor) -> None:
-        self.ids = ids
+    def __getstate__(self) -> tuple[Any, ...]:
+        return tuple(vars(self).values())
 
-    def __getstate__(self) -> Tensor:
-        return self.ids
-
-    __setstate__ = __init__
-
-    def process_request(self, server_state: Any) -> ListsResponse:
-        """Runs in the server."""
-        counts, sources = all_lists(server_state, self.ids)
-        return ListsResponse(sources.to(id_type(len(sources) and int(sources.max()))), counts.int())
-
-
-class ListsResponse(rpc.Response):
-    """All neighbours, and how many each node has."""
-
-    def __init__(self, sources: Tensor, counts: Tensor) -> None:
-        self.sources, self.counts = sources, counts
-
-    def __getstate__(self) -> Any:
-        return self.sources, self.counts
-
-    def __setstate__(self, state: Any) -> None:
-        self.sources, self.counts = state
+    def __setstate__(self: Any, state: Any) -> None:
+        self.__init__(*(state if isinstance(state, tuple) else (state,)))  # DGL gives a single value as it is
 
 
 def seed_servers(values: Mapping[int, int]) -> None:
@@ -196,16 +149,11 @@ def seed_servers(values: Mapping[int, int]) -> None:
     answers_to(asked, "generators to be seeded")
 
 
-class Reseed(rpc.Request, rpc.Response):
+@dataclass(eq=False)
+class Reseed(Message, rpc.Request, rpc.Response):
     """Asks a server to seed its generator, and comes back when that is done."""
 
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-    def __getstate__(self) -> int:
-        return self.value
-
-    __setstate__ = __init__
+    value: int
 
     def process_request(self, server_state: object) -> Reseed:  # noqa: ARG002
         """Runs in the server."""
@@ -214,4 +162,3 @@ class Reseed(rpc.Request, rpc.Response):
 
 
 rpc.register_service(RESEED, Reseed, Reseed)
-rpc.register_service(SERVICE, ListsRequest, ListsResponse)

@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from dgl.distributed.kvstore import PullRequest
 from torch import Tensor
 
 from tutorial_lib.batches.mates import Mates
 from tutorial_lib.batches.neighbours import range_of
-from tutorial_lib.batches.service import answers_to, ask_rows
+from tutorial_lib.batches.service import answers_to, ask
 
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x1, 0x2, 0x10, 0x20, 0x4000
 PROT_READ, PROT_WRITE = 0x1, 0x2
@@ -69,24 +70,23 @@ class RowTable:
         mates: Mates | None = None,
     ) -> None:
         self.tensor, self.shape, self.dtype, self.book = tensor, tensor.shape, tensor.dtype, book
-        own = tensor.local_partition
-        ids = book.partid2nids(book.partid)
+        own, ids = tensor.local_partition, book.partid2nids(book.partid)
         self.row_bytes = own[:1].numel() * own.element_size() if len(own) else 0
         remote = self.shape[0] - len(own)
         self.capacity = min(remote, budget // self.row_bytes) if self.row_bytes else 0
 
-        def slots() -> dict[str, Tensor]:
-            found = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
-            found[ids] = torch.arange(len(ids), dtype=torch.int32)
-            return {"slot_of": found}
+        def marks() -> dict[str, Tensor]:
+            return {"brought": torch.zeros(self.shape[0], dtype=torch.bool)}
 
         everything = (remote + 1) * self.row_bytes
         room = mates.room(everything if budget * mates.count >= everything else 0) if mates else None
-        made = mates.common(slots if room else dict) if mates else {}
-        self.rows, self.first, self._in_common = _contiguous(own, self.capacity + remote, room)
-        if self._in_common:
+        made = mates.common(marks if room else dict) if mates else {}
+        self.rows, self.first, in_common = _contiguous(own, self.capacity + remote, room)
+        self._brought = made["brought"] if in_common else None  # by node: whether its row is there for all trainers
+        if in_common:
             self.capacity = remote
-        self.slot_of = (made if self._in_common else slots())["slot_of"]
+        self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
+        self.slot_of[ids] = torch.arange(len(ids), dtype=torch.int32)
         self._own = range_of(ids)
         self.used = self.asked = self.hits = 0
         self.look_ahead, self.most_ahead = 0, most_ahead if self.capacity < remote else 0
@@ -122,26 +122,25 @@ class RowTable:
             self.expect(ids)
         to, origin = self._choose()
         remote, rows = self._coming.popleft()
-        absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT]
-        for before in self._asked if self._in_common else ():
-            absent = absent[~torch.isin(absent, before.absent)]
-        absent = absent.sort().values
-        room, begin = min(len(absent), self.capacity - self.used), self.first + self.used
-        if self._in_common:
-            room, places = len(absent), self._place_in_common(absent)
-        else:
+        absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
+        if self._brought is None:
+            room, begin = min(len(absent), self.capacity - self.used), self.first + self.used
             places = torch.arange(begin, begin + len(absent))
             places[room:] += self.capacity - self.used - room
             self.slot_of[absent] = places.int()
+        else:  # each row has its place, and other trainers have brought some
+            places = self.first + torch.where(absent < self._own.start, absent, absent - len(self._own))
+            self.slot_of[absent] = places.int()
+            new = ~self._brought[absent]
+            absent, places, room = absent[new], places[new], int(new.sum())
         slots = torch.index_select(self.slot_of, 0, ids)
-        if self._in_common:
-            on_their_way = slots == ABSENT
-            slots[on_their_way] = self._place_in_common(ids[on_their_way].long()).int()
         if self.most_ahead:
             self._kept[self.used : self.used + room] = absent[:room]
         self.used += room
         self._passing = absent[room:]
-        asked, chosen = ask_rows(self.tensor, self.book, absent) if len(absent) else ({}, [])
+        asked, chosen = {}, []
+        if len(absent):
+            asked, chosen = ask(self.book, absent, lambda some: PullRequest(self.tensor.kvstore_key, some))
         self._asked.append(_Asked(ids, slots, rows, len(remote), absent, places, to, origin, asked, chosen))
 
     def slots(self, ids: Tensor) -> Tensor:
@@ -212,14 +211,10 @@ class RowTable:
         answers = answers_to(found.asked, "rows of other machines") if found.asked else ()
         for positions, answer in zip(found.chosen, answers, strict=True):
             self.rows.index_copy_(0, found.places[positions], answer.data_tensor)
-        if self._in_common:
-            # Another trainer must not find the place before the row. Between two calls, torch lets go of Python's lock
+        if self._brought is not None:
+            # Another trainer must not find the mark before the row. Between two calls, torch lets go of Python's lock
             # and takes it again, which keeps what they write in order, on every processor.
-            self.slot_of[found.absent] = found.places.int()
-
-    def _place_in_common(self, ids: Tensor) -> Tensor:
-        """Positions in ``rows`` of remote nodes (int64 ids), where each row has its place."""
-        return self.first + torch.where(ids < self._own.start, ids, ids - len(self._own))
+            self._brought[found.absent] = True
 
 
 class _Asked(NamedTuple):
@@ -228,7 +223,7 @@ class _Asked(NamedTuple):
     Attributes:
         ids, slots: of the call, and what it returns; rows, remote: how many rows, how many of them remote.
         absent, places: int64 ids of those that come, and where they go; to, origin: what moves before.
-        asked, chosen: what ``ask_rows`` gave.
+        asked, chosen: what ``ask`` gave.
     """
 
     ids: Tensor

@@ -53,14 +53,12 @@ def check_arguments(name: str, scale: float, seed: int) -> None:
 
 def _generated(name: str) -> Generated | None:
     if name == "synthetic-products":
-        from tutorial_lib.data.synthetic import PRODUCTS
-
-        return PRODUCTS
-    if name == "synthetic-academic":
-        from tutorial_lib.data.academic import ACADEMIC
-
-        return ACADEMIC
-    return None
+        from tutorial_lib.data.synthetic import PRODUCTS as found
+    elif name == "synthetic-academic":
+        from tutorial_lib.data.academic import ACADEMIC as found
+    else:
+        return None
+    return found
 
 
 def load_dataset(

@@ -5,9 +5,6 @@ arXiv:1811.05868): a graph of N nodes as CSR arrays ``adj_data``, ``adj_indices`
 features as ``attr_*`` in the same form or as one dense ``attr_matrix``, or none; ``labels``, integers of shape (N,).
 And, which is ours: ``train_mask``, ``val_mask``, ``test_mask``, bool (N,), all three of them or none.
 
-    load_amazon -> the file: ROOT/<name>.npz, or where DGL or the user put it, or a download that was allowed
-    load_npz    -> _read (keys, no pickles) -> _csr (shapes, ranges) -> Dataset
-
 ``dgl.data.AmazonCoBuyComputerDataset`` reads the same file, but it unpickles it, renumbers the nodes without keeping
 their old numbers, and downloads again without a word when its cache is damaged. So its file is used, not its code.
 """

@@ -66,9 +66,9 @@ class Dataset:
         Raises:
             InputError: not exactly one type has labels.
         """
-        found = [name for name in self.structure.ntypes if "label" in self.structure.nodes[name].data]
         if not self.is_heterogeneous:
             return self.structure.ntypes[0]
+        found = [name for name in self.structure.ntypes if "label" in self.structure.nodes[name].data]
         if len(found) != 1:
             raise InputError(f"{self.name}: node types with labels ('label') are {found}, expected exactly one")
         return found[0]
@@ -244,23 +244,17 @@ def check_features(name: str, feat: torch.Tensor | None, n: int) -> None:
     import torch
 
     if feat is None:
-        raise InputError(
-            f"{name}: has no node features ('feat')",
-            "Load it with features=False (command line: --graph-only) if the graph alone is enough.",
-        )
+        remedy = "Load it with features=False (command line: --graph-only) if the graph alone is enough."
+        raise InputError(f"{name}: has no node features ('feat')", remedy)
     if feat.dim() != 2 or feat.shape[0] != n or feat.shape[1] == 0:
         raise InputError(f"{name}: feat has shape {tuple(feat.shape)}, expected ({n}, number of features)")
     if feat.dtype != torch.float32:
-        raise InputError(
-            f"{name}: feat is {feat.dtype}, expected torch.float32",
-            "Convert with feat.float(). DGL 2.1.0 partitions bfloat16 features without a word; then its server dies.",
-        )
+        remedy = "Convert with feat.float(). DGL 2.1.0 partitions bfloat16 without a word; then its server dies."
+        raise InputError(f"{name}: feat is {feat.dtype}, expected torch.float32", remedy)
     bad = torch.cat([~torch.isfinite(rows).all(dim=1) for rows in feat.split(PIECE // 16)])
     if bad.any():
-        rows = bad.nonzero().flatten()
-        raise InputError(
-            f"{name}: feat has NaN or infinite values in {len(rows)} of {n} rows, first in row {int(rows[0])}"
-        )
+        found = f"in {int(bad.sum())} of {n} rows, first in row {int(bad.int().argmax())}"
+        raise InputError(f"{name}: feat has NaN or infinite values {found}")
 
 
 def check_labels(name: str, label: torch.Tensor | None, n: int, num_classes: int | None = None) -> None:
@@ -270,9 +264,8 @@ def check_labels(name: str, label: torch.Tensor | None, n: int, num_classes: int
     if label is None:
         raise InputError(f"{name}: has no labels ('label')")
     if label.shape != (n,) or label.dtype != torch.int64:
-        raise InputError(
-            f"{name}: label is {label.dtype} of shape {tuple(label.shape)}, expected torch.int64 of shape ({n},)"
-        )
+        found = f"{label.dtype} of shape {tuple(label.shape)}"
+        raise InputError(f"{name}: label is {found}, expected torch.int64 of shape ({n},)")
     low, high = int(label.min()), int(label.max())
     if low < 0 or (num_classes is not None and high >= num_classes):
         expected = "0 and up" if num_classes is None else f"0 to {num_classes - 1}"

@@ -134,10 +134,8 @@ class Generated:
     def check(self, scale: float, seed: int) -> None:
         """Raise an InputError if the scale or the seed is out of range."""
         if not SMALLEST <= scale <= self.largest:
-            raise InputError(
-                f"{self.name}: scale {scale} is outside {SMALLEST} to {self.largest}",
-                f"1.0 has the size of {self.full_size}; 0.04 is made for a laptop.",
-            )
+            text = f"{self.name}: scale {scale} is outside {SMALLEST} to {self.largest}"
+            raise InputError(text, f"1.0 has the size of {self.full_size}; 0.04 is made for a laptop.")
         if seed < 0:
             raise InputError(f"{self.name}: seed {seed} is negative", "Give a whole number from 0 up.")
 

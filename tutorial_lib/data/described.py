@@ -75,9 +75,8 @@ def _described(path: Path, kind: type[BaseModel]) -> Any:
 def _file(path: Path, name: str) -> Path:
     """A file that ``path`` names, from the folder of ``path``."""
     if not (found := path.parent / name).exists():
-        raise InputError(
-            f"{path}: {name}: no such file or folder in {path.parent}", "Names are relative to that folder."
-        )
+        text = f"{path}: {name}: no such file or folder in {path.parent}"
+        raise InputError(text, "Names are relative to that folder.")
     return found
 
 

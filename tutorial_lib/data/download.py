@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import time
 import urllib.request
 import zipfile
@@ -15,6 +13,7 @@ from urllib.parse import urlsplit
 from tqdm import tqdm
 
 from tutorial_lib.errors import InputError, to_stderr
+from tutorial_lib.files import replacing
 
 WAIT_SECONDS = 7200.0  # for another process that downloads the same: 1.4 GB at 2 Mbit/s
 SILENT_SECONDS = 60.0
@@ -30,7 +29,6 @@ def fetch(url: str, target: Path, steps: str) -> None:
     Raises:
         InputError: it failed, and left no file.
     """
-    part = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         with urllib.request.urlopen(url, timeout=SILENT_SECONDS) as response:
             if urlsplit(response.geturl()).scheme == "http":  # also where https has led there
@@ -38,26 +36,21 @@ def fetch(url: str, target: Path, steps: str) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             size = int(response.headers.get("Content-Length") or 0)
             since, received = time.monotonic(), 0
-            with part.open("xb") as out, tqdm(total=size or None, unit="B", unit_scale=True, desc=target.name) as bar:
-                while chunk := response.read1(1 << 20):
-                    bar.update(out.write(chunk))
-                    received += len(chunk)
-                    if (seconds := time.monotonic() - since) >= SILENT_SECONDS:
-                        if received < LEAST_BYTES:
-                            raise OSError(f"only {received} bytes came in {seconds:.0f} s")
-                        since, received = time.monotonic(), 0
-                out.flush()
-                os.fsync(out.fileno())
-        found = part.stat().st_size
-        if 0 < size != found:
-            raise OSError(f"the connection ended after {found} of {size} bytes")
-        with zipfile.ZipFile(part) as archive:
-            if damaged := archive.testzip():
-                raise OSError(f"what came is no whole zip: {damaged} is damaged (checksum)")
-        os.replace(part, target)
+            with replacing(target) as out:
+                with tqdm(total=size or None, unit="B", unit_scale=True, desc=target.name) as bar:
+                    while chunk := response.read1(1 << 20):
+                        bar.update(out.write(chunk))
+                        received += len(chunk)
+                        if (seconds := time.monotonic() - since) >= SILENT_SECONDS:
+                            if received < LEAST_BYTES:
+                                raise ValueError(f"only {received} bytes came in {seconds:.0f} s")
+                            since, received = time.monotonic(), 0
+                if 0 < size != out.tell():
+                    raise ValueError(f"the connection ended after {out.tell()} of {size} bytes")
+                with zipfile.ZipFile(out) as archive:
+                    if damaged := archive.testzip():
+                        raise ValueError(f"what came is no whole zip: {damaged} is damaged (checksum)")
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise InputError(f"download of {url} failed: what came is no whole zip: {error}", steps) from error
     except (OSError, ValueError, HTTPException) as error:
         raise InputError(f"download of {url} failed: {error}", steps) from error
-    finally:
-        part.unlink(missing_ok=True)

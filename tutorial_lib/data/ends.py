@@ -139,9 +139,8 @@ def _checked(path: Path, row: int, first_line: int, name: str, column: pa.Array)
 
     if column.null_count:
         at = row + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(
-            f"{place_in(path, at, first_line)}: the {name} is missing", "Give it one, or leave the row out."
-        )
+        text = f"{place_in(path, at, first_line)}: the {name} is missing"
+        raise InputError(text, "Give it one, or leave the row out.")
     if pa.types.is_string(column.type):
         return column
     if pa.types.is_integer(column.type):
@@ -183,6 +182,5 @@ def _edge_columns(path: Path, words: Any) -> list[str]:
         if all(name.strip('"').lstrip("-").isdigit() for name in names) and path.suffix != ".parquet":
             raise InputError(f"{path}: the first line is {','.join(names)}", "It needs a header: src,dst")
         return names
-    raise InputError(
-        f"{path} has the columns {', '.join(names)}", f"Name the two that matter {words[0][0]} and {words[1][0]}."
-    )
+    remedy = f"Name the two that matter {words[0][0]} and {words[1][0]}."
+    raise InputError(f"{path} has the columns {', '.join(names)}", remedy)

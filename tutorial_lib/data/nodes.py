@@ -101,10 +101,8 @@ class Nodes:
             place, missing = self.names.places(listed.ids)
             if missing.any():
                 at = int(missing.argmax())
-                raise InputError(
-                    f"{place_in(path, at)}: {listed.ids[at]} is not among the nodes",
-                    "Add it there, or leave the row out.",
-                )
+                text = f"{place_in(path, at)}: {listed.ids[at]} is not among the nodes"
+                raise InputError(text, "Add it there, or leave the row out.")
         elif self.table is not None:
             column, path = self.table.column("split"), self.table.path
         if column is None:
@@ -133,9 +131,8 @@ class Nodes:
                 raise InputError(text, "One value for each node, in the order of the nodes.")
             chosen = mask.astype(bool)
             if both := int((split[chosen] < len(MASKS)).sum()):
-                raise InputError(
-                    f"{self.where}: {both} nodes are in more than one split", "Each is in one of the three, or in none."
-                )
+                text = f"{self.where}: {both} nodes are in more than one split"
+                raise InputError(text, "Each is in one of the three, or in none.")
             split[chosen] = number
         return split
 
@@ -152,12 +149,10 @@ def nodes_at(path: Path) -> Nodes:
         counts[read.path.name] = len(read.ids)
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        raise InputError(
-            f"{where}: different numbers of nodes: {listed}", "Each has a row for each node, in the same order."
-        )
-    if read is not None:
-        return Nodes(where, Names(read.ids), arrays, read)
-    return Nodes(where, Names(range(next(iter(counts.values()))) if counts else None), arrays)
+        text = f"{where}: different numbers of nodes: {listed}"
+        raise InputError(text, "Each has a row for each node, in the same order.")
+    without_table = range(max(counts.values())) if counts else None
+    return Nodes(where, Names(without_table if read is None else read.ids), arrays, read)
 
 
 def _matrix_in(path: Path, n: int) -> sparse.csr_array:

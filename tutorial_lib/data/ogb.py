@@ -3,10 +3,7 @@
 ``DglNodePropPredDataset`` of ogb 1.3.6 asks with ``input()`` when a folder has no RELEASE file (on "y" it deletes the
 folder) and before a download above 1 GB; it goes online when ``raw/edge.csv.gz`` is missing, and deletes the zip
 afterwards. For a batch job that is a hang or a loss. Here its files are read as it would read them, and its cache is
-written as it would write it, so both can use one folder:
-
-    load_ogb -> _find_folder -> fetch (only with download=True) -> _unpack (the user's zip stays)
-             -> _read_graph (ogb's cache; or the raw files, and then the cache) -> counts, labels, split
+written as it would write it, so both can use one folder.
 
 Sources: ogb/nodeproppred/{dataset_dgl.py,master.csv} of ogb 1.3.6; counts from https://ogb.stanford.edu/docs/nodeprop.
 """

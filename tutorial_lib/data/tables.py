@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -124,32 +124,29 @@ class NodeTable:
     """The table of nodes: the ids at once, the rest when it is asked for."""
 
     def __init__(self, path: Path) -> None:
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         self.path, self.columns = path, columns_of(path)
         if "id" not in self.columns:
             raise InputError(f"{path} has the columns {', '.join(self.columns)}", "One of them has to be id.")
-        self.ids = pa.chunked_array([batch.column("id") for batch in pieces(path, ["id"], names=True)]).combine_chunks()
+        self.ids: Any = self.column("id", names=True)
         if len(self.ids) == 0:
             raise InputError(f"{path}: there is no node in it")
         if self.ids.null_count:
-            raise InputError(
-                f"{place_in(path, pc.index(self.ids.is_null(), True).as_py())}: a node has no id",
-                "Give it one, or remove the row.",
-            )
+            place = place_in(path, pc.index(self.ids.is_null(), True).as_py())
+            raise InputError(f"{place}: a node has no id", "Give it one, or remove the row.")
         if pc.count_distinct(self.ids).as_py() < len(self.ids):
             seen = pc.value_counts(self.ids)
             twice = seen.filter(pc.greater(seen.field("counts"), 1))[0]["values"]
             again = np.flatnonzero(pc.equal(self.ids, twice))[1]
             raise InputError(f"{place_in(path, again)}: {twice} is listed more than once", "One row for each node.")
 
-    def column(self, name: str) -> pa.Array | None:
+    def column(self, name: str, *, names: bool = False) -> pa.Array | None:
         import pyarrow as pa
 
         if name not in self.columns:
             return None
-        return pa.chunked_array([batch.column(name) for batch in pieces(self.path, [name])]).combine_chunks()
+        return pa.chunked_array([each.column(name) for each in pieces(self.path, [name], names=names)]).combine_chunks()
 
     def features(self) -> np.ndarray | None:
         """All other columns, float32 (N, F); None where there are none."""
@@ -158,19 +155,15 @@ class NodeTable:
             return None
         out = np.empty((len(self.ids), len(names)), np.float32)
         for k, name in enumerate(names):
-            row = 0
-            for batch in pieces(self.path, [name]):
-                column = batch.column(name)
-                try:
-                    values = column.cast("float32", safe=False)
-                except Exception:
-                    remedy = "Features are numbers: leave the column out, or write a column of 0 and 1 for each value."
-                    text = f"{self.path}: column {name} has {column.type}, which is no feature"
-                    raise InputError(text, remedy) from None
-                out[row : row + len(values), k] = found = values.to_numpy(zero_copy_only=False)
-                if not (finite := np.isfinite(found)).all():
-                    place = place_in(self.path, row + int(finite.argmin()))
-                    remedy = "Every node needs a number there: fill the gap, or leave the column out."
-                    raise InputError(f"{place}: {name} is empty or not a finite number", remedy)
-                row += len(values)
+            column: Any = self.column(name)
+            try:
+                values = column.cast("float32", safe=False)
+            except Exception:
+                remedy = "Features are numbers: leave the column out, or write a column of 0 and 1 for each value."
+                raise InputError(f"{self.path}: column {name} has {column.type}, which is no feature", remedy) from None
+            out[:, k] = found = values.to_numpy(zero_copy_only=False)
+            if not (finite := np.isfinite(found)).all():
+                place = place_in(self.path, int(finite.argmin()))
+                remedy = "Every node needs a number there: fill the gap, or leave the column out."
+                raise InputError(f"{place}: {name} is empty or not a finite number", remedy)
         return out

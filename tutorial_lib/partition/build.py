@@ -30,16 +30,10 @@ FORMAT_VERSION = 1
 
 def dataset_description(dataset: Dataset) -> dict[str, Any]:
     """What a partition and a result say about their data set; of several types, also which one is classified."""
-    types = {}
+    found = {"name": dataset.name, "num_classes": dataset.num_classes, "num_features": dataset.num_features}
     if dataset.is_heterogeneous:
-        types = {"target": dataset.target, "node_types": type_counts(dataset.structure)["nodes"]}
-    return {
-        "name": dataset.name,
-        "num_classes": dataset.num_classes,
-        "num_features": dataset.num_features,
-        **types,
-        **dataset.info,
-    }
+        found |= {"target": dataset.target, "node_types": type_counts(dataset.structure)["nodes"]}
+    return found | dataset.info
 
 
 def partition_dataset(

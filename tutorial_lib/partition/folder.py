@@ -68,7 +68,8 @@ class Partition:
     @cached_property
     def node_map_inverse(self) -> Any:
         """int64 (N,): new id of each original node id; or by type."""
-        return _inverse(self.node_map)
+        found = self.node_map
+        return {kind: np.argsort(of) for kind, of in found.items()} if self.types else np.argsort(found)
 
     @cached_property
     def edge_map(self) -> Any:
@@ -80,14 +81,6 @@ class Partition:
             self.check_edge_map()
         found = np.load(self.folder / f"{of}_map.npy")
         return taken_apart(found, self.types[f"{of}s"]) if self.types else found
-
-
-def _inverse(permutation: Any) -> Any:
-    if isinstance(permutation, dict):
-        return {name: _inverse(one) for name, one in permutation.items()}
-    inverse = np.empty_like(permutation)
-    inverse[permutation] = np.arange(len(permutation))
-    return inverse
 
 
 def checksums_of(folder: Path) -> dict[str, dict[str, Any]]:

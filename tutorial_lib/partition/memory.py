@@ -155,18 +155,12 @@ def choose_method(
         too_large[name] = f"{name} about {_gb(peak)}"
     remedy = "Raise --max-memory, use more parts, or a computer with more memory."
     if method != AUTO and graph.is_homogeneous:  # with several types, both methods need the same
-        fitting = (
-            name
-            for name, (*_, last) in WRITERS.items()
-            if estimate_peak(graph, parts, name, by_dgl=last, wide=wide) <= limit
-        )
-        if other := next(fitting, None):
-            remedy = f"Choose --method {other}, or raise --max-memory."
-    raise InputError(
-        f"partitioning into {parts} part(s) does not fit in {_gb(limit)} of memory: "
-        f"{', '.join(too_large.values())} needed",
-        remedy,
-    )
+        for other, (*_, by_dgl) in WRITERS.items():
+            if estimate_peak(graph, parts, other, by_dgl=by_dgl, wide=wide) <= limit:
+                remedy = f"Choose --method {other}, or raise --max-memory."
+                break
+    text = f"partitioning into {parts} part(s) does not fit in {_gb(limit)} of memory"
+    raise InputError(f"{text}: {', '.join(too_large.values())} needed", remedy)
 
 
 def _gb(count: float) -> str:

@@ -66,10 +66,9 @@ def assign(
         train_mask: bool (N,): give each part the same number of these nodes too. ``random`` needs no help with that.
 
     Raises:
-        InputError: unknown method, or a part would stay empty.
+        InputError: a part would stay empty.
     """
     n = graph.num_nodes()
-    ours = {"multilevel": multilevel, "streaming": streaming}
     if parts == 1:
         return np.zeros(n, np.int64)
     if method == "random":
@@ -77,11 +76,10 @@ def assign(
 
         seed_dgl(seed)  # the draw of ``partition_graph``, so that the seed means the same whoever writes the parts
         part_of = dgl.random.choice(parts, n).numpy()
-    elif method in ours:
-        progress("collecting the neighbours of each node")
-        part_of = ours[method](undirected(graph), masses(n, train_mask), parts, seed, progress)
     else:
-        raise InputError(f"unknown partition method {method!r}", f"Known: {', '.join(ours)}, random.")
+        progress("collecting the neighbours of each node")
+        cut = {"multilevel": multilevel, "streaming": streaming}[method]
+        part_of = cut(undirected(graph), masses(n, train_mask), parts, seed, progress)
     check_no_empty_part(part_of, parts, method)
     return part_of.astype(np.int64, copy=False)
 

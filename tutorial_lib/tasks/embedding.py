@@ -44,9 +44,8 @@ class EmbeddingTask(NodeTask):
         Rows are read here and not ahead of time: the step before this one may have changed them.
         """
         with torch.enable_grad():
-            rows = self.embeddings["node"](
-                batch.input_nodes
-            )  # a leaf on the CPU: its gradient goes where the row is kept
+            # A leaf on the CPU: its gradient goes where the row is kept.
+            rows = self.embeddings["node"](batch.input_nodes)
             kept = rows * F.dropout(torch.ones(len(rows), 1), self.dropout)
         blocks, labels = self.data.place.take(batch.blocks, self.data.labels[batch.seeds].long())
         return blocks, kept.to(self.data.place.device), labels

@@ -52,10 +52,8 @@ class HeteroClassification(NodeClassification):
 
     def check(self, facts: Mapping[str, Any]) -> None:
         if "target" not in facts:
-            raise InputError(
-                f"{facts['name']}: --task hetero needs a graph with several types of nodes, this one has one",
-                "Take --dataset synthetic-academic, or --task node.",
-            )
+            text = f"{facts['name']}: --task hetero needs a graph with several types of nodes, this one has one"
+            raise InputError(text, "Take --dataset synthetic-academic, or --task node.")
 
     def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, NodeTask]:
         graph, (train, val) = share.graph, (share.nodes(f"{side}_mask") for side in ("train", "val"))

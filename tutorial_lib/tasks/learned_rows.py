@@ -4,10 +4,6 @@ Both are read with ``rows(ids)``, remember what was read, and are updated by an 
 The two SparseAdams compute the same: one step counter for each row, and for a row that a step read several times the
 mean of its gradients. ``torch.optim.SparseAdam`` is not that: it has one counter for all rows, so that the first
 update of a row is half as long as DGL's when it comes in step 10, and 2.5 times as long in step 1000; and it sums.
-
-first_rows     what the rows are at the start, by the node's number in the data set
-learned_rows   the rows of some types of nodes and their optimiser, as a task asks for them
-read_rows      the rows that a run has saved, in the data set's order
 """
 
 from __future__ import annotations
@@ -154,4 +150,4 @@ def read_rows(run: Path, partition: Partition | None = None, key: str = "node/we
         with safe_open(folder / f"embeddings-machine-{number}.safetensors", "pt") as file:
             parts.append(file.get_tensor(key))
     rows = torch.cat(parts)
-    return rows if partition is None else rows[torch.from_numpy(np.argsort(partition.node_map))]
+    return rows if partition is None else rows[torch.from_numpy(partition.node_map_inverse)]

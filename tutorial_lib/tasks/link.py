@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from tutorial_lib.batches.edges import SIDES, EdgeBatch, EdgeLoader, EdgeSplit, TrainingGraph
 from tutorial_lib.batches.nodes import FULL, rows_of
-from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.tasks.evaluation import layerwise_inference
 from tutorial_lib.tasks.link_scores import HITS_AT, Probe, fit_probe, is_no_end, pair_loss, rank_sums, ranks_among, unit
@@ -35,6 +34,7 @@ from tutorial_lib.trainer.events import Pulse
 from tutorial_lib.trainer.exchange import accuracy, broadcast, gather_by_number, sum_over_ranks
 from tutorial_lib.trainer.loop import Task, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
+from tutorial_lib.trainer.session import Session
 
 EDGES = 1_000_000  # looked at, at a time
 
@@ -174,10 +174,7 @@ class LinkPrediction(TaskSpec):
             raise InputError(f"{facts['name']}: --task link probes its embeddings with labels of at least two classes")
 
     def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, LinkTask]:
-        if isinstance(share, RankShare):
-            data = distributed_data(share, config, self.options)
-        else:
-            data = plain_data(share.dataset, config, self.options, share.place)
+        data = link_data(share, config, self.options)
         model = share.place.model(config, data.features.shape[1], config.hidden_size)
         return model, link_task(data, config, self.options)
 
@@ -217,44 +214,40 @@ class LinkPrediction(TaskSpec):
         )
 
 
-def distributed_data(share: RankShare, config: TrainConfig, options: LinkOptions) -> LinkData:
-    """This rank's share of the edges; every rank must call it.
+def link_data(share: Share, config: TrainConfig, options: LinkOptions) -> LinkData:
+    """This process's share of the edges, and what it needs to know of the graph; every rank must call it."""
+    graph, original, ranks = share.graph, share.numbers(), 1
+    view = TrainingGraph(graph, EdgeSplit(config.seed, options.val, options.test), torch.from_numpy(original))
+    if isinstance(share, RankShare):
+        edges, ranks = edges_of_rank(view, share.session), share.session.world_size
+    else:
+        side = view.side(*graph.edges(order="eid"))
+        edges = {name: (side == number).nonzero().flatten() for number, name in enumerate(SIDES)}
+    negatives = np.argsort(original)[draw_negatives(graph.num_nodes(), options.eval_negatives, config.seed)]
+    features, labels = share.data["feat"], share.data["label"]
+    return LinkData(view, features, labels, edges, torch.from_numpy(negatives), ranks, share.place)
+
+
+def edges_of_rank(view: TrainingGraph, session: Session) -> dict[str, Tensor]:
+    """By side, int64 ids of this rank's share of the edges.
 
     The first trainer of a machine marks the edges of its own part, which needs no other machine, in one mask for each
     side. Training edges are shared evenly; held-out ones are looked at by the machine that has them.
     """
     import dgl
 
-    session, partition, graph, data = share.session, share.partition, share.graph, share.data
-    book, policy = graph.get_partition_book(), graph.get_edge_partition_policy("_E")
-    original = torch.from_numpy(partition.node_map)
-    view = TrainingGraph(graph, EdgeSplit(config.seed, options.val, options.test), original)
-    masks = {
-        side: dgl.distributed.DistTensor((graph.num_edges(),), torch.uint8, name=f"{side}-edges", part_policy=policy)
-        for side in SIDES
-    }
+    graph, masks = view.graph, {}
+    book, policy, shape = graph.get_partition_book(), graph.get_edge_partition_policy("_E"), (graph.num_edges(),)
+    for side in SIDES:
+        masks[side] = dgl.distributed.DistTensor(shape, torch.uint8, name=f"{side}-edges", part_policy=policy)
     if dist.get_rank() % (session.world_size // book.num_partitions()) == 0:
         for ids in book.partid2eids(book.partid).split(EDGES):
             side = view.side(*graph.find_edges(ids))
             for number, name in enumerate(SIDES):
                 masks[name][ids] = (side == number).to(torch.uint8)
     session.barrier()
-    edges = {
-        side: dgl.distributed.edge_split(mask, book, force_even=side == "train").long() for side, mask in masks.items()
-    }
-    negatives = partition.node_map_inverse[draw_negatives(graph.num_nodes(), options.eval_negatives, config.seed)]
-    negatives = torch.from_numpy(negatives)
-    return LinkData(view, data["feat"], data["label"], edges, negatives, session.world_size, share.place)
-
-
-def plain_data(dataset: Dataset, config: TrainConfig, options: LinkOptions, place: Placement = CPU) -> LinkData:
-    """The same of a graph in this process."""
-    graph = dataset.graph
-    view = TrainingGraph(graph, EdgeSplit(config.seed, options.val, options.test), torch.arange(graph.num_nodes()))
-    side = view.side(*graph.edges(order="eid"))
-    edges = {name: (side == number).nonzero().flatten() for number, name in enumerate(SIDES)}
-    negatives = torch.from_numpy(draw_negatives(graph.num_nodes(), options.eval_negatives, config.seed))
-    return LinkData(view, graph.ndata["feat"], graph.ndata["label"], edges, negatives, 1, place)
+    split = dgl.distributed.edge_split
+    return {side: split(mask, book, force_even=side == "train").long() for side, mask in masks.items()}
 
 
 def embed(model: nn.Module, data: LinkData, nodes: Tensor, batch_size: int, *stores: Any) -> Any:

@@ -32,7 +32,7 @@ def pair_loss(h: Tensor, src: Tensor, dst: Tensor, negatives: Tensor) -> Tensor:
     return (F.softplus(-positive).mean() + F.softplus(negative).mean()) / 2
 
 
-def ranks_among(h_src: Tensor, h_dst: Tensor, h_negatives: Tensor, allowed: Tensor | None = None) -> Tensor:
+def ranks_among(h_src: Tensor, h_dst: Tensor, h_negatives: Tensor, allowed: Tensor) -> Tensor:
     """Rank of each edge among the pairs of its source with the negatives; the best is 1, a tie counts as one half.
 
     Args:
@@ -44,7 +44,6 @@ def ranks_among(h_src: Tensor, h_dst: Tensor, h_negatives: Tensor, allowed: Tens
     """
     positive = (h_src * h_dst).sum(1, keepdim=True)
     negative = h_src @ h_negatives.T
-    allowed = torch.ones_like(negative, dtype=torch.bool) if allowed is None else allowed
     better = ((negative > positive) & allowed).sum(1)
     equal = ((negative == positive) & allowed).sum(1)
     return 1 + better + 0.5 * equal
