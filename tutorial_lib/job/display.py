@@ -262,6 +262,19 @@ def comparison_table(result: dict[str, Any]) -> Table | str:
     return table
 
 
+def rendered(template: str, **fields: Any) -> str:
+    """A template of this package, named by its place in it, with these fields; into HTML, texts are escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parents[1]),
+        autoescape=select_autoescape(["html.j2"]),
+        undefined=StrictUndefined,
+        **{"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True},
+    )
+    return environment.get_template(template).render(fields)
+
+
 def print_failure(error: TutorialError) -> None:
     """On standard error: one line of cause, then what to do, then the log of the process that failed."""
     print(f"error: {error.message}", file=sys.stderr)
