@@ -70,7 +70,13 @@ class State:
         self.path, self.steps = folder / STATE, {}
         self.settings = json.loads(json.dumps(asdict(settings), default=lambda path: str(path.absolute())))
         if self.path.exists():
-            earlier, self.steps = self._read()
+            try:
+                content = json.loads(self.path.read_text())
+                earlier, self.steps = dict(content["settings"]), dict(content["steps"])
+            except (OSError, ValueError, KeyError, TypeError):
+                raise InputError(
+                    f"{self.path} cannot be read as the state of a finale", "Choose another --out."
+                ) from None
             found, wanted = _flat(earlier), _flat(self.settings)
             different = [name for name in sorted({*found, *wanted} - FREE) if found.get(name) != wanted.get(name)]
             if different:
@@ -88,15 +94,6 @@ class State:
 
     def _write(self) -> None:
         write_json(self.path, {"settings": self.settings, "steps": self.steps})
-
-    def _read(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        try:
-            content = json.loads(self.path.read_text())
-            if isinstance(content["settings"], dict) and isinstance(content["steps"], dict):
-                return content["settings"], content["steps"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        raise InputError(f"{self.path} cannot be read as the state of a finale", "Choose another --out.")
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
