@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.filesize import decimal as human_bytes
 from rich.live import Live
 from rich.spinner import Spinner
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tutorial_lib.cluster.coordinator import Event, JobFailed
@@ -212,9 +212,8 @@ def lost_output() -> str:
 
 def summary_table(result: dict[str, Any]) -> Table:
     """The end of a run: what ran, how well, how long, what went over the wire."""
-    table = Table(show_header=False, title=f"{result['dataset']}: global result", title_justify="left")
-    table.add_column(style="bold")
-    table.add_column()
+    title = f"{result['dataset']}: global result"
+    table = Table(Column(style="bold"), "", show_header=False, title=title, title_justify="left")
     epochs, score = result["epochs"], result["score"]
     ranks = f"{result['trainers_per_machine']} trainer(s), {result['world_size']} ranks"
     table.add_row("machines", f"{result['machines']} x {ranks}")
@@ -254,9 +253,8 @@ def comparison_table(result: dict[str, Any]) -> Table | str:
     if not is_published_graph(name, sum(result["partition"]["nodes"])):
         what = "not the published graph" if name == "ogbn-products" else "not ogbn-products"
         return f"data:       {name}, {what}: no published accuracy belongs to it"
-    table = Table(title="Beside the published figures", title_justify="left")
-    for heading in ("", "this run", "published, ten runs"):
-        table.add_column(heading)
+    headings = ("", "this run", "published, ten runs")
+    table = Table(*headings, title="Beside the published figures", title_justify="left")
     for row in beside_published(result, "+/-"):
         table.add_row(*row)
     return table

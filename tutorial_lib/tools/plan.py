@@ -9,7 +9,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from tutorial_lib.data import default_root
 from tutorial_lib.errors import InputError
@@ -241,8 +241,7 @@ def table(found: Estimate) -> Table:
     setting = found.setting
     size = f"{setting.nodes:,} nodes, {setting.edges:,} edges"
     where = f"{setting.machines} machine(s), {setting.trainers} trainer(s) on each"
-    made = Table("", "", "source", "", title=f"{size}; {where}", title_justify="left")
-    made.columns[1].justify = "right"
+    made = Table("", Column(justify="right"), "source", "", title=f"{size}; {where}", title_justify="left")
     for figure in figures(found):
         made.add_row(figure.name, figure.text, figure.source, figure.how)
     return made
