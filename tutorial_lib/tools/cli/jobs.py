@@ -43,11 +43,8 @@ def train(
     ] = None,
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
-    if given.resume:
-        if out is None:
-            raise InputError("--resume needs --out, the folder of the run to continue")
-        given.recall(out)
-        machines, single_process = given.machines, given.single_process
+    if given.resume and out is None:
+        raise InputError("--resume needs --out, the folder of the run to continue")
     check_task(given.task)
     options = given.to_json()
     source = given.make(DataSource)
@@ -118,11 +115,8 @@ def finale(
     yes: Annotated[bool, typer.Option("--yes", help="Start without a question, however large it is.")] = False,
 ) -> None:
     """Machines, data, partition, training, predictions, scaling, report; broken off, --resume --out continues."""
-    if resume:
-        if out is None or not (out / OPTIONS_FILE).exists():
-            raise InputError("--resume needs --out, the folder of a finale that was started")
-        given.recall(out)
-        machines, full, scaling = given.machines, given.full, given.scaling
+    if resume and (out is None or not (out / OPTIONS_FILE).exists()):
+        raise InputError("--resume needs --out, the folder of a finale that was started")
     options = given.to_json()
     if given.dataset is not None:
         check_arguments(given.dataset, DEFAULT_SCALE, given.seed)  # before it takes seconds to import torch and DGL

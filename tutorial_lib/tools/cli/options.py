@@ -164,7 +164,10 @@ def filling(
         def run(context: typer.Context, **values: Any) -> None:
             sources = {name: context.get_parameter_source(name) for name in values}
             said = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-            command(Given(said=said, **values), **{parameter.name: values[parameter.name] for parameter in own})
+            given = Given(said=said, **values)
+            if values.get("resume") and values["out"] is not None:
+                given.recall(values["out"])
+            command(given, **{parameter.name: getattr(given, parameter.name) for parameter in own})
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         context = inspect.signature(run, eval_str=True).parameters["context"]  # typer fills it in
