@@ -1,4 +1,4 @@
-"""The steps of the finale. Each is written down when it is finished, and is not repeated when the script is run again."""
+"""The steps of the finale. Each is written down when it is finished, and not repeated when the script is run again."""
 
 from __future__ import annotations
 
