@@ -85,8 +85,7 @@ class Job(Reporter):
 
         def run() -> None:
             try:
-                result = run_distributed(source, layout, config, out, self, keep, on_start=self.started)
-                self._end.set_result(result)
+                self._end.set_result(run_distributed(source, layout, config, out, self, keep))
             except BaseException as error:  # raised again by watch, in the caller's thread
                 self._end.set_exception(error)
 

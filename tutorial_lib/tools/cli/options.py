@@ -153,13 +153,12 @@ def filling(
                 default = defaults.get(name, default)
                 if name in chosen:
                     hint, default = hint | None, None
-                made = inspect.Parameter(
+                options[name] = inspect.Parameter(
                     name,
                     inspect.Parameter.KEYWORD_ONLY,
                     default=inspect.Parameter.empty if default is ... else default,
                     annotation=Annotated[hint, _option(kind, name, hint, texts.get(field.name), chosen.get(name))],
                 )
-                options[name] = made
 
         def run(context: typer.Context, **values: Any) -> None:
             sources = {name: context.get_parameter_source(name) for name in values}
@@ -215,11 +214,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a progr
 
 
 def check_machines(given: Given) -> None:
-    """See that the options that say where to run name one place; with ``--on``, ``emulate`` gets the number there.
-
-    Raises:
-        InputError: they contradict each other.
-    """
+    """Raise an InputError where options name two places to run; with ``--on``, ``emulate`` gets the number there."""
 
     def some(*names: str) -> int:
         return sum(getattr(given, name, None) not in (None, False) for name in names)
