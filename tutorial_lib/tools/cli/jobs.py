@@ -33,7 +33,7 @@ from tutorial_lib.trainer.config import AUTO, TrainConfig, check_loader, check_s
 )
 def train(
     given: Given,
-    machines: MachinesOption = None,
+    machines: MachinesOption = None,  # noqa: ARG001  see ``check_machines``
     single_process: Annotated[
         bool, typer.Option("--single-process", help="No servers, no ranks: the plain loop, to compare with.")
     ] = False,
@@ -56,8 +56,6 @@ def train(
         raise InputError("--trace is of the processes of a job; --single-process has its steps anyway, see trace RUN")
     config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
     check_sampler(config, given.samplers, single_process=single_process)
-    if given.emulate is None and machines is None and not (given.ip_config or given.slurm or single_process):
-        given.emulate = 2
     keep = given.make(Continuation, options=options)
     folder = keep.folder(out or default_run_folder(source.name), config)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are told before
@@ -126,8 +124,7 @@ def finale(
     from tutorial_lib.tools.finale.settings import EPOCHS, FULL_SCALE, SCALE, FinaleSettings, recipe
 
     check_machines(given)
-    if given.ip_config is None and machines is None and not given.slurm:
-        given.emulate = 2 if given.emulate is None else given.emulate
+    if given.emulate is not None:
         given.wire = None if given.wire == "none" or given.on else given.wire or "1gbit"
     layout = given.make(Layout)
     given.root = given.root or default_root()

@@ -214,7 +214,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a progr
 
 
 def check_machines(given: Given) -> None:
-    """Raise an InputError where options name two places to run; with ``--on``, ``emulate`` gets the number there."""
+    """Raise an InputError where options name two places to run; where they name none, it is two emulated machines.
+
+    With ``--on``, ``emulate`` gets the number of machines there.
+    """
 
     def some(*names: str) -> int:
         return sum(getattr(given, name, None) not in (None, False) for name in names)
@@ -239,3 +242,5 @@ def check_machines(given: Given) -> None:
             remedy = f"python -m tutorial_lib machines wire all {given.wire} --name {name}"
             raise InputError("--wire is of machines that are about to be made", f"Of running ones: {remedy}")
         given.emulate = len(StandingCluster(name, given.emulate).machines)
+    elif given.emulate is None and not some("machines", "single_process", "ip_config", "slurm"):
+        given.emulate = 2

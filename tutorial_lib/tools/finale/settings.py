@@ -29,9 +29,7 @@ class FinaleSettings:
     """Settings of a scripted run; equal settings continue each other's folder.
 
     Attributes:
-        source: the data set.
-        layout: machines and processes of the training.
-        config: hyper-parameters of the training.
+        layout, config: of the training.
         scaling: numbers of machines of the short runs that show how time and traffic grow; empty: none.
     """
 
@@ -57,10 +55,7 @@ def recipe(ranks: int) -> dict[str, Any]:
 
 
 class State:
-    """``finale.json`` of a folder that exists: the settings, and what each finished step found.
-
-    Attributes:
-        steps: what each finished step found, in the order of the steps.
+    """``finale.json`` of a folder that exists: the settings, and what each finished step found, in their order.
 
     Raises:
         InputError: the folder holds something else, or a finale with other settings; they are named.
