@@ -9,6 +9,7 @@ import itertools
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,9 @@ class Timeline:
                     y += ROW
             if track != of:
                 names.append((y, track, False))
-            levels = 0
-            for level, span in self._merged([s for s in self.trace.spans if (s.machine, s.track) == (of, track)]):
-                levels = max(levels, level + 1)
-                bars.append(self._bar(span, y + ROW * level))
-            y += ROW * levels + GAP
+            spans = [span for span in self.trace.spans if (span.machine, span.track) == (of, track)]
+            bars += [self._bar(span, y + ROW * span.level) for span in self._merged(spans)]
+            y += ROW * (1 + max(span.level for span in spans)) + GAP
         used = {_kind(span.name) for span in self.trace.spans}
         return rendered(
             "job/timeline.html.j2",
@@ -83,24 +82,20 @@ class Timeline:
     def _x(self, time: float) -> float:
         return WIDTH * (time - self._zero) / self._seconds
 
-    def _merged(self, spans: list[Span]) -> Iterator[tuple[int, Span]]:
-        """Each span with the number of those around it; what is narrower than can be seen is one with its like."""
-        around: list[Span] = []
+    def _merged(self, spans: list[Span]) -> Iterator[Span]:
+        """The spans of a track; what is narrower than can be seen is one with its like."""
         last: dict[int, Span] = {}
         least = self._seconds / WIDTH
         for span in spans:
-            while around and around[-1].end <= span.start:
-                around.pop()
-            level, before = len(around), last.get(len(around))
-            around.append(span)
+            before = last.get(span.level)
             if before is not None and span.end - before.start < least and span.start - before.end < least:
                 before.end = max(before.end, span.end)
                 before.name = before.name if before.name == span.name else "several"
                 continue
             if before is not None:
-                yield level, before
-            last[level] = Span(span.machine, span.track, span.name, span.start, span.end, span.facts)
-        yield from last.items()
+                yield before
+            last[span.level] = replace(span)
+        yield from last.values()
 
     def _bar(self, span: Span, y: int) -> tuple[float, int, float, str, str]:
         """Left end, top, width, colour, and what is shown where it is pointed at."""
