@@ -222,7 +222,8 @@ def check_machines(given: Given) -> None:
     def some(*names: str) -> int:
         return sum(getattr(given, name, None) not in (None, False) for name in names)
 
-    if some("emulate", "machines", "single_process", "ip_config", "slurm") > 1:
+    others = some("machines", "single_process", "ip_config", "slurm")
+    if others + some("emulate") > 1:
         raise InputError("choose one of --emulate N, --ip_config FILE, --slurm, --machines 1 and --single-process")
     if (count := given.machines) not in (None, 1):
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
@@ -233,14 +234,14 @@ def check_machines(given: Given) -> None:
         )
     if getattr(given, "subnet", None) is not None and not given.slurm:
         raise InputError("--subnet is for the nodes of an allocation; it needs --slurm")
-    if given.wire is not None and some("machines", "single_process", "ip_config", "slurm"):
+    if given.wire is not None and others:
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     if (name := getattr(given, "on", None)) is not None:
-        if some("machines", "single_process", "ip_config", "slurm"):
+        if others:
             raise InputError("--on names running machines; it goes with none of --ip_config, --machines and the like")
         if given.wire is not None:
             remedy = f"python -m tutorial_lib machines wire all {given.wire} --name {name}"
             raise InputError("--wire is of machines that are about to be made", f"Of running ones: {remedy}")
         given.emulate = len(StandingCluster(name, given.emulate).machines)
-    elif given.emulate is None and not some("machines", "single_process", "ip_config", "slurm"):
+    elif given.emulate is None and not others:
         given.emulate = 2
