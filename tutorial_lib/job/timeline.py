@@ -102,8 +102,9 @@ class Timeline:
         shown = ((name, f"{v:.4g}" if isinstance(v, float) else v) for name, v in span.facts.items())
         facts = "".join(f"\n{name}: {value}" for name, value in shown)
         text = f"{span.name}\n{1e3 * (span.end - span.start):.3f} ms, from {span.start - self._zero:.3f} s{facts}"
-        x, right = self._x(span.start), self._x(span.end)
-        return round(x, 2), y, round(max(0.4, right - x), 2), _colour(span.name), text
+        x, right, kind = self._x(span.start), self._x(span.end), _kind(span.name)
+        colour = COLOURS.get(kind) or OTHER[zlib.crc32(kind.encode()) % len(OTHER)]
+        return round(x, 2), y, round(max(0.4, right - x), 2), colour, text
 
     def _curve(self, rates: list[tuple[float, float]], y: int) -> str:
         """Corners of a polygon."""
@@ -117,10 +118,6 @@ class Timeline:
 
 def _kind(name: str) -> str:
     return name if name in COLOURS else name.split(" ")[0]
-
-
-def _colour(name: str) -> str:
-    return COLOURS.get(_kind(name)) or OTHER[zlib.crc32(_kind(name).encode()) % len(OTHER)]
 
 
 def _rates(counters: list[tuple[str, str, float, float]]) -> dict[str, list[tuple[float, float]]]:
