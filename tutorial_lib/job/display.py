@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.filesize import decimal as human_bytes
 from rich.live import Live
 from rich.spinner import Spinner
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from tutorial_lib.cluster.coordinator import Event, JobFailed
+from tutorial_lib.cluster.coordinator import Coordinator, Event, JobFailed
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.trainer.events import PHASES
 
@@ -54,6 +54,9 @@ class Reporter:
         self.done: dict[int, int] = {}
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._spinner = Spinner("dots")
+
+    def started(self, coordinator: Coordinator) -> None:
+        """Take the coordinator of a job, before it starts anything."""
 
     def say(self, text: str, waiting: str = "") -> None:
         """A line for a person; ``waiting``: what comes next."""
@@ -212,9 +215,8 @@ def lost_output() -> str:
 
 def summary_table(result: dict[str, Any]) -> Table:
     """The end of a run: what ran, how well, how long, what went over the wire."""
-    table = Table(show_header=False, title=f"{result['dataset']}: global result", title_justify="left")
-    table.add_column(style="bold")
-    table.add_column()
+    title = f"{result['dataset']}: global result"
+    table = Table(Column(style="bold"), "", show_header=False, title=title, title_justify="left")
     epochs, score = result["epochs"], result["score"]
     ranks = f"{result['trainers_per_machine']} trainer(s), {result['world_size']} ranks"
     table.add_row("machines", f"{result['machines']} x {ranks}")
@@ -254,12 +256,24 @@ def comparison_table(result: dict[str, Any]) -> Table | str:
     if not is_published_graph(name, sum(result["partition"]["nodes"])):
         what = "not the published graph" if name == "ogbn-products" else "not ogbn-products"
         return f"data:       {name}, {what}: no published accuracy belongs to it"
-    table = Table(title="Beside the published figures", title_justify="left")
-    for heading in ("", "this run", "published, ten runs"):
-        table.add_column(heading)
+    headings = ("", "this run", "published, ten runs")
+    table = Table(*headings, title="Beside the published figures", title_justify="left")
     for row in beside_published(result, "+/-"):
         table.add_row(*row)
     return table
+
+
+def rendered(template: str, **fields: Any) -> str:
+    """A template of this package, named by its place in it, with these fields; into HTML, texts are escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parents[1]),
+        autoescape=select_autoescape(["html.j2"]),
+        undefined=StrictUndefined,
+        **{"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True},
+    )
+    return environment.get_template(template).render(fields)
 
 
 def print_failure(error: TutorialError) -> None:

@@ -57,14 +57,7 @@ def start_training(
         InputError: the run folder cannot be used.
     """
     keep = Continuation(resume, checkpoint_every)
-    folder = keep.folder(Path(out))
-    machines = len(layout.cluster().machines)
-    title = f"training: {config.epochs} epochs, {machines} machine(s), {machines * layout.trainers} rank(s)"
-
-    def train(job: Job) -> dict[str, Any]:
-        return run_distributed(source, layout, config, folder, job, keep, on_start=job.started)
-
-    return Job(folder, title, train)
+    return Job(source, layout, config, keep.folder(Path(out)), keep)
 
 
 class Job(Reporter):
@@ -76,18 +69,23 @@ class Job(Reporter):
         lines: what the command line would have printed so far, less the times.
     """
 
-    def __init__(self, out: Path, title: str, train: Callable[[Job], dict[str, Any]]) -> None:
+    def __init__(
+        self, source: DataSource | Partition, layout: Layout, config: TrainConfig, out: Path, keep: Continuation
+    ) -> None:
         super().__init__()
-        self.out, self._title = out, title
+        self.out = out
         self.events: list[Event] = []
         self.lines: list[str] = []
-        self._stopping = threading.Event()
+        machines = len(layout.cluster().machines)
+        ranks = f"{machines} machine(s), {machines * layout.trainers} rank(s)"
+        self._title = f"training: {config.epochs} epochs, {ranks}"
+        self._stopped: JobStopped | None = None  # by ``stop``
         self._coordinator: Coordinator | None = None
         self._end: Future[dict[str, Any]] = Future()
 
         def run() -> None:
             try:
-                self._end.set_result(train(self))
+                self._end.set_result(run_distributed(source, layout, config, out, self, keep))
             except BaseException as error:  # raised again by watch, in the caller's thread
                 self._end.set_exception(error)
 
@@ -133,9 +131,10 @@ class Job(Reporter):
         Raises:
             WaitedTooLong: it goes on, for example in METIS, which cannot be interrupted.
         """
-        self._stopping.set()
+        log = self.out / "events.jsonl"
+        self._stopped = JobStopped("the job was stopped", machine="", role="", index=0, rank=None, log=log, tail=[])
         if self._coordinator is not None:
-            self._coordinator.cancel(self._stopped())
+            self._coordinator.cancel(self._stopped)
         remedy = "Restart the kernel: everything that the job has started ends with it."
         for left in attempts(f"the job in {self.out} to end", STOP_SECONDS, pause=0, remedy=remedy):
             wait([self._end], min(left, UPDATE_SECONDS))
@@ -146,8 +145,8 @@ class Job(Reporter):
         """Part of being the run's reporter: from now on the job can be stopped in the middle of a wait."""
         self._check_stop()
         self._coordinator = coordinator
-        if self._stopping.is_set():  # in this very moment
-            coordinator.cancel(self._stopped())
+        if self._stopped is not None:  # in this very moment
+            coordinator.cancel(self._stopped)
 
     def say(self, text: str, waiting: str = "") -> None:
         """Part of being the run's reporter."""
@@ -162,12 +161,8 @@ class Job(Reporter):
         self._check_stop()
 
     def _check_stop(self) -> None:
-        if self._stopping.is_set() and self._coordinator is None:  # which otherwise writes down that it was stopped
-            raise self._stopped()
-
-    def _stopped(self) -> JobStopped:
-        log = self.out / "events.jsonl"
-        return JobStopped("the job was stopped", machine="", role="", index=0, rank=None, log=log, tail=[])
+        if self._stopped is not None and self._coordinator is None:  # which otherwise writes down that it was stopped
+            raise self._stopped
 
 
 @contextmanager

@@ -103,10 +103,8 @@ class Layout:
         return self.slurm or self.real is not None
 
     def check_device(self) -> None:
-        """Whether this computer has what ``device`` asks for; real machines are asked when the ranks have met.
-
-        Raises:
-            InputError: it has not.
+        """Raise an InputError where this computer lacks what ``device`` asks for; real machines are asked later, when
+        the ranks have met.
         """
         if self.device == "cpu":
             return
@@ -174,7 +172,7 @@ def run_on_machines(
         cluster: entered.
         deliver: what to copy, from the folder on the machines; asked only if there is a ``copy_to``.
         finishing: seconds for the trainers to save on SIGTERM, of ``Limits``.
-        on_start: as of ``train.run_distributed``.
+        on_start: takes the coordinator before it starts anything.
 
     Returns:
         The coordinator (what the machines used, the events), and what came home: its ``check`` raises if not all did.

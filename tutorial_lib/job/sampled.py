@@ -103,26 +103,21 @@ def sample_hops(partition: Partition, setting: Setting, *, batches: int = BATCHE
     # One thread, as in a trainer; more would draw other numbers each time.
     with sampling_threads(1), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _sampled(partition, setting, batches, seed)
-
-
-def _sampled(partition: Partition, setting: Setting, batches: int, seed: int) -> Hops:
-    indptr, sources, first = _whole_graph(partition)
-    n, config = len(indptr) - 1, setting.config
-    lists = HereLists(indptr, sources, n, graphbolt=graphbolt_problem() is None)  # list k is node k's
-    lists.seed(seed)
-    train = _train_nodes(partition, first)
-    world, parts = setting.machines * setting.trainers, setting.machines
-    shares = [train[round(rank * len(train) / world) : round((rank + 1) * len(train) / world)] for rank in range(world)]
-    busy = [rank for rank in range(world) if len(shares[rank])]  # there may be more ranks than seeds
-    ranks = sorted({busy[round(k * (len(busy) - 1) / (RANKS - 1))] for k in range(RANKS)})
-    found = []
-    for rank in ranks:
-        part = rank // setting.trainers
-        own = slice(int(first[part]), int(first[part + 1]))
-        count = min(max(2, batches // len(ranks)), setting.steps * config.epochs)
-        found.append(_of_rank(lists, shares[rank], own, setting, count, max(1, n - (own.stop - own.start))))
-    report = partition.report
+        indptr, sources, train, first = _whole_graph(partition)
+        n, config = len(indptr) - 1, setting.config
+        lists = HereLists(indptr, sources, n, graphbolt=graphbolt_problem() is None)  # list k is node k's
+        lists.seed(seed)
+        bounds = [round(rank * len(train) / setting.world) for rank in range(setting.world + 1)]
+        shares = [train[begin:end] for begin, end in pairwise(bounds)]
+        busy = [rank for rank, share in enumerate(shares) if len(share)]  # there may be more ranks than seeds
+        ranks = sorted({busy[round(k * (len(busy) - 1) / (RANKS - 1))] for k in range(RANKS)})
+        found = []
+        for rank in ranks:
+            part = rank // setting.trainers
+            own = slice(int(first[part]), int(first[part + 1]))
+            count = min(max(2, batches // len(ranks)), setting.steps * config.epochs)
+            found.append(_of_rank(lists, shares[rank], own, setting, count, max(1, n - (own.stop - own.start))))
+    report, parts = partition.report, setting.machines
     return replace(
         mean_of(found),
         halo=sum(report.halo_nodes) / parts,
@@ -184,11 +179,11 @@ def _of_rank(lists: HereLists, seeds: Tensor, own: slice, setting: Setting, coun
     )  # fmt: skip
 
 
-def _whole_graph(partition: Partition) -> tuple[Tensor, Tensor, list[int]]:
-    """In-neighbours of all nodes in new ids: indptr int64 (N + 1,), sources; and where each part begins."""
+def _whole_graph(partition: Partition) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+    """In-neighbours of all nodes in new ids: indptr int64 (N + 1,), sources; training nodes; where each part begins."""
     report = partition.report
     first = [0, *torch.tensor(report.nodes).cumsum(0).tolist()]
-    counts, sources = [], []
+    counts, sources, train = [], [], []
     for part, inner in enumerate(report.nodes):
         folder = partition.folder / f"part{part}"
         graph = dgl.load_graphs(str(folder / "graph.dgl"))[0][0]
@@ -196,18 +191,11 @@ def _whole_graph(partition: Partition) -> tuple[Tensor, Tensor, list[int]]:
         counts.append(indptr.diff().long())
         sources.append(ids.to(id_type(first[-1]))[indices.long()])
         del graph
+        mask = dgl.data.utils.load_tensors(str(folder / "node_feat.dgl"))["_N/train_mask"]
+        train.append(mask.bool().nonzero().flatten() + first[part])
     indptr = torch.zeros(first[-1] + 1, dtype=torch.int64)
     indptr[1:] = torch.cat(counts).cumsum(0)
-    return indptr, torch.cat(sources), first
-
-
-def _train_nodes(partition: Partition, first: list[int]) -> Tensor:
-    """int64 new ids of the training nodes."""
-    found = []
-    for part, begin in enumerate(first[:-1]):
-        data = dgl.data.utils.load_tensors(str(partition.folder / f"part{part}" / "node_feat.dgl"))
-        found.append(data["_N/train_mask"].bool().nonzero().flatten() + begin)
-    return torch.cat(found)
+    return indptr, torch.cat(sources), torch.cat(train), first
 
 
 def calibrate(setting: Setting, hops: Hops, *, repeats: int = 3, seed: int = 0) -> Speed:
@@ -225,7 +213,10 @@ def calibrate(setting: Setting, hops: Hops, *, repeats: int = 3, seed: int = 0) 
         sizes = [max(1, round(size)) for size in hops.sizes]
         blocks: list[Any] = []
         for hop, (inside, outside) in enumerate(pairwise(sizes)):
-            blocks.insert(0, _random_block(inside, outside, round(hops.edges[hop]), generator))
+            indices = torch.randint(outside, (round(hops.edges[hop]),), generator=generator)
+            ends = torch.linspace(0, len(indices), inside + 1).long()
+            parts = (ends, indices, torch.empty(0, dtype=torch.int64))
+            blocks.insert(0, dgl.create_block(("csc", parts), num_src_nodes=outside, num_dst_nodes=inside))
         draws = round(hops.edges[-1])
         # As many rows as a part has; of wide or many ones fewer, which are as far from the processor.
         rows = max(1, min(setting.nodes // setting.machines, TABLE // (4 * setting.width)))
@@ -251,9 +242,3 @@ def calibrate(setting: Setting, hops: Hops, *, repeats: int = 3, seed: int = 0) 
     faster = (1 + THREADS * (setting.threads - 1)) / (1 + THREADS * (threads - 1))  # where there are more than here
     source = MEASURED if faster == 1 else ASSUMED
     return Speed(min(computing[1:]) / faster, drawing + min(reading[1:]), source)
-
-
-def _random_block(inside: int, outside: int, edges: int, generator: torch.Generator) -> Any:
-    indices = torch.randint(outside, (edges,), generator=generator)
-    parts = (torch.linspace(0, edges, inside + 1).long(), indices, torch.empty(0, dtype=torch.int64))
-    return dgl.create_block(("csc", parts), num_src_nodes=outside, num_dst_nodes=inside)

@@ -44,11 +44,7 @@ class DataSource:
             parse_memory(self.max_memory)
 
     def check(self) -> None:
-        """Find a wrong name or scale without loading anything.
-
-        Raises:
-            InputError: it is.
-        """
+        """Raise an InputError for a wrong name or scale, without loading anything."""
         check_arguments(self.name, self.scale, self.seed)
 
     def load(self, *, features: bool = True) -> Dataset:

@@ -5,15 +5,15 @@ The wheel zooms and dragging moves it; without its few lines of script it is the
 
 from __future__ import annotations
 
-import html
 import itertools
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.job.display import human_bytes
+from tutorial_lib.job.display import human_bytes, rendered
 from tutorial_lib.job.trace import Span, Trace
 from tutorial_lib.job.trace_events import read_trace
 
@@ -27,7 +27,6 @@ COLOURS = {  # of the phases, nearly those that the finale's figures have
     **{"preparing": "#7F9FBF", "leaving": "#B0B0B0", "checks": "#B7A98F", "servers": "#8FA98F", "trainers": "#9FB2C8"},
 }
 OTHER = ("#56B4E9", "#C49C94", "#2F7F86", "#D6A15C", "#6F7FCB")  # requests to servers, and what is new
-STYLE, SCRIPT = Path(__file__).with_suffix(".html").read_text().split("\n<script>", 1)
 
 
 class Timeline:
@@ -49,100 +48,76 @@ class Timeline:
 
     def page(self) -> str:
         """A page of HTML that needs no other file and no network."""
-        title = html.escape(f"Timeline of {self.trace.facts['run']}")
-        facts = "".join(f"<li>{html.escape(line)}</li>" for line in facts_of(self.trace))
-        return (
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
-            f"<style>body{{font:16px/1.5 system-ui,sans-serif;margin:1.5rem}}</style></head>\n<body><h1>{title}</h1>\n"
-            f"<p>Wheel: zoom. Drag: move. Double click: all of it. Point at a bar: what it is.</p>\n"
-            f"{self._repr_html_()}\n<ul>{facts}</ul></body></html>\n"
-        )
+        return self._repr_html_(whole=True)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self, *, whole: bool = False) -> str:
         """The picture, as a piece of HTML."""
-        rows, names, y = [], [], GAP
+        bars, curves, names, y, machine = [], [], [], GAP, None
         rates = _rates(self.trace.counters)
-        machine = None
         for of, track in self.trace.tracks:
             if of != machine:
                 machine = of
-                names.append((y, f"<b>{html.escape(of)}</b>"))
+                names.append((y, of, True))
                 if of in rates:
-                    rows.append(self._curve(rates[of], y))
-                    names.append((y + ROW, f"sends, up to {human_bytes(int(max(r for _, r in rates[of])))}/s"))
+                    curves.append(self._curve(rates[of], y))
+                    names.append((y + ROW, f"sends, up to {human_bytes(int(max(r for _, r in rates[of])))}/s", False))
                     y += CURVE + GAP
                 else:
                     y += ROW
             if track != of:
-                names.append((y, html.escape(track)))
-            bars = [span for span in self.trace.spans if (span.machine, span.track) == (of, track)]
-            levels = 0
-            for level, bar in self._merged(bars):
-                levels = max(levels, level + 1)
-                rows.append(self._bar(bar, y + ROW * level))
-            y += ROW * levels + GAP
-        name = f"tl{zlib.crc32(f'{self.trace.facts}{self._zero}'.encode()):x}"
+                names.append((y, track, False))
+            spans = [span for span in self.trace.spans if (span.machine, span.track) == (of, track)]
+            bars += [self._bar(span, y + ROW * span.level) for span in self._merged(spans)]
+            y += ROW * (1 + max(span.level for span in spans)) + GAP
         used = {_kind(span.name) for span in self.trace.spans}
-        key = "".join(
-            f'<span><i style="background:{c}"></i>{n.rstrip(",")}</span>' for n, c in COLOURS.items() if n in used
-        )
-        left = "".join(f'<div class="name" style="top:{at + 16}px">{text}</div>' for at, text in names)
-        ticks = "".join(f'<span style="left:{25 * k}%">{self._seconds * k / 4:.1f} s</span>' for k in range(4))
-        script = SCRIPT.replace("ID", name).replace("SECONDS", f"{self._seconds:.6f}")
-        return (
-            f'{STYLE}<div class="timeline"><div class="key">{key}</div></div>\n<div class="timeline" id="{name}">{left}'
-            f'<div class="picture"><div class="ruler">{ticks}</div><svg viewBox="0 0 {WIDTH} {y}" style="height:{y}px" '
-            f'preserveAspectRatio="none">{"".join(rows)}</svg></div></div>\n<script>{script}'
+        return rendered(
+            "job/timeline.html.j2",
+            **{"whole": whole, "title": f"Timeline of {self.trace.facts['run']}", "facts": facts_of(self.trace)},
+            id=f"tl{zlib.crc32(f'{self.trace.facts}{self._zero}'.encode()):x}",
+            key={name.rstrip(","): colour for name, colour in COLOURS.items() if name in used},
+            **{"names": names, "curves": curves, "bars": bars, "bar_height": ROW - 1},
+            **{"width": WIDTH, "height": y, "seconds": self._seconds},
         )
 
     def _x(self, time: float) -> float:
         return WIDTH * (time - self._zero) / self._seconds
 
-    def _merged(self, spans: list[Span]) -> Iterator[tuple[int, Span]]:
-        """Each span with the number of those around it; what is narrower than can be seen is one with its like."""
-        around: list[Span] = []
+    def _merged(self, spans: list[Span]) -> Iterator[Span]:
+        """The spans of a track; what is narrower than can be seen is one with its like."""
         last: dict[int, Span] = {}
         least = self._seconds / WIDTH
         for span in spans:
-            while around and around[-1].end <= span.start:
-                around.pop()
-            level, before = len(around), last.get(len(around))
-            around.append(span)
+            before = last.get(span.level)
             if before is not None and span.end - before.start < least and span.start - before.end < least:
                 before.end = max(before.end, span.end)
                 before.name = before.name if before.name == span.name else "several"
                 continue
             if before is not None:
-                yield level, before
-            last[level] = Span(span.machine, span.track, span.name, span.start, span.end, span.facts)
-        yield from last.items()
+                yield before
+            last[span.level] = replace(span)
+        yield from last.values()
 
-    def _bar(self, span: Span, y: int) -> str:
+    def _bar(self, span: Span, y: int) -> tuple[float, int, float, str, str]:
+        """Left end, top, width, colour, and what is shown where it is pointed at."""
         shown = ((name, f"{v:.4g}" if isinstance(v, float) else v) for name, v in span.facts.items())
         facts = "".join(f"\n{name}: {value}" for name, value in shown)
         text = f"{span.name}\n{1e3 * (span.end - span.start):.3f} ms, from {span.start - self._zero:.3f} s{facts}"
-        x, right = self._x(span.start), self._x(span.end)
-        return (
-            f'<rect x="{x:.2f}" y="{y}" width="{max(0.4, right - x):.2f}" height="{ROW - 1}" '
-            f'fill="{_colour(span.name)}"><title>{html.escape(text)}</title></rect>'
-        )
+        x, right, kind = self._x(span.start), self._x(span.end), _kind(span.name)
+        colour = COLOURS.get(kind) or OTHER[zlib.crc32(kind.encode()) % len(OTHER)]
+        return round(x, 2), y, round(max(0.4, right - x), 2), colour, text
 
     def _curve(self, rates: list[tuple[float, float]], y: int) -> str:
+        """Corners of a polygon."""
         top = max(rate for _, rate in rates) or 1.0
-        points, height = [], CURVE - 2
+        floor = y + CURVE - 2
+        points = [(rates[0][0], floor)]
         for (time, rate), (until, _) in zip(rates, [*rates[1:], rates[-1]], strict=True):
-            at = y + height * (1 - rate / top)
-            points += [f"{self._x(time):.1f},{at:.1f}", f"{self._x(until):.1f},{at:.1f}"]
-        ends = f"{self._x(rates[0][0]):.1f},{y + height} {{}} {self._x(rates[-1][0]):.1f},{y + height}"
-        return f'<polygon class="bytes" points="{ends.format(" ".join(points))}" fill="#b9c7d6"/>'
+            points += [(time, floor - (CURVE - 2) * rate / top), (until, floor - (CURVE - 2) * rate / top)]
+        return " ".join(f"{self._x(time):.1f},{at:.1f}" for time, at in [*points, (rates[-1][0], floor)])
 
 
 def _kind(name: str) -> str:
     return name if name in COLOURS else name.split(" ")[0]
-
-
-def _colour(name: str) -> str:
-    return COLOURS.get(_kind(name)) or OTHER[zlib.crc32(_kind(name).encode()) % len(OTHER)]
 
 
 def _rates(counters: list[tuple[str, str, float, float]]) -> dict[str, list[tuple[float, float]]]:

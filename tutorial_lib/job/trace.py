@@ -17,7 +17,10 @@ SLACK = 0.002  # seconds
 
 @dataclass
 class Span:
-    """A piece of work on a track; ``start`` and ``end`` in seconds since 1970, by the coordinator's clock."""
+    """A piece of work on a track; ``start`` and ``end`` in seconds since 1970, by the coordinator's clock.
+
+    ``level``: of so many others on its track it is a part.
+    """
 
     machine: str
     track: str
@@ -25,6 +28,7 @@ class Span:
     start: float
     end: float
     facts: dict[str, Any] = field(default_factory=dict)
+    level: int = 0
 
 
 @dataclass
@@ -109,6 +113,7 @@ def nested(spans: list[Span]) -> Iterable[Span]:
             if number == len(lanes):
                 lanes.append([])
             lanes[number].append(span)
+            span.level = len(lanes[number]) - 1
             span.track = track if number == 0 else f"{track} ({number + 1})"
             yield span
 

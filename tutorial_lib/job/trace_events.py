@@ -171,17 +171,16 @@ class _Reading:
             self.spans.insert(0, Span(machine, track, f"epoch {epoch + 1}", start, end))
 
     def _arrows(self) -> Iterable[tuple[str, Span, float, Span, float]]:
-        asked: dict[tuple[str, str, int], Span] = {}
-        answered: dict[tuple[str, str, int], Span] = {}
-        for span in self.spans:
-            for number in span.facts.get("asked", ()):
-                asked[span.machine, span.track, number] = span
-            for number in span.facts.get("answers", ()):
-                answered[span.machine, span.track, number] = span
+        of_requests = {
+            (what, span.machine, span.track, number): span
+            for span in self.spans
+            for what in ("asked", "answers")
+            for number in span.facts.get(what, ())
+        }
         for span in self.spans:
             if "number" in span.facts and (client := self.clients.get(span.facts["client"])):
                 key = client[0], f"{client[1]}, batches", span.facts["number"]
-                ask, answer = asked.get(key), answered.get(key)
+                ask, answer = of_requests.get(("asked", *key)), of_requests.get(("answers", *key))
                 # While rows are pulled, the main thread may have sent something else with the number noted for them.
                 if ask and answer and (span.name == "Pull") == (ask.name == "rows of other machines"):
                     arrived = min(answer.end, max(answer.start, span.end))

@@ -8,13 +8,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.cluster.coordinator import Coordinator, Event
+from tutorial_lib.cluster.coordinator import Event
 from tutorial_lib.cluster.delivery import Delivery, read_starts
 from tutorial_lib.cluster.homecoming import fetch_left
 from tutorial_lib.cluster.local import LocalCluster
@@ -51,7 +50,6 @@ def run_distributed(
     reporter: Reporter | None = None,
     keep: Continuation = NEW_RUN,
     *,
-    on_start: Callable[[Coordinator], None] = lambda _coordinator: None,
     fit_cache: bool = False,
 ) -> dict[str, Any]:
     """Train on the machines of ``layout``; returns the content of ``result.json``.
@@ -59,7 +57,6 @@ def run_distributed(
     Args:
         source: a data set, which is loaded and partitioned first, or a partition with as many parts as machines.
         out: run folder; must be empty or not exist yet, unless ``keep`` continues the run in it.
-        on_start: called with the coordinator before it starts anything.
         fit_cache: `job.estimate.fitting_cache` chooses ``config.cache``, for this run and for those that resume it.
 
     Raises:
@@ -111,7 +108,7 @@ def run_distributed(
         plan = _plan(partition, cluster, layout, config, out, job)
         deliver = partial(Delivery.of_run, partition.folder, plan, out=out)
         coordinator, home = run_on_machines(
-            cluster, plan, layout, out, log.write, deliver, finishing=FINISHING_SECONDS, on_start=on_start
+            cluster, plan, layout, out, log.write, deliver, finishing=FINISHING_SECONDS, on_start=reporter.started
         )
     result = distributed_result(partition, config, coordinator, time.time() - start, log.earlier, resumed)
     if told is not None:

@@ -1,8 +1,7 @@
 """Checks that would have prevented a failure later, each with its remedy: of this computer, and of machines.
 
-Of this computer: Python, packages, libraries, variables, read from files (``import_dgl`` alone tries the real thing, in
-a child with a time limit); and limits, /dev/shm, ports, as each machine looks at them before a job. Of machines: that
-whole preflight, without a job, on emulated machines, or over ssh on those of an ``ip_config.txt``.
+Of this computer: Python, packages, libraries, variables, read from files (``import_dgl`` alone tries the real thing);
+and limits, /dev/shm, ports, as each machine looks at them before a job. Of machines: that whole preflight.
 
 In a notebook: ``from tutorial_lib.tools.doctor import examine`` and then ``examine()`` as the last line of a cell.
 """
@@ -196,9 +195,8 @@ def host_name() -> Finding:
 
 def ssh_client() -> Finding:
     """Real machines are reached with the user's own ssh."""
-    found = shutil.which("ssh")
     missing = "no ssh client; needed for real machines (--ip_config) only: sudo apt install openssh-client"
-    return Finding("ssh", OK, found) if found else Finding("ssh", SKIP, missing)
+    return Finding("ssh", OK if (found := shutil.which("ssh")) else SKIP, found or missing)
 
 
 SOFTWARE: list[Check] = [python, packages, graphbolt, undeclared, variables, gpus]

@@ -9,8 +9,9 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
+from tutorial_lib.cluster.plan import check_parts
 from tutorial_lib.data import default_root
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of
@@ -74,10 +75,9 @@ def plan(setting: Setting, partition: Partition | None = None, *, measure: bool 
     Raises:
         InputError: the partition has another number of parts.
     """
-    if partition is not None and partition.report.parts != setting.machines:
-        parts = f"the partition has {partition.report.parts} parts, and each of {setting.machines} machines serves one"
-        raise InputError(parts, "Partition again with as many parts, or leave the number of machines away.")
-    hops = sample_hops(partition, setting, seed=seed) if partition is not None else assumed_hops(setting)
+    if partition is not None:
+        check_parts(partition.report.parts, setting.machines, partition.folder)
+    hops = assumed_hops(setting) if partition is None else sample_hops(partition, setting, seed=seed)
     speed = calibrate(setting, hops, seed=seed) if measure else None
     return estimate(setting, hops, speed)
 
@@ -241,8 +241,7 @@ def table(found: Estimate) -> Table:
     setting = found.setting
     size = f"{setting.nodes:,} nodes, {setting.edges:,} edges"
     where = f"{setting.machines} machine(s), {setting.trainers} trainer(s) on each"
-    made = Table("", "", "source", "", title=f"{size}; {where}", title_justify="left")
-    made.columns[1].justify = "right"
+    made = Table("", Column(justify="right"), "source", "", title=f"{size}; {where}", title_justify="left")
     for figure in figures(found):
         made.add_row(figure.name, figure.text, figure.source, figure.how)
     return made

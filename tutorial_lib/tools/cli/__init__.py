@@ -15,6 +15,7 @@ from types import FrameType
 from tutorial_lib.cluster.slurm import why_told_to_end
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.display import lasting_stream, lost_output, print_failure
+from tutorial_lib.job.launch import spread_extra_envs
 from tutorial_lib.tools.cli import jobs, machines, planning, preparing, submit  # noqa: F401  each adds its commands
 from tutorial_lib.tools.cli.options import app
 
@@ -34,8 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout, sys.stderr = lasting_stream(sys.stdout, 1), lasting_stream(sys.stderr, 2)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["launch"]:
-        from tutorial_lib.job.launch import spread_extra_envs
-
         arguments = spread_extra_envs(arguments)
     try:
         app(arguments)

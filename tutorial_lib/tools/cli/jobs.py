@@ -33,7 +33,7 @@ from tutorial_lib.trainer.config import AUTO, TrainConfig, check_loader, check_s
 )
 def train(
     given: Given,
-    machines: MachinesOption = None,
+    machines: MachinesOption = None,  # noqa: ARG001  see ``check_machines``
     single_process: Annotated[
         bool, typer.Option("--single-process", help="No servers, no ranks: the plain loop, to compare with.")
     ] = False,
@@ -43,11 +43,8 @@ def train(
     ] = None,
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
-    if given.resume:
-        if out is None:
-            raise InputError("--resume needs --out, the folder of the run to continue")
-        given.recall(out)
-        machines, single_process = given.machines, given.single_process
+    if given.resume and out is None:
+        raise InputError("--resume needs --out, the folder of the run to continue")
     check_task(given.task)
     options = given.to_json()
     source = given.make(DataSource)
@@ -59,8 +56,6 @@ def train(
         raise InputError("--trace is of the processes of a job; --single-process has its steps anyway, see trace RUN")
     config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
     check_sampler(config, given.samplers, single_process=single_process)
-    if given.emulate is None and machines is None and not (given.ip_config or given.slurm or single_process):
-        given.emulate = 2
     keep = given.make(Continuation, options=options)
     folder = keep.folder(out or default_run_folder(source.name), config)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are told before
@@ -118,11 +113,8 @@ def finale(
     yes: Annotated[bool, typer.Option("--yes", help="Start without a question, however large it is.")] = False,
 ) -> None:
     """Machines, data, partition, training, predictions, scaling, report; broken off, --resume --out continues."""
-    if resume:
-        if out is None or not (out / OPTIONS_FILE).exists():
-            raise InputError("--resume needs --out, the folder of a finale that was started")
-        given.recall(out)
-        machines, full, scaling = given.machines, given.full, given.scaling
+    if resume and (out is None or not (out / OPTIONS_FILE).exists()):
+        raise InputError("--resume needs --out, the folder of a finale that was started")
     options = given.to_json()
     if given.dataset is not None:
         check_arguments(given.dataset, DEFAULT_SCALE, given.seed)  # before it takes seconds to import torch and DGL
@@ -132,8 +124,7 @@ def finale(
     from tutorial_lib.tools.finale.settings import EPOCHS, FULL_SCALE, SCALE, FinaleSettings, recipe
 
     check_machines(given)
-    if given.ip_config is None and machines is None and not given.slurm:
-        given.emulate = 2 if given.emulate is None else given.emulate
+    if given.emulate is not None:
         given.wire = None if given.wire == "none" or given.on else given.wire or "1gbit"
     layout = given.make(Layout)
     given.root = given.root or default_root()

@@ -88,9 +88,11 @@ def list_all(as_json: JsonOption = False) -> None:
 @machines_app.command()
 def stop(name: Annotated[str | None, typer.Argument(help="(default: the only ones)")] = None) -> None:
     """Switch machines off, with everything that runs on them."""
-    name = name or _the_only()
-    standing.stop(name)
-    print(f"{name}: switched off")
+    running = [name] if name else standing.names()
+    if len(running) != 1:
+        raise InputError(f"running are {', '.join(running)}; name one" if running else "no machines are running")
+    standing.stop(running[0])
+    print(f"{running[0]}: switched off")
 
 
 @machines_app.command()
@@ -223,14 +225,6 @@ def _cable(verb: str, machine: str, name: str, **values: str) -> None:
     with contextlib.closing(Line(name)) as line:
         for each in line.describe().machines if machine == ALL else [machine]:
             line.ask(verb, machine=each, **values)
-
-
-def _the_only() -> str:
-    running = standing.names()
-    if len(running) != 1:
-        some = f"running are {', '.join(running)}; name one" if running else "no machines are running"
-        raise InputError(some)
-    return running[0]
 
 
 def _clock(seconds: float) -> str:

@@ -153,18 +153,20 @@ def filling(
                 default = defaults.get(name, default)
                 if name in chosen:
                     hint, default = hint | None, None
-                made = inspect.Parameter(
+                options[name] = inspect.Parameter(
                     name,
                     inspect.Parameter.KEYWORD_ONLY,
                     default=inspect.Parameter.empty if default is ... else default,
                     annotation=Annotated[hint, _option(kind, name, hint, texts.get(field.name), chosen.get(name))],
                 )
-                options[name] = made
 
         def run(context: typer.Context, **values: Any) -> None:
             sources = {name: context.get_parameter_source(name) for name in values}
             said = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-            command(Given(said=said, **values), **{parameter.name: values[parameter.name] for parameter in own})
+            given = Given(said=said, **values)
+            if values.get("resume") and values["out"] is not None:
+                given.recall(values["out"])
+            command(given, **{parameter.name: getattr(given, parameter.name) for parameter in own})
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         context = inspect.signature(run, eval_str=True).parameters["context"]  # typer fills it in
@@ -212,16 +214,16 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a progr
 
 
 def check_machines(given: Given) -> None:
-    """See that the options that say where to run name one place; with ``--on``, ``emulate`` gets the number there.
+    """Raise an InputError where options name two places to run; where they name none, it is two emulated machines.
 
-    Raises:
-        InputError: they contradict each other.
+    With ``--on``, ``emulate`` gets the number of machines there.
     """
 
     def some(*names: str) -> int:
         return sum(getattr(given, name, None) not in (None, False) for name in names)
 
-    if some("emulate", "machines", "single_process", "ip_config", "slurm") > 1:
+    others = some("machines", "single_process", "ip_config", "slurm")
+    if others + some("emulate") > 1:
         raise InputError("choose one of --emulate N, --ip_config FILE, --slurm, --machines 1 and --single-process")
     if (count := given.machines) not in (None, 1):
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
@@ -232,12 +234,14 @@ def check_machines(given: Given) -> None:
         )
     if getattr(given, "subnet", None) is not None and not given.slurm:
         raise InputError("--subnet is for the nodes of an allocation; it needs --slurm")
-    if given.wire is not None and some("machines", "single_process", "ip_config", "slurm"):
+    if given.wire is not None and others:
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     if (name := getattr(given, "on", None)) is not None:
-        if some("machines", "single_process", "ip_config", "slurm"):
+        if others:
             raise InputError("--on names running machines; it goes with none of --ip_config, --machines and the like")
         if given.wire is not None:
             remedy = f"python -m tutorial_lib machines wire all {given.wire} --name {name}"
             raise InputError("--wire is of machines that are about to be made", f"Of running ones: {remedy}")
         given.emulate = len(StandingCluster(name, given.emulate).machines)
+    elif given.emulate is None and not others:
+        given.emulate = 2

@@ -150,11 +150,10 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Say what the messages of a failed job mean, what to look at first, and which lesson is about them."""
-    from tutorial_lib.tools.explain import explain as explained
-    from tutorial_lib.tools.explain import logs_of
+    from tutorial_lib.tools import explain as tool
 
-    logs = [log for path in paths for log in logs_of(path)]
-    found = explained(logs)
+    logs = [log for path in paths for log in tool.logs_of(path)]
+    found = tool.explain(logs)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in found], indent=2))
     for finding in () if as_json else found:

@@ -12,55 +12,19 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from jinja2 import Environment, StrictUndefined
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.job.display import rendered
 from tutorial_lib.job.folder import default_run_folder
 from tutorial_lib.tools.cli.options import app
 
 KINDS = ("train", "finale", "launch")
 FIXED = {"--slurm", "--out", "--resume", "--emulate", "--on", "--machines", "--ssh_config"}
-SCRIPT = """\
-#!/bin/bash
-# {nodes} nodes, one agent on each, which starts the servers and the trainers there. Start it with: sbatch {path}
-#SBATCH --job-name={name}
-#SBATCH --nodes={nodes}
-#SBATCH --ntasks-per-node=1
-{more}#SBATCH --output=runs/%j.log
-#SBATCH --open-mode=append
-# DGL's servers share memory under names that hold no name of a job: one such job on a node.
-#SBATCH --exclusive
-# A minute before its time is up the command alone is told: the run ends in order and keeps its checkpoint.
-#SBATCH --signal=B:TERM@60
-#SBATCH --requeue
-
-cd {folder} || exit
-run={out}
-{again}exec {command}
-"""
-# What an earlier start has left in the run folder, if it came so far that the command can go on.
-BEGUN = {"train": "checkpoint/manifest*.json", "finale": "options.json"}
-AGAIN = """\
-# Slurm starts this script again when the job had to make room: then the run goes on from its last checkpoint.
-resume=
-if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then
-    if ls "$run"/{begun} >/dev/null 2>&1; then
-        resume=--resume
-    elif [ -e "$run" ]; then  # it had not come so far
-        mv "$run" "$run-broken-$SLURM_RESTART_COUNT"
-    fi
-fi
-"""
-AGAIN_LAUNCH = """\
-# Slurm starts this script again when the job had to make room. Going on is up to your program; the logs begin anew.
-if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -e "$run" ]; then
-    mv "$run" "$run-broken-$SLURM_RESTART_COUNT"
-fi
-"""
 
 
 @app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
@@ -116,6 +80,7 @@ def submit(
     for size in filter(None, (mem, shm)):
         kibibytes_of(size)
     seconds = seconds_of(time)
+    fields: dict[str, Any] = {"nodes": nodes, "name": name, "path": script}
     if kubernetes:
         if image is None:
             raise InputError("--kubernetes needs --image", "Make one with the Dockerfile, and push it to a registry.")
@@ -123,13 +88,15 @@ def submit(
             raise InputError(f"--env: {wrong[0]!r} is not NAME=VALUE on one line")
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", claim):
             raise InputError(f"--claim {claim}: Kubernetes takes small letters, digits, dots and dashes")
-        variables = dict(pair.split("=", 1) for pair in env or [])
-        asked = {"image": image, "claim": claim, "cpus": str(cpus or 4), "mem": mem or "16Gi", "gpus": gpus, "shm": shm}
-        asked |= {"nodes": nodes, "name": name, "path": script, "seconds": seconds}
-        text = manifest([kind, *rest], variables, out=str(out or default_run_folder(name)), **asked)
+        fields |= {"command": [kind, *rest], "env": dict(pair.split("=", 1) for pair in env or [])}
+        fields |= {"image": image, "claim": claim, "cpus": str(cpus or 4), "gpus": gpus, "seconds": seconds}
+        text = manifest({**fields, "out": str(out or default_run_folder(name))}, mem or "16Gi", shm)
     else:
         asked = {"cpus-per-task": cpus, "gpus-per-node": gpus or None, "time": time, "mem": mem}
-        text = batch_script(kind, rest, asked | {"partition": partition, "account": account}, nodes, name, script, out)
+        fields |= {"kind": kind, "asked": asked | {"partition": partition, "account": account}}
+        fields |= {"python": shlex.quote(sys.executable), "options": shlex.join(rest)}
+        folder, run = shlex.quote(str(Path.cwd())), shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"'
+        text = rendered("tools/cli/job.sh.j2", **fields, folder=folder, out=run)
         Path("runs").mkdir(exist_ok=True)  # Slurm makes no folder for its log
     # The manifest has keys in it.
     with os.fdopen(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if kubernetes else 0o644), "w") as file:
@@ -143,33 +110,17 @@ def submit(
         sys.exit(subprocess.run(start).returncode)
 
 
-def batch_script(
-    kind: str, rest: list[str], asked: dict[str, Any], nodes: int, name: str, path: Path, out: Path | None
-) -> str:
-    """The script for sbatch; ``asked`` are its options, those that are not None."""
-    words = [sys.executable, "-m", "tutorial_lib", kind, "--slurm", "--out"]
-    line = f'{shlex.join(words)} "$run"{"" if kind == "launch" else " $resume"} {shlex.join(rest)}'
-    return SCRIPT.format(
-        **{"nodes": nodes, "name": name, "path": path, "command": line, "folder": shlex.quote(str(Path.cwd()))},
-        more="".join(f"#SBATCH --{option}={value}\n" for option, value in asked.items() if value is not None),
-        out=shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"',
-        again=AGAIN_LAUNCH if kind == "launch" else AGAIN.format(begun=BEGUN[kind]),
-    )
-
-
-def manifest(command: list[str], env: dict[str, str], **fields: Any) -> str:
+def manifest(fields: dict[str, Any], mem: str, shm: str | None) -> str:
     """The manifest of an Indexed Job, its Service, NetworkPolicy, ConfigMap and Secret; the fields of the template."""
     from tutorial_lib.cluster.pods import new_keys
 
-    jinja = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    jinja.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    mem = kibibytes_of(fields["mem"])
-    shm = kibibytes_of(fields["shm"]) if fields["shm"] else mem // 2
-    if shm >= mem:
-        raise InputError(f"--shm {fields['shm']}: it is a part of the pod's memory, which is {fields['mem']} (--mem)")
-    fields |= {"mem": _size(mem), "shm": _size(shm)}
-    template = jinja.from_string(Path(__file__).with_name("job.yaml.j2").read_text())
-    return template.render(command=command, env=env, keys=new_keys(fields["name"]), **fields)
+    whole = kibibytes_of(mem)
+    shared = kibibytes_of(shm) if shm else whole // 2
+    if shared >= whole:
+        raise InputError(f"--shm {shm}: it is a part of the pod's memory, which is {mem} (--mem)")
+    sizes = {"mem": _size(whole), "shm": _size(shared)}
+    text = partial(json.dumps, ensure_ascii=False)
+    return rendered("tools/cli/job.yaml.j2", **fields, **sizes, keys=new_keys(fields["name"]), json=text)
 
 
 def kibibytes_of(size: str) -> int:

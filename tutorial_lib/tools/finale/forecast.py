@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import human_bytes
-from tutorial_lib.job.estimate import COMMAND, Estimate, estimate
+from tutorial_lib.job.estimate import COMMAND, estimate
 from tutorial_lib.job.sampled import setting_of
 from tutorial_lib.partition.memory import memory_for_us
 from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, SCALING_SCALE, FinaleSettings
@@ -60,8 +60,11 @@ class Forecast:
         memory, there, seconds = COMMAND + CUTTING * edges, 0.0, 0.0
         for machines, of_graph, epochs in jobs:
             counts = {name: round(of_graph * sizes[name]) for name in ("nodes", "edges", "train", "val")}
-            found = estimate(setting_of({**sizes, **counts}, layout, machines, settings.config))
-            seconds += _seconds(found, epochs)
+            setting = setting_of({**sizes, **counts}, layout, machines, settings.config)
+            found = estimate(setting)
+            workers = min(setting.world, setting.cores) if setting.together else machines
+            seconds += JOB + epochs * found.epoch * (1 + SCORING * setting.validating / setting.steps)
+            seconds += (PREPARING + EVALUATING * CORES / workers) * setting.edges
             if not layout.elsewhere:
                 memory = max(memory, found.all)
             else:
@@ -79,14 +82,6 @@ class Forecast:
         memory += f", and {human_bytes(int(self.there))} on each machine" if self.there else ""
         size = f"{self.nodes:,} nodes, {self.edges:,} edges"
         return f"forecast: {size}; {memory}; about {minutes} min (it may be half or twice as much)"
-
-
-def _seconds(found: Estimate, epochs: int) -> float:
-    """Of one training with everything around it."""
-    setting = found.setting
-    workers = setting.machines if not setting.together else min(setting.world, setting.cores)
-    training = epochs * found.epoch * (1 + SCORING * setting.validating / setting.steps)
-    return JOB + training + (PREPARING + EVALUATING * CORES / workers) * setting.edges
 
 
 def agree(forecast: Forecast) -> None:

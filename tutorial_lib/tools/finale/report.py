@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.display import PUBLISHED, beside_published, human_bytes, is_published_graph
+from tutorial_lib.job.display import PUBLISHED, beside_published, human_bytes, is_published_graph, rendered
 from tutorial_lib.job.timeline import Timeline, facts_of
 from tutorial_lib.tools.finale.settings import RUN, STATE
-
-TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
 def write_report(folder: Path) -> Path:
@@ -24,8 +22,6 @@ def write_report(folder: Path) -> Path:
     Raises:
         InputError: the training of this finale is not finished.
     """
-    from jinja2 import Environment, StrictUndefined
-
     content = json.loads((folder / STATE).read_text())
     steps = content["steps"]
     if "training" not in steps:
@@ -35,8 +31,8 @@ def write_report(folder: Path) -> Path:
     with contextlib.suppress(InputError):  # a full disk may have ended the events before they began
         line = Timeline.of(folder / RUN)
     real = is_published_graph(result["dataset"], steps["data"]["nodes"])
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page = environment.from_string(TEMPLATE.read_text()).render(
+    page = rendered(
+        "tools/finale/report.html.j2",
         result=result,
         layout=content["settings"]["layout"],
         data=steps["data"],

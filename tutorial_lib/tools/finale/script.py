@@ -1,13 +1,4 @@
-"""The steps of the finale. Each is written down when it is finished, and is not repeated when the script is run again.
-
-machines      does every machine have what the job needs?
-data          load, generate or read the data set; keep labels and masks for the check below
-partition     cut it, one part per machine
-training      DGL servers and trainers on all machines; continues from its checkpoint
-predictions   predictions.npy, in original ids, must give the accuracies that the trainers reported
-scaling-K     the same loop for a few epochs on K machines
-report        report.html, from the files of the steps
-"""
+"""The steps of the finale. Each is written down when it is finished, and not repeated when the script is run again."""
 
 from __future__ import annotations
 

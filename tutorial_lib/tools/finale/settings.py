@@ -29,9 +29,7 @@ class FinaleSettings:
     """Settings of a scripted run; equal settings continue each other's folder.
 
     Attributes:
-        source: the data set.
-        layout: machines and processes of the training.
-        config: hyper-parameters of the training.
+        layout, config: of the training.
         scaling: numbers of machines of the short runs that show how time and traffic grow; empty: none.
     """
 
@@ -57,10 +55,7 @@ def recipe(ranks: int) -> dict[str, Any]:
 
 
 class State:
-    """``finale.json`` of a folder that exists: the settings, and what each finished step found.
-
-    Attributes:
-        steps: what each finished step found, in the order of the steps.
+    """``finale.json`` of a folder that exists: the settings, and what each finished step found, in their order.
 
     Raises:
         InputError: the folder holds something else, or a finale with other settings; they are named.
@@ -70,7 +65,13 @@ class State:
         self.path, self.steps = folder / STATE, {}
         self.settings = json.loads(json.dumps(asdict(settings), default=lambda path: str(path.absolute())))
         if self.path.exists():
-            earlier, self.steps = self._read()
+            try:
+                content = json.loads(self.path.read_text())
+                earlier, self.steps = dict(content["settings"]), dict(content["steps"])
+            except (OSError, ValueError, KeyError, TypeError):
+                raise InputError(
+                    f"{self.path} cannot be read as the state of a finale", "Choose another --out."
+                ) from None
             found, wanted = _flat(earlier), _flat(self.settings)
             different = [name for name in sorted({*found, *wanted} - FREE) if found.get(name) != wanted.get(name)]
             if different:
@@ -88,15 +89,6 @@ class State:
 
     def _write(self) -> None:
         write_json(self.path, {"settings": self.settings, "steps": self.steps})
-
-    def _read(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        try:
-            content = json.loads(self.path.read_text())
-            if isinstance(content["settings"], dict) and isinstance(content["steps"], dict):
-                return content["settings"], content["steps"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        raise InputError(f"{self.path} cannot be read as the state of a finale", "Choose another --out.")
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
