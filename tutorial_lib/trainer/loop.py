@@ -247,22 +247,19 @@ def fit(
         start = time.perf_counter()
         loss = train_task(model, optimizer, task, epoch=epoch, emit=emit, part=part, stop=saver and saver.stop)
         part.seconds += time.perf_counter() - start
-        told = [result.to_dict() for result in results]
-        if saver and part.stopped:
+        if part.stopped:
             part.keep_generators(next(plain.parameters()).device)
-            with span(emit, "checkpoint", epoch=epoch):
-                saver.save(plain, optimizer, told, last=True, part=part, **rows)
-            raise EpochStopped
-        with span(emit, "validation", epoch=epoch):
-            found = task.validate(plain, Pulse(emit, "validation"))
-        results.append(EpochResult(epoch, loss, part.seconds, found, score))
-        told.append(results[-1].to_dict())
-        done, part = part, EpochPart()
-        if own_rank() == 0:
-            emit("epoch", score=score, **told[-1])
+        else:
+            with span(emit, "validation", epoch=epoch):
+                found = task.validate(plain, Pulse(emit, "validation"))
+            results.append(EpochResult(epoch, loss, part.seconds, found, score))
+            if own_rank() == 0:
+                emit("epoch", score=score, **results[-1].to_dict())
         if saver:
+            finished, last = [result.to_dict() for result in results], part.last or epoch == config.epochs - 1
             with span(emit, "checkpoint", epoch=epoch):
-                saver.save(plain, optimizer, told, last=epoch == config.epochs - 1 or done.last, **rows)
-            if done.last:  # it was over before the ranks could agree on a step: one of few steps
-                raise EpochStopped
+                saver.save(plain, optimizer, finished, last=last, part=part if part.stopped else None, **rows)
+        if part.last:  # also where it was over before the ranks could agree on a step: one of few steps
+            raise EpochStopped
+        part = EpochPart()
     return results
