@@ -25,16 +25,14 @@ GAP_SECONDS = 5.0
 
 
 class Agents:
-    """Starts the agents of a job and talks to them.
+    """Starts the agents of a job, on a cluster that has been entered, and talks to them.
 
     Args:
-        cluster: entered; its transport starts the agents.
-        plan: with the paths of this computer.
-        remote: with the paths of the machines.
+        plan, remote: with the paths of this computer, and with those of the machines.
         say: takes what is waited for, when that takes longer than two seconds.
 
     Attributes:
-        processes: what the transport started, in the order of the machines.
+        processes: what the cluster started, in the order of the machines.
         open: machines whose agent is still expected to speak.
     """
 

@@ -40,8 +40,7 @@ class EmulationUnavailable(InputError):
 def parse_wire(text: str | None, *, shaped: bool = True) -> int | None:
     """``"200mbit"`` or ``"1gbit"`` to bytes per second; None and ``"unshaped"`` mean no limit.
 
-    Args:
-        shaped: it is made here; False: somebody's real one, which may be faster.
+    ``shaped``: it is made here; somebody's real one may be faster.
     """
     if text is None or text == "unshaped":
         return None

@@ -33,11 +33,8 @@ FORKSERVER = "TUTORIAL_FORKSERVER"
 
 
 class Forkserver:
-    """The agent's end.
-
-    Attributes:
-        theirs: the socket for the program, which calls ``fork_as_told`` when it has imported what its processes need.
-            It inherits it, and finds its number in the variable FORKSERVER.
+    """The agent's end. The program inherits ``theirs``, a socket with the number that the variable FORKSERVER says, and
+    calls ``fork_as_told`` when it has imported what its processes need.
     """
 
     def __init__(self) -> None:

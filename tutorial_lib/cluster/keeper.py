@@ -20,11 +20,7 @@ from tutorial_lib.errors import InputError, TutorialError
 
 
 class Keeper:
-    """Holds machines and answers on their socket; see the module's docstring.
-
-    Args:
-        settings: as ``start`` writes them.
-    """
+    """Holds machines and answers on their socket; ``settings`` are those that ``standing.start`` writes."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.name, self.started, self.settings = settings["name"], time.time(), settings

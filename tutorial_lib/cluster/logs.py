@@ -73,14 +73,10 @@ def uncaught(lines: list[str], code: int | None) -> str | None:
 
 
 class EventFiles:
-    """The files to which a machine's trainers append JSON lines, in its log folder, and how far each has been read.
-
-    Attributes:
-        more: the last call has not read everything.
-    """
+    """The files to which a machine's trainers append JSON lines, in its log folder, and how far each has been read."""
 
     def __init__(self, folder: Path) -> None:
-        self.more = False
+        self.more = False  # the last call has not read everything
         self._folder, self._offsets = folder, dict[Path, int]()
 
     def new(self) -> Iterator[dict[str, Any]]:
@@ -114,8 +110,7 @@ class _File:
 class OutputFiles:
     """The logs of this machine's trainers, and how far each is shown: whole lines, and no more than can be read.
 
-    Args:
-        folder: the machine's log folder. What an earlier job has left in the logs is not shown.
+    What an earlier job has left in the logs is not shown.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -126,9 +121,7 @@ class OutputFiles:
         """``trainer`` (its number), ``lines`` and ``skipped`` (how many before them are in the log only), where any.
 
         Of a burst the first lines and the last: in two of these.
-
-        Args:
-            rest: the trainers have ended: also a last line without an end.
+        ``rest``: the trainers have ended; also a last line without an end.
         """
         for path in sorted(self._folder.glob("trainer-*.log")):
             if not (found := _LOG.fullmatch(path.name)):
