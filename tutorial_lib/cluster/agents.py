@@ -14,7 +14,7 @@ from typing import Any
 from tutorial_lib.cluster.channel import Channel
 from tutorial_lib.cluster.plan import JobPlan, run_module
 from tutorial_lib.cluster.spec import Cluster, wait_or_kill
-from tutorial_lib.errors import WaitedTooLong, attempts, to_stderr
+from tutorial_lib.errors import WaitedTooLong, attempts
 
 CLEAN_SECONDS = 5.0
 Message = dict[str, Any]
@@ -36,9 +36,7 @@ class Agents:
         open: machines whose agent is still expected to speak.
     """
 
-    def __init__(
-        self, cluster: Cluster, plan: JobPlan, remote: JobPlan, say: Callable[[str], None] = to_stderr
-    ) -> None:
+    def __init__(self, cluster: Cluster, plan: JobPlan, remote: JobPlan, say: Callable[[str], None]) -> None:
         self.cluster, self.plan, self.remote, self.say = cluster, plan, remote, say
         self.processes: list[subprocess.Popen] = []
         self.open: set[int] = set()

@@ -41,8 +41,7 @@ def _end_of(path: Path) -> str:
 
 def tail(path: Path) -> list[str]:
     """The last lines of a log, of its last 64 KB at most, long ones cut; nothing where it cannot be read."""
-    lines = _end_of(path).splitlines()[-TAIL_LINES:]
-    return [shortened(line) for line in lines]
+    return [shortened(line) for line in _end_of(path).splitlines()[-TAIL_LINES:]]
 
 
 def shortened(line: str) -> str:

@@ -110,9 +110,8 @@ def job_marker(graph_name: str | None, before: set[str]) -> Iterator[Path]:
             yield path
         finally:
             shutil.rmtree(sockets_of(path), ignore_errors=True)
-            for name in (temporary, path):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name)
+            for name in (Path(temporary), path):
+                name.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
