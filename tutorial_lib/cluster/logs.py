@@ -171,16 +171,14 @@ def _within(file: _File, first: list[bytes], between: int, last: list[bytes]) ->
     now = time.monotonic()
     file.room = min(LINES_PER_SECOND, file.room + LINES_PER_SECOND * (now - file.filled))
     file.filled = now
-    room = int(file.room)
+    room, count = int(file.room), len(first) + between + len(last)
     if len(first) + len(last) > room:
         if not between:
-            first, last = last[: room // 2], last[room // 2 :]
-        between += max(0, len(first) - room // 2)
+            first = last = [*first, *last]
         first = first[: room // 2]
-        surplus = max(0, len(last) - (room - len(first)))
-        between, last = between + surplus, last[surplus:]
+        last = last[max(0, len(last) - room + len(first)) :]
     file.room -= len(first) + len(last)
-    return first, between, last
+    return first, count - len(first) - len(last), last
 
 
 def _shown(line: bytes) -> str:

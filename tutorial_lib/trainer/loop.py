@@ -101,8 +101,7 @@ class EpochResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As in ``result.json`` and in checkpoints."""
-        values = {"epoch": self.epoch, "loss": self.loss, "seconds": self.seconds}
-        return {**values, "val_score": self.val_score, "val_accuracy": self.val_accuracy}
+        return {name: getattr(self, name) for name in ("epoch", "loss", "seconds", "val_score", "val_accuracy")}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], score: str) -> EpochResult:
