@@ -32,16 +32,17 @@ def log_name(role: str, k: int) -> str:
     return f"{role}.log" if role in ONE_A_MACHINE else f"{'trainer' if role in WORKERS else role}-{k}.log"
 
 
-def _end_of(path: Path) -> str:
+def end_of(path: Path, most: int = TAIL_BYTES) -> str:
+    """The end of a text file, at most so many bytes; nothing where it cannot be read."""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-        return file.read(TAIL_BYTES).decode(errors="replace")
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+        return file.read(most).decode(errors="replace")
     return ""
 
 
 def tail(path: Path) -> list[str]:
     """The last lines of a log, of its last 64 KB at most, long ones cut; nothing where it cannot be read."""
-    return [shortened(line) for line in _end_of(path).splitlines()[-TAIL_LINES:]]
+    return [shortened(line) for line in end_of(path).splitlines()[-TAIL_LINES:]]
 
 
 def shortened(line: str) -> str:
@@ -51,7 +52,7 @@ def shortened(line: str) -> str:
 
 def who_failed(logs: Path, code: int) -> tuple[str, int, int]:
     """Role, index and exit code of the trainer that torchrun named as its first failure, else ``code`` of torchrun."""
-    match = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", _end_of(logs / log_name("torchrun", 0)))
+    match = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", end_of(logs / log_name("torchrun", 0)))
     if match and (logs / log_name("trainer", int(match[2]))).exists():
         return "trainer", int(match[2]), int(match[1])
     return "torchrun", 0, code

@@ -16,8 +16,7 @@ one step of the file system. At any moment there is one that is valid. The one b
 newest is damaged, on whichever machine, all ranks continue from that one, see ``generations``.
 Loading runs no code from the files: safetensors and JSON, no pickle.
 
-Random generators: DGL's state cannot be read. Between epochs the number of the epoch is their state, see ``seeding``;
-in the middle of one, torch's are saved, and what DGL's have drawn is drawn again, see ``stopping``.
+Random generators: see ``seeding`` for the beginning of an epoch, ``stopping`` for the middle of one.
 
 A run folder that the machines do not share: weights, optimiser and manifest are then on machine 0 and are sent to the
 other ranks on resuming; each machine finds the rows of its own embeddings where it wrote them.

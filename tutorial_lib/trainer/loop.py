@@ -1,9 +1,4 @@
-"""The training loop: one, for every task, for one process and for many.
-
-Task         what the loop asks of what is learned
-train_task   one pass over this process's batches, counts summed over all ranks
-fit          epochs, each followed by a validation
-"""
+"""The training loop: one, for every task, for one process and for many."""
 
 from __future__ import annotations
 
