@@ -77,13 +77,10 @@ class Keeper:
         self.selector.register(connection, selectors.EVENT_READ, lambda: self._hear(connection))
 
     def _hear(self, connection: socket.socket) -> None:
-        try:
-            message = connection.recv(LARGEST_MESSAGE)
-            if message:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if message := connection.recv(LARGEST_MESSAGE):
                 self._answer(connection, json.loads(message))
                 return
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
         self.selector.unregister(connection)
         del self.jobs[connection]
         connection.close()
