@@ -147,8 +147,7 @@ class OutputFiles:
                 stream.seek(file.offset + len(first))
                 waiting -= len(first)
                 piece = b""
-                while waiting > END:
-                    piece = stream.read(min(PIECE, waiting - END))
+                while waiting > END and (piece := stream.read(min(PIECE, waiting - END))):
                     between += piece.count(b"\n")
                     waiting -= len(piece)
                 if between and not piece.endswith(b"\n"):  # in the middle of a line
