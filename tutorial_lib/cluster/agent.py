@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from tutorial_lib.cluster import network
 from tutorial_lib.cluster.channel import POLL_SECONDS, Channel
 from tutorial_lib.cluster.children import end_descendants, start
-from tutorial_lib.cluster.forkserver import Forkserver
+from tutorial_lib.cluster.forkserver import FORKSERVER, Forkserver
 from tutorial_lib.cluster.logs import WORKERS, EventFiles, OutputFiles, log_name, tail, who_failed
 from tutorial_lib.cluster.members import FINISH, MachineHealth, collect, disk_trouble, members
 from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
@@ -119,9 +119,9 @@ class Agent:
     def _tell_started(self, role: str, k: int) -> None:
         self.link.put({"type": "event", "event": {"kind": "started", "time": time.time(), "role": role, "index": k}})
 
-    def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str]) -> None:
+    def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str], fds: Sequence[int] = ()) -> None:
         try:
-            pid = start(argv, {**env, **self.sockets}, self.plan.cwd, self.logs / log_name(role, k))
+            pid = start(argv, {**env, **self.sockets}, self.plan.cwd, self.logs / log_name(role, k), fds)
             self.processes.append(Process(role, k, pid))
             self._tell_started(role, k)
         except OSError as error:
@@ -129,24 +129,19 @@ class Agent:
 
     def _fork(self, role: str, k: int, env: dict[str, str]) -> None:
         if self.forkserver is None:
-            log, environment = self.logs / log_name("forkserver", 0), {**self._trainer_env(), **self.sockets}
-            try:
-                self.forkserver = Forkserver(self.plan.command, environment, self.plan.cwd, log)
-            except OSError as error:
-                self._give_up(f"cannot start {self.plan.command[0]!r}: {error.strerror}", "forkserver")
-                return
-            self.processes.append(Process("forkserver", 0, self.forkserver.pid))
-            self._tell_started("forkserver", 0)
+            self.forkserver = Forkserver()
+            with self.forkserver.theirs as theirs:
+                of_all = {**self._trainer_env(), FORKSERVER: str(theirs.fileno())}
+                self._start("forkserver", 0, self.plan.command, of_all, [theirs.fileno()])
         self.forkserver.order(role, k, env, self.logs / log_name(role, k))
         self.processes.append(Process(role, k, None))
 
     def _start_servers(self) -> None:
-        cpus = cpus_here()
         for k in range(self.plan.servers):
             if self.plan.forks:
-                self._fork("server", k, server_role(self.plan, self.index, k, cpus))
+                self._fork("server", k, server_role(self.plan, self.index, k, cpus_here()))
             else:
-                env = server_env(self.plan, self.index, k, self.interface, cpus)
+                env = server_env(self.plan, self.index, k, self.interface, cpus_here())
                 self._start("server", k, self.plan.command, env)
 
     def _trainer_env(self) -> dict[str, str]:
@@ -154,13 +149,12 @@ class Agent:
 
     def _start_trainers(self) -> None:
         self.training = True
-        forkserver = self.forkserver
-        if forkserver is None:
+        if self.forkserver is None:
             self._start("torchrun", 0, torchrun_argv(self.plan, self.index), self._trainer_env())
             return
         for k in range(self.plan.trainers):
             self._fork("trainer", k, trainer_role(self.plan, self.index, k))
-        forkserver.close()
+        self.forkserver.close()
 
     def _give_up(self, note: str, role: str = "agent", k: int = 0) -> None:
         """Report something that no exit code tells, and end this machine's share of the job."""

@@ -14,7 +14,7 @@ from typing import Any
 from tutorial_lib.cluster.channel import Channel
 from tutorial_lib.cluster.plan import JobPlan, run_module
 from tutorial_lib.cluster.spec import Cluster, wait_or_kill
-from tutorial_lib.errors import WaitedTooLong, attempts, to_stderr
+from tutorial_lib.errors import WaitedTooLong, attempts
 
 CLEAN_SECONDS = 5.0
 Message = dict[str, Any]
@@ -25,22 +25,18 @@ GAP_SECONDS = 5.0
 
 
 class Agents:
-    """Starts the agents of a job and talks to them.
+    """Starts the agents of a job, on a cluster that has been entered, and talks to them.
 
     Args:
-        cluster: entered; its transport starts the agents.
-        plan: with the paths of this computer.
-        remote: with the paths of the machines.
+        plan, remote: with the paths of this computer, and with those of the machines.
         say: takes what is waited for, when that takes longer than two seconds.
 
     Attributes:
-        processes: what the transport started, in the order of the machines.
+        processes: what the cluster started, in the order of the machines.
         open: machines whose agent is still expected to speak.
     """
 
-    def __init__(
-        self, cluster: Cluster, plan: JobPlan, remote: JobPlan, say: Callable[[str], None] = to_stderr
-    ) -> None:
+    def __init__(self, cluster: Cluster, plan: JobPlan, remote: JobPlan, say: Callable[[str], None]) -> None:
         self.cluster, self.plan, self.remote, self.say = cluster, plan, remote, say
         self.processes: list[subprocess.Popen] = []
         self.open: set[int] = set()

@@ -46,12 +46,8 @@ STACKS_SECONDS = 8.0
 
 @dataclass
 class MachineUse:
-    """What a machine used.
-
-    Attributes:
-        bytes_sent: through its network card.
-        peak_rss: bytes of the largest process of each kind.
-        received: bytes that came over TCP connections, by the machine that sent them, see ``network.Traffic``.
+    """What a machine used, in bytes: sent through its network card, resident at most in a process of each kind, and
+    received over TCP by the machine that sent them, see ``network.Traffic``.
     """
 
     bytes_sent: int = 0
@@ -64,7 +60,6 @@ class Coordinator:
 
     Args:
         on_event: called in this thread for each event of a trainer and each stage of the job.
-        limits: time limits.
         remote: the plan with the paths of the machines, where they are not those of this computer.
         preflight: have every machine checked before anything is started.
         allow_public: accept addresses that anybody may reach.

@@ -1,8 +1,7 @@
 """Emulated machines: network hosts on this computer, without root and without docker.
 
-Each machine has its own IPv4 address, host name, process list and /dev/shm, and a network cable of a
-chosen speed. The private /dev/shm is not a luxury: DGL names shared memory after the feature alone, so two
-machines (or two jobs) that share /dev/shm overwrite each other's data without a word.
+Each machine has its own IPv4 address, host name, process list and /dev/shm (on one, two machines would overwrite each
+other's data without a word, see ``shm``), and a network cable of a chosen speed.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ class EmulationUnavailable(InputError):
 def parse_wire(text: str | None, *, shaped: bool = True) -> int | None:
     """``"200mbit"`` or ``"1gbit"`` to bytes per second; None and ``"unshaped"`` mean no limit.
 
-    Args:
-        shaped: it is made here; False: somebody's real one, which may be faster.
+    ``shaped``: it is made here; somebody's real one may be faster.
     """
     if text is None or text == "unshaped":
         return None

@@ -31,8 +31,7 @@ class JobFailed(JobError):
     Attributes:
         machine, role, index: where it failed; ``index`` is the number of that role on its machine.
         rank: global rank, when a trainer failed.
-        log: the log file of the process that failed.
-        tail: the last lines of that log.
+        log, tail: the log file of the process that failed, and its last lines.
     """
 
     def __init__(

@@ -22,30 +22,23 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.channel import Channel
-from tutorial_lib.cluster.children import start
 from tutorial_lib.cluster.namespaces import die_with_parent
 
-VARIABLE = "TUTORIAL_FORKSERVER"
+FORKSERVER = "TUTORIAL_FORKSERVER"
 
 
 class Forkserver:
-    """The agent's end.
-
-    Args:
-        argv: the program; it calls ``fork_as_told`` when it has imported what its processes need.
-        env, cwd: of all of them.
-        log: file that its own output is appended to.
+    """The agent's end. The program inherits ``theirs``, a socket with the number that the variable FORKSERVER says, and
+    calls ``fork_as_told`` when it has imported what its processes need.
     """
 
-    def __init__(self, argv: Sequence[str], env: dict[str, str], cwd: str, log: Path) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            self.pid = start(argv, {**env, VARIABLE: str(theirs.fileno())}, cwd, log, [theirs.fileno()])
+    def __init__(self) -> None:
+        self._socket, self.theirs = socket.socketpair()
         self._link = Channel(self._socket.fileno(), self._socket.fileno())
 
     def order(self, role: str, index: int, env: dict[str, str], log: Path) -> None:
@@ -73,7 +66,7 @@ class Forkserver:
 
 def is_forkserver() -> bool:
     """Whether an agent has started this process to fork others."""
-    return VARIABLE in os.environ
+    return FORKSERVER in os.environ
 
 
 def fork_as_told() -> None:
@@ -85,7 +78,7 @@ def fork_as_told() -> None:
         return
     gc.freeze()  # a collection in a child would write to, and so copy, every page that has an object
     agent = os.getppid()
-    with socket.socket(fileno=int(os.environ.pop(VARIABLE))) as end, end.makefile() as orders:
+    with socket.socket(fileno=int(os.environ.pop(FORKSERVER))) as end, end.makefile() as orders:
         for order in map(json.loads, orders):
             if order["role"] is None:
                 break

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
@@ -19,89 +19,73 @@ from tutorial_lib.cluster.standing import ANSWER_SECONDS, LARGEST_MESSAGE, Stand
 from tutorial_lib.errors import InputError, TutorialError
 
 
-@dataclass
-class _Client:
-    connection: socket.socket
-    job: str | None = None
-
-
 class Keeper:
-    """Holds machines and answers on their socket; see the module's docstring.
-
-    Args:
-        settings: as ``start`` writes them.
-    """
+    """Holds machines and answers on their socket; ``settings`` are those that ``standing.start`` writes."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.name, self.started = settings["name"], time.time()
+        self.name, self.started, self.settings = settings["name"], time.time(), settings
         self.ends = self.started + settings["ttl"]
         self.cluster = EmulatedCluster(settings["count"], wire=settings["wire"], shm_bytes=settings["shm"])
         self.wires = dict.fromkeys((m.name for m in self.cluster.machines), settings["wire"])
         self.cut: set[str] = set()
-        self.clients: dict[int, _Client] = {}
-        self.selector = selectors.DefaultSelector()
+        self.jobs: dict[socket.socket, str | None] = {}  # of each connection, the job that it stands for
+        self.selector = selectors.DefaultSelector()  # with what to call when there is something
         self.stopping = False
-        self._session, self._ssh, self._slurm = settings["session"], settings["ssh"], settings["slurm"]
         self.ssh_config: str | None = None
 
     def run(self) -> None:
         """Set up, say so on standard output, and serve to the end."""
         with contextlib.ExitStack() as stack:
-            if self._session is not None:
+            if self.settings["session"] is not None:
                 with contextlib.suppress(OSError):  # it has ended already: then nothing tells of the logout
-                    session = os.pidfd_open(self._session)
+                    session = os.pidfd_open(self.settings["session"])
                     stack.callback(os.close, session)
-                    self.selector.register(session, selectors.EVENT_READ)
+                    self.selector.register(session, selectors.EVENT_READ, self._stop)
             listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             try:
                 listener.bind(socket_name(self.name))
             except OSError:
                 raise InputError(f"machines named {self.name!r} have just been started by another command") from None
             stack.enter_context(self.cluster)
-            if self._ssh:
+            if self.settings["ssh"]:
                 from tutorial_lib.cluster.ssh_servers import ssh_servers
 
                 self.ssh_config = stack.enter_context(ssh_servers(self.cluster, self.name))
-            if self._slurm:
+            if self.settings["slurm"]:
                 from tutorial_lib.cluster.slurm_servers import slurm_servers
 
                 stack.enter_context(slurm_servers(self.cluster, self.name))
             listener.listen()
-            self.selector.register(listener, selectors.EVENT_READ)
-            self.selector.register(self.cluster.life_line(), selectors.EVENT_READ)
+            self.selector.register(listener, selectors.EVENT_READ, lambda: self._welcome(*listener.accept()))
+            self.selector.register(self.cluster.life_line(), selectors.EVENT_READ, self._stop)
             print(json.dumps(asdict(self.describe())), flush=True)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             while not self.stopping and time.time() < self.ends:
                 for key, _events in self.selector.select(min(1.0, max(0.0, self.ends - time.time()))):
-                    if key.fileobj is listener:
-                        self._welcome(listener)
-                    elif key.fd in self.clients:
-                        self._hear(self.clients[key.fd])
-                    else:  # the login has ended, or the machines have
-                        self.stopping = True
+                    key.data()
 
-    def _welcome(self, listener: socket.socket) -> None:
-        connection = listener.accept()[0]
+    def _stop(self) -> None:
+        """Also when the login has ended, or the machines have."""
+        self.stopping = True
+
+    def _welcome(self, connection: socket.socket, _address: object) -> None:
         if user_of(connection) != os.getuid():
             connection.close()
             return
         connection.settimeout(ANSWER_SECONDS)
-        self.clients[connection.fileno()] = _Client(connection)
-        self.selector.register(connection, selectors.EVENT_READ)
+        self.jobs[connection] = None
+        self.selector.register(connection, selectors.EVENT_READ, lambda: self._hear(connection))
 
-    def _hear(self, client: _Client) -> None:
-        try:
-            message = client.connection.recv(LARGEST_MESSAGE)
-            if message:
-                self._answer(client, json.loads(message))
+    def _hear(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if message := connection.recv(LARGEST_MESSAGE):
+                self._answer(connection, json.loads(message))
                 return
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        self.selector.unregister(client.connection)
-        del self.clients[client.connection.fileno()]
-        client.connection.close()
+        self.selector.unregister(connection)
+        del self.jobs[connection]
+        connection.close()
 
-    def _answer(self, client: _Client, message: dict[str, Any]) -> None:
+    def _answer(self, connection: socket.socket, message: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"ok": True}
         try:
             if message["do"] == "describe":
@@ -109,25 +93,25 @@ class Keeper:
             elif message["do"] == "namespaces":
                 answer = {"machines": len(self.cluster.machines)}
             elif message["do"] == "use":
-                self._use(client, message["who"])
+                self._use(connection, message["who"])
             elif message["do"] == "stop":
-                self.stopping = True
+                self._stop()
             else:
                 self._cable(message["do"], message["machine"], message.get("rate"))
         except InputError as error:
             answer = {"error": error.message, "remedy": error.remedy}
         except OSError as error:
             answer = {"error": f"the machines {self.name!r}: {error.strerror}"}
-        client.connection.sendall(json.dumps(answer).encode())
+        connection.sendall(json.dumps(answer).encode())
         if message["do"] == "namespaces":
             for fds in self.cluster.namespaces():
-                socket.send_fds(client.connection, [b"n"], fds)
+                socket.send_fds(connection, [b"n"], fds)
 
-    def _use(self, client: _Client, who: str) -> None:
-        if user := next((other.job for other in self.clients.values() if other.job and other is not client), None):
+    def _use(self, connection: socket.socket, who: str) -> None:
+        if user := next((job for other, job in self.jobs.items() if job and other is not connection), None):
             remedy = "Wait for its end, or start other machines: python -m tutorial_lib machines start 2 --name other"
             raise InputError(f"the machines {self.name!r} are used by {user}", remedy)
-        client.job = who
+        self.jobs[connection] = who
 
     def _cable(self, verb: str, name: str, rate: str | None) -> None:
         machine = self.cluster.machine(name)
@@ -151,7 +135,7 @@ class Keeper:
             ends=self.ends,
             user=_user(),
             pid=os.getpid(),
-            job=next((client.job for client in self.clients.values() if client.job), None),
+            job=next(filter(None, self.jobs.values()), None),
             ssh_config=self.ssh_config,
         )
 

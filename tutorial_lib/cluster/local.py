@@ -38,8 +38,7 @@ class LocalCluster:
         servers: DGL servers it will run; so many ports in a row are looked for.
 
     Raises:
-        InputError: another job uses this host's /dev/shm, or a killed one left its data there.
-            DGL names shared memory after the feature alone, so both would corrupt each other.
+        InputError: another job uses this host's /dev/shm, or a killed one left its data there, see ``shm``.
     """
 
     def __init__(self, servers: int = 1) -> None:

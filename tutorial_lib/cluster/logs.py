@@ -32,17 +32,17 @@ def log_name(role: str, k: int) -> str:
     return f"{role}.log" if role in ONE_A_MACHINE else f"{'trainer' if role in WORKERS else role}-{k}.log"
 
 
-def _end_of(path: Path) -> str:
+def end_of(path: Path, most: int = TAIL_BYTES) -> str:
+    """The end of a text file, at most so many bytes; nothing where it cannot be read."""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-        return file.read(TAIL_BYTES).decode(errors="replace")
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+        return file.read(most).decode(errors="replace")
     return ""
 
 
 def tail(path: Path) -> list[str]:
     """The last lines of a log, of its last 64 KB at most, long ones cut; nothing where it cannot be read."""
-    lines = _end_of(path).splitlines()[-TAIL_LINES:]
-    return [shortened(line) for line in lines]
+    return [shortened(line) for line in end_of(path).splitlines()[-TAIL_LINES:]]
 
 
 def shortened(line: str) -> str:
@@ -52,7 +52,7 @@ def shortened(line: str) -> str:
 
 def who_failed(logs: Path, code: int) -> tuple[str, int, int]:
     """Role, index and exit code of the trainer that torchrun named as its first failure, else ``code`` of torchrun."""
-    match = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", _end_of(logs / log_name("torchrun", 0)))
+    match = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", end_of(logs / log_name("torchrun", 0)))
     if match and (logs / log_name("trainer", int(match[2]))).exists():
         return "trainer", int(match[2]), int(match[1])
     return "torchrun", 0, code
@@ -73,14 +73,10 @@ def uncaught(lines: list[str], code: int | None) -> str | None:
 
 
 class EventFiles:
-    """The files to which a machine's trainers append JSON lines, in its log folder, and how far each has been read.
-
-    Attributes:
-        more: the last call has not read everything.
-    """
+    """The files to which a machine's trainers append JSON lines, in its log folder, and how far each has been read."""
 
     def __init__(self, folder: Path) -> None:
-        self.more = False
+        self.more = False  # the last call has not read everything
         self._folder, self._offsets = folder, dict[Path, int]()
 
     def new(self) -> Iterator[dict[str, Any]]:
@@ -114,8 +110,7 @@ class _File:
 class OutputFiles:
     """The logs of this machine's trainers, and how far each is shown: whole lines, and no more than can be read.
 
-    Args:
-        folder: the machine's log folder. What an earlier job has left in the logs is not shown.
+    What an earlier job has left in the logs is not shown.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -126,9 +121,7 @@ class OutputFiles:
         """``trainer`` (its number), ``lines`` and ``skipped`` (how many before them are in the log only), where any.
 
         Of a burst the first lines and the last: in two of these.
-
-        Args:
-            rest: the trainers have ended: also a last line without an end.
+        ``rest``: the trainers have ended; also a last line without an end.
         """
         for path in sorted(self._folder.glob("trainer-*.log")):
             if not (found := _LOG.fullmatch(path.name)):
@@ -154,8 +147,7 @@ class OutputFiles:
                 stream.seek(file.offset + len(first))
                 waiting -= len(first)
                 piece = b""
-                while waiting > END:
-                    piece = stream.read(min(PIECE, waiting - END))
+                while waiting > END and (piece := stream.read(min(PIECE, waiting - END))):
                     between += piece.count(b"\n")
                     waiting -= len(piece)
                 if between and not piece.endswith(b"\n"):  # in the middle of a line
@@ -179,16 +171,14 @@ def _within(file: _File, first: list[bytes], between: int, last: list[bytes]) ->
     now = time.monotonic()
     file.room = min(LINES_PER_SECOND, file.room + LINES_PER_SECOND * (now - file.filled))
     file.filled = now
-    room = int(file.room)
+    room, count = int(file.room), len(first) + between + len(last)
     if len(first) + len(last) > room:
         if not between:
-            first, last = last[: room // 2], last[room // 2 :]
-        between += max(0, len(first) - room // 2)
+            first = last = [*first, *last]
         first = first[: room // 2]
-        surplus = max(0, len(last) - (room - len(first)))
-        between, last = between + surplus, last[surplus:]
+        last = last[max(0, len(last) - room + len(first)) :]
     file.room -= len(first) + len(last)
-    return first, between, last
+    return first, count - len(first) - len(last), last
 
 
 def _shown(line: bytes) -> str:

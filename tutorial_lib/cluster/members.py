@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from tutorial_lib.cluster.logs import WORKERS
+from tutorial_lib.cluster.logs import WORKERS, end_of
 from tutorial_lib.files import wait_until_written
 
 DUMP_SIGNAL = signal.SIGRTMAX - 1
@@ -33,7 +33,7 @@ FINISH = f"{FOLDER}/finish"  # its presence tells the trainers to stop in the mi
 FLAGS, STARTED, ENDING = 6, 19, 4  # places in ``stat_of``, and PF_EXITING among the flags
 MEMORY_LOOKS = 40  # a kill that was counted before the last ten seconds of a process was not its own
 ZOMBIE_SECONDS = 1.0  # a parent that ends its samplers on purpose collects them within this time
-MOST_TEXT = 1 << 18  # characters of one process's stacks
+MOST_BYTES = 1 << 18  # of one process's stacks; the main thread's come last
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|^<|tutorial_lib/cluster/hook")
 
@@ -133,13 +133,7 @@ def collect(folder: Path) -> list[Stack]:
                     os.kill(member.pid, signal.SIGCONT)
                 asked.append((member, fields[0]))
     wait_until_written(lambda: [m.dump.stat().st_size if m.dump.exists() else 0 for m, _ in asked], DUMP_SECONDS)
-    return [Stack(m.role, m.index, m.pid, state, _text(m.dump)) for m, state in asked]
-
-
-def _text(dump: Path) -> str:
-    with contextlib.suppress(OSError), dump.open(errors="replace") as file:
-        return file.read(MOST_TEXT)
-    return ""
+    return [Stack(m.role, m.index, m.pid, state, end_of(m.dump, MOST_BYTES)) for m, state in asked]
 
 
 def report(stacks: Sequence[tuple[str, Stack]]) -> str:

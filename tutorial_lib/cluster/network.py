@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import psutil
@@ -147,20 +147,16 @@ def _received(ends: socket.socket) -> dict[tuple[str, int], int]:
     """(peer, the kernel's number of the socket) -> bytes received so far, or until its end since the last call."""
     from pyroute2.netlink.diag import MarshalDiag
 
-    found: dict[tuple[str, int], int] = {}
-
-    def take(messages: Iterable[Any]) -> None:
-        for message in messages:
-            info = message.get_attr("INET_DIAG_INFO")
-            if info and info["tcpi_bytes_received"]:
-                peer = message["idiag_dst"].removeprefix("::ffff:")
-                found[peer, message["idiag_cookie"]] = info["tcpi_bytes_received"]
-
-    take(_told(extensions=1 << (INET_DIAG_INFO - 1)))
+    messages = _told(extensions=1 << (INET_DIAG_INFO - 1))
     with contextlib.suppress(BlockingIOError):  # read last: what has ended meanwhile has its last counters here
         while True:
-            take(MarshalDiag().parse(ends.recv(1 << 16)))
-    return found
+            messages += MarshalDiag().parse(ends.recv(1 << 16))
+    found = [(message, message.get_attr("INET_DIAG_INFO")) for message in messages]
+    return {
+        (message["idiag_dst"].removeprefix("::ffff:"), message["idiag_cookie"]): info["tcpi_bytes_received"]
+        for message, info in found
+        if info and info["tcpi_bytes_received"]
+    }
 
 
 def _told(**options: int) -> list[Any]:

@@ -110,18 +110,16 @@ def job_marker(graph_name: str | None, before: set[str]) -> Iterator[Path]:
             yield path
         finally:
             shutil.rmtree(sockets_of(path), ignore_errors=True)
-            for name in (temporary, path):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name)
+            for name in (Path(temporary), path):
+                name.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class MarkedJob:
     """A job with a marker: its process, and the files in /dev/shm that are its own now.
 
-    Attributes:
-        in_use: of a dead job, files with names as its own that some process has mapped: one that is about to end,
-            or one of a later job that left no marker.
+    Of a dead job, some process may have files with names as its own ``in_use``: one that is about to end, or one of a
+    later job that left no marker.
     """
 
     marker: str

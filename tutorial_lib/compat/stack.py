@@ -62,8 +62,7 @@ class GraphBoltMissing(ImportError):
 def built_for(dgl_path: Iterable[str]) -> list[str]:
     """Torch versions that there is a GraphBolt library for, oldest first.
 
-    Args:
-        dgl_path: folders of the package ``dgl`` (its ``__path__``); DGL_LIBRARY_PATH may name more.
+    ``dgl_path``: folders of the package ``dgl`` (its ``__path__``); DGL_LIBRARY_PATH may name more.
     """
     start, end = LIBRARY
     found = set()
@@ -75,11 +74,7 @@ def built_for(dgl_path: Iterable[str]) -> list[str]:
 
 
 def problem(dgl_path: Iterable[str]) -> str | None:
-    """Why ``dgl.graphbolt`` cannot be loaded, one sentence; None where it can.
-
-    Args:
-        dgl_path: as for ``built_for``.
-    """
+    """Why ``dgl.graphbolt`` cannot be loaded, one sentence; None where it can. ``dgl_path`` is as for ``built_for``."""
     version = getattr(sys.modules.get("torch"), "__version__", None)
     if version is None:
         from importlib.metadata import version as installed  # 20 ms, and a DGL that is being imported has loaded torch

@@ -16,8 +16,7 @@ one step of the file system. At any moment there is one that is valid. The one b
 newest is damaged, on whichever machine, all ranks continue from that one, see ``generations``.
 Loading runs no code from the files: safetensors and JSON, no pickle.
 
-Random generators: DGL's state cannot be read. Between epochs the number of the epoch is their state, see ``seeding``;
-in the middle of one, torch's are saved, and what DGL's have drawn is drawn again, see ``stopping``.
+Random generators: see ``seeding`` for the beginning of an epoch, ``stopping`` for the middle of one.
 
 A run folder that the machines do not share: weights, optimiser and manifest are then on machine 0 and are sent to the
 other ranks on resuming; each machine finds the rows of its own embeddings where it wrote them.
@@ -104,9 +103,9 @@ class Checkpoints:
         names = ["model", "optimizer", *(["generators"] if done else [])]
         files = [chosen.folder / f"{name}.safetensors" for name in names]
         weights, tensors, *states = broadcast([load_file(file) for file in files] if first else None)
-        if done and part is None:
-            raise InputError(f"the checkpoint in {self.folder} is from the middle of an epoch", generations.FRESH)
-        if done and part is not None:
+        if done:
+            if part is None:
+                raise InputError(f"the checkpoint in {self.folder} is from the middle of an epoch", generations.FRESH)
             own = {name.split("/")[1]: s for name, s in states[0].items() if name.split("/")[0] == str(own_rank())}
             part.take(done["step"], done["ranks"][own_rank()], own)
         model.load_state_dict(weights)
@@ -116,8 +115,8 @@ class Checkpoints:
         for sparse, settings in zip(sparse_optimizers, chosen.manifest["sparse_optimizers"], strict=True):
             state.restore_settings(sparse, settings)
         barrier()  # nobody reads an embedding before it is there
-        more = {"damaged": chosen.damaged} if chosen.damaged and first else {}
-        self.emit("resumed", epochs=len(chosen.epochs), **_step(part.furthest if part else 0), **more)
+        damaged = {"damaged": chosen.damaged} if chosen.damaged and first else {}
+        self.emit("resumed", epochs=len(chosen.epochs), **({"step": chosen.step} if chosen.step else {}), **damaged)
         return chosen.epochs
 
     def save(
@@ -185,7 +184,7 @@ class Checkpoints:
         keep = broadcast(sorted(generations.folders_named(self.folder)) if first else None)
         if _first_of_machine():
             remove_checkpoints(self.folder, keep)
-        self.emit("checkpoint", epochs=len(epochs), **_step(step))
+        self.emit("checkpoint", epochs=len(epochs), **({"step": step} if step else {}))
 
 
 def _agreed(action: Callable[[], Any]) -> Any:
@@ -217,11 +216,6 @@ def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) ->
     state.write_tensors(temporary, model.state_dict())
     temporary.replace(folder / "model.safetensors")
     write_json(folder / "config.json", dict(config))
-
-
-def _step(done: int) -> dict[str, int]:
-    """For an event."""
-    return {"step": done} if done else {}
 
 
 def _first_of_machine() -> bool:

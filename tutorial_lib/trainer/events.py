@@ -53,11 +53,7 @@ PULSE_SECONDS = 1.0
 
 
 class EventWriter:
-    """Appends events to a file of this process; does nothing outside a job.
-
-    Args:
-        server: number of this DGL server on its machine; None: this is a trainer.
-    """
+    """Appends events of this trainer, or of this DGL server of its machine, to a file; does nothing outside a job."""
 
     def __init__(self, server: int | None = None) -> None:
         folder, local_rank = os.environ.get("TUTORIAL_LOG_DIR"), int(os.environ.get("LOCAL_RANK", 0))
@@ -112,13 +108,7 @@ def age_of_process() -> float:
 
 
 class StepLog:
-    """Measures the steps of one epoch and emits a ``step`` event for each.
-
-    Args:
-        emit: takes the events.
-        epoch: counted from 0.
-        steps: number of steps of this rank in the epoch.
-        done: of these before; they were told by an earlier start.
+    """Measures the ``steps`` of this rank in an epoch, and emits a ``step`` event for each; ``done`` were told before.
 
     The event of the last step is held back until ``close``, because ``waiting`` belongs to it. In the steps before it
     is 0. Seconds that the log itself takes belong to no phase.

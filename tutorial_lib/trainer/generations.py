@@ -1,8 +1,7 @@
 """The two checkpoints of a run folder: which of them are whole, and which files there are ours to remove.
 
-``checkpoint/manifest.json`` names the folder of the newest checkpoint and its files with size and SHA-256;
-``manifest-previous.json``, in the same format, those of the one before. So one flipped bit costs the epochs between
-the two, and not the run. Everything else that lies there is the user's: it is neither read nor removed.
+Each has a manifest, see ``checkpoint``: one flipped bit costs the epochs between the two, and not the run. Everything
+else that lies there is the user's: it is neither read nor removed.
 """
 
 from __future__ import annotations

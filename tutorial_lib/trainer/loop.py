@@ -1,9 +1,4 @@
-"""The training loop: one, for every task, for one process and for many.
-
-Task         what the loop asks of what is learned
-train_task   one pass over this process's batches, counts summed over all ranks
-fit          epochs, each followed by a validation
-"""
+"""The training loop: one, for every task, for one process and for many."""
 
 from __future__ import annotations
 
@@ -101,8 +96,7 @@ class EpochResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As in ``result.json`` and in checkpoints."""
-        values = {"epoch": self.epoch, "loss": self.loss, "seconds": self.seconds}
-        return {**values, "val_score": self.val_score, "val_accuracy": self.val_accuracy}
+        return {name: getattr(self, name) for name in ("epoch", "loss", "seconds", "val_score", "val_accuracy")}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], score: str) -> EpochResult:
@@ -247,22 +241,19 @@ def fit(
         start = time.perf_counter()
         loss = train_task(model, optimizer, task, epoch=epoch, emit=emit, part=part, stop=saver and saver.stop)
         part.seconds += time.perf_counter() - start
-        told = [result.to_dict() for result in results]
-        if saver and part.stopped:
+        if part.stopped:
             part.keep_generators(next(plain.parameters()).device)
-            with span(emit, "checkpoint", epoch=epoch):
-                saver.save(plain, optimizer, told, last=True, part=part, **rows)
-            raise EpochStopped
-        with span(emit, "validation", epoch=epoch):
-            found = task.validate(plain, Pulse(emit, "validation"))
-        results.append(EpochResult(epoch, loss, part.seconds, found, score))
-        told.append(results[-1].to_dict())
-        done, part = part, EpochPart()
-        if own_rank() == 0:
-            emit("epoch", score=score, **told[-1])
+        else:
+            with span(emit, "validation", epoch=epoch):
+                found = task.validate(plain, Pulse(emit, "validation"))
+            results.append(EpochResult(epoch, loss, part.seconds, found, score))
+            if own_rank() == 0:
+                emit("epoch", score=score, **results[-1].to_dict())
         if saver:
+            finished, last = [result.to_dict() for result in results], part.last or epoch == config.epochs - 1
             with span(emit, "checkpoint", epoch=epoch):
-                saver.save(plain, optimizer, told, last=epoch == config.epochs - 1 or done.last, **rows)
-            if done.last:  # it was over before the ranks could agree on a step: one of few steps
-                raise EpochStopped
+                saver.save(plain, optimizer, finished, last=last, part=part if part.stopped else None, **rows)
+        if part.last:  # also where it was over before the ranks could agree on a step: one of few steps
+            raise EpochStopped
+        part = EpochPart()
     return results

@@ -8,9 +8,10 @@ with the backward pass of the batch before. (So ``forward`` in the phases of a s
 from __future__ import annotations
 
 import functools
+import itertools
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,8 @@ def assign(wanted: str, ranks: Sequence[tuple[str, int]], *, nccl: bool = True) 
         return [Assignment(None, "gloo", "no GPU" if without else short[0])] * len(ranks)
     backend = "nccl" if nccl and not short else "gloo"
     reason = f"{short[0]}: they share" if short else "each rank has its GPU" if nccl else "this torch has no NCCL"
-    taken: Counter[str] = Counter()
-    given = []
-    for computer, gpus in ranks:
-        given.append(Assignment(taken[computer] % gpus, backend, reason))
-        taken[computer] += 1
-    return given
+    numbers = defaultdict[str, Iterator[int]](itertools.count)
+    return [Assignment(next(numbers[computer]) % gpus, backend, reason) for computer, gpus in ranks]
 
 
 def _many(count: int, what: str) -> str:

@@ -56,17 +56,12 @@ def reseed(seed: int, epoch: int, rank: int = 0) -> None:
 
 
 def start_epoch(seed: int, epoch: int) -> None:
-    """Seed all trainers and, where there are servers, all servers. Every trainer must call it, between epochs."""
-    reseed(seed, epoch, own_rank())
-    if not alone() and own_rank() == 0 and is_initialized() and os.environ.get("DGL_DIST_MODE") == "distributed":
-        reseed_servers(seed, epoch)
-    barrier()  # nobody asks a server before it has been seeded
-
-
-def reseed_servers(seed: int, epoch: int) -> None:
-    """Ask every DGL server to seed its generator, and wait until all have.
+    """Seed all trainers and, where there are servers, all servers. Every trainer must call it, between epochs.
 
     Raises:
         WaitedTooLong: a server does not answer within two minutes.
     """
-    seed_servers({k: derived_seed(seed, epoch, SERVERS + k) for k in range(rpc.get_num_server())})
+    reseed(seed, epoch, own_rank())
+    if not alone() and own_rank() == 0 and is_initialized() and os.environ.get("DGL_DIST_MODE") == "distributed":
+        seed_servers({k: derived_seed(seed, epoch, SERVERS + k) for k in range(rpc.get_num_server())})
+    barrier()  # nobody asks a server before it has been seeded

@@ -130,8 +130,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
         seed_rank(seed, rank)
         graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
     session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
-    cpus = sorted(cpus) if cpus else None
-    events.emit("joined", machine=session.machine, client=dgl.distributed.rpc.get_rank(), cpus=cpus)
+    events.emit("joined", machine=session.machine, client=dgl.distributed.rpc.get_rank(), cpus=cpus and sorted(cpus))
     try:
         yield session
     except SystemExit as end:

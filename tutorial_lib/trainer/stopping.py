@@ -110,11 +110,7 @@ class EpochPart:
 class Stop:
     """Whether, and after which step, an epoch is to end early.
 
-    Args:
-        asked: whether somebody wants it; other ranks may hear of it sooner or later.
-
-    Attributes:
-        heard: whether this rank has.
+    ``asked`` says whether somebody wants it; other ranks may hear of it sooner or later. This one has ``heard``.
     """
 
     def __init__(self, asked: Callable[[], bool] = lambda: False) -> None:
