@@ -117,7 +117,7 @@ class RemoteCluster(ABC):
             asked = [self.popen(machine, argv, **pipes) for machine in self.machines]
             for machine, place, process in zip(self.machines, places, asked, strict=True):
                 try:
-                    for left in attempts(place, seconds, pause=0):
+                    for left in attempts(f"{place} to answer", seconds, pause=0):
                         with contextlib.suppress(subprocess.TimeoutExpired):
                             output, errors = process.communicate(timeout=min(left, 0.5))
                             break
