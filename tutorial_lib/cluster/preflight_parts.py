@@ -187,9 +187,7 @@ def _formats(part: Part, asked: bool) -> Finding:
     structure, path = STRUCTURE in part.files, part.files.get(GRAPHBOLT)
     there = " and ".join(name for name, has in [("DGL", structure), ("GraphBolt", path)] if has)
     if asked and path is None:
-        remedy = (
-            "Partition with use_graphbolt=True, or convert: dgl.distributed.dgl_partition_to_graphbolt(part_config)"
-        )
+        remedy = "Partition with use_graphbolt=True, or call dgl.distributed.dgl_partition_to_graphbolt(part_config)."
         return Finding("partition format", FAIL, "the command asks for GraphBolt; the part has DGL's only", remedy)
     if not structure and not asked:
         detail = f"the part has no DGL structure ({there or 'none at all'})"

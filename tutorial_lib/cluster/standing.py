@@ -6,17 +6,15 @@
 
 The socket is an abstract one, which the kernel frees with its keeper: no file can be left behind. A message is JSON.
 The machines go with their keeper: when it is told to stop, after ``--ttl``, at the owner's logout, when it is killed.
-
-``keeper`` is the process behind it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing.connection
 import os
 import re
-import selectors
 import socket
 import struct
 import subprocess
@@ -179,7 +177,8 @@ class StandingCluster(EmulatedCluster):
         self._leaving.callback(self._keeper.close)
         try:
             if self._job:
-                self._keeper.ask("use", who=f"process {os.getpid()} ({_own_command()})")
+                command = " ".join([Path(sys.argv[0]).stem.replace("__main__", "tutorial_lib"), *sys.argv[1:]])[:200]
+                self._keeper.ask("use", who=f"process {os.getpid()} ({command})")
             opened = self._keeper.namespaces()
             for fd in (fd for fds in opened for fd in fds):
                 self._leaving.callback(os.close, fd)
@@ -198,10 +197,6 @@ class StandingCluster(EmulatedCluster):
         """Leave the machines, which stay; they are free for the next job."""
         super().__exit__()
         self._keeper = None
-
-
-def _own_command() -> str:
-    return " ".join([Path(sys.argv[0]).stem.replace("__main__", "tutorial_lib"), *sys.argv[1:]])[:200]
 
 
 def start(
@@ -255,11 +250,10 @@ def start(
     )
     assert keeper.stdout is not None
     answer: dict[str, Any] = {}
-    with selectors.DefaultSelector() as ready, keeper.stdout:
-        ready.register(keeper.stdout, selectors.EVENT_READ)
+    with keeper.stdout:
         try:
             for left in attempts(f"the machines {name!r} to be set up", START_SECONDS, pause=0):
-                if ready.select(min(left, 1.0)):
+                if multiprocessing.connection.wait([keeper.stdout.fileno()], min(left, 1.0)):
                     answer = json.loads(keeper.stdout.readline() or b"{}")
                     break
         except BaseException:
