@@ -163,12 +163,11 @@ def tensor_types(path: Path) -> dict[str, str]:
 def _checksums(part: Part, index: int, graphbolt: bool, seconds: float) -> Finding:
     """Compare with the manifest. What the job will unpickle comes first, and is compared however long it takes."""
     sizes = {path: path.stat().st_size for path in part.files.values()}
-    there, known = f"{len(sizes)} files", sorted(set(sizes) & set(part.manifest), key=sizes.__getitem__)
-    total = f"{sum(sizes.values()) / 1e6:.1f} MB"
+    there, total = f"{len(sizes)} files", f"{sum(sizes.values()) / 1e6:.1f} MB"
+    unpickled = part.files.get(GRAPHBOLT) if graphbolt else None
+    known = sorted(set(sizes) & set(part.manifest), key=lambda path: (path != unpickled, sizes[path]))
     if not known:
         return Finding("partition", OK, f"part {index}: {there} there, {total}; no manifest.json with checksums")
-    unpickled = part.files.get(GRAPHBOLT) if graphbolt else None
-    known.sort(key=lambda path: path != unpickled)
     deadline = time.monotonic() + seconds
     for done, path in enumerate(known):
         if path != unpickled and time.monotonic() + sizes[path] / 1e9 > deadline:

@@ -66,12 +66,7 @@ def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
 
 
 class RemoteCluster(ABC):
-    """Computers that a client program here reaches, ssh or srun: one client for each command, all gone on leaving.
-
-    Args:
-        machines: before anything is known of them that they must be asked for.
-        python: interpreter on the machines; it must have tutorial_lib.
-    """
+    """Computers that a client program here reaches, ssh or srun: one client for each command, all gone on leaving."""
 
     silence = 30.0  # the agents' own limit; pings come every 5 s
     master_port = 29500

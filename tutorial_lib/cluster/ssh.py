@@ -59,14 +59,20 @@ class SshCluster(RemoteCluster):
     ) -> None:
         super().__init__(machines, python)
         self.port, self.username, self.config = port, username, config
-        self._homes: Sequence[str] = []
+        self._homes: list[str] = []
 
     def __enter__(self) -> SshCluster:
         if shutil.which("ssh") is None:
             raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
         command = ["sh", "-c", f'echo {MARK}; hostname; echo "$HOME"']
         answers = self._ask(command, [f"ssh to {machine.address}" for machine in self.machines], ANSWER_SECONDS)
-        names, self._homes = zip(*map(self._name_and_home, self.machines, answers), strict=True)
+        names, self._homes = list[str](), list[str]()
+        for machine, answer in zip(self.machines, answers, strict=True):
+            _noise, _mark, text = answer.partition(f"\n{MARK}\n")
+            name, home, *_ = [*text.splitlines(), "", ""]
+            # Folders bear this name; what is no host name may be anything.
+            names.append(name if re.fullmatch(r"\w[\w.-]*", name, re.ASCII) else machine.name)
+            self._homes.append(home)
         if len(set(names)) < len(names):  # logs are named after the machine; two may have the same host name
             names = [f"{name}-{k}" for k, name in enumerate(names)]
         self.machines = [replace(m, name=name) for m, name in zip(self.machines, names, strict=True)]
@@ -86,14 +92,6 @@ class SshCluster(RemoteCluster):
                 message = f"{path}: the home of the login is {home!r} on {first}, {other!r} on {machine.name}"
                 raise InputError(message, "Give an absolute path, the same on all machines.")
         return home + path[1:]
-
-    @staticmethod
-    def _name_and_home(machine: Machine, answer: str) -> tuple[str, str]:
-        """Host name, and home of the login."""
-        _noise, _mark, text = answer.partition(f"\n{MARK}\n")
-        name, home, *_ = [*text.splitlines(), "", ""]
-        # Folders bear this name; what is no host name may be anything.
-        return (name if re.fullmatch(r"\w[\w.-]*", name, re.ASCII) else machine.name), home
 
     def _remedy(self, machine: Machine, said: str) -> str:
         login = f"{self.username}@{machine.address}" if self.username else machine.address

@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from tutorial_lib.cluster.emulated import PYTHONPATH, EmulatedCluster, parse_wire
+from tutorial_lib.cluster.emulated import PYTHONPATH, EmulatedCluster
 from tutorial_lib.cluster.plan import run_module
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError, JobError, attempts
@@ -222,7 +222,6 @@ def start(
     Raises:
         InputError: wrong arguments, or machines of this name are running. EmulationUnavailable: the host forbids it.
     """
-    parse_wire(wire)
     shm_bytes = None
     if shm is not None:
         from tutorial_lib.partition.memory import parse_memory  # with torch: only for who needs it
