@@ -39,13 +39,12 @@ class SlurmCluster(RemoteCluster):
     Args:
         subnet: ``"10.1.0.0/16"``: which address of a node the others use; None: that of its name.
         count: of nodes, the first ones; None: all.
-        python: interpreter on the nodes; it must have tutorial_lib.
 
     Raises:
         InputError: this is no allocation, or a node cannot be used; and what to do about it.
     """
 
-    def __init__(self, subnet: str | None = None, count: int | None = None, python: str = sys.executable) -> None:
+    def __init__(self, subnet: str | None = None, count: int | None = None) -> None:
         try:
             self.subnet = None if subnet is None else ipaddress.IPv4Network(subnet)
         except ValueError as error:
@@ -55,7 +54,7 @@ class SlurmCluster(RemoteCluster):
             raise InputError(f"{count} machines are wanted, and the allocation has {len(nodes)} nodes")
         # What does not say it for each node has been changed by hand: a CPU each is there in any case.
         self.cpus = dict(zip(nodes[:count], cpus if len(cpus) == len(nodes) else [1] * len(nodes), strict=False))
-        super().__init__([Machine(node, "") for node in self.cpus], python)
+        super().__init__([Machine(node, "") for node in self.cpus])
 
     def __enter__(self) -> SlurmCluster:
         places = [f"node {machine.name}" for machine in self.machines]

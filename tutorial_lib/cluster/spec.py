@@ -71,7 +71,7 @@ class RemoteCluster(ABC):
     silence = 30.0  # the agents' own limit; pings come every 5 s
     master_port = 29500
 
-    def __init__(self, machines: Sequence[Machine], python: str) -> None:
+    def __init__(self, machines: Sequence[Machine], python: str = sys.executable) -> None:
         self.machines, self.python = list(machines), python
         self._started: list[subprocess.Popen] = []
 
