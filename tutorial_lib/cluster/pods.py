@@ -1,10 +1,10 @@
 """The pods of an Indexed Job of Kubernetes: what each container runs, ``python -m tutorial_lib agent --from-env``.
 
 Each pod has an ssh server without privileges, with the keys of its Job's Secret. Pod 0 waits for the others under the
-names that the headless Service gives them (``JOB-1.JOB``), runs the command over ssh, and tells them when it is done.
+names that the headless Service gives them (``JOB-1.JOB``), and runs the command over ssh.
 
-    pod 0: command --- ssh ---> every pod
-             `------- a file --> pod 1, 2, ..., which then end with code 0
+    pod 0: command --- ssh --------------------------> every pod
+             `-------- OUT.finished, on the volume --> pod 1, 2, ..., which then end with code 0
 
 Where pod 0 is lost, Kubernetes starts it again, and the run goes on from its last checkpoint: the others are there.
 """
@@ -29,13 +29,12 @@ from pathlib import Path
 
 from tutorial_lib.cluster import ssh_servers
 from tutorial_lib.cluster.plan import run_module
-from tutorial_lib.cluster.spec import Machine, wait_or_kill, write_ip_config
-from tutorial_lib.cluster.ssh import SshCluster
+from tutorial_lib.cluster.spec import Machine, write_ip_config
 from tutorial_lib.cluster.ssh_servers import KEYS, PORT
-from tutorial_lib.errors import InputError, JobError, WaitedTooLong, as_a_shell_says, attempts
+from tutorial_lib.errors import InputError, JobError, as_a_shell_says
 
 LOOK_SECONDS, SAY_SECONDS = 0.2, 15.0
-TRIES, PAUSE_SECONDS, TELL_SECONDS = 3, 10.0, 60.0
+TRIES, PAUSE_SECONDS = 3, 10.0
 NO_NAMES = ("on", "off", "yes", "no", "y", "n", "true", "false", "null")  # YAML takes them for something else
 LOGIN = ("HOME", "LOGNAME", "SHELL", "TERM", "USER", "_", "PWD", "OLDPWD", "SHLVL")  # a login has its own
 
@@ -90,6 +89,11 @@ class Pod:
             raise InputError(f"agent --from-env: {keys / missing[0]} is missing", remedy)
         return cls(index, pods, env["TUTORIAL_JOB"], command, keys, Path(env["TUTORIAL_OUT"]), wait)
 
+    @property
+    def finished(self) -> Path:
+        """The file beside the run folder that says that all is done."""
+        return self.out.with_name(f"{self.out.name}.finished")
+
     def host(self, index: int) -> str:
         """Name of a pod within its namespace: that of an Indexed Job's pod, and its Service's."""
         return f"{self.job}-{index}.{self.job}"
@@ -101,7 +105,9 @@ def run(pod: Pod) -> int:
     Raises:
         InputError, JobError: another pod cannot be reached, nobody came, or the ssh server has ended.
     """
-    _all_done(pod, pod.index).unlink(missing_ok=True)  # of a container that was killed
+    if pod.finished.exists():  # and this pod was lost before Kubernetes knew
+        print(f"{pod.out}: this run has ended well before; to run again: submit --out another folder", flush=True)
+        return 0
     with tempfile.TemporaryDirectory(prefix="pod-") as folder, _ssh_server(pod, Path(folder)) as server:
         return _coordinate(pod, Path(folder)) if pod.index == 0 else _attend(pod, server)
 
@@ -128,11 +134,6 @@ def _ssh_server(pod: Pod, folder: Path) -> Iterator[subprocess.Popen]:
         yield server
 
 
-def _all_done(pod: Pod, index: int) -> Path:
-    """The file that tells pod ``index`` that all is done. Pod 0 makes it there: pods have the same variables."""
-    return Path(tempfile.gettempdir(), f"tutorial_lib-{pod.job}-{index}.done")
-
-
 def _attend(pod: Pod, server: subprocess.Popen) -> int:
     """Be there until pod 0 says that all is done."""
     deadline = time.monotonic() + pod.wait
@@ -140,7 +141,7 @@ def _attend(pod: Pod, server: subprocess.Popen) -> int:
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise JobError(f"the ssh server of this pod ended with code {server.returncode}")
-        if _all_done(pod, pod.index).exists():
+        if pod.finished.exists():
             return 0
         time.sleep(LOOK_SECONDS)
     raise JobError(
@@ -150,43 +151,21 @@ def _attend(pod: Pod, server: subprocess.Popen) -> int:
 
 
 def _coordinate(pod: Pod, folder: Path) -> int:
-    """Wait for the others, run the command on all, and tell them."""
-    finished = pod.out.with_name(f"{pod.out.name}.finished")
-    if finished.exists():
-        print(f"{pod.out}: this run has ended well before; to run again: submit --out another folder", flush=True)
+    """Wait for the others, run the command on all, and say when it has ended well."""
+    code = 0
     for attempt in range(TRIES):
-        cluster = _way_to_all(pod, folder)
-        code = 0 if finished.exists() else _run_command(pod, folder)
+        addresses = _addresses(pod)
+        machines = [Machine(pod.host(k), address) for k, address in enumerate(addresses)]
+        write_ip_config(folder / "ip_config.txt", machines)
+        ssh_servers.write_client_configuration(folder, addresses)
+        code = _run_command(pod, folder)
         # Wrong arguments, or a pod that went away just before it was asked: another attempt finds its successor.
         if code != InputError.exit_code or attempt == TRIES - 1:
             break
         time.sleep(PAUSE_SECONDS)
     if code == 0:
-        finished.touch()  # should this pod be lost now, its successor has nothing to do but this:
-        for k, machine in enumerate(cluster.machines[1:], start=1):
-            _tell(cluster, machine, ["touch", str(_all_done(pod, k))])
+        pod.finished.touch()
     return code
-
-
-def _tell(cluster: SshCluster, machine: Machine, command: list[str]) -> None:
-    """Another pod that all is done, until that is there."""
-    quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
-    try:
-        for left in attempts(f"an answer from {machine.name}", TELL_SECONDS, pause=1):
-            process = cluster.popen(machine, command, **quiet)
-            wait_or_kill(process, max(1.0, left))
-            if process.returncode == 0:
-                return
-    except WaitedTooLong as error:  # the work is done all the same
-        print(f"warning: {error.message}; it does not know that the job is done", flush=True)
-
-
-def _way_to_all(pod: Pod, folder: Path) -> SshCluster:
-    """All pods; with the files that ``train --ip_config --ssh_config`` reads."""
-    addresses = _addresses(pod)
-    machines = [Machine(pod.host(k), address) for k, address in enumerate(addresses)]
-    write_ip_config(folder / "ip_config.txt", machines)
-    return SshCluster(machines, config=str(ssh_servers.write_client_configuration(folder, addresses)))
 
 
 def _addresses(pod: Pod) -> list[str]:
