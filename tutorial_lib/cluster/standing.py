@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing.connection
 import os
 import re
+import selectors
 import socket
 import struct
 import subprocess
@@ -249,10 +249,11 @@ def start(
     )
     assert keeper.stdout is not None
     answer: dict[str, Any] = {}
-    with keeper.stdout:
+    with selectors.DefaultSelector() as ready, keeper.stdout:
+        ready.register(keeper.stdout, selectors.EVENT_READ)
         try:
             for left in attempts(f"the machines {name!r} to be set up", START_SECONDS, pause=0):
-                if multiprocessing.connection.wait([keeper.stdout.fileno()], min(left, 1.0)):
+                if ready.select(min(left, 1.0)):
                     answer = json.loads(keeper.stdout.readline() or b"{}")
                     break
         except BaseException:
