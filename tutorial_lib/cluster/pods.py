@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,8 +112,7 @@ def run(pod: Pod) -> int:
         return _coordinate(pod, Path(folder)) if pod.index == 0 else _attend(pod, server)
 
 
-@contextlib.contextmanager
-def _ssh_server(pod: Pod, folder: Path) -> Iterator[subprocess.Popen]:
+def _ssh_server(pod: Pod, folder: Path) -> contextlib.AbstractContextManager[subprocess.Popen]:
     sshd = shutil.which("sshd", path=ssh_servers.PATH)
     if sshd is None:
         raise InputError("this image has no ssh server", "In its Dockerfile: apt-get install openssh-server")
@@ -130,8 +129,7 @@ def _ssh_server(pod: Pod, folder: Path) -> Iterator[subprocess.Popen]:
         **{"UseDNS": "no", "ClientAliveInterval": 5, "ClientAliveCountMax": 4},
         SetEnv=" ".join(f'{name}="{value}"' for name, value in escaped.items()),
     )
-    with ssh_servers.ssh_server("the ssh server of this pod", [sshd, *options], folder / "sshd.log") as server:
-        yield server
+    return ssh_servers.ssh_server("the ssh server of this pod", [sshd, *options], folder / "sshd.log")
 
 
 def _attend(pod: Pod, server: subprocess.Popen) -> int:
@@ -155,8 +153,7 @@ def _coordinate(pod: Pod, folder: Path) -> int:
     code = 0
     for attempt in range(TRIES):
         addresses = _addresses(pod)
-        machines = [Machine(pod.host(k), address) for k, address in enumerate(addresses)]
-        write_ip_config(folder / "ip_config.txt", machines)
+        write_ip_config(folder / "ip_config.txt", [Machine(pod.host(k), found) for k, found in enumerate(addresses)])
         ssh_servers.write_client_configuration(folder, addresses)
         code = _run_command(pod, folder)
         # Wrong arguments, or a pod that went away just before it was asked: another attempt finds its successor.

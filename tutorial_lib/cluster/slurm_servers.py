@@ -71,9 +71,8 @@ def slurm_servers(cluster: EmulatedCluster, name: str) -> Iterator[None]:
         _write_configuration(cluster.machines, name, Path(folder))
 
         def run(machine: Machine, *words: str) -> str:
-            command, fds = cluster.command(machine, words)
-            done = subprocess.run(command, pass_fds=fds, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-            return (done.stdout + done.stderr).decode(errors="replace").strip()
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            return cluster.popen(machine, words, **pipes).communicate(timeout=60)[0].decode(errors="replace").strip()
 
         def start(machine: Machine, daemon: str, *options: str) -> None:
             command = [shutil.which(daemon, path=PATH) or daemon, *options]

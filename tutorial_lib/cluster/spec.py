@@ -40,7 +40,7 @@ class Machine:
     cpus: tuple[int, ...] = ()
 
 
-class Cluster(Protocol):
+class Cluster(contextlib.AbstractContextManager["Cluster"], Protocol):
     """Machines, and one way to start a process on each: on leaving the context, everything that it started is gone."""
 
     machines: list[Machine]
@@ -49,10 +49,6 @@ class Cluster(Protocol):
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on a machine; the arguments are those of ``subprocess.Popen``."""
         ...
-
-    def __enter__(self) -> Cluster: ...
-
-    def __exit__(self, *exc: object) -> None: ...
 
 
 def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
