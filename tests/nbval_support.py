@@ -34,7 +34,8 @@ import pytest
 from nbval.plugin import IPyNbCell
 
 from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
-from tutorial_lib.cluster.slurm_servers import DAEMONS, SBIN
+from tutorial_lib.cluster.slurm_servers import DAEMONS
+from tutorial_lib.cluster.ssh_servers import SBIN
 
 CHECK_EVERY = 1.0  # seconds between two looks at the kernel process
 

@@ -17,8 +17,9 @@ from runtime_support import FinishedRun
 
 from tutorial_lib.cluster import slurm_servers, standing
 from tutorial_lib.cluster.slurm import SlurmCluster, cpus_of, nodes_of
-from tutorial_lib.cluster.slurm_servers import DAEMONS, SBIN
+from tutorial_lib.cluster.slurm_servers import DAEMONS
 from tutorial_lib.cluster.slurm_servers import slurm_servers as start_slurm
+from tutorial_lib.cluster.ssh_servers import SBIN
 from tutorial_lib.errors import InputError, attempts
 
 NAME, NODES = "slurm-lab", 3

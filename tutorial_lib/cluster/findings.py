@@ -87,8 +87,7 @@ def made(checks: Iterable[Check], *arguments: Any) -> Findings:
     return findings
 
 
-def report(findings: Iterable[Finding]) -> bool:
+def report(findings: Findings) -> bool:
     """Print one line for each finding, plain text; returns whether none of them is a fail."""
-    findings = Findings(findings)
     print(repr(findings))
     return not findings.failed

@@ -208,8 +208,7 @@ def bring(cluster: Cluster, start: Start, run: Path, say: Say) -> list[str]:
     found = _fetch_own(cluster, start.left, start, run, start.is_wanted, Watch(say), remove=True)
     for name, fetched in found.items():
         if isinstance(fetched, TutorialError):
-            where = f"{name} ({addresses[name]}) still has its results in {start.folder}"
-            problems.append(f"{fetched.message}; {where}")
+            problems.append(f"{fetched.message}; {name} ({addresses[name]}) still has its results in {start.folder}")
             continue
         start.left.remove(name)
         size = sum(fetched.table[file][0] for file in fetched.needed)

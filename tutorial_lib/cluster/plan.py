@@ -213,12 +213,9 @@ def server_env(plan: JobPlan, index: int, server: int, interface: str, cpus: int
 
 def server_role(plan: JobPlan, index: int, server: int, cpus: int) -> dict[str, str]:
     """What makes a process DGL server ``server`` of machine ``index``, which has so many CPUs."""
-    number = str(index * plan.servers + server)
-    threads = plan.server_threads or max(1, cpus // (4 * plan.servers))
-    return {
-        **{"DGL_ROLE": "server", "DGL_SERVER_ID": number, "TUTORIAL_INDEX": str(server)},
-        "OMP_NUM_THREADS": str(threads),
-    }
+    number, threads = index * plan.servers + server, plan.server_threads or max(1, cpus // (4 * plan.servers))
+    numbers = {"DGL_SERVER_ID": number, "TUTORIAL_INDEX": server, "OMP_NUM_THREADS": threads}
+    return {"DGL_ROLE": "server", **{name: str(value) for name, value in numbers.items()}}
 
 
 def trainer_role(plan: JobPlan, index: int, trainer: int) -> dict[str, str]:

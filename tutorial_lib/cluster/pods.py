@@ -1,10 +1,10 @@
 """The pods of an Indexed Job of Kubernetes: what each container runs, ``python -m tutorial_lib agent --from-env``.
 
 Each pod has an ssh server without privileges, with the keys of its Job's Secret. Pod 0 waits for the others under the
-names that the headless Service gives them (``JOB-1.JOB``), runs the command over ssh, and tells them when it is done.
+names that the headless Service gives them (``JOB-1.JOB``), and runs the command over ssh.
 
-    pod 0: command --- ssh ---> every pod
-             `------- a file --> pod 1, 2, ..., which then end with code 0
+    pod 0: command --- ssh --------------------------> every pod
+             `-------- OUT.finished, on the volume --> pod 1, 2, ..., which then end with code 0
 
 Where pod 0 is lost, Kubernetes starts it again, and the run goes on from its last checkpoint: the others are there.
 """
@@ -15,9 +15,7 @@ import contextlib
 import itertools
 import json
 import os
-import pwd
 import re
-import shlex
 import shutil
 import signal
 import socket
@@ -25,19 +23,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tutorial_lib.cluster import ssh_servers
 from tutorial_lib.cluster.plan import run_module
-from tutorial_lib.cluster.spec import Machine, wait_or_kill, write_ip_config
-from tutorial_lib.cluster.ssh import OPTIONS
-from tutorial_lib.cluster.ssh_servers import SBIN, SERVER_SECONDS
-from tutorial_lib.errors import InputError, JobError, WaitedTooLong, as_a_shell_says, attempts
+from tutorial_lib.cluster.spec import Machine, write_ip_config
+from tutorial_lib.cluster.ssh_servers import KEYS, PORT
+from tutorial_lib.errors import InputError, JobError, as_a_shell_says
 
-PORT, LOOK_SECONDS, SAY_SECONDS = 2222, 0.2, 15.0
-KEYS = ("host_key", "host_key.pub", "key", "key.pub")
-TRIES, PAUSE_SECONDS, TELL_SECONDS = 3, 10.0, 60.0
+LOOK_SECONDS, SAY_SECONDS = 0.2, 15.0
+TRIES, PAUSE_SECONDS = 3, 10.0
 NO_NAMES = ("on", "off", "yes", "no", "y", "n", "true", "false", "null")  # YAML takes them for something else
 LOGIN = ("HOME", "LOGNAME", "SHELL", "TERM", "USER", "_", "PWD", "OLDPWD", "SHLVL")  # a login has its own
 
@@ -92,6 +89,11 @@ class Pod:
             raise InputError(f"agent --from-env: {keys / missing[0]} is missing", remedy)
         return cls(index, pods, env["TUTORIAL_JOB"], command, keys, Path(env["TUTORIAL_OUT"]), wait)
 
+    @property
+    def finished(self) -> Path:
+        """The file beside the run folder that says that all is done."""
+        return self.out.with_name(f"{self.out.name}.finished")
+
     def host(self, index: int) -> str:
         """Name of a pod within its namespace: that of an Indexed Job's pod, and its Service's."""
         return f"{self.job}-{index}.{self.job}"
@@ -103,50 +105,31 @@ def run(pod: Pod) -> int:
     Raises:
         InputError, JobError: another pod cannot be reached, nobody came, or the ssh server has ended.
     """
-    _all_done(pod, pod.index).unlink(missing_ok=True)  # of a container that was killed
+    if pod.finished.exists():  # and this pod was lost before Kubernetes knew
+        print(f"{pod.out}: this run has ended well before; to run again: submit --out another folder", flush=True)
+        return 0
     with tempfile.TemporaryDirectory(prefix="pod-") as folder, _ssh_server(pod, Path(folder)) as server:
         return _coordinate(pod, Path(folder)) if pod.index == 0 else _attend(pod, server)
 
 
-@contextlib.contextmanager
-def _ssh_server(pod: Pod, folder: Path) -> Iterator[subprocess.Popen]:
-    sshd = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:{SBIN}")
+def _ssh_server(pod: Pod, folder: Path) -> contextlib.AbstractContextManager[subprocess.Popen]:
+    sshd = shutil.which("sshd", path=ssh_servers.PATH)
     if sshd is None:
         raise InputError("this image has no ssh server", "In its Dockerfile: apt-get install openssh-server")
     for name in KEYS:  # a Secret's files are root's; ssh wants them to be its own
         (folder / name).touch(0o600)
         (folder / name).write_bytes((pod.keys / name).read_bytes())
-    settings = {
-        **{"Port": PORT, "HostKey": folder / "host_key", "AuthorizedKeysFile": folder / "key.pub", "PidFile": "none"},
-        **{"StrictModes": "no", "UsePAM": "no", "PasswordAuthentication": "no", "AllowTcpForwarding": "no"},
-        **{"X11Forwarding": "no", "PermitRootLogin": "no", "PrintMotd": "no", "UseDNS": "no"},
-    }
-    # A pod 0 that is gone without a word (its node has no power) is noticed within twenty seconds.
-    settings |= {"ClientAliveInterval": 5, "ClientAliveCountMax": 4}
     # What the manifest sets (NCCL_DEBUG, LD_LIBRARY_PATH) is for every process; a login would begin without it.
     kept = {name: value for name, value in os.environ.items() if name not in LOGIN and "\n" not in value}
     escaped = {name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in kept.items()}
-    settings["SetEnv"] = " ".join(f'{name}="{value}"' for name, value in escaped.items())
-    (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
-    log = folder / "sshd.log"
-    with log.open("wb") as stream:
-        command = [sshd, "-D", "-e", "-f", str(folder / "sshd_config")]
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
-    try:
-        for _left in attempts("the ssh server of this pod", SERVER_SECONDS):
-            if b"Server listening" in (said := log.read_bytes()):
-                break
-            if server.poll() is not None:
-                raise InputError(f"the ssh server of this pod: {said.decode(errors='replace').strip()}")
-        yield server
-    finally:
-        server.terminate()
-        wait_or_kill(server, 5)
-
-
-def _all_done(pod: Pod, index: int) -> Path:
-    """The file that tells pod ``index`` that all is done. Pod 0 makes it there: pods have the same variables."""
-    return Path(tempfile.gettempdir(), f"tutorial_lib-{pod.job}-{index}.done")
+    options = ssh_servers.write_server_configuration(
+        folder,
+        **{"PasswordAuthentication": "no", "AllowTcpForwarding": "no", "X11Forwarding": "no", "PermitRootLogin": "no"},
+        # A pod 0 that is gone without a word (its node has no power) is noticed within twenty seconds.
+        **{"UseDNS": "no", "ClientAliveInterval": 5, "ClientAliveCountMax": 4},
+        SetEnv=" ".join(f'{name}="{value}"' for name, value in escaped.items()),
+    )
+    return ssh_servers.ssh_server("the ssh server of this pod", [sshd, *options], folder / "sshd.log")
 
 
 def _attend(pod: Pod, server: subprocess.Popen) -> int:
@@ -156,7 +139,7 @@ def _attend(pod: Pod, server: subprocess.Popen) -> int:
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise JobError(f"the ssh server of this pod ended with code {server.returncode}")
-        if _all_done(pod, pod.index).exists():
+        if pod.finished.exists():
             return 0
         time.sleep(LOOK_SECONDS)
     raise JobError(
@@ -166,47 +149,20 @@ def _attend(pod: Pod, server: subprocess.Popen) -> int:
 
 
 def _coordinate(pod: Pod, folder: Path) -> int:
-    """Wait for the others, run the command on all, and tell them."""
-    finished = pod.out.with_name(f"{pod.out.name}.finished")
-    if finished.exists():
-        print(f"{pod.out}: this run has ended well before; to run again: submit --out another folder", flush=True)
+    """Wait for the others, run the command on all, and say when it has ended well."""
+    code = 0
     for attempt in range(TRIES):
-        ssh, addresses = _way_to_all(pod, folder)
-        code = 0 if finished.exists() else _run_command(pod, folder)
+        addresses = _addresses(pod)
+        write_ip_config(folder / "ip_config.txt", [Machine(pod.host(k), found) for k, found in enumerate(addresses)])
+        ssh_servers.write_client_configuration(folder, addresses)
+        code = _run_command(pod, folder)
         # Wrong arguments, or a pod that went away just before it was asked: another attempt finds its successor.
         if code != InputError.exit_code or attempt == TRIES - 1:
             break
         time.sleep(PAUSE_SECONDS)
     if code == 0:
-        finished.touch()  # should this pod be lost now, its successor has nothing to do but this:
-        for k, address in enumerate(addresses[1:], start=1):
-            _tell(pod.host(k), [*ssh, address, shlex.join(["touch", str(_all_done(pod, k))])])
+        pod.finished.touch()
     return code
-
-
-def _tell(name: str, command: list[str]) -> None:
-    """Another pod that all is done, until that is there."""
-    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    try:
-        for left in attempts(f"an answer from {name}", TELL_SECONDS, pause=1):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                if subprocess.run(command, **quiet, timeout=max(1.0, left)).returncode == 0:
-                    return
-    except WaitedTooLong as error:  # the work is done all the same
-        print(f"warning: {error.message}; it does not know that the job is done", flush=True)
-
-
-def _way_to_all(pod: Pod, folder: Path) -> tuple[list[str], list[str]]:
-    """How to call ssh, and the addresses of all pods; with the files that ``train --ip_config --ssh_config`` reads."""
-    addresses = _addresses(pod)
-    write_ip_config(folder / "ip_config.txt", [Machine(pod.host(k), address) for k, address in enumerate(addresses)])
-    host_key = (folder / "host_key.pub").read_text()
-    (folder / "known_hosts").write_text("".join(f"[{address}]:{PORT} {host_key}" for address in addresses))
-    config = [f"Host *\n    User {pwd.getpwuid(os.getuid()).pw_name}\n    Port {PORT}\n    IdentityFile {folder}/key"]
-    config += [f"UserKnownHostsFile {folder}/known_hosts", "StrictHostKeyChecking yes", "IdentitiesOnly yes"]
-    (folder / "ssh_config").write_text("\n    ".join(config) + "\n")
-    options = [f"-o{name}={value}" for name, value in OPTIONS.items()]
-    return ["ssh", "-F", str(folder / "ssh_config"), *options, "-T"], addresses
 
 
 def _addresses(pod: Pod) -> list[str]:
@@ -269,7 +225,5 @@ def new_keys(job: str) -> dict[str, str]:
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?", job) or job in NO_NAMES:
         raise InputError(f"--name {job}: Kubernetes takes small letters, digits and dashes, at most 42")
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("host_key", "key"):
-            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", job, "-f", str(Path(folder, name))]
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+        ssh_servers.write_keys(Path(folder), job)
         return {name: Path(folder, name).read_text() for name in KEYS}

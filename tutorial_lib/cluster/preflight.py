@@ -69,7 +69,7 @@ def address_findings(machines: Sequence[Machine], *, allow_public: bool = False)
     findings = []
     for machine in machines:
         address = ipaddress.ip_address(machine.address)
-        if not (address.is_private or address.is_loopback or address.is_link_local):
+        if not address.is_private:
             detail = f"{address} is public, and allowed explicitly"
             if not allow_public:
                 detail = f"{address} is a public address; DGL unpickles what arrives on its ports: "

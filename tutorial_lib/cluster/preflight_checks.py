@@ -68,20 +68,18 @@ def address_findings_here(plan: JobPlan, index: int) -> Iterator[Finding]:
         has = ", ".join(sorted(own)) or "none"
         detail = f"{machine.address} (line {index + 1}) does not belong to this machine; it has {has}"
         remedy = "DGL would take this machine for machine 0, without a word. Correct ip_config.txt."
-        for k, other in enumerate(plan.machines):
-            if other.address in own:
-                remedy = f"It has {other.address}, of line {k + 1}: are the lines of ip_config.txt in wrong order?"
-                break
+        if lines := [(k, other.address) for k, other in enumerate(plan.machines, start=1) if other.address in own]:
+            k, address = lines[0]
+            remedy = f"It has {address}, of line {k}: are the lines of ip_config.txt in wrong order?"
         yield Finding("address", FAIL, detail, remedy)
         return
     card = carrier.split(":")[0]  # eth0:1 is eth0's, by another name
     first = seen.get(card, ["another one"])[0]
-    if machine.address == first:
-        yield Finding("address", OK, f"{machine.address} on {carrier}")
-    else:
+    detail = f"{machine.address} on {carrier}"
+    if machine.address != first:
         detail = f"{machine.address} is not the first address of {carrier}, and DGL sees the first one only: {first}"
-        remedy = f"DGL would take this machine for machine 0. Use {first} in ip_config.txt, or make it the first."
-        yield Finding("address", FAIL, detail, remedy)
+    remedy = f"DGL would take this machine for machine 0. Use {first} in ip_config.txt, or make it the first."
+    yield verdict(machine.address == first, "address", detail, remedy)
     up = psutil.net_if_stats()[card].isup  # gloo and NCCL are told its name
     yield verdict(up, "interface", f"{card} is {'up' if up else 'down'}", f"ip link set {card} up")
 
@@ -92,8 +90,7 @@ def port_findings(plan: JobPlan, index: int) -> Iterator[Finding]:
     wanted = [(machine.address, machine.port + k, f"server {k}") for k in range(plan.servers)]
     if index == 0 and plan.master_port:
         wanted.append(("0.0.0.0", plan.master_port, "the trainers' meeting point"))
-    taken = [finding for entry in wanted if (finding := port_finding(*entry)) is not None]
-    yield from taken
+    yield from (taken := [finding for entry in wanted if (finding := port_finding(*entry)) is not None])
     if not taken:
         yield Finding("ports", OK, f"{', '.join(str(port) for _, port, _ in wanted)} free")
 
@@ -113,18 +110,12 @@ def port_finding(address: str, port: int, purpose: str) -> Finding | None:
                 return Finding("ports", SKIP, f"{port} ({purpose}): {address} does not belong to this machine")
             if error.errno != errno.EADDRINUSE:
                 raise
-    owner = _owner_of(port)
-    remedy = f"Wait for it to end{f' or stop process {owner[0]}' if owner else ''}, or choose other ports."
-    by = f" by process {owner[0]} ({owner[1]})" if owner else " by a process of another user"
-    return Finding("ports", FAIL, f"{port} ({purpose}) is taken{by}", remedy)
-
-
-def _owner_of(port: int) -> tuple[int, str] | None:
-    with contextlib.suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            if connection.laddr and connection.laddr.port == port and connection.pid:
-                return connection.pid, " ".join(psutil.Process(connection.pid).cmdline())[:80]
-    return None
+    owner, stop = "a process of another user", ""
+    with contextlib.suppress(psutil.Error, OSError, StopIteration):
+        pid = next(c.pid for c in psutil.net_connections("tcp") if c.laddr and c.laddr.port == port and c.pid)
+        owner, stop = f"process {pid} ({' '.join(psutil.Process(pid).cmdline())[:80]})", f" or stop process {pid}"
+    remedy = f"Wait for it to end{stop}, or choose other ports."
+    return Finding("ports", FAIL, f"{port} ({purpose}) is taken by {owner}", remedy)
 
 
 def open_files(plan: JobPlan, _index: int = 0) -> Finding:
@@ -148,8 +139,7 @@ def segment_findings(*_job: object) -> Iterator[Finding]:
         removed += clean_leftovers()
     if removed:
         yield Finding("leftovers", OK, f"removed {len(removed)} files that a killed job left in /dev/shm")
-    problems = list(leftover_problems(found))
-    yield from problems
+    yield from (problems := list(leftover_problems(found)))
     if not removed and not problems:
         yield Finding("leftovers", OK, "no files of another job in /dev/shm")
 

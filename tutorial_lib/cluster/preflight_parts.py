@@ -18,7 +18,6 @@ import struct
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +35,11 @@ REPAIR = "Copy the file again from where it was made and compare sha256sum, or p
 FORMAT_SHARE = 0.65  # of graph.dgl, for each format beyond the first; measured
 CHECKSUM_SECONDS = 10.0
 
-
-@dataclass(frozen=True)
-class Part:
-    """One part of a partition.
-
-    Attributes:
-        files: by the key that DGL's description has for them; "" is the description itself.
-        manifest: what is expected of a file (``bytes``, ``sha256``), if the partition is one of ours.
-    """
-
-    files: Mapping[str, Path]
-    manifest: Mapping[Path, Mapping[str, Any]]
+Files = Mapping[str, Path]  # of a part, by the key that DGL's description has for them; "" is the description itself
+Manifest = Mapping[Path, Mapping[str, Any]]  # what is expected of a file (bytes, sha256), in a partition of ours
 
 
-def read_part(config: Path, index: int, machines: int) -> Part:
+def read_part(config: Path, index: int, machines: int) -> tuple[Files, Manifest]:
     """What DGL's description says of part ``index``; relative paths start at its folder, as DGL reads them.
 
     Raises:
@@ -74,7 +63,7 @@ def read_part(config: Path, index: int, machines: int) -> Part:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         manifest = {}
     files = {key: config.parent / value for key, value in entry.items() if isinstance(value, str)}
-    return Part({"": config, **files}, manifest)
+    return {"": config, **files}, manifest
 
 
 def part_findings(plan: JobPlan, index: int, seconds: float = CHECKSUM_SECONDS) -> Iterator[Finding]:
@@ -83,25 +72,25 @@ def part_findings(plan: JobPlan, index: int, seconds: float = CHECKSUM_SECONDS) 
         yield Finding("partition", SKIP, "no --part_config given")
         return
     try:
-        part = read_part(Path(plan.part_config), index, len(plan.machines))
+        files, manifest = read_part(Path(plan.part_config), index, len(plan.machines))
     except InputError as error:
         yield Finding("partition", FAIL, error.message, error.remedy)
         return
     types: dict[str, str] = {}
-    problems = {path: problem for key, path in part.files.items() if (problem := _problem(path, key, part, types))}
+    problems = {path: problem for key, path in files.items() if (problem := _problem(path, key, manifest, types))}
     for path, problem in problems.items():
         remedy = "Its user needs to read it." if "cannot be read" in problem else REPAIR
         yield Finding("partition", FAIL, f"{path} {problem}", remedy)
     if not problems:
         graphbolt = any(word.lower().replace("-", "_").startswith("__use_graphbolt") for word in plan.command)
-        yield _checksums(part, index, graphbolt, seconds)
-        yield _formats(part, graphbolt)
+        yield _checksums(files, manifest, index, graphbolt, seconds)
+        yield _formats(files, manifest, graphbolt)
         yield _dtypes(types)
 
 
-def _problem(path: Path, key: str, part: Part, types: dict[str, str]) -> str | None:
+def _problem(path: Path, key: str, manifest: Manifest, types: dict[str, str]) -> str | None:
     """What is wrong with a file: its size, how it begins and, where its layout tells, ends. Notes dtypes of tensors."""
-    if problem := check_file(path, part.manifest.get(path, {}).get("bytes"), None):
+    if problem := check_file(path, manifest.get(path, {}).get("bytes"), None):
         return problem
     try:
         if key in FEATURES:
@@ -160,41 +149,38 @@ def tensor_types(path: Path) -> dict[str, str]:
     return types
 
 
-def _checksums(part: Part, index: int, graphbolt: bool, seconds: float) -> Finding:
+def _checksums(files: Files, manifest: Manifest, index: int, graphbolt: bool, seconds: float) -> Finding:
     """Compare with the manifest. What the job will unpickle comes first, and is compared however long it takes."""
-    sizes = {path: path.stat().st_size for path in part.files.values()}
-    there, known = f"{len(sizes)} files", sorted(set(sizes) & set(part.manifest), key=sizes.__getitem__)
-    total = f"{sum(sizes.values()) / 1e6:.1f} MB"
+    sizes = {path: path.stat().st_size for path in files.values()}
+    there, total = f"{len(sizes)} files", f"{sum(sizes.values()) / 1e6:.1f} MB"
+    unpickled = files.get(GRAPHBOLT) if graphbolt else None
+    known = sorted(set(sizes) & set(manifest), key=lambda path: (path != unpickled, sizes[path]))
     if not known:
         return Finding("partition", OK, f"part {index}: {there} there, {total}; no manifest.json with checksums")
-    unpickled = part.files.get(GRAPHBOLT) if graphbolt else None
-    known.sort(key=lambda path: path != unpickled)
     deadline = time.monotonic() + seconds
     for done, path in enumerate(known):
         if path != unpickled and time.monotonic() + sizes[path] / 1e9 > deadline:
             left = ", ".join(p.name for p in known[done:])
             return Finding("partition", SKIP, f"all sizes are right; checksums take longer than {seconds:g} s: {left}")
-        if problem := check_file(path, None, part.manifest[path]["sha256"]):
+        if problem := check_file(path, None, manifest[path]["sha256"]):
             return Finding("partition", FAIL, f"{path} {problem}", REPAIR)
     return Finding("partition", OK, f"part {index}: {there}, {total}, checksums right")
 
 
-def _formats(part: Part, asked: bool) -> Finding:
+def _formats(files: Files, manifest: Manifest, asked: bool) -> Finding:
     """Is the format there? A GraphBolt file without a checksum of ours may be anybody's: allowed, and announced.
 
     A script asks by ``initialize(use_graphbolt=True)``; ``asked`` says whether its command line shows that.
     """
-    structure, path = STRUCTURE in part.files, part.files.get(GRAPHBOLT)
+    structure, path = STRUCTURE in files, files.get(GRAPHBOLT)
     there = " and ".join(name for name, has in [("DGL", structure), ("GraphBolt", path)] if has)
     if asked and path is None:
-        remedy = (
-            "Partition with use_graphbolt=True, or convert: dgl.distributed.dgl_partition_to_graphbolt(part_config)"
-        )
+        remedy = "Partition with use_graphbolt=True, or call dgl.distributed.dgl_partition_to_graphbolt(part_config)."
         return Finding("partition format", FAIL, "the command asks for GraphBolt; the part has DGL's only", remedy)
     if not structure and not asked:
         detail = f"the part has no DGL structure ({there or 'none at all'})"
         return Finding("partition format", FAIL, detail, "Let the script call initialize(..., use_graphbolt=True).")
-    if path is None or path in part.manifest:
+    if path is None or path in manifest:
         return Finding("partition format", OK, there)
     when = "" if asked else "if the script calls initialize(use_graphbolt=True), "
     detail = f"{there}; no manifest.json has a checksum of {path}: {when}DGL unpickles it, which can run any code"
@@ -216,7 +202,7 @@ def shm_bytes_needed(plan: JobPlan, index: int) -> int:
     Measured with DGL 2.1.0: the features as they are, and with one format (``csc``) as much as graph.dgl has.
     Backup servers share all of it. Raises InputError where ``read_part`` does.
     """
-    files = read_part(Path(plan.part_config), index, len(plan.machines)).files if plan.part_config else {}
+    files = read_part(Path(plan.part_config), index, len(plan.machines))[0] if plan.part_config else {}
     sizes = {key: path.stat().st_size for key, path in files.items() if path.is_file()}
     formats = len(plan.graph_format.split(","))
     structure = sizes.get(STRUCTURE, sizes.get(GRAPHBOLT, 0)) * (1 + FORMAT_SHARE * (formats - 1))

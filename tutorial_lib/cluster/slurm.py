@@ -16,17 +16,14 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
-import psutil
-
+from tutorial_lib.cluster.network import ipv4_addresses
 from tutorial_lib.cluster.plan import run_module
-from tutorial_lib.cluster.spec import KILLED_SECONDS, Machine, output_of, shell_line, wait_or_kill
-from tutorial_lib.cluster.ssh import AGENT_SILENCE, MASTER_PORT
-from tutorial_lib.errors import InputError, WaitedTooLong
+from tutorial_lib.cluster.spec import Machine, RemoteCluster
+from tutorial_lib.errors import InputError
 
 ANSWER_SECONDS = 60.0  # a node may have to be woken up, and loads Python over the network
 SIGNALLED_SECONDS, NEAR_SECONDS = 5.0, 130.0  # the signal comes 60 seconds before the end, or up to 120
@@ -34,7 +31,7 @@ SIGNALLED_SECONDS, NEAR_SECONDS = 5.0, 130.0  # the signal comes 60 seconds befo
 STEP = ["--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--kill-on-bad-exit=1", "--quiet"]
 
 
-class SlurmCluster:
+class SlurmCluster(RemoteCluster):
     """The nodes of the allocation that this process runs in. ``with SlurmCluster() as cluster: cluster.popen(...)``.
 
     On entering, every node is asked for its addresses, all at once; node k serves part k.
@@ -42,15 +39,12 @@ class SlurmCluster:
     Args:
         subnet: ``"10.1.0.0/16"``: which address of a node the others use; None: that of its name.
         count: of nodes, the first ones; None: all.
-        python: interpreter on the nodes; it must have tutorial_lib.
 
     Raises:
         InputError: this is no allocation, or a node cannot be used; and what to do about it.
     """
 
-    silence = AGENT_SILENCE
-
-    def __init__(self, subnet: str | None = None, count: int | None = None, python: str = sys.executable) -> None:
+    def __init__(self, subnet: str | None = None, count: int | None = None) -> None:
         try:
             self.subnet = None if subnet is None else ipaddress.IPv4Network(subnet)
         except ValueError as error:
@@ -60,29 +54,14 @@ class SlurmCluster:
             raise InputError(f"{count} machines are wanted, and the allocation has {len(nodes)} nodes")
         # What does not say it for each node has been changed by hand: a CPU each is there in any case.
         self.cpus = dict(zip(nodes[:count], cpus if len(cpus) == len(nodes) else [1] * len(nodes), strict=False))
-        self.machines, self.master_port, self.python = [Machine(n, "") for n in self.cpus], MASTER_PORT, python
-        self._started: list[subprocess.Popen] = []
+        super().__init__([Machine(node, "") for node in self.cpus])
 
     def __enter__(self) -> SlurmCluster:
-        command, pipes = run_module(sys.executable, __name__), dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-        try:
-            asked = [(machine, self.popen(machine, command, **pipes)) for machine in self.machines]
-            self.machines = [replace(m, address=self._address(m.name, self._answer(m, p))) for m, p in asked]
-        finally:
-            self.__exit__()
+        places = [f"node {machine.name}" for machine in self.machines]
+        answers = self._ask(run_module(sys.executable, __name__), places, ANSWER_SECONDS)
+        found = zip(self.machines, (json.loads(answer.strip().splitlines()[-1]) for answer in answers), strict=True)
+        self.machines = [replace(machine, address=self._address(machine.name, cards)) for machine, cards in found]
         return self
-
-    def _answer(self, machine: Machine, process: subprocess.Popen) -> dict[str, str]:
-        try:
-            output, errors = output_of(process, f"an answer from node {machine.name}", ANSWER_SECONDS)
-        except WaitedTooLong:
-            remedy = f"What does Slurm know of it? scontrol show node {machine.name}"
-            raise InputError(f"node {machine.name}: no answer within {ANSWER_SECONDS:g} s", remedy) from None
-        if process.returncode != 0:
-            said = (errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-            remedy = f"Try it by hand: srun --overlap -N1 -n1 -w {machine.name} {self.python} -c 'import tutorial_lib'"
-            raise InputError(f"node {machine.name}: {said}", remedy)
-        return json.loads(output.decode().strip().splitlines()[-1])
 
     def _address(self, node: str, found: Mapping[str, str]) -> str:
         """Which of its addresses (by name of the network card) the other nodes use."""
@@ -100,24 +79,15 @@ class SlurmCluster:
         remedy = "Say which network the job is to use: --subnet 10.1.0.0/16"
         raise InputError(f"node {node}: its name is no address of its network cards: {shown}", remedy)
 
-    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        """Start a command on a node; the arguments are those of ``subprocess.Popen``, of ``env`` only additions."""
-        remote = shell_line(argv, self.python, kwargs)  # srun itself would go on in /tmp where there is no such folder
+    def _client(self, machine: Machine, line: str) -> list[str]:
+        # Not srun's own --chdir to the working directory: it would go on in /tmp where there is no such folder.
         step = [*STEP, f"--nodelist={machine.name}", f"--cpus-per-task={self.cpus[machine.name]}", "--chdir=/"]
-        kwargs.setdefault("stdin", subprocess.DEVNULL)
-        # Ctrl-C in the terminal is for the coordinator to handle; it must not take the steps away.
-        kwargs["start_new_session"] = True
-        process = subprocess.Popen(["srun", *step, "sh", "-c", remote], **kwargs)
-        self._started.append(process)
-        return process
+        return ["srun", *step, "sh", "-c", line]
 
-    def __exit__(self, *_exc: object) -> None:
-        """End the steps that still run."""
-        for process in self._started:
-            process.terminate()
-        for process in self._started:
-            wait_or_kill(process, KILLED_SECONDS)
-        self._started = []
+    def _remedy(self, machine: Machine, said: str) -> str:
+        if not said:
+            return f"What does Slurm know of it? scontrol show node {machine.name}"
+        return f"Try it by hand: srun --overlap -N1 -n1 -w {machine.name} {self.python} -c 'import tutorial_lib'"
 
 
 def nodes_of(environ: Mapping[str, str]) -> list[str]:
@@ -168,8 +138,7 @@ def cpus_of(environ: Mapping[str, str]) -> list[int]:
 
 def main() -> None:
     """On a node: the IPv4 address of each network card, without loopback."""
-    cards = psutil.net_if_addrs().items()
-    found = {card: a.address for card, addresses in cards for a in addresses if a.family == socket.AF_INET}
+    found = {card: addresses[0] for card, addresses in ipv4_addresses().items()}
     print(json.dumps({card: address for card, address in found.items() if not address.startswith("127.")}))
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import KILLED_SECONDS, Machine, wait_or_kill
+from tutorial_lib.cluster.ssh_servers import PATH
 from tutorial_lib.errors import InputError, attempts
 
 SERVER_SECONDS = 30.0
-SBIN = "/usr/sbin:/usr/local/sbin"
 DAEMONS = ("munged", "slurmctld", "slurmd")
 SOCKET = "/dev/shm/munge.socket"  # each machine's /dev/shm is its own
 ETC = "/etc/slurm"  # where the commands look; each machine sees the folder of its cluster there
@@ -56,8 +56,7 @@ def slurm_servers(cluster: EmulatedCluster, name: str) -> Iterator[None]:
     Raises:
         InputError: a program or the right to do so is missing, or a daemon does not start.
     """
-    path = f"{os.environ.get('PATH', '')}:{SBIN}"
-    if missing := [daemon for daemon in DAEMONS if shutil.which(daemon, path=path) is None]:
+    if missing := [daemon for daemon in DAEMONS if shutil.which(daemon, path=PATH) is None]:
         remedy = "Install them: sudo apt install slurmctld slurmd slurm-client munge"
         raise InputError(f"--slurm: this computer has no {', '.join(missing)}", remedy)
     if os.geteuid() != 0 or not Path(ETC).is_dir():
@@ -72,17 +71,13 @@ def slurm_servers(cluster: EmulatedCluster, name: str) -> Iterator[None]:
         _write_configuration(cluster.machines, name, Path(folder))
 
         def run(machine: Machine, *words: str) -> str:
-            command, fds = cluster.command(machine, words)
-            done = subprocess.run(command, pass_fds=fds, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-            return (done.stdout + done.stderr).decode(errors="replace").strip()
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            return cluster.popen(machine, words, **pipes).communicate(timeout=60)[0].decode(errors="replace").strip()
 
         def start(machine: Machine, daemon: str, *options: str) -> None:
-            log = Path(folder, f"{daemon}-{machine.name}.log")
-            with log.open("wb") as stream:
-                command, fds = cluster.command(machine, [shutil.which(daemon, path=path) or daemon, *options])
-                process = subprocess.Popen(
-                    command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
-                )
+            command = [shutil.which(daemon, path=PATH) or daemon, *options]
+            with (log := Path(folder, f"{daemon}-{machine.name}.log")).open("wb") as stream:
+                process = cluster.popen(machine, command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
             stack.callback(wait_or_kill, process, KILLED_SECONDS)
             stack.callback(process.terminate)  # not killed, as in `ssh_servers`
             daemons.append((process, log))

@@ -8,12 +8,13 @@ import os
 import shlex
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tutorial_lib.errors import InputError, attempts
+from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 
 SSH_FAILED = 255  # exit code of the ssh client for its own failures
 KILLED_SECONDS = 5.0
@@ -39,7 +40,7 @@ class Machine:
     cpus: tuple[int, ...] = ()
 
 
-class Cluster(Protocol):
+class Cluster(contextlib.AbstractContextManager["Cluster"], Protocol):
     """Machines, and one way to start a process on each: on leaving the context, everything that it started is gone."""
 
     machines: list[Machine]
@@ -48,10 +49,6 @@ class Cluster(Protocol):
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on a machine; the arguments are those of ``subprocess.Popen``."""
         ...
-
-    def __enter__(self) -> Cluster: ...
-
-    def __exit__(self, *exc: object) -> None: ...
 
 
 def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
@@ -64,28 +61,74 @@ def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
             process.wait(timeout=KILLED_SECONDS)
 
 
-def shell_line(argv: Sequence[str], python: str, kwargs: dict[str, Any]) -> str:
-    """What a shell on another machine runs for ``Popen(argv, **kwargs)``; ``cwd`` and ``env`` are taken out of kwargs.
+class RemoteCluster(ABC):
+    """Computers that a client program here reaches, ssh or srun: one client for each command, all gone on leaving."""
 
-    The command is not started in the working directory if that does not exist there; it says so and ends. Without one
-    it starts in ``/``: Python imports from where it starts, and in a home there may be a ``random.py``.
+    silence = 30.0  # the agents' own limit; pings come every 5 s
+    master_port = 29500
 
-    Args:
-        python: the interpreter there, in the place of this one.
-    """
-    words = [python if str(word) == sys.executable else str(word) for word in argv]
-    cwd, env = kwargs.pop("cwd", None), kwargs.pop("env", None) or {}
-    changes = [f"{name}={value}" for name, value in env.items() if os.environ.get(name) != value]
-    command = shlex.join(["exec", *(["env", *changes] if changes else []), *words])
-    return f"cd {shlex.quote(str(cwd or '/'))} && {command}"
+    def __init__(self, machines: Sequence[Machine], python: str = sys.executable) -> None:
+        self.machines, self.python = list(machines), python
+        self._started: list[subprocess.Popen] = []
 
+    @abstractmethod
+    def _client(self, machine: Machine, line: str) -> list[str]:
+        """The client's command: a shell of the machine runs ``line``."""
 
-def output_of(process: subprocess.Popen, what: str, seconds: float) -> tuple[bytes, bytes]:
-    """What a process wrote to standard output and error, when it has ended. Raises WaitedTooLong."""
-    for left in attempts(what, seconds, pause=0):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=min(left, 0.5))
-    raise AssertionError
+    @abstractmethod
+    def _remedy(self, machine: Machine, said: str) -> str:
+        """What to do, from what the client has said; empty: nothing in time."""
+
+    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
+        """Start a command on a machine; the arguments are those of ``subprocess.Popen``, of ``env`` only additions.
+
+        The command is not started in the working directory if that does not exist there; it says so and ends. Without
+        one it starts in ``/``: Python imports from where it starts, and in a home there may be a ``random.py``.
+        """
+        words = [self.python if str(word) == sys.executable else str(word) for word in argv]
+        cwd, env = kwargs.pop("cwd", None), kwargs.pop("env", None) or {}
+        changes = [f"{name}={value}" for name, value in env.items() if os.environ.get(name) != value]
+        command = shlex.join(["exec", *(["env", *changes] if changes else []), *words])
+        client = self._client(machine, f"cd {shlex.quote(str(cwd or '/'))} && {command}")
+        kwargs.setdefault("stdin", subprocess.DEVNULL)  # the client would read the user's terminal
+        # Ctrl-C in the terminal is for the coordinator to handle; it must not take the connections away.
+        process = subprocess.Popen(client, start_new_session=True, **kwargs)
+        self._started.append(process)
+        return process
+
+    def _ask(self, argv: Sequence[str], places: Sequence[str], seconds: float) -> list[str]:
+        """What a program prints on each machine, asked all at once; ``places`` is what messages call the machines.
+
+        Raises:
+            InputError: what the client says instead of an answer, or that none came in time.
+        """
+        pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        answers, output, errors = [], b"", b""
+        try:
+            asked = [self.popen(machine, argv, **pipes) for machine in self.machines]
+            for machine, place, process in zip(self.machines, places, asked, strict=True):
+                try:
+                    for left in attempts(f"{place} to answer", seconds, pause=0):
+                        with contextlib.suppress(subprocess.TimeoutExpired):
+                            output, errors = process.communicate(timeout=min(left, 0.5))
+                            break
+                except WaitedTooLong:
+                    raise InputError(f"{place}: no answer within {seconds:g} s", self._remedy(machine, "")) from None
+                if process.returncode != 0:
+                    said = errors.decode(errors="replace").strip() or f"exit code {process.returncode}"
+                    raise InputError(f"{place}: {said.splitlines()[-1]}", self._remedy(machine, said))
+                answers.append(output.decode(errors="replace"))
+        finally:
+            self.__exit__()
+        return answers
+
+    def __exit__(self, *_exc: object) -> None:
+        """End what still runs here; the other side notices that its connection is gone and ends by itself."""
+        for process in self._started:
+            process.terminate()
+        for process in self._started:
+            wait_or_kill(process, KILLED_SECONDS)
+        self._started = []
 
 
 def write_ip_config(path: Path, machines: Sequence[Machine]) -> None:

@@ -9,20 +9,16 @@ from __future__ import annotations
 import getpass
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from tutorial_lib.cluster.spec import KILLED_SECONDS, Machine, output_of, shell_line, wait_or_kill
-from tutorial_lib.errors import InputError, WaitedTooLong
+from tutorial_lib.cluster.spec import Machine, RemoteCluster
+from tutorial_lib.errors import InputError
 
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 3 * CONNECT_SECONDS
 ALIVE_SECONDS, ALIVE_TRIES = 5, 4  # the client gives up a silent connection after 20 s
-AGENT_SILENCE = 30.0  # the agent's own limit; pings come every 5 s
-MASTER_PORT = 29500
 MARK = "tutorial_lib-asks"  # a login shell may print something first (~/.bashrc)
 
 # Nothing may ask a question, and an unknown host key is refused: the user decides whom to trust, once, by hand.
@@ -36,7 +32,7 @@ OPTIONS = {
 }
 
 
-class SshCluster:
+class SshCluster(RemoteCluster):
     """Machines reached over ssh. ``with SshCluster(read_ip_config(path)) as cluster: cluster.popen(...)``.
 
     On entering, every machine is asked for its host name and the login's home, all at once: a machine that cannot be
@@ -52,8 +48,6 @@ class SshCluster:
         InputError: what ssh said, and what to do about it.
     """
 
-    silence = AGENT_SILENCE
-
     def __init__(
         self,
         machines: Sequence[Machine],
@@ -63,20 +57,22 @@ class SshCluster:
         config: str | None = None,
         python: str = sys.executable,
     ) -> None:
-        self.machines, self.master_port = list(machines), MASTER_PORT
-        self.port, self.username, self.config, self.python = port, username, config, python
-        self._homes: Sequence[str] = []
-        self._started: list[subprocess.Popen] = []
+        super().__init__(machines, python)
+        self.port, self.username, self.config = port, username, config
+        self._homes: list[str] = []
 
     def __enter__(self) -> SshCluster:
         if shutil.which("ssh") is None:
             raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
-        command, pipes = f'echo {MARK}; hostname; echo "$HOME"', dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-        try:
-            asked = [(machine, self.popen(machine, ["sh", "-c", command], **pipes)) for machine in self.machines]
-            names, self._homes = zip(*[self._answer(machine, process) for machine, process in asked], strict=True)
-        finally:
-            self.__exit__()
+        command = ["sh", "-c", f'echo {MARK}; hostname; echo "$HOME"']
+        answers = self._ask(command, [f"ssh to {machine.address}" for machine in self.machines], ANSWER_SECONDS)
+        names, self._homes = list[str](), list[str]()
+        for machine, answer in zip(self.machines, answers, strict=True):
+            _noise, _mark, text = answer.partition(f"\n{MARK}\n")
+            name, home, *_ = [*text.splitlines(), "", ""]
+            # Folders bear this name; what is no host name may be anything.
+            names.append(name if re.fullmatch(r"\w[\w.-]*", name, re.ASCII) else machine.name)
+            self._homes.append(home)
         if len(set(names)) < len(names):  # logs are named after the machine; two may have the same host name
             names = [f"{name}-{k}" for k, name in enumerate(names)]
         self.machines = [replace(m, name=name) for m, name in zip(self.machines, names, strict=True)]
@@ -97,23 +93,7 @@ class SshCluster:
                 raise InputError(message, "Give an absolute path, the same on all machines.")
         return home + path[1:]
 
-    def _answer(self, machine: Machine, process: subprocess.Popen) -> tuple[str, str]:
-        """Host name, and home of the login."""
-        try:
-            output, errors = output_of(process, f"an answer by ssh from {machine.address}", ANSWER_SECONDS)
-        except WaitedTooLong:
-            raise InputError(f"ssh to {machine.address}: no answer within {ANSWER_SECONDS} s") from None
-        if process.returncode != 0:
-            said = errors.decode(errors="replace").strip()
-            last = (said.splitlines() or [f"exit code {process.returncode}"])[-1]
-            raise InputError(f"ssh to {machine.address}: {last}", self.remedy(machine, said))
-        _noise, _mark, text = output.decode(errors="replace").partition(f"\n{MARK}\n")
-        name, home, *_ = [*text.splitlines(), "", ""]
-        # Folders bear this name; what is no host name may be anything.
-        return (name if re.fullmatch(r"\w[\w.-]*", name, re.ASCII) else machine.name), home
-
-    def remedy(self, machine: Machine, said: str) -> str:
-        """What to do, from what ssh said."""
+    def _remedy(self, machine: Machine, said: str) -> str:
         login = f"{self.username}@{machine.address}" if self.username else machine.address
         target = f"-p {self.port} {login}" if self.port else login
         if "Host key verification failed" in said or "known_hosts" in said:
@@ -130,25 +110,11 @@ class SshCluster:
             return f"Is {machine.address} right, switched on, and not behind a firewall?"
         return f"Try it by hand: ssh {target} hostname"
 
-    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        """Start a command on a machine; the arguments are those of ``subprocess.Popen``, of ``env`` only additions."""
-        # What a login shell has printed (~/.bashrc), perhaps without an end of line, is then a line of its own.
-        remote = f"echo; {shell_line(argv, self.python, kwargs)}"
+    def _client(self, machine: Machine, line: str) -> list[str]:
         # As the value of -l, and after --, nothing that a file or an option says can become an option of ssh.
         options = ["-F", self.config] if self.config else []
         options += ["-p", str(self.port)] if self.port else []
         options += ["-l", self.username] if self.username else []
         command = ["ssh", *(f"-o{name}={value}" for name, value in OPTIONS.items()), *options]
-        kwargs.setdefault("stdin", subprocess.DEVNULL)  # the client would read the user's terminal
-        # Ctrl-C in the terminal is for the coordinator to handle; it must not take the connections away.
-        kwargs["start_new_session"] = True
-        process = subprocess.Popen([*command, "-T", "--", machine.address, remote], **kwargs)
-        self._started.append(process)
-        return process
-
-    def __exit__(self, *_exc: object) -> None:
-        """End what still runs here; the other side notices that its connection is gone and ends by itself."""
-        for process in self._started:
-            process.terminate()
-            wait_or_kill(process, KILLED_SECONDS)
-        self._started = []
+        # What a login shell has printed (~/.bashrc), perhaps without an end of line, is then a line of its own.
+        return [*command, "-T", "--", machine.address, f"echo; {line}"]

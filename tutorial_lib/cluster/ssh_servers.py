@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tutorial_lib.cluster import namespaces
@@ -28,10 +28,12 @@ from tutorial_lib.cluster.standing import Line, names
 from tutorial_lib.errors import InputError, attempts
 
 PORT = 2222
+KEYS = ("host_key", "host_key.pub", "key", "key.pub")  # of the servers, and of the only user who may log in
 SERVER_SECONDS, CONNECT_SECONDS = 20.0, 10.0
 PIECE = 1 << 16
 MODULE = "tutorial_lib.cluster.ssh_servers"
 SBIN = "/usr/sbin:/usr/local/sbin"
+PATH = f"{os.environ.get('PATH', '')}:{SBIN}"
 
 
 @contextlib.contextmanager
@@ -44,57 +46,71 @@ def ssh_servers(cluster: EmulatedCluster, name: str) -> Iterator[str]:
     Raises:
         InputError: there is no ssh server on this computer, or one does not start.
     """
-    sshd = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:{SBIN}")
+    sshd = shutil.which("sshd", path=PATH)
     if sshd is None or shutil.which("ssh-keygen") is None:
         raise InputError("--ssh: this computer has no ssh server", "Install one: sudo apt install openssh-server")
     prefix = f"tutorial_lib-{os.getuid()}-{name}.ssh-"  # a name has no dot: not the folder of lab-ssh
     for stale in Path(tempfile.gettempdir()).glob(f"{prefix}*"):  # of a keeper that was killed
         shutil.rmtree(stale, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=prefix) as folder, contextlib.ExitStack() as stack:
-        config = _write_configuration(cluster, name, Path(folder))
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # the server refuses to start without it
+    with tempfile.TemporaryDirectory(prefix=prefix) as text, contextlib.ExitStack() as stack:
+        folder = Path(text)
+        write_keys(folder, f"tutorial_lib {name}")
+        options = write_server_configuration(folder, PermitRootLogin="yes")
+        hosts = [host for machine in cluster.machines for host in (machine.name, machine.address)]
+        proxy = shlex.join(["env", f"PYTHONPATH={PYTHONPATH}", *run_module(sys.executable, MODULE)])
+        config = write_client_configuration(folder, hosts, f"ProxyCommand {proxy} {name} %h %p")
         for machine in cluster.machines:
-            log = Path(folder, f"sshd-{machine.name}.log")
-            with log.open("wb") as stream:
-                command, fds = cluster.command(machine, [sshd, "-D", "-e", "-f", f"{folder}/sshd_config"], as_user=True)
-                server = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
-            stack.callback(wait_or_kill, server, KILLED_SECONDS)
-            # Not killed: who has entered the machine for it must fetch its end, or the machine waits for that.
-            stack.callback(server.terminate)
-            for _left in attempts(f"the ssh server on {machine.name}", SERVER_SECONDS):
-                if b"Server listening" in (said := log.read_bytes()):
-                    break
-                if server.poll() is not None:
-                    raise InputError(f"the ssh server on {machine.name}: {said.decode(errors='replace').strip()}")
+            command, fds = cluster.command(machine, [sshd, *options], as_user=True)
+            log = folder / f"sshd-{machine.name}.log"
+            stack.enter_context(ssh_server(f"the ssh server on {machine.name}", command, log, fds))
         yield str(config)
 
 
-def _write_configuration(cluster: EmulatedCluster, name: str, folder: Path) -> Path:
+@contextlib.contextmanager
+def ssh_server(what: str, command: Sequence[str], log: Path, fds: Sequence[int] = ()) -> Iterator[subprocess.Popen]:
+    """One that listens; told to end on leaving. Raises InputError with what it says, when it ends at once."""
+    with log.open("wb") as stream:
+        server = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+    try:
+        for _left in attempts(what, SERVER_SECONDS):
+            if b"Server listening" in (said := log.read_bytes()):
+                break
+            if server.poll() is not None:
+                raise InputError(f"{what}: {said.decode(errors='replace').strip()}")
+        yield server
+    finally:
+        # Not killed: who has entered a machine for it must fetch its end, or the machine waits for that.
+        server.terminate()
+        wait_or_kill(server, KILLED_SECONDS)
+
+
+def write_keys(folder: Path, comment: str) -> None:
+    """Make new ``KEYS`` in a folder."""
     for key in ("host_key", "key"):
-        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"tutorial_lib {name}", "-f", str(folder / key)]
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(folder / key)]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    host_key = (folder / "host_key.pub").read_text().strip()
-    hosts = [host for machine in cluster.machines for host in (machine.name, machine.address)]
-    (folder / "known_hosts").write_text("".join(f"[{host}]:{PORT} {host_key}\n" for host in hosts))
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # the server refuses to start without it
-    server = {
-        **{"Port": PORT, "HostKey": folder / "host_key", "AuthorizedKeysFile": folder / "key.pub"},
-        **{"PidFile": "none", "StrictModes": "no", "UsePAM": "no", "PermitRootLogin": "yes", "PrintMotd": "no"},
+
+
+def write_server_configuration(folder: Path, **more: object) -> list[str]:
+    """``sshd_config``, with the keys of the folder; returns the options of a server that stays in the foreground."""
+    settings = {
+        **{"Port": PORT, "HostKey": folder / "host_key", "AuthorizedKeysFile": folder / "key.pub", "PidFile": "none"},
+        **{"StrictModes": "no", "UsePAM": "no", "PrintMotd": "no", **more},
     }
-    (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in server.items()))
-    proxy = shlex.join(["env", f"PYTHONPATH={PYTHONPATH}", *run_module(sys.executable, MODULE)])
-    lines = [
-        f"Host {' '.join(hosts)}",
-        f"    User {pwd.getpwuid(os.getuid()).pw_name}",
-        f"    Port {PORT}",
-        f"    IdentityFile {folder}/key",
-        "    IdentitiesOnly yes",
-        f"    UserKnownHostsFile {folder}/known_hosts",
-        "    StrictHostKeyChecking yes",
-        f"    ProxyCommand {proxy} {name} %h %p",
-    ]
-    config = folder / "ssh_config"
-    config.write_text("\n".join(lines) + "\n")
+    (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    return ["-D", "-e", "-f", f"{folder}/sshd_config"]
+
+
+def write_client_configuration(folder: Path, hosts: Sequence[str], *more: str) -> Path:
+    """``ssh_config``, for logins with the keys of the folder to these hosts; returns its path."""
+    host_key = (folder / "host_key.pub").read_text().strip()
+    (folder / "known_hosts").write_text("".join(f"[{host}]:{PORT} {host_key}\n" for host in hosts))
+    lines = [f"Host {' '.join(hosts)}", f"User {pwd.getpwuid(os.getuid()).pw_name}", f"Port {PORT}", *more]
+    lines += [f"IdentityFile {folder}/key", "IdentitiesOnly yes"]
+    lines += [f"UserKnownHostsFile {folder}/known_hosts", "StrictHostKeyChecking yes"]
+    (config := folder / "ssh_config").write_text("\n    ".join(lines) + "\n")
     return config
 
 

@@ -6,8 +6,6 @@
 
 The socket is an abstract one, which the kernel frees with its keeper: no file can be left behind. A message is JSON.
 The machines go with their keeper: when it is told to stop, after ``--ttl``, at the owner's logout, when it is killed.
-
-``keeper`` is the process behind it.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from tutorial_lib.cluster.emulated import PYTHONPATH, EmulatedCluster, parse_wire
+from tutorial_lib.cluster.emulated import PYTHONPATH, EmulatedCluster
 from tutorial_lib.cluster.plan import run_module
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError, JobError, attempts
@@ -179,7 +177,8 @@ class StandingCluster(EmulatedCluster):
         self._leaving.callback(self._keeper.close)
         try:
             if self._job:
-                self._keeper.ask("use", who=f"process {os.getpid()} ({_own_command()})")
+                command = " ".join([Path(sys.argv[0]).stem.replace("__main__", "tutorial_lib"), *sys.argv[1:]])[:200]
+                self._keeper.ask("use", who=f"process {os.getpid()} ({command})")
             opened = self._keeper.namespaces()
             for fd in (fd for fds in opened for fd in fds):
                 self._leaving.callback(os.close, fd)
@@ -198,10 +197,6 @@ class StandingCluster(EmulatedCluster):
         """Leave the machines, which stay; they are free for the next job."""
         super().__exit__()
         self._keeper = None
-
-
-def _own_command() -> str:
-    return " ".join([Path(sys.argv[0]).stem.replace("__main__", "tutorial_lib"), *sys.argv[1:]])[:200]
 
 
 def start(
@@ -227,7 +222,6 @@ def start(
     Raises:
         InputError: wrong arguments, or machines of this name are running. EmulationUnavailable: the host forbids it.
     """
-    parse_wire(wire)
     shm_bytes = None
     if shm is not None:
         from tutorial_lib.partition.memory import parse_memory  # with torch: only for who needs it
