@@ -271,7 +271,9 @@ def rendered(template: str, **fields: Any) -> str:
         loader=FileSystemLoader(Path(__file__).parents[1]),
         autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined,
-        **{"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True},
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     return environment.get_template(template).render(fields)
 
