@@ -241,11 +241,11 @@ def raw_rows(run: Path, machines: int) -> dict[str, torch.Tensor]:
 
 
 def test_rows_are_read_in_the_order_of_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two machines, five nodes: new node i is the data set's node node_map[i]."""
+    """Two machines, five nodes: the data set's node i is the new node node_map_inverse[i]."""
     for number, values in enumerate(([10.0, 11.0, 12.0], [13.0, 14.0])):
         save_file({"node/weight": torch.tensor(values)[:, None]}, tmp_path / f"embeddings-machine-{number}.safetensors")
     monkeypatch.setattr("tutorial_lib.tasks.learned_rows.read_checkpoint", lambda _: SimpleNamespace(folder=tmp_path))
-    partition = SimpleNamespace(report=SimpleNamespace(parts=2), node_map=np.array([2, 4, 0, 1, 3]))
+    partition = SimpleNamespace(report=SimpleNamespace(parts=2), node_map_inverse=np.array([2, 3, 0, 4, 1]))
     assert read_rows(tmp_path, partition).flatten().tolist() == [12.0, 13.0, 10.0, 14.0, 11.0]
 
 
