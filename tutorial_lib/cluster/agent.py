@@ -129,7 +129,11 @@ class Agent:
 
     def _fork(self, role: str, k: int, env: dict[str, str]) -> None:
         if self.forkserver is None:
-            self.forkserver = Forkserver()
+            try:
+                self.forkserver = Forkserver()
+            except OSError as error:
+                self._give_up(f"cannot start {self.plan.command[0]!r}: {error.strerror}", "forkserver")
+                return
             with self.forkserver.theirs as theirs:
                 of_all = {**self._trainer_env(), FORKSERVER: str(theirs.fileno())}
                 self._start("forkserver", 0, self.plan.command, of_all, [theirs.fileno()])

@@ -150,7 +150,7 @@ class OutputFiles:
                 while waiting > END and (piece := stream.read(min(PIECE, waiting - END))):
                     between += piece.count(b"\n")
                     waiting -= len(piece)
-                if between and not piece.endswith(b"\n"):  # in the middle of a line
+                if between and piece and not piece.endswith(b"\n"):  # in the middle of a line
                     stream.readline(END)
                     between += 1
                 file.offset = stream.tell()

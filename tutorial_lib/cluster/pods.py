@@ -33,7 +33,7 @@ from tutorial_lib.cluster.spec import Machine, write_ip_config
 from tutorial_lib.cluster.ssh_servers import KEYS, PORT
 from tutorial_lib.errors import InputError, JobError, as_a_shell_says
 
-LOOK_SECONDS, SAY_SECONDS = 0.2, 15.0
+LOOK_SECONDS, VOLUME_SECONDS, SAY_SECONDS = 0.2, 2.0, 15.0  # many pods look into one volume
 TRIES, PAUSE_SECONDS = 3, 10.0
 NO_NAMES = ("on", "off", "yes", "no", "y", "n", "true", "false", "null")  # YAML takes them for something else
 LOGIN = ("HOME", "LOGNAME", "SHELL", "TERM", "USER", "_", "PWD", "OLDPWD", "SHLVL")  # a login has its own
@@ -94,6 +94,12 @@ class Pod:
         """The file beside the run folder that says that all is done."""
         return self.out.with_name(f"{self.out.name}.finished")
 
+    def has_finished(self) -> bool:
+        """Whether it is there; a volume that does not answer now will later."""
+        with contextlib.suppress(OSError):
+            return self.finished.exists()
+        return False
+
     def host(self, index: int) -> str:
         """Name of a pod within its namespace: that of an Indexed Job's pod, and its Service's."""
         return f"{self.job}-{index}.{self.job}"
@@ -105,7 +111,7 @@ def run(pod: Pod) -> int:
     Raises:
         InputError, JobError: another pod cannot be reached, nobody came, or the ssh server has ended.
     """
-    if pod.finished.exists():  # and this pod was lost before Kubernetes knew
+    if pod.has_finished():  # and this pod was lost before Kubernetes knew
         print(f"{pod.out}: this run has ended well before; to run again: submit --out another folder", flush=True)
         return 0
     with tempfile.TemporaryDirectory(prefix="pod-") as folder, _ssh_server(pod, Path(folder)) as server:
@@ -139,9 +145,9 @@ def _attend(pod: Pod, server: subprocess.Popen) -> int:
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise JobError(f"the ssh server of this pod ended with code {server.returncode}")
-        if pod.finished.exists():
+        if pod.has_finished():
             return 0
-        time.sleep(LOOK_SECONDS)
+        time.sleep(VOLUME_SECONDS)
     raise JobError(
         f"pod {pod.index}: no word from pod 0 ({pod.host(0)}) for {pod.wait:g} s",
         f"Does it run? kubectl get pods -l job-name={pod.job}. And: kubectl logs job/{pod.job}",

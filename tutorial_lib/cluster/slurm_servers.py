@@ -72,7 +72,11 @@ def slurm_servers(cluster: EmulatedCluster, name: str) -> Iterator[None]:
 
         def run(machine: Machine, *words: str) -> str:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-            return cluster.popen(machine, words, **pipes).communicate(timeout=60)[0].decode(errors="replace").strip()
+            process = cluster.popen(machine, words, **pipes)
+            try:
+                return process.communicate(timeout=60)[0].decode(errors="replace").strip()
+            finally:
+                wait_or_kill(process, 0)
 
         def start(machine: Machine, daemon: str, *options: str) -> None:
             command = [shutil.which(daemon, path=PATH) or daemon, *options]

@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from tqdm import tqdm
@@ -18,6 +19,14 @@ from tutorial_lib.files import replacing
 WAIT_SECONDS = 7200.0  # for another process that downloads the same: 1.4 GB at 2 Mbit/s
 SILENT_SECONDS = 60.0
 LEAST_BYTES = 1 << 16  # in so many seconds; a slower server is taken for one that hangs
+
+
+def _received(response: Any) -> bytes:
+    """What has come; an error of the network is none of the file, which ``replacing`` would take it for."""
+    try:
+        return response.read1(1 << 20)
+    except OSError as error:
+        raise ValueError(str(error)) from error
 
 
 def fetch(url: str, target: Path, steps: str) -> None:
@@ -38,7 +47,7 @@ def fetch(url: str, target: Path, steps: str) -> None:
             since, received = time.monotonic(), 0
             with replacing(target) as out:
                 with tqdm(total=size or None, unit="B", unit_scale=True, desc=target.name) as bar:
-                    while chunk := response.read1(1 << 20):
+                    while chunk := _received(response):
                         bar.update(out.write(chunk))
                         received += len(chunk)
                         if (seconds := time.monotonic() - since) >= SILENT_SECONDS:

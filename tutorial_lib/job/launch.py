@@ -134,6 +134,8 @@ def launch(
         raise InputError(f"--workspace {request.workspace} is not a folder")
     if unknown := sorted(set(request.graph_format.split(",")) - FORMATS):
         raise InputError(f"--graph_format: unknown {unknown[0]!r}", "Known: coo, csr, csc, joined by commas.")
+    if request.wire is not None and request.emulate is None:
+        raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     command, shell = words_of(request.command)
     environment = environment_of(request.extra_envs)
     part_config, ip_config = ((request.workspace / path).resolve() for path in (request.part_config, request.ip_config))

@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.table import Column, Table
 
-from tutorial_lib.cluster.plan import check_parts
 from tutorial_lib.data import default_root
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of
@@ -75,8 +74,9 @@ def plan(setting: Setting, partition: Partition | None = None, *, measure: bool 
     Raises:
         InputError: the partition has another number of parts.
     """
-    if partition is not None:
-        check_parts(partition.report.parts, setting.machines, partition.folder)
+    if partition is not None and partition.report.parts != setting.machines:
+        parts = f"the partition has {partition.report.parts} parts, and each of {setting.machines} machines serves one"
+        raise InputError(parts, "Partition again with as many parts, or leave the number of machines away.")
     hops = assumed_hops(setting) if partition is None else sample_hops(partition, setting, seed=seed)
     speed = calibrate(setting, hops, seed=seed) if measure else None
     return estimate(setting, hops, speed)
