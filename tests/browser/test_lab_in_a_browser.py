@@ -183,6 +183,8 @@ def test_run_all_of_a_lesson_comes_to_its_end_and_leaves_the_checkout_as_it_was(
     notebook = checkout / "work" / LESSON
     lab.open(f"work/{LESSON}")
     lab.wait(".jp-NotebookPanel:not(.lm-mod-hidden) h1")
+    # What is sent to a kernel that is just starting is sometimes lost: its cells stay [*], and the kernel idle.
+    wait_until(lambda: lab.kernel().endswith("idle"), "the kernel is there", SHOWN_SECONDS)
     lab.click(".lm-MenuBar-itemLabel", "Run")
     lab.click(".lm-Menu-itemLabel", "Run All Cells")
 
