@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +244,14 @@ def test_nbval_reads_every_line_of_the_sanitize_file() -> None:
     meant = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     assert len(meant) == 2 * len(patterns)
     assert all(re.compile(regex) for regex, _ in patterns)
+
+
+@pytest.mark.whole_run
+def test_one_lesson_asked_for_by_name_also_runs_in_a_folder_of_its_own() -> None:
+    # It once did not: its programs, and those of the exercises, were then written into notebooks/scripts.
+    words = ["-m", "pytest", "--collect-only", "--trace-config", "notebooks/01_standalone_distgraph.ipynb"]
+    said = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    assert "PLUGIN registered: <module 'nbval_support'" in said.stdout
 
 
 def run_nbval(pytester: pytest.Pytester, source: str, text: str) -> pytest.RunResult:
