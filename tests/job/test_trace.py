@@ -259,6 +259,7 @@ def test_phases_add_up_to_what_the_steps_told(finished_run):
         assert found[phase] == pytest.approx(sum(e[phase] for e in told), abs=0.002 * len(told), rel=0.01)
 
 
+@pytest.mark.whole_run
 def test_a_single_process_has_its_steps(single_run):
     trace = read_trace(single_run.out)
     assert trace.tracks == [("here", "rank 0")]

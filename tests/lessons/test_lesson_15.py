@@ -162,6 +162,7 @@ def write_chunks(folder: Path) -> dict[tuple[str, str, str], torch.Tensor]:
     return ends
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize("parts", [1, 3])
 def test_dispatched_parts_hold_the_graph(parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As DGL reads and verifies them: each edge once, in the part of its destination, and each row with its node."""
@@ -200,6 +201,7 @@ def test_dispatched_parts_hold_the_graph(parts: int, tmp_path: Path, monkeypatch
         assert sorted(map(tuple, torch.cat(found[relation]).tolist())) == sorted(map(tuple, pairs.tolist()))
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize("words", [[], ["--out", "o", "--checkpoint", "c"]])
 def test_results_that_could_not_be_written_are_refused_at_once(words: list[str]) -> None:
     words = ["--graph_name", "g", "--part_config", "p", "--ip_config", "i", "--weights", "w", *words]

@@ -186,8 +186,10 @@ def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -
                 return_mapping=True,
                 use_graphbolt=graphbolt_problem() is None,
             )
-        except (dgl.DGLError, IndexError, KeyError, RuntimeError) as error:  # the last three: a part is empty
+        except (dgl.DGLError, IndexError, KeyError, RuntimeError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            if not isinstance(error, dgl.DGLError):
+                reason = f"a part without nodes or edges, which DGL cannot write ({reason})"
             raise cannot_cut(graph.num_nodes(), parts, method, reason) from error
     if not dataset.is_heterogeneous:
         maps = [{kind: new} for kind, new in zip((NODE_TYPE, graph.canonical_etypes[0]), maps, strict=True)]
