@@ -1,4 +1,4 @@
-"""What every test needs, also a single lesson's (so it stands above both); plugins and other support are modules of tests/."""
+"""What every test and every lesson needs; plugins and other support are modules of tests/."""
 
 import os
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from support.processes import spawn
+from support.processes import fix_openmp, fork
 from tutorial_lib.errors import first_sigterm
 from tutorial_lib.trainer import generations, stopping
 from tutorial_lib.trainer.checkpoint import Checkpoints
@@ -108,7 +108,7 @@ def rank_main(rank: int, _ranks: int, folder: Path) -> Any:
 
 
 def test_ranks_with_uneven_batches_stop_at_one_step_and_go_on_with_equal_losses(nothing_left, tmp_path):
-    ranks = spawn(rank_main, len(COUNTS), (tmp_path,), backend="gloo", threads=1, timeout=120)
+    ranks = fork(fix_openmp(rank_main), len(COUNTS), (tmp_path,), backend="gloo", threads=1, timeout=120)
     for count, (undisturbed, whole, found, parts) in zip(COUNTS, ranks, strict=True):
         assert found == [[0, 3 + 2], [1, 7 + 2], undisturbed]  # two steps after the last rank has heard of it
         assert parts == whole  # every step once, with the same loss

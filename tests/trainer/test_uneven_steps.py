@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from support.processes import spawn
+from support.processes import fix_openmp, fork
 from tutorial_lib.batches import pieces
 from tutorial_lib.trainer.loop import Task, train_task
 from tutorial_lib.trainer.placement import CPU
@@ -89,7 +89,7 @@ def in_one_process(batches: Any) -> list[list[float]]:
 def test_all_ranks_take_the_steps_of_one_process(order: str, recorded: bool) -> None:
     """Also where each all-reduce is recorded: DDP and ``Join`` then go through a hook."""
     batches = ORDERS[order]
-    ranks = spawn(rank_main, len(batches), (batches, recorded), backend="gloo", threads=1, timeout=120)
+    ranks = fork(fix_openmp(rank_main), len(batches), (batches, recorded), backend="gloo", threads=1, timeout=120)
     expected = in_one_process(batches)
     for epochs in ranks:
         for got, wanted in zip(epochs, expected, strict=True):
