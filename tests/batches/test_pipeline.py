@@ -519,13 +519,14 @@ def test_memory_for_rows_of_other_machines():
 
 
 @pytest.mark.cluster
-def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left, partition_of, tmp_path):
+@pytest.mark.parametrize("words", [[], ["--use_graphbolt"]], ids=["parts of DGL", "parts of GraphBolt"])
+def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left, partition_of, tmp_path, words):
     partition = partition_of(2)
     cluster = EmulatedCluster(2)
     write_ip_config(tmp_path / "ip_config.txt", cluster.machines)
     plan = JobPlan(
         machines=cluster.machines,
-        command=[sys.executable, str(TRAINER), partition.graph_name],
+        command=[sys.executable, str(TRAINER), partition.graph_name, *words],
         part_config=str(partition.config),
         ip_config=str(tmp_path / "ip_config.txt"),
         log_dir=str(tmp_path / "logs"),

@@ -394,6 +394,42 @@ def test_a_job_is_through_when_all_have_ended_well(quiet_agent, training, codes,
     assert quiet_agent._finished() is finished
 
 
+@pytest.mark.parametrize(
+    ("role", "codes", "told"), [("trainer", [0, 0], 1), ("torchrun", [0], 1), ("trainer", [0, None], 0)]
+)
+def test_the_coordinator_hears_that_all_trainers_have_ended_well(quiet_agent, role, codes, told):
+    """The servers run on: they end when the coordinator knows it of every machine."""
+    quiet_agent.training = True
+    quiet_agent.processes = [
+        Process("server", 0, 76),
+        *(Process(role, k, 77 + k, code) for k, code in enumerate(codes)),
+    ]
+    quiet_agent._report_exit(role, 0, 0)
+    assert quiet_agent.link.heard.count({"type": "trained"}) == told
+
+
+def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, monkeypatch):
+    clock, said = [1000.0], []
+    quiet_agent.plan = replace(quiet_agent.plan, silence=5.0)
+    quiet_agent.last_heard = clock[0]
+    monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(quiet_agent, "_give_up", said.append)
+    for seconds in (4.0, 0.9, 0.2):
+        clock[0] += seconds
+        assert said == []
+        quiet_agent._look_around()
+    assert said == ["heard nothing from the coordinator for 5 s"]
+
+
+def test_an_agent_without_a_plan_says_what_it_waited_for():
+    code = "from tutorial_lib.cluster import agent; agent.PLAN_SECONDS = 0.3; agent.main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as waiting:
+        assert waiting.wait(30) == 1
+        assert waiting.stderr.read() == "waited 0.3 s for the plan from the coordinator\n"
+
+
 def test_without_a_forkserver_torchrun_starts_the_trainers(quiet_agent, monkeypatch):
     started = []
     monkeypatch.setattr(quiet_agent, "_start", lambda role, k, argv, env: started.append((role, k, argv, env)))

@@ -99,6 +99,15 @@ def test_only_what_differs_is_copied_also_where_the_size_is_the_same(copy, sourc
     assert_same(source, target)
 
 
+def test_plain_files_are_found_and_what_is_to_be_skipped_is_not(tmp_path):
+    (tmp_path / "inner").mkdir()
+    for name in ("inner/kept.py", "left.pt", ".hidden"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")  # who reads it waits for ever
+    assert list(files_in(tmp_path, lambda path: path.suffix == ".pt")) == ["inner/kept.py"]
+
+
 def test_many_copies_of_one_file_at_once_do_not_disturb_each_other(source, tmp_path):
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda _k: bring(source, tmp_path / "target"), range(8)))

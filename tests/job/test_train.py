@@ -12,7 +12,10 @@ from commands import check_predictions, train
 from safetensors.torch import load_file
 from shared_data import shared_data
 
+from tutorial_lib.cluster.preflight_parts import asks_for_graphbolt, shm_bytes_needed
 from tutorial_lib.data import Dataset, load_dataset
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.train import _plan
 from tutorial_lib.tasks.evaluation import layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -81,6 +84,19 @@ def test_two_machines_from_the_command_line(finished_run):
     check_checkpoint(out, dataset)
     for words in ("epoch 3/3", "test accuracy", "sent on the wire", f"run folder: {out}\n", "make lab"):
         assert words in printed
+
+
+@pytest.mark.parametrize(
+    ("asked", "samplers", "compact"),
+    [({}, 0, True), ({"task": "embedding"}, 0, False), ({"loader": "dgl"}, 0, False), ({}, 1, False)],
+)
+def test_parts_are_in_graphbolt_s_format_where_no_edge_has_a_number(partition_of, tmp_path, asked, samplers, compact):
+    """DGL's sampler, sampler processes and the other tasks read parts in DGL's format, six times as large."""
+    layout = Layout(emulate=2, samplers=samplers)
+    plan = _plan(partition_of(2), layout.cluster(), layout, TrainConfig(**asked), tmp_path, {})
+    assert asks_for_graphbolt(plan) == compact
+    graph = partition_of(2).folder / "part0" / "graph.dgl"
+    assert (shm_bytes_needed(plan, 0) < graph.stat().st_size) == compact
 
 
 @pytest.mark.cluster

@@ -133,6 +133,6 @@ def tell_rest(session: Session, pipelines: dict[str, Pipeline], nodes: Tensor) -
 
 
 if __name__ == "__main__":
-    serve_if_server()
+    serve_if_server(graphbolt="--use_graphbolt" in sys.argv)
     with join(sys.argv[1], seed=0) as session:
         tell(session)

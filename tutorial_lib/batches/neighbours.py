@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tutorial_lib.batches.labor import LISTS_AT_ONCE, ListsRequest, Variates, lists_of, put_together, smallest
 from tutorial_lib.batches.mates import Mates
-from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, ranges, seed_servers
+from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, is_graphbolt, ranges, seed_servers
 
 ASKED_AT_ONCE = 8192  # nodes
 PIECE = 8 * 2**20  # edges converted at a time
@@ -131,6 +131,7 @@ class NeighbourLists(HereLists):
     ) -> None:
         self.book = graph.get_partition_book()
         self.own = range_of(self.book.partid2nids(self.book.partid))
+        self._servers = {"use_graphbolt": is_graphbolt(graph.local_partition)}
 
         def make() -> dict[str, Tensor]:
             indptr, indices, ids = in_edges_of_part(graph.local_partition, len(self.own))
@@ -175,7 +176,7 @@ class NeighbourLists(HereLists):
         known = lists >= 0
         if bool(known.all()):
             return self.draw_here(lists, fanout)
-        asked, _ = ask(self.book, nodes[~known].long(), lambda ids: SamplingRequest(ids, fanout))
+        asked, _ = ask(self.book, nodes[~known].long(), lambda ids: SamplingRequest(ids, fanout, **self._servers))
         here = self.draw_here(lists[known], fanout)
         pieces = [(known.nonzero().flatten(), here.indptr.diff(), here.sources)]
         self.scratch[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)

@@ -87,13 +87,18 @@ def tell_requests(emit: Callable[..., None]) -> None:
     rpc.recv_request = recv_request
 
 
+def is_graphbolt(part: Any) -> bool:
+    """Whether a part, as servers and trainers hold it, is in GraphBolt's format."""
+    return hasattr(part, "csc_indptr")
+
+
 def in_edges_of_part(part: Any, inner: int) -> tuple[Tensor, Tensor, Tensor]:
     """In-edges of the first ``inner`` nodes of a part, as servers and trainers hold it.
 
     Returns:
         indptr int64 (inner + 1,); local ids of the sources, one for each edge; int64 ids of all local nodes.
     """
-    if hasattr(part, "csc_indptr"):  # GraphBolt's format
+    if is_graphbolt(part):
         indptr, indices, ids = part.csc_indptr, part.indices, part.node_attributes[NID]
     else:
         indptr, indices, _edges = part.adj_tensors("csc")
@@ -155,9 +160,11 @@ class Reseed(Message, rpc.Request, rpc.Response):
 
     value: int
 
-    def process_request(self, server_state: object) -> Reseed:  # noqa: ARG002
+    def process_request(self, server_state: Any) -> Reseed:
         """Runs in the server."""
         dgl.seed(self.value)
+        if is_graphbolt(server_state.graph):
+            dgl.graphbolt.seed(self.value)
         return self
 
 

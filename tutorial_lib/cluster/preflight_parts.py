@@ -82,10 +82,15 @@ def part_findings(plan: JobPlan, index: int, seconds: float = CHECKSUM_SECONDS) 
         remedy = "Its user needs to read it." if "cannot be read" in problem else REPAIR
         yield Finding("partition", FAIL, f"{path} {problem}", remedy)
     if not problems:
-        graphbolt = any(word.lower().replace("-", "_").startswith("__use_graphbolt") for word in plan.command)
+        graphbolt = asks_for_graphbolt(plan)
         yield _checksums(files, manifest, index, graphbolt, seconds)
         yield _formats(files, manifest, graphbolt)
         yield _dtypes(types)
+
+
+def asks_for_graphbolt(plan: JobPlan) -> bool:
+    """Whether the command line shows that servers load parts in GraphBolt's format."""
+    return any(word.lower().replace("-", "_").startswith("__use_graphbolt") for word in plan.command)
 
 
 def _problem(path: Path, key: str, manifest: Manifest, types: dict[str, str]) -> str | None:
@@ -204,6 +209,7 @@ def shm_bytes_needed(plan: JobPlan, index: int) -> int:
     """
     files = read_part(Path(plan.part_config), index, len(plan.machines))[0] if plan.part_config else {}
     sizes = {key: path.stat().st_size for key, path in files.items() if path.is_file()}
-    formats = len(plan.graph_format.split(","))
-    structure = sizes.get(STRUCTURE, sizes.get(GRAPHBOLT, 0)) * (1 + FORMAT_SHARE * (formats - 1))
+    formats = 1 if asks_for_graphbolt(plan) else len(plan.graph_format.split(","))
+    first, other = (GRAPHBOLT, STRUCTURE) if asks_for_graphbolt(plan) else (STRUCTURE, GRAPHBOLT)
+    structure = sizes.get(first, sizes.get(other, 0)) * (1 + FORMAT_SHARE * (formats - 1))
     return int(structure) + sum(sizes.get(key, 0) for key in FEATURES) + plan.shm_of_trainers

@@ -20,6 +20,7 @@ from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.compat.heap import large_pages
+from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset
 from tutorial_lib.data.named import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError, first_sigterm
@@ -147,9 +148,12 @@ def _plan(
     # Values that trainers add to /dev/shm for each node: each layer's evaluation, learned rows with their optimiser.
     values = config.hidden_size * (len(config.fanouts) - 1) + partition.manifest["dataset"]["num_classes"]
     values += 3 * config.embedding_size + 1 if config.task == "embedding" else 0
+    # The pipeline of this task asks for no ids of edges.
+    compact = config.task == "node" and config.loader != "dgl" and not layout.samplers and partition.has_graphbolt
+    words = ["--use_graphbolt"] if compact and graphbolt_problem() is None else []
     return layout.plan(
         cluster,
-        command=[sys.executable, "-m", "tutorial_lib.trainer", str(job)],
+        command=[sys.executable, "-m", "tutorial_lib.trainer", str(job), *words],
         part_config=str(partition.config),
         ip_config=str(ip_config),
         log_dir=str(log_folder(out)),

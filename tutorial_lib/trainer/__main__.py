@@ -1,7 +1,8 @@
-"""What every server and trainer of ``python -m tutorial_lib train`` runs: ``python -m tutorial_lib.trainer CONFIG``.
+"""What every server and trainer of ``train`` runs: ``python -m tutorial_lib.trainer CONFIG [--use_graphbolt]``.
 
 CONFIG is a JSON file: ``train`` (a TrainConfig), ``partition`` (its folder), ``out`` (the run folder), ``device`` (see
 ``placement``), and of the checkpoints: ``description``, ``checkpoint_every``, ``resume`` (``checkpoint.Checkpoints``).
+``--use_graphbolt`` (a word that the checks before a start know) is about the parts, see ``serve_if_server``.
 Rank 0 writes ``predictions.npy`` and ``checkpoint/`` there and sends the global results as events.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 
 if __name__ == "__main__":  # the way to the first step is made of imports
     gc.disable()  # they make a quarter of a million objects and no garbage
@@ -18,10 +20,9 @@ if __name__ == "__main__":  # the way to the first step is made of imports
     if is_forkserver():  # what servers and trainers need, once for all of them
         for module in ("dgl", "torch._dynamo", "tutorial_lib.batches.labor", "tutorial_lib.tasks.task"):
             importlib.import_module(module)
-    serve_if_server()  # a server stays here until the job ends, and needs nothing of what follows
+    serve_if_server(graphbolt="--use_graphbolt" in sys.argv)  # a server stays here until the job ends, and needs nothing of what follows
 
 import json
-import sys
 from pathlib import Path
 
 from tutorial_lib.compat.heap import keep_freed_memory

@@ -69,10 +69,11 @@ class Session:
         dist.barrier()
 
 
-def serve_if_server() -> None:
+def serve_if_server(*, graphbolt: bool = False) -> None:
     """In a process that was started as a DGL server: serve until the job ends, then exit. Else return.
 
-    Functions that a server must call (initialisers of a DistTensor, say) must be defined by now. In a job that starts
+    With ``graphbolt``, servers load their parts in GraphBolt's format: 4 bytes for each edge instead of 25, and it has
+    no ids of edges. Functions that a server must call (initialisers of a DistTensor, say) must be defined by now. In a job that starts
     its processes by a ``forkserver``, this is where they are forked: what is imported by now, they need not import.
     """
     fork_as_told()
@@ -89,7 +90,7 @@ def serve_if_server() -> None:
         if pieces.on:
             service.tell_requests(EventWriter(int(os.environ["TUTORIAL_INDEX"])).emit)
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
-        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
+        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"], use_graphbolt=graphbolt)
         sys.exit(0)
 
 
