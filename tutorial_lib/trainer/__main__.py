@@ -20,7 +20,8 @@ if __name__ == "__main__":  # the way to the first step is made of imports
     if is_forkserver():  # what servers and trainers need, once for all of them
         for module in ("dgl", "torch._dynamo", "tutorial_lib.batches.labor", "tutorial_lib.tasks.task"):
             importlib.import_module(module)
-    serve_if_server(graphbolt="--use_graphbolt" in sys.argv)  # a server stays here until the job ends, and needs nothing of what follows
+    # A server stays here until the job ends, and needs nothing of what follows.
+    serve_if_server(graphbolt="--use_graphbolt" in sys.argv)
 
 import json
 from pathlib import Path

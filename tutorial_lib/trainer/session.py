@@ -73,8 +73,10 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
     """In a process that was started as a DGL server: serve until the job ends, then exit. Else return.
 
     With ``graphbolt``, servers load their parts in GraphBolt's format: 4 bytes for each edge instead of 25, and it has
-    no ids of edges. Functions that a server must call (initialisers of a DistTensor, say) must be defined by now. In a job that starts
-    its processes by a ``forkserver``, this is where they are forked: what is imported by now, they need not import.
+    no ids of edges. Functions that a server must call (initialisers of a DistTensor, say) must be defined by now.
+
+    In a job that starts its processes by a ``forkserver``, this is where they are forked: what is imported by now, they
+    need not import.
     """
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
