@@ -421,6 +421,21 @@ def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, monkey
     assert said == ["heard nothing from the coordinator for 5 s"]
 
 
+def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkeypatch):
+    """As Slurm sends them: files of GraphBolt's stayed in /dev/shm, which a killed server does not remove itself."""
+    removed = []
+    monkeypatch.setattr("tutorial_lib.cluster.agent.end_descendants", lambda _reap: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("tutorial_lib.cluster.agent.remove_segments", lambda *where: removed.append(where))
+    before = signal.signal(signal.SIGTERM, quiet_agent.told_to_end)
+    try:
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        quiet_agent._leave_nothing()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(removed) == 1
+
+
 def test_an_agent_without_a_plan_says_what_it_waited_for():
     code = "from tutorial_lib.cluster import agent; agent.PLAN_SECONDS = 0.3; agent.main()"
     with subprocess.Popen(

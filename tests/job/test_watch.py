@@ -76,7 +76,7 @@ def test_watch_interrupt_and_continue(kernel, tmp_path):
     out, interrupted = tmp_path / "run", []
 
     def interrupt() -> bool:
-        if steps_in(out) < 100:  # several updates of the output
+        if steps_in(out) < 300:  # several updates of the output
             return False
         interrupted.append(time.monotonic())
         kernel.manager.interrupt_kernel()

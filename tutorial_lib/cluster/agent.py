@@ -99,6 +99,12 @@ class Agent:
             finally:
                 self._leave_nothing()
 
+    def told_to_end(self, *_signal: object) -> None:
+        """On SIGTERM. Slurm sends it twice: the second must not break off the clearing up."""
+        if not self.stopping:
+            self.stopping = True
+            sys.exit()
+
     def _leave_nothing(self) -> None:
         self.stopping = True
         end_descendants(self._reap)
@@ -285,7 +291,9 @@ def main() -> None:
         sys.exit(f"waited {PLAN_SECONDS:g} s for the plan from the coordinator")
     except EOFError:  # it has gone
         return
-    Agent(plan, int(sys.argv[1]), link).run()
+    agent = Agent(plan, int(sys.argv[1]), link)
+    signal.signal(signal.SIGTERM, agent.told_to_end)
+    agent.run()
 
 
 if __name__ == "__main__":
