@@ -63,7 +63,7 @@ MAY_SURVIVE = {
     "tutorial_lib/batches/edges.py, side: point < self.test  ->  (point <= self.test)": "no pair has that very hash",
     "tutorial_lib/batches/labor.py, smallest: 5  ->  (6)": "it chooses between two ways to the same neighbours",
     "tutorial_lib/batches/neighbours.py, list_of: bool(other.any())  ->  (True)": "it spares work on nothing",
-    "tutorial_lib/cluster/children.py, end_descendants: reap()  ->  pass": "it is called once more, or was before",
+    "tutorial_lib/cluster/children.py, end_descendants: reap()  ->  pass": "of the last one: all were reaped",
     "tutorial_lib/partition/cut.py, _improve: 1  ->  (2)": "any number below each count of links",
     "notebooks/support/exercises/lesson_06.py, parent: torch.set_num_threads(2)  ->  pass": "two cores have as many",
     "notebooks/support/exercises/lesson_07.py, _nap: time.sleep(0.02)  ->  pass": "it only makes a fault likelier",

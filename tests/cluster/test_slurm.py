@@ -8,8 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from tutorial_lib.cluster.slurm import SlurmCluster, cpus_of, nodes_of
 from tutorial_lib.cluster.slurm_servers import DAEMONS
 from tutorial_lib.cluster.slurm_servers import slurm_servers as start_slurm
 from tutorial_lib.cluster.ssh_servers import SBIN
-from tutorial_lib.errors import InputError, attempts
+from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 
 NAME, NODES = "slurm-lab", 3
 DAEMON_NAMES = {*DAEMONS, "slurmscriptd", "slurmctld:", "slurmstepd"}
@@ -87,10 +87,11 @@ def what_runs() -> list[str]:
 
 
 def nothing_runs() -> None:
-    limit = time.monotonic() + 30
-    while left := what_runs():
-        assert time.monotonic() < limit, f"still on the nodes: {left}"
-        time.sleep(0.3)
+    with suppress(WaitedTooLong):
+        for _left in attempts("the nodes to be free", 30, pause=0.3):
+            if not what_runs():
+                break
+    assert what_runs() == []
 
 
 def test_what_a_slurm_of_ones_own_lacks_is_said(monkeypatch):

@@ -516,6 +516,13 @@ def test_a_child_of_another_user_does_not_save_the_others():
     assert code == str(-signal.SIGTERM)
 
 
+def test_who_has_ended_when_told_to_is_not_waited_for():
+    """It stays a child until it is reaped."""
+    code = "import subprocess\nfrom tutorial_lib.cluster import children\nchildren.TERM_SECONDS = 100\n"
+    code += "children.end_descendants(subprocess.Popen(['sleep', '100']).poll)"
+    subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
+
+
 def test_a_program_that_ends_at_once_keeps_its_exit_code(monkeypatch, tmp_path):
     """`subprocess` asks for it when an object is dropped; an agent that never learned of the end waited for ever."""
 

@@ -131,7 +131,7 @@ class NeighbourLists(HereLists):
     ) -> None:
         self.book = graph.get_partition_book()
         self.own = range_of(self.book.partid2nids(self.book.partid))
-        self._whole = graph
+        self._dist_graph = graph
 
         def make() -> dict[str, Tensor]:
             indptr, indices, ids = in_edges_of_part(graph.local_partition, len(self.own))
@@ -176,7 +176,7 @@ class NeighbourLists(HereLists):
         known = lists >= 0
         if bool(known.all()):
             return self.draw_here(lists, fanout)
-        compact = is_graphbolt(self._whole.local_partition)  # and so have the servers
+        compact = is_graphbolt(self._dist_graph.local_partition)  # and so have the servers
         asked, _ = ask(self.book, nodes[~known].long(), lambda ids: SamplingRequest(ids, fanout, use_graphbolt=compact))
         here = self.draw_here(lists[known], fanout)
         pieces = [(known.nonzero().flatten(), here.indptr.diff(), here.sources)]

@@ -204,12 +204,13 @@ def _dtypes(types: Mapping[str, str]) -> Finding:
 def shm_bytes_needed(plan: JobPlan, index: int) -> int:
     """Bytes that the servers of machine ``index`` put into /dev/shm, from file sizes, and what the plan's trainers add.
 
-    Measured with DGL 2.1.0: the features as they are, and with one format (``csc``) as much as graph.dgl has.
+    Measured with DGL 2.1.0: the features as they are, and with one format (``csc``) as much as graph.dgl has;
+    GraphBolt's as its file has.
     Backup servers share all of it. Raises InputError where ``read_part`` does.
     """
     files = read_part(Path(plan.part_config), index, len(plan.machines))[0] if plan.part_config else {}
     sizes = {key: path.stat().st_size for key, path in files.items() if path.is_file()}
-    formats = 1 if asks_for_graphbolt(plan) else len(plan.graph_format.split(","))
-    first, other = (GRAPHBOLT, STRUCTURE) if asks_for_graphbolt(plan) else (STRUCTURE, GRAPHBOLT)
-    structure = sizes.get(first, sizes.get(other, 0)) * (1 + FORMAT_SHARE * (formats - 1))
+    structure = sizes.get(STRUCTURE, 0) * (1 + FORMAT_SHARE * plan.graph_format.count(","))
+    if asks_for_graphbolt(plan) or not structure:
+        structure = sizes.get(GRAPHBOLT, structure)
     return int(structure) + sum(sizes.get(key, 0) for key in FEATURES) + plan.shm_of_trainers

@@ -15,8 +15,8 @@ from tutorial_lib.job.reach import ASSUMED, Hops, Setting, assumed_hops
 from tutorial_lib.trainer.config import TrainConfig
 
 # Bytes: a process without a graph; of each edge and node of its part; and what two processes of a machine share.
-SERVER, SERVER_EDGE, SERVER_NODE, LIBRARIES = 0.41e9, {"dgl": 43, "graphbolt": 20}, 24, 0.13e9
-LOADING_EDGE = {"dgl": 21, "graphbolt": 15}  # of SERVER_EDGE, while a part is loaded
+SERVER, SERVER_NODE, LIBRARIES = 0.41e9, 24, 0.13e9
+SERVER_EDGES = {"dgl": (43, 21), "graphbolt": (20, 15)}  # by format of the part; of them, only while it is loaded
 FORKED = 0.35e9  # in common with the process that forks them
 TRAINER, TRAINER_EDGE, EVERY_NODE = 0.50e9, 12, 8
 PIECES, PIECE_EDGE = 8.4e6, 16  # edges that a trainer converts at a time, and bytes for each of them
@@ -239,7 +239,8 @@ def _memory(setting: Setting, hops: Hops, capacity: float) -> tuple[float, float
     edges = part * (1 + hops.cut)  # those that leave a part are there, too
     features = STORED * setting.width * nodes
     stores = STORED * nodes * max((a + b for a, b in pairwise(setting.stored[1:])), default=sizes[-1])  # two at a time
-    loaded = SERVER + SERVER_EDGE[setting.format] * edges + SERVER_NODE * nodes + features
+    each, loading = SERVER_EDGES["graphbolt" if config.in_pipeline() else "dgl"]
+    loaded = SERVER + each * edges + SERVER_NODE * nodes + features
     full = min(config.batch_size, setting.train / setting.world) / hops.sizes[0]
     reached = [min(size * full**0.9, setting.nodes) for size in hops.sizes]
     hidden = HIDDEN * sum(STORED * rows * width for rows, width in zip(reversed(reached), sizes[1:], strict=True))
@@ -255,7 +256,7 @@ def _memory(setting: Setting, hops: Hops, capacity: float) -> tuple[float, float
     trained, evaluated = hidden + inputs, evaluated if len(sizes) > 2 else 0.0  # one is given back before the other
     trainer = own + max(trained, evaluated) + mapped
     own += max(trained, evaluated + stores / setting.trainers)
-    machine = loaded - LOADING_EDGE[setting.format] * edges - FORKED
+    machine = loaded - loading * edges - FORKED
     machine += (setting.servers - 1) * (SERVER - LIBRARIES) + setting.trainers * (own - LIBRARIES)
     machine -= (setting.trainers - 1) * (4 * edges + 2 * hops.lists)  # what they share
     if setting.trainers > 1 and capacity >= hops.pool:

@@ -86,11 +86,6 @@ class Setting:
         return self.val / self.world / (self.train / self.world / self.steps)
 
     @property
-    def format(self) -> str:
-        """Of the parts that servers load: "dgl" or "graphbolt"."""
-        return "graphbolt" if self.config.task == "node" and self.config.loader != "dgl" else "dgl"
-
-    @property
     def keeps(self) -> bool:
         """Whether trainers keep what came from other machines."""
         return self.config.loader != "dgl" and self.config.cache > 0

@@ -148,9 +148,8 @@ def _plan(
     # Values that trainers add to /dev/shm for each node: each layer's evaluation, learned rows with their optimiser.
     values = config.hidden_size * (len(config.fanouts) - 1) + partition.manifest["dataset"]["num_classes"]
     values += 3 * config.embedding_size + 1 if config.task == "embedding" else 0
-    # The pipeline of this task asks for no ids of edges.
-    compact = config.task == "node" and config.loader != "dgl" and not layout.samplers and partition.has_graphbolt
-    words = ["--use_graphbolt"] if compact and graphbolt_problem() is None else []
+    compact = config.in_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
+    words = ["--use_graphbolt"] if compact else []
     return layout.plan(
         cluster,
         command=[sys.executable, "-m", "tutorial_lib.trainer", str(job), *words],

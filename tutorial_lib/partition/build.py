@@ -188,7 +188,7 @@ def _by_dgl(dataset: Dataset, name: str, wanted: dict[str, Any], folder: Path) -
             )
         except (dgl.DGLError, IndexError, KeyError, RuntimeError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-            if not isinstance(error, dgl.DGLError):
+            if isinstance(error, (IndexError, KeyError)):
                 reason = f"a part without nodes or edges, which DGL cannot write ({reason})"
             raise cannot_cut(graph.num_nodes(), parts, method, reason) from error
     if not dataset.is_heterogeneous:

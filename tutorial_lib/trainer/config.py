@@ -66,6 +66,10 @@ class TrainConfig:
         """Inverse of ``to_dict``."""
         return cls(**{**values, "fanouts": tuple(values["fanouts"])})
 
+    def in_pipeline(self, samplers: int = 0) -> bool:
+        """Whether trainers on machines draw from lists of their own: no server then needs the number of an edge."""
+        return self.task == "node" and self.loader != "dgl" and not samplers
+
     def model(self, in_size: int, num_classes: int, *, plain: bool = False) -> GraphSAGE:
         """A model whose first weights depend on ``seed`` alone, so that every rank starts with the same."""
         import torch
@@ -82,7 +86,7 @@ def check_sampler(config: TrainConfig, samplers: int, *, single_process: bool) -
     if config.sampler not in SAMPLERS:
         raise InputError(f"there is no --sampler {config.sampler!r}", f"Known: {', '.join(SAMPLERS)}.")
     labor = config.sampler == "labor"
-    if labor and (config.task != "node" or samplers or config.loader == "dgl" or single_process):
+    if labor and (single_process or not config.in_pipeline(samplers)):
         raise InputError("--sampler labor draws in the pipeline, which this run does not use", LABOR_NEEDS)
     if config.batch_dependency > 1 and not labor:
         raise InputError("--batch-dependency is for --sampler labor")
