@@ -1,5 +1,5 @@
 # Each target makes .venv first if it is missing or stale, and reuses it afterwards.
-.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-faults test-soak test-long bench bench-scale growth bench-plan lint lab finale doctor venv lock clean
+.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-root test-soak fault-table bench bench-scale growth bench-plan lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
 # STACK=modern: a current torch and numpy, in .venv-modern (docs/installation.md)
@@ -15,9 +15,9 @@ help:
 	@echo "make test-browser  JupyterLab as make lab opens it, in headless Chromium: what is open, links, Run All of a lesson"
 	@echo "make test-modern   set up the modern stack, then train on it and run an unchanged script"
 	@echo "make test-gpu      the checks that need a GPU; says what was skipped where there is none"
-	@echo "make test-faults   set up, then break jobs in every way we know; writes docs/faults.md"
-	@echo "make test-soak     set up, then a hundred launches with a fault each; writes its table into docs/faults.md"
-	@echo "make test-long     set up, then compare with one process over three seeds, and kill and continue each task"
+	@echo "make test-root    the tests that only root can run: a Slurm of their own on emulated machines"
+	@echo "make test-soak     set up, then ten launches with a fault each; python tests/soak --launches N for more"
+	@echo "make fault-table   run the tests of faults and write what they saw into docs/faults.md"
 	@echo "make bench    set up, then measure the training loop beside the guide's and beside the computing alone"
 	@echo "make bench-scale  set up, then measure caches that do not hold the graph"
 	@echo "make growth   set up, then measure more machines and larger graphs"
@@ -45,7 +45,7 @@ test: venv lint
 	$(PY) -m pytest $(ON_ALL_CORES)
 
 test-quick: venv
-	$(PY) -m pytest $(ON_ALL_CORES) -m "not cluster and not whole_run and not faults and not modern and not long and not gpu and not browser" tests
+	$(PY) -m pytest $(ON_ALL_CORES) -m "not cluster and not whole_run and not modern and not gpu and not browser and not root" tests
 
 # Chromium and its driver are the system's: apt install chromium chromium-driver.
 test-browser: venv
@@ -57,24 +57,25 @@ mutants: venv
 # On both stacks: what may differ with torch and numpy. The whole of `make test` is for the default stack.
 test-modern:
 	@STACK=modern sh scripts/make_venv.sh
-	.venv-modern/bin/python -m pytest $(ON_ALL_CORES) -m "not faults" tests/compat/test_stack.py \
+	.venv-modern/bin/python -m pytest $(ON_ALL_CORES) -m "not root" tests/compat/test_stack.py \
 	  tests/models/test_plain_sage.py tests/compat/test_stack_training.py \
 	  tests/job/test_train.py::test_two_machines_from_the_command_line \
-	  "tests/job/test_launch_command.py::test_the_guide_s_script_runs_unchanged[1]"
+	  tests/job/test_launch_command.py::test_the_guide_s_script_runs_unchanged
 
 test-gpu: venv
 	$(PY) -m pytest tests/gpu
 
-test-faults: venv
-	FAULT_TABLE=docs/faults.md $(PY) -m pytest -m "faults or not faults" tests/faults \
-	  $(addprefix tests/cluster/test_, agents.py ssh.py ssh_login.py homecoming.py) \
-	  $(addprefix tests/job/test_, launch_command.py resume.py watch.py)
+# As root: slurmd and munged start as root and become other users.
+test-root: venv
+	$(PY) -m pytest -m root tests notebooks/16_real_clusters.ipynb notebooks/solutions/16_real_clusters.ipynb
 
 test-soak: venv
-	$(PY) tests/soak --launches 100 --table docs/faults.md
+	$(PY) tests/soak --launches 10
 
-test-long: venv
-	$(PY) -m pytest -m long tests
+fault-table: venv
+	FAULT_TABLE=docs/faults.md $(PY) -m pytest tests/faults \
+	  $(addprefix tests/cluster/test_, agents.py ssh.py ssh_login.py homecoming.py) \
+	  $(addprefix tests/job/test_, launch_command.py resume.py watch.py)
 
 bench: venv
 	$(PY) benchmarks/bench.py

@@ -148,7 +148,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if path := os.environ.get("FAULT_TABLE"):
         rows = "".join(f"| {f} | `{m.replace('|', '/')}` | {s} |\n" for f, m, s in noted)
         heading = "| fault | first line of the report | seconds to exit |\n|---|---|---|\n"
-        replace_table(Path(path), "make test-faults", heading + rows)
+        replace_table(Path(path), "make fault-table", heading + rows)
 
 
 def remove_group(group: Path) -> None:

@@ -42,7 +42,7 @@ def check(found: list[tuple[str, int, int | None]], plan, machine) -> None:
     assert {address for address, _port, _pid in found} == {machine.address}, found
 
 
-@pytest.mark.parametrize("forks", [True, pytest.param(False, id="torchrun", marks=pytest.mark.long)])
+@pytest.mark.parametrize("forks", [True, pytest.param(False, id="torchrun")])
 def test_a_job_on_two_machines_listens_on_their_addresses_only(forks, emulation, partition_of, tmp_path):
     with EmulatedCluster(2) as cluster:
         plan = plan_of(cluster, partition_of(2), tmp_path, "loop:60", "-", samplers=1, forks=forks)

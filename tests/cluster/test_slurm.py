@@ -216,22 +216,6 @@ def test_a_wrong_number_of_nodes_and_a_port_that_is_taken(slurm, partition_of, t
     nothing_runs()
 
 
-@pytest.mark.long  # lesson 16 launches its own program so
-@pytest.mark.cluster
-def test_the_guide_s_script_runs_in_an_allocation(slurm, partition_of, tmp_path):
-    parts, folder = partition_of(2), tmp_path / "a"
-    shutil.copy(Path(__file__).parents[1] / "programs" / "guide_script.py", tmp_path)
-    words = ["--part_config", str(parts.config), "--ip_config", "ip.txt", "--workspace", str(tmp_path)]
-    script = ["python3", "guide_script.py", "--ip_config", "ip.txt", "--part_config", str(parts.config)]
-    script += ["--graph_name", parts.graph_name, "--num_epochs", "2"]
-    job = submit(folder, 2, "launch", *words, shlex.join(script))
-    wait_for(job, "COMPLETED")
-    printed = (folder / "runs" / f"{job}.log").read_text()
-    assert "[machine-0 0]" in printed
-    assert "rank 1 epoch 1 loss" in printed
-    nothing_runs()
-
-
 @pytest.mark.cluster
 def test_a_node_whose_slurmd_is_killed(slurm, partition_of, tmp_path):
     """Slurm gives the node up, ends the job on the others, and puts it back into the queue. Nothing stays on either."""

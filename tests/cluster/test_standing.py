@@ -250,26 +250,6 @@ def test_an_ordinary_user_trains_on_them_and_they_go_at_logout(user, folder_of_a
         again.leaves()
 
 
-@pytest.mark.long  # test_emulated.py and the test before have each half of it
-def test_an_ordinary_user_prepares_a_graph_and_launches_a_program(user, folder_of_all):
-    graph, parts = folder_of_all / "graph", folder_of_all / "parts"
-    graph.mkdir()
-    rows = [f"{k},{k % 3},{k / 9},{('train', 'val', 'test')[k // 3 % 3]}\n" for k in range(90)]
-    (graph / "nodes.csv").write_text("".join(["id,label,age,split\n", *rows]))
-    (graph / "edges.csv").write_text("".join(["src,dst\n", *(f"{k},{(7 * k + 1) % 90}\n" for k in range(90))]))
-    assert "nodes 90" in " ".join(user.types("data", str(graph)).split())
-    user.types("partition", "--dataset", str(graph), "--parts", "2", "--out", str(parts))
-    user.types("machines", "start", "2", "--name", "lab", "--ttl", "5m")
-    user.types("doctor", "--on", "lab")
-    (folder_of_all / "mine.py").write_text(
-        "import os, dgl\ndgl.distributed.initialize(os.environ['DGL_IP_CONFIG'])\n"
-        "print('nodes', dgl.distributed.DistGraph('graph').num_nodes(), flush=True)\n"
-    )
-    (part_config,) = (path for path in parts.glob("*.json") if "part-0" in json.loads(path.read_text()))
-    words = ["--workspace", str(folder_of_all), "--part_config", str(part_config), "--ip_config", "ip.txt"]
-    assert "[machine-1 0] nodes 90" in user.types("launch", "--on", "lab", *words, "python3 mine.py")
-
-
 def test_ssh_reaches_them_from_here_and_from_each_other(emulation, nothing_left):
     if SSHD is None:
         pytest.skip("no ssh server on this computer (apt install openssh-server)")

@@ -403,17 +403,3 @@ def test_an_own_graph_of_several_types_is_trained_by_the_command_line(tmp_path):
         found = list(csv.DictReader(file))
     assert [row["id"] for row in found] == [row.split(",")[0] for row in rows]
     assert {row["prediction"] for row in found} == {"even", "odd"}
-
-
-@pytest.mark.cluster
-@pytest.mark.long  # the test of the command line trains on an own graph of several types
-def test_two_machines_train_on_a_chunked_graph_with_several_types(emulation, nothing_left, data_root, tmp_path):
-    """The whole way: DGL's format, a partition, servers, one score."""
-    graph = load_dataset("synthetic-academic", scale=0.002, root=data_root).graph
-    chunked(graph, tmp_path / "chunks", "numpy")
-    words = ["--task", "hetero", "--fanouts", "5,5", "--hidden-size", "16", "--epochs", "1", "--batch-size", "200"]
-    words += ["--emulate", "2", "--root", str(tmp_path), "--out", str(tmp_path / "run")]
-    tutorial("train", "--dataset", str(tmp_path / "chunks"), *words)
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result["test_accuracy"] > 0.15
-    assert len(np.load(tmp_path / "run" / "predictions.npy")) == graph.num_nodes("paper")

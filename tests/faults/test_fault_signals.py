@@ -13,7 +13,6 @@ from commands import heed_ctrl_c, wait_for_event
 from fault_support import CLEAN_EXIT_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
-rare = pytest.mark.faults
 EMULATED, LOCAL = ["--emulate", "2"], ["--machines", "1"]
 
 
@@ -21,12 +20,9 @@ EMULATED, LOCAL = ["--emulate", "2"], ["--machines", "1"]
     ("machines", "sent", "code"),
     [
         (EMULATED, signal.SIGINT, 130),
-        pytest.param(EMULATED, signal.SIGKILL, -9, marks=rare),  # test_resume does that, always
         (LOCAL, signal.SIGTERM, 143),
-        pytest.param(EMULATED, signal.SIGTERM, 143, marks=rare),
-        pytest.param(EMULATED, signal.SIGHUP, 129, marks=rare),
-        pytest.param(LOCAL, signal.SIGINT, 130, marks=rare),
-        pytest.param(LOCAL, signal.SIGKILL, -9, marks=rare),
+        (EMULATED, signal.SIGHUP, 129),
+        (LOCAL, signal.SIGKILL, -9),
     ],
 )
 def test_signals_to_the_command_end_everything(machines, sent, code, emulation, data_root, tmp_path, saw):

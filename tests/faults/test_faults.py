@@ -27,7 +27,6 @@ from tutorial_lib.cluster.shm import dgl_segments
 from tutorial_lib.errors import TutorialError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
-rare = pytest.mark.faults  # only in `make test-faults`; the others are part of `make test`
 ENDLESS = "loop:1000000"
 
 
@@ -54,9 +53,7 @@ def endless(cluster, partition, folder: Path, limits: Limits | None = None, **fi
     ("fault", "words"),
     [
         ("raise", "ValueError: a mistake in the training loop"),
-        # Python's exit would run DGL's, which waits for the other trainers. In test_launch_command, always.
-        pytest.param("exit", "SystemExit: 3", marks=rare),
-        pytest.param("os._exit", "exit code 3", marks=rare),
+        ("os._exit", "exit code 3"),
     ],
 )
 def test_a_trainer_that_ends_by_itself(fault, words, machines, tmp_path, saw):
@@ -89,12 +86,11 @@ def test_an_exception_in_a_sampler(machines, tmp_path, saw):
 @pytest.mark.parametrize(
     ("role", "index", "fields", "words"),
     [
-        pytest.param("trainer", 0, {}, "trainer 0 (rank 1) on machine-1", marks=rare),  # test_resume does that, always
         ("trainer", 0, {"forks": False}, "trainer 0 (rank 1) on machine-1"),  # seen by torchrun
         ("sampler", 0, {"samplers": 1}, "sampler of trainer 0 (rank 1) on machine-1"),
         ("server", 0, {}, "server 0 on machine-1"),
-        pytest.param("server", 1, {"servers": 2}, "server 1 on machine-1", marks=rare),
-        pytest.param("torchrun", 0, {"forks": False}, "torchrun on machine-1", marks=rare),
+        ("server", 1, {"servers": 2}, "server 1 on machine-1"),
+        ("torchrun", 0, {"forks": False}, "torchrun on machine-1"),
     ],
 )
 def test_sigkill(role, index, fields, words, machines, tmp_path, saw):
@@ -124,26 +120,23 @@ def test_sigkill_to_an_agent(machines, tmp_path, saw):
     saw("SIGKILL to an agent", error, seconds)
 
 
-@pytest.mark.parametrize("role", ["trainer", pytest.param("server", marks=rare)])
-def test_sigstop_is_a_stall(role, machines, tmp_path, saw):
+def test_sigstop_is_a_stall(machines, tmp_path, saw):
     """All stacks are collected, those of the stopped process too."""
     cluster, partition = machines
     job = endless(cluster, partition, tmp_path, limits=Limits(stall=4))
-    job.signal(cluster.machines[1], role, signal.SIGSTOP)
+    job.signal(cluster.machines[1], "trainer", signal.SIGSTOP)
     error, seconds = job.end()
-    rank = " (rank 1)" if role == "trainer" else ""
     assert str(error).startswith(
-        f"the job has not moved for 4 s: {role} 0{rank} on machine-1 is stopped by a signal (SIGSTOP?), in "
+        "the job has not moved for 4 s: trainer 0 (rank 1) on machine-1 is stopped by a signal (SIGSTOP?), in "
     )
-    assert (error.machine, error.role) == ("machine-1", role)
+    assert (error.machine, error.role) == ("machine-1", "trainer")
     stacks = (tmp_path / "logs" / "stacks.txt").read_text()
     assert stacks.count("=== ") == 4  # two trainers, two servers
     assert "faulty_trainer.py" in stacks
     assert seconds < CLEAN_EXIT_SECONDS
-    saw(f"SIGSTOP of a {role}, --stall-timeout 4", error, seconds)
+    saw("SIGSTOP of a trainer, --stall-timeout 4", error, seconds)
 
 
-@rare
 def test_a_skipped_collective_shows_who_waits_where(machines, tmp_path, saw):
     cluster, partition = machines
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, "skip", "1"), Limits(stall=4))
@@ -156,7 +149,6 @@ def test_a_skipped_collective_shows_who_waits_where(machines, tmp_path, saw):
     saw("one rank skips a collective, --stall-timeout 4", error, seconds)
 
 
-@rare
 def test_a_wire_that_is_cut_for_good(machines, tmp_path, saw):
     cluster, partition = machines
     job = endless(cluster, partition, tmp_path)
@@ -207,7 +199,6 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@rare
 @pytest.mark.parametrize("fault", ["the run disk is full", "the run folder is removed"])
 def test_a_run_folder_that_cannot_be_written(fault, small_disk, emulation, partition_of, tmp_path, saw):
     run = small_disk / "run"
@@ -236,7 +227,6 @@ def test_a_run_folder_that_cannot_be_written(fault, small_disk, emulation, parti
 @pytest.mark.skipif(
     not os.access("/sys/fs/cgroup/memory", os.W_OK), reason="needs a memory control group (v1) to write"
 )
-@rare
 def test_out_of_memory(machines, tmp_path, saw):
     """A real one: the kernel ends a trainer that passes the limit of its control group."""
     cluster, partition = machines
@@ -351,7 +341,6 @@ def test_a_shared_memory_that_is_too_small(emulation, partition_of, tmp_path, sa
         saw("/dev/shm too small for the part", refused(cluster, plan, "/dev/shm"), None)
 
 
-@rare
 def test_a_shared_memory_that_fills_up(emulation, partition_of, tmp_path, saw):
     """What the part needs is there; then something else takes the rest while the servers load."""
     with EmulatedCluster(2, shm_bytes=40 << 20) as cluster:
@@ -368,7 +357,6 @@ def test_a_shared_memory_that_fills_up(emulation, partition_of, tmp_path, saw):
     saw("/dev/shm fills up meanwhile", error, seconds)
 
 
-@rare
 def test_a_fault_in_one_job_does_not_touch_another(emulation, partition_of, tmp_path, saw):
     with EmulatedCluster(2) as first, EmulatedCluster(2) as second:
         for name in "ab":
@@ -383,7 +371,6 @@ def test_a_fault_in_one_job_does_not_touch_another(emulation, partition_of, tmp_
     saw("SIGKILL to a server while another job runs on this computer", f"{error}; the other job ends well", seconds)
 
 
-@rare
 def test_two_jobs_at_once(emulation, partition_of, tmp_path, saw):
     """Same addresses, same ports, same names in shared memory: the machines of one job are not those of the other."""
     jobs = []

@@ -35,16 +35,10 @@ def ranks_that_have_met(kernel: psutil.Process, seconds: float = 100) -> list[ps
     return wait_until(met, "two ranks that are connected", seconds)
 
 
-rare = pytest.mark.faults
-
-
 @pytest.mark.parametrize(
     ("name", "until"),
     [
         ("06_multi_gpu_node_classification.ipynb", "ddp_rates.py scripts/out"),
-        pytest.param("08_graphbolt_multi_gpu.ipynb", "demo(rank_0_alone", marks=rare),
-        pytest.param("05_data_parallel_by_hand.ipynb", "2 scripts/ddp_hook.py", marks=rare),
-        pytest.param("07_ddp_pitfalls.ipynb", "2 scripts/ddp_threads.py", marks=rare),
     ],
 )
 @pytest.mark.whole_run

@@ -138,7 +138,6 @@ def test_one_process_goes_on_after_it_was_killed(single_run, tmp_path):
     assert len(steps) == EPOCHS * events_of(single_run.out)[0]["steps"]
 
 
-@pytest.mark.long  # the test above continues, too
 def test_more_epochs_than_before(single_run, tmp_path):
     """2 and then 3 epochs are the same as 3; a checkpoint only at the end of each start. All but the number of epochs
     is taken from the run, wherever the second command is given.
@@ -274,7 +273,6 @@ print((folder / "run" / "result.json").read_text())
 """
 
 
-@pytest.mark.faults
 def test_a_full_disk_names_the_file_and_the_run_goes_on_when_there_is_space(single_run, emulation, tmp_path, saw):
     """One checkpoint takes about 115 kB: the first fits, the second, beside it, does not."""
     arguments = single_run.options

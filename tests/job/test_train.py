@@ -100,14 +100,13 @@ def test_parts_are_in_graphbolt_s_format_where_no_edge_has_a_number(partition_of
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("samplers", [pytest.param(1, marks=pytest.mark.long), 0])  # test_launch.py has samplers, too
-def test_several_trainers_and_samplers(emulation, nothing_left, data_root, small_dataset, tmp_path, samplers):
-    layout = ["--emulate", "2", "--trainers", "2", "--samplers", str(samplers), "--batch-size", "100"]
+def test_several_trainers_and_samplers(emulation, nothing_left, data_root, small_dataset, tmp_path):
+    layout = ["--emulate", "2", "--trainers", "2", "--batch-size", "100"]
     result = train(tmp_path / "run", data_root, *layout, *SMALL, "--epochs", "1")
     assert result["world_size"] == 4
     check_predictions(tmp_path / "run", result, small_dataset)
     kept = [(rank["lists_kept"], rank["lists_bytes"]) for rank in result["kept"]]
-    assert samplers or (kept[0] == kept[1] != kept[2] == kept[3])  # those of a machine have the same lists
+    assert kept[0] == kept[1] != kept[2] == kept[3]  # those of a machine have the same lists
 
 
 @pytest.mark.cluster
@@ -126,7 +125,6 @@ def test_single_process(single_run):
 
 
 @pytest.mark.cluster
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_amazon_computers_on_two_machines(emulation, nothing_left, data_root, tmp_path):
     """Real data: at least 0.88 on two machines, and within 0.015 of one process with as many seeds per step."""
@@ -140,7 +138,6 @@ def test_amazon_computers_on_two_machines(emulation, nothing_left, data_root, tm
 
 
 @pytest.mark.cluster
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_two_machines_agree_with_the_plain_loop(emulation, data_root, tmp_path):
     """Default data set and scale, three seeds: valid accuracies of each pair differ by less than 0.01."""

@@ -108,7 +108,6 @@ def test_watch_interrupt_and_continue(kernel, tmp_path):
     assert [event["kind"] for event in events_of(out)][-len(told) :] == told
 
 
-@pytest.mark.faults
 def test_everything_ends_with_the_kernel(kernel, tmp_path):
     """Killed, without any chance to clean up; the fixture looks whether a process is left."""
     kernel.run("job = start(5000, 'run')")

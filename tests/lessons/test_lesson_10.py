@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -102,32 +100,6 @@ def test_alone_it_is_a_plain_loop(scripts, partition_of, small_dataset) -> None:
     torch.testing.assert_close(losses(alone(scripts, partition_of(1), EXACT)), expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.long  # the lesson compares the same
-@pytest.mark.cluster
-def test_one_machine_draws_what_one_process_draws(scripts, nothing_left, partition_of) -> None:
-    """Chance and dropout included, step by step; and a checkpoint continues as if nothing had happened."""
-    four = f"{SAMPLED} --num_epochs 4"
-    expected = losses(alone(scripts, partition_of(1), four))
-    found = losses(launched(scripts, partition_of(1), four, "--machines", "1"))
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-    kept = f"{SAMPLED} --checkpoint kept.pt --num_epochs"
-    alone(scripts, partition_of(1), f"{kept} 2")
-    assert losses(alone(scripts, partition_of(1), f"{kept} 4")) == expected
-
-
-@pytest.mark.cluster
-@pytest.mark.long  # the lesson does it, and the next test holds four ranks to one process
-@pytest.mark.parametrize("trainers", ["1", "2"])
-def test_two_machines_compute_what_one_process_computes(
-    trainers, scripts, emulation, nothing_left, partition_of, small_dataset
-) -> None:
-    machines = ["--emulate", "2", "--num_trainers", trainers, "--num_servers", trainers]
-    expected = by_hand(scripts, small_dataset.graph)
-    torch.testing.assert_close(
-        losses(launched(scripts, partition_of(2), EXACT, *machines)), expected, atol=1e-4, rtol=0
-    )
-
-
 SHARES = """
 import json
 from pathlib import Path
@@ -184,38 +156,6 @@ def test_a_rank_with_fewer_steps_does_not_change_the_losses(
     assert sorted(map(len, shares)) == [245, 246, 246, 246]
     expected = in_steps(scripts, small_dataset.graph, shares, 49, 2)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-
-
-@pytest.mark.cluster
-@pytest.mark.long  # lesson 11 does it
-def test_two_machines_continue_as_if_nothing_had_happened(scripts, emulation, nothing_left, partition_of) -> None:
-    part, machines = partition_of(2), ("--emulate", "2")
-    whole = losses(launched(scripts, part, f"{SAMPLED} --num_epochs 3", *machines))
-    kept = f"{SAMPLED} --checkpoint kept.pt --num_epochs"
-    first = losses(launched(scripts, part, f"{kept} 1", *machines, name="first.json"))
-    assert first == whole[:1]
-    assert losses(launched(scripts, part, f"{kept} 3", *machines, name="second.json")) == whole
-
-
-@pytest.mark.cluster
-@pytest.mark.long  # lesson 12 does it
-def test_over_ssh_with_the_command_line_of_dgl_s_tool(ssh_lab, scripts, partition_of, small_dataset) -> None:
-    """All options of that tool, on machines with ssh servers; the workspace is shared, as it expects."""
-    part = partition_of(2)
-    shutil.copytree(part.folder, scripts / "parts")
-    shutil.copy(ssh_lab.ip_config, scripts)
-    config = f"parts/{part.config.name}"
-    names = ["--graph_name", part.graph_name, "--part_config", config, "--ip_config", "ip_config.txt"]
-    command = shlex.join(["python3", "train.py", *names, *EXACT.split(), "--out", "ssh.json"])
-    tool = ["--workspace", str(scripts), "--part_config", config, "--ip_config", "ip_config.txt"]
-    tool += ["--num_trainers", "1", "--num_samplers", "0", "--num_servers", "1", "--num_server_threads", "1"]
-    tool += ["--num_omp_threads", "1", "--graph_format", "csc", "--extra_envs", "A=1", "--ssh_port", "2222"]
-    tool += ["--ssh_username", getpass.getuser()]
-    done = ssh_lab.tutorial("launch", *tool, "--out", str(scripts / "logs"), command)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = losses(json.loads((scripts / "ssh.json").read_text()))
-    torch.testing.assert_close(found, by_hand(scripts, small_dataset.graph), atol=1e-4, rtol=0)
-    ssh_lab.assert_nothing_left()
 
 
 class Tensor:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import launch, wait_until
+from commands import wait_until
 from lifelines import Running, processes_of
-from program_support import run, scripts_in, written
 from solution_support import assert_not_yet, solutions
 
 from support.exercises import lesson_11
@@ -211,45 +208,6 @@ NOT_REFUSED = {
 @pytest.mark.parametrize(("changes", "said", "again", "complaint"), NOT_REFUSED.values(), ids=NOT_REFUSED.keys())
 def test_a_run_that_is_not_refused(changes, said, again, complaint, tmp_path, capsys) -> None:
     assert_not_yet(refuses(capsys, checkpoint(tmp_path, **changes), said, again), complaint)
-
-
-@pytest.mark.long  # its solution runs it
-@pytest.mark.whole_run
-def test_the_program_of_the_solution_refuses(partition_of, tmp_path, capsys) -> None:
-    scripts, part = scripts_in(tmp_path), partition_of(1)
-    names = ["--graph_name", part.graph_name, "--part_config", str(part.config), "--ip_config", "none"]
-    names += ["--checkpoint", str(tmp_path / "kept.pt"), "--hidden", "16"]
-    program = run(scripts, "exercise_11_3.py", written("11", "exercise_11_3.py"), 0, *names, "--num_epochs", "2")
-    command = [sys.executable, str(program), *names, "--num_epochs", "3"]
-    said = []
-    for change in (["--lr", "0.5"], ["--fanouts", "5,5"]):
-        done = subprocess.run([*command, *change], capture_output=True, text=True, timeout=100)
-        said.append((done.stdout + done.stderr).splitlines())
-    assert refuses(capsys, tmp_path / "kept.pt", *said) == "Exercise 3: correct\n"
-    assert subprocess.run(command, capture_output=True, timeout=100).returncode == 0  # more epochs may be asked for
-    assert len(torch.load(tmp_path / "kept.pt")["epochs"]) == 3
-
-
-@pytest.mark.cluster
-@pytest.mark.long  # the lesson does it
-def test_a_job_that_is_killed_in_an_epoch_goes_on(emulation, nothing_left, partition_of, tmp_path) -> None:
-    """As in the lesson: the losses are those of a job that nobody disturbed, to the last digit."""
-    scripts, part = scripts_in(tmp_path), partition_of(2)
-    options = f"--graph_name {part.graph_name} --part_config {part.config} --ip_config ip_config.txt --batch_size 100"
-    options += " --hidden 16 --num_epochs 2"
-
-    def job(program: str, *more: str, code: int = 0) -> list[float]:
-        command = f"python3 {program} {options} --out {program[:3]}.json {' '.join(more)}"
-        machines = ["--emulate", "2", "--part_config", str(part.config), "--ip_config", "ip_config.txt"]
-        logs = f"logs-{program[:3]}-{len(more)}"
-        done = launch(*machines, "--num_omp_threads", "1", "--out", logs, command, cwd=scripts)
-        assert done.returncode == code, done.stdout + done.stderr
-        return [epoch["loss"] for epoch in json.loads((scripts / "tra.json").read_text())["epochs"]] if not code else []
-
-    whole = job("train.py")
-    job("failing.py kill 9", "--checkpoint kept.pt", code=1)
-    assert len(torch.load(scripts / "kept.pt")["epochs"]) == 1
-    assert job("train.py", "--checkpoint kept.pt") == whole
 
 
 def test_the_picture() -> None:

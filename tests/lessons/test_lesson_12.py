@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,37 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import tutorial
-from program_support import scripts_in, written
 from solution_support import assert_not_yet, solutions, verdict
 
 from support.exercises import lesson_12
 from support.plots import whole_run as plots
 from tutorial_lib.data import load_dataset
-from tutorial_lib.partition import partition_dataset
 
 plan_machines = solutions("12").plan_machines
-
-
-@pytest.mark.cluster
-@pytest.mark.long  # the solution does it
-def test_right_program(emulation, nothing_left, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the lesson runs it, on two machines; and then the checker with a file that came home in two halves."""
-    scripts = scripts_in(tmp_path)
-    partition_dataset(load_dataset("synthetic-products", scale=lesson_12.SCALE), 2, scripts / "parts")
-    (scripts / "exercise_12_1.py").write_text(written("12", "exercise_12_1.py"))
-    files = ["--part_config", "parts/synthetic-products.json", "--ip_config", "ip_config.txt"]
-    words = ["exercise_12_1.py", "--graph_name", "synthetic-products", *files, "--num_epochs", "2"]
-    place = ["--emulate", "2", "--workspace", str(scripts), "--out", str(tmp_path / "logs")]
-    said = tutorial("launch", *place, *files, " ".join(["python3", *words])).stdout
-    right, count = map(int, re.search(r"counted on the machines: (\d+) of (\d+) test nodes", said).groups())
-    assert 0.3 * count < right < count
-    shutil.move(scripts / "predictions.npz", scripts / "out" / "exercise_12_1.npz")
-    capsys.readouterr()
-    program = str(scripts / "exercise_12_1.py")
-    assert verdict(capsys, lesson_12.check_to_original, program) == "Exercise 1: correct\n"
-    (scripts / "out" / "exercise_12_1.npz").write_bytes(b"")
-    assert_not_yet(verdict(capsys, lesson_12.check_to_original, program), "has come home whole")
 
 
 def _in_place(rows: torch.Tensor, node_map: torch.Tensor) -> torch.Tensor:

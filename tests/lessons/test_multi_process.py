@@ -31,7 +31,6 @@ def scripts(small_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) ->
     return scripts
 
 
-@pytest.mark.long  # lessons 05 and 06 assert it
 def test_ranks_take_the_steps_of_one_process(scripts: Path, small_dataset: Dataset) -> None:
     """All neighbours and no dropout leave nothing to chance. The last step leaves one of three ranks without a node."""
     count = int(small_dataset.graph.ndata["train_mask"].sum())

@@ -211,7 +211,7 @@ def main() -> int:
     text = f"{soak.table()}\n{soak.count} launches, seed {options.seed}, problems: {len(soak.problems)}.\n{ends}\n"
     print("", text, *soak.problems, sep="\n")
     if options.table:
-        replace_table(options.table, "make test-soak", text)
+        replace_table(options.table, "tests/soak", text)
     return 1 if soak.problems else 0
 
 

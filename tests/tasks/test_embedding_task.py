@@ -199,7 +199,6 @@ def test_labels_go_along_edges() -> None:
     assert torch.equal(propagate_labels(graph, hidden, torch.tensor([0, 3]), 2), found)  # others' labels are not read
 
 
-@pytest.mark.long
 def test_learned_rows_beat_label_propagation(dataset) -> None:
     graph = dataset.graph
     wide = {"hidden_size": 128, "embedding_size": 128, "dropout": 0.7}
@@ -292,7 +291,6 @@ def two_machines(parts: Partition, tmp_path_factory) -> Callable[[int], tuple[Jo
 
 
 @pytest.mark.cluster
-@pytest.mark.long
 def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left, dataset, two_machines) -> None:
     """The mean over three seeds, on 11,000 test nodes; both begin with the same rows."""
     found: dict[str, list[float]] = {"one process": [], "two machines": []}
@@ -308,7 +306,6 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
 
 
 @pytest.mark.cluster
-@pytest.mark.long
 def test_a_killed_trainer_changes_no_row(
     emulation, nothing_left, parts: Partition, two_machines, tmp_path: Path
 ) -> None:

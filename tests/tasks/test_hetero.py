@@ -175,7 +175,6 @@ AGREEMENT = replace(AGREEMENT, learning_rate=0.01, embedding_learning_rate=0.03)
 
 
 @pytest.mark.cluster
-@pytest.mark.long
 def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left, data_root, tmp_path):
     """Three seeds, as many papers per step. A run's standard deviation over seeds is about 0.006."""
     dataset = load_dataset("synthetic-academic", scale=0.007, root=data_root)
@@ -209,7 +208,6 @@ def rows_in_original_order(out: Path, folder: Path, dataset: Dataset) -> dict[st
 
 
 @pytest.mark.cluster
-@pytest.mark.long
 def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
     emulation, nothing_left, academic, data_root, tmp_path
 ):

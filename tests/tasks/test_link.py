@@ -303,7 +303,6 @@ def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, 
 
 
 @pytest.mark.cluster
-@pytest.mark.long
 def test_a_killed_trainer_changes_nothing(emulation, nothing_left, data_root, tmp_path) -> None:
     common = [*COMMON, "--batch-size", "2000", "--root", str(data_root), "--emulate", "2", "--epochs", "2"]
     tutorial("train", *common, "--out", str(tmp_path / "whole"))
@@ -318,7 +317,6 @@ def test_a_killed_trainer_changes_nothing(emulation, nothing_left, data_root, tm
 
 
 @pytest.mark.cluster
-@pytest.mark.long
 def test_two_machines_agree_with_one_process(emulation, nothing_left, tiny, tmp_path) -> None:
     """Means over three seeds differ by less than 0.015, in MRR and in the probe."""
     config = replace(CONFIG, epochs=5, hidden_size=32, dropout=0.0, batch_size=500)

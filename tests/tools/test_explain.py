@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 def table() -> list[tuple[str, str]]:
     """(fault, what the user saw) of docs/faults.md, without those that are no failure of the job."""
-    text = (ROOT / "docs" / "faults.md").read_text().split("<!-- end of make test-faults -->")[0]
+    text = (ROOT / "docs" / "faults.md").read_text().split("<!-- end of make fault-table -->")[0]
     rows = re.findall(r"^\| (.+?) \| `(.+)` \| [^|]* \|$", text, flags=re.MULTILINE)
     return [(fault, seen) for fault, seen in rows if not seen.startswith(("none:", "nothing:"))]
 

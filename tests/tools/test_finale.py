@@ -331,7 +331,6 @@ def test_the_files_of_ogbn_products_are_taken_when_they_are_there(emulation, not
 
 
 @pytest.mark.cluster
-@pytest.mark.long
 def test_broken_off_and_continued(emulation, nothing_left, data_root, tmp_path):
     out = tmp_path / "finale"
     arguments = [sys.executable, "-m", "tutorial_lib", "finale", "--scale", "0.005", "--epochs", "12", *QUICK]

@@ -19,10 +19,6 @@ from rank_functions import saves_and_loads
 from safetensors.torch import load_file, save_file
 
 from support.processes import fix_openmp, fork
-from tutorial_lib.cluster.coordinator import Coordinator
-from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.tasks.task import train_single
 from tutorial_lib.trainer import generations
@@ -34,7 +30,6 @@ from tutorial_lib.trainer.state import flatten_optimizer, restore_settings, unfl
 from tutorial_lib.trainer.stopping import EpochPart
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-TRAINER = PROGRAMS / "checkpoint_trainer.py"
 
 
 @pytest.mark.parametrize(
@@ -357,54 +352,6 @@ def test_a_crash_before_the_manifest_leaves_the_one_before(saved):
     remove_leftovers(saved)
     assert {path.name for path in saved.iterdir()} == {"manifest.json", "epoch-0001"}
     restore(saved, *trained(steps=0))
-
-
-@pytest.mark.cluster
-@pytest.mark.long
-def test_embeddings_and_their_optimizers_go_on_exactly(emulation, nothing_left, partition_of, tmp_path):
-    """Two machines train two embeddings, save, and train on; a second job loads and reaches the same rows."""
-    partition = partition_of(2)
-    saved = run_embeddings(partition, tmp_path, "save")
-    folder = tmp_path / "checkpoint" / "epoch-0001"
-    shapes = [
-        {name: tuple(rows.shape) for name, rows in load_file(folder / f"embeddings-machine-{k}.safetensors").items()}
-        for k in (0, 1)
-    ]
-    assert len(shapes[0]) == 6  # two embeddings, three tensors of SparseAdam, one of SparseAdagrad
-    for k in (0, 1):
-        assert {rows for rows, *_ in shapes[k].values()} == {partition.report.nodes[k]}
-    loaded = run_embeddings(partition, tmp_path, "load")
-    assert len(saved) == 4
-    for rank in saved:
-        assert saved[rank]["lr"] == 0.05
-        for name, value in saved[rank].items():
-            assert loaded[rank][name] == pytest.approx(value, rel=1e-5, abs=1e-4), name
-        assert saved[rank].keys() == loaded[rank].keys()
-
-
-def run_embeddings(partition, tmp_path: Path, mode: str) -> dict[int, dict]:
-    """Run ``checkpoint_trainer.py`` on two machines with two trainers each; what each rank told at the end."""
-    cluster = EmulatedCluster(2)
-    write_ip_config(tmp_path / "ip_config.txt", cluster.machines)
-    plan = JobPlan(
-        machines=cluster.machines,
-        command=[sys.executable, str(TRAINER), partition.graph_name, str(tmp_path / "checkpoint"), mode, "3"],
-        part_config=str(partition.config),
-        ip_config=str(tmp_path / "ip_config.txt"),
-        log_dir=str(tmp_path / f"logs-{mode}"),
-        cwd=str(tmp_path),
-        master_port=29500,
-        trainers=2,
-    )
-    with cluster:
-        coordinator = Coordinator(cluster, plan)
-        coordinator.run()
-    dropped = ("kind", "time", "rank", "local_rank", "machine")
-    return {
-        event["rank"]: {key: value for key, value in event.items() if key not in dropped}
-        for event in coordinator.events
-        if event["kind"] == "sums"
-    }
 
 
 def test_a_checkpoint_that_is_saved_again_keeps_the_one_before(tmp_path):
