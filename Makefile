@@ -2,8 +2,9 @@
 .PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-faults test-soak test-long bench bench-scale growth bench-plan lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
-# STACK=modern: a current torch and numpy, in .venv-modern (docs/installation.md)
-STACK ?= default
+# STACK=modern: a current torch and numpy, in .venv-modern (docs/installation.md). Without STACK, a computer whose only
+# Python is 3.13 uses it, too.
+STACK := $(or $(STACK),$(filter modern,$(shell PYTHON='$(PYTHON)' sh scripts/make_venv.sh stack)))
 export STACK
 PY := .venv$(if $(filter modern,$(STACK)),-modern)/bin/python
 
@@ -25,7 +26,7 @@ help:
 	@echo "make lab      set up, then open the notebooks in JupyterLab"
 	@echo "make finale   set up, then the scripted multi-machine run"
 	@echo "make doctor   set up, then check this computer and say what to change"
-	@echo "make ... STACK=modern   the same with a current torch, which has no GraphBolt"
+	@echo "make ... STACK=modern   the same with a current torch, which has no GraphBolt; the default with Python 3.13"
 	@echo "make lint     ruff over code and notebooks, types, and which package may import which"
 	@echo "make lock     resolve both lock files again from pyproject.toml (needs uv), and the conda files from them"
 	@echo "make clean    remove both .venv, caches and generated data; runs/ is kept"
@@ -41,8 +42,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # One worker per core, each a host of its own (tests/worker_support.py); what takes long begins first.
 ON_ALL_CORES := -p tests.light_imports -n auto --dist loadfile --no-loadscope-reorder
 
+ifeq ($(STACK),modern)
+test:
+	@echo "error: make test is for the default stack, and this is the modern one" >&2
+	@echo "what to do: make test-modern, or install Python 3.11 (uv python install 3.11) for the default stack" >&2
+	@exit 2
+else
 test: venv lint
 	$(PY) -m pytest $(ON_ALL_CORES)
+endif
 
 test-quick: venv
 	$(PY) -m pytest $(ON_ALL_CORES) -m "not cluster and not whole_run and not faults and not modern and not long and not gpu and not browser" tests
@@ -113,6 +121,6 @@ lock: venv
 	$(PY) scripts/make_environment_yml.py
 
 clean:
-	@sh scripts/make_venv.sh remove
+	@STACK=default sh scripts/make_venv.sh remove
 	@STACK=modern sh scripts/make_venv.sh remove
 	rm -rf .pytest_cache .ruff_cache data/cache data/partitions
