@@ -82,7 +82,7 @@ fi
 
 if [ "$(uname -s)" != Linux ] || [ "$(uname -m)" != x86_64 ]; then
     say "error: this is $(uname -s) on $(uname -m); DGL 2.1.0 is installed on Linux x86-64 only"
-    say "what to do: on Windows use WSL2; on macOS use a Linux x86-64 machine or virtual machine (README, Requirements)"
+    say "what to do: on Windows use WSL2; on macOS use a Linux x86-64 machine or virtual machine (docs/installation.md)"
     exit 2
 fi
 
