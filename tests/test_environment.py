@@ -54,8 +54,10 @@ def test_conda_files_are_what_the_script_writes(stack):
     assert (ROOT / file).read_text() == make_environment_yml.environment_yml(LOCKS[stack], file)
 
 
-@both_stacks
-@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12"])
+VERSIONS = [(python, stack) for python in ("3.10", "3.11", "3.12") for stack in LOCKS]
+
+
+@pytest.mark.parametrize(("python", "stack"), [*VERSIONS, ("3.13", "modern")])
 def test_lock_satisfies_pyproject(python, stack):
     pins = locked(python, stack)
     for requirement in direct_requirements(stack):
@@ -97,5 +99,5 @@ def test_this_environment_is_the_locked_one():
 
 def test_python_range():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["requires-python"] == ">=3.10,<3.13"
+    assert project["requires-python"] == ">=3.10,<3.14"
     assert project["name"] == "tutorial_lib"

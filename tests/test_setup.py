@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-TOOLS = ("sh", "dirname", "pwd", "cat", "cksum", "uname", "grep", "rm", "printf", "mkdir", "find")
+TOOLS = ("sh", "dirname", "pwd", "cat", "cksum", "uname", "grep", "rm", "printf", "mkdir", "find", "sed", "cp")
 
 
 @pytest.fixture
@@ -44,27 +45,124 @@ def make_venv(clone: Path, *arguments: str, **variables: str) -> subprocess.Comp
     )
 
 
-# A python that answers the question for its version with yes, makes a .venv whose python only notes its arguments.
+# A Python that prints its version and makes a .venv whose python writes its arguments to a file.
 GOOD = """case "$*" in
   --version) echo Python 3.11.9 ;;
+  -c*) echo 3.11 ;;
   "-m venv .venv"*) mkdir -p "$3/bin"; cp venv-python "$3/bin/python" ;;
 esac"""
 
 
-def good_python(clone: Path, name: str) -> None:
-    program(clone / "bin" / name, GOOD)
+def good_python(clone: Path, name: str, version: str = "3.11") -> None:
+    program(clone / "bin" / name, GOOD.replace("3.11", version))
     program(clone / "venv-python", 'echo "$*" >> calls')
-    (clone / "bin" / "cp").symlink_to(shutil.which("cp"))
 
 
 def test_without_python_it_says_what_to_install(clone):
     program(clone / "bin" / "python3.12", "echo 'pyenv: python3.12: command not found' >&2; exit 127")
-    program(clone / "bin" / "python3", "exit 1")  # too old, say
+    program(clone / "bin" / "python3", "echo 3.14")
     done = make_venv(clone)
     assert done.returncode == 2
-    assert "error: found no Python 3.10, 3.11 or 3.12" in done.stderr
-    assert "sudo apt install python3 python3-venv" in done.stderr
+    assert "error: found no Python 3.10 to 3.13 with the venv module (python3 is Python 3.14)" in done.stderr
+    assert done.stderr.index("uv python install 3.11") < done.stderr.index("sudo apt install python3 python3-venv")
     assert not (clone / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("says", "problem"),
+    [
+        (None, "is not a program"),
+        ("exit 127", "does not run"),
+        ("echo 3.9", "is Python 3.9"),
+        ("echo 3.14", "is Python 3.14"),
+        ("echo is Python 3.12 without the venv module", "is Python 3.12 without the venv module"),
+    ],
+)
+@pytest.mark.parametrize("before", ["new", "made"])
+def test_a_wrong_python_is_named(clone, says, problem, before):
+    good_python(clone, "python3.11")
+    if before == "made":
+        make_venv(clone)
+    if says:
+        program(clone / "wrong", says)
+    done = make_venv(clone, PYTHON="./wrong")
+    assert done.returncode == 2
+    assert f"error: PYTHON=./wrong {problem}, and the default stack needs Python 3.10 to 3.12" in done.stderr
+    assert (clone / ".venv").exists() is (before == "made")
+
+
+def test_a_python_without_venv_module_is_recognized(clone):
+    """With a real Python: Debian's without the package python3-venv has no module ensurepip."""
+    (clone / "ensurepip.py").write_text("raise ImportError\n")
+    done = make_venv(clone, PYTHON=sys.executable, PYTHONPATH=str(clone))
+    assert done.returncode == 2
+    version = "{}.{}".format(*sys.version_info)
+    assert f"error: PYTHON={sys.executable} is Python {version} without the venv module" in done.stderr
+
+
+def test_python_of_the_command_line_is_taken_and_replaces_another(clone):
+    good_python(clone, "python3.11")
+    make_venv(clone)
+    good_python(clone, "elsewhere", "3.10")
+    program(clone / "venv-python", "echo 3.10")
+    done = make_venv(clone, PYTHON="elsewhere")
+    assert "Making .venv with Python 3.10.9" in done.stderr
+    assert make_venv(clone, PYTHON="elsewhere").stderr == ""  # up to date
+
+
+@pytest.mark.parametrize("name", ["python3", "python3.13", "elsewhere"])
+def test_with_only_python_3_13_it_is_the_modern_stack(clone, name):
+    """DGL 2.1.0 has no wheel for it: the one for 3.12 is installed, with the hashes of the lock file."""
+    good_python(clone, name, "3.13")
+    program(clone / "venv-python", 'echo "$*" >> calls; case "$*" in *-r\\ /dev/stdin*) cat > stdin-$# ;; esac')
+    variables = {"PYTHON": "elsewhere"} if name == "elsewhere" else {}
+    assert make_venv(clone, "stack", **variables).stdout == "modern\n"
+    done = make_venv(clone, **variables)
+    assert done.returncode == 0, done.stderr
+    assert "Python 3.13 runs only the modern stack" in done.stderr
+    assert "uv python install 3.11" in done.stderr
+    assert (clone / ".venv-modern" / "made-from").exists()
+    assert not (clone / ".venv").exists()
+    calls = [call.split(" --no-input ")[1] for call in (clone / "calls").read_text().splitlines() if "stdin" in call]
+    site = ".venv-modern/lib/python3.13/site-packages"
+    assert calls == [
+        "--require-hashes --no-deps -r /dev/stdin",
+        f"--require-hashes --no-deps -r /dev/stdin --python-version 3.12 --only-binary=:all: --target {site}",
+    ]
+    rest, dgl = sorted((path.read_text() for path in clone.glob("stdin-*")), key=len, reverse=True)
+    lock = (clone / "requirements-modern.lock").read_text()
+    assert dgl.startswith("dgl==2.1.0 ")
+    assert dgl in lock
+    assert lock.replace(dgl, "") == rest
+    assert all(line.startswith("    --hash=sha256:") for line in dgl.splitlines()[1:])
+
+
+def test_an_older_python_is_preferred_to_3_13(clone):
+    good_python(clone, "python3.13", "3.13")
+    good_python(clone, "python3", "3.13")
+    assert make_venv(clone, "stack").stdout == "modern\n"
+    program(clone / "bin" / "uv", f"[ $2 = find ] && echo {clone}/of-uv/python")
+    good_python(clone, "../of-uv/python", "3.12")  # `uv python install 3.12`
+    assert make_venv(clone, "stack").stdout == "default\n"
+    done = make_venv(clone)
+    assert "Making .venv with Python 3.12.9" in done.stderr
+
+
+def test_the_default_stack_of_3_13_is_refused(clone):
+    good_python(clone, "python3", "3.13")
+    done = make_venv(clone, STACK="default")
+    assert done.returncode == 2
+    assert "error: found no Python 3.10 to 3.12 with the venv module (python3 is Python 3.13)" in done.stderr
+
+
+def test_a_default_stack_that_works_stays(clone):
+    """An upgrade of the system may bring Python 3.13 while .venv still runs."""
+    good_python(clone, "python3.11")
+    make_venv(clone)
+    (clone / "bin" / "python3.11").unlink()
+    good_python(clone, "python3.13", "3.13")
+    assert make_venv(clone, "stack").stdout == "default\n"
+    assert make_venv(clone).stderr == ""
 
 
 def test_a_shim_that_does_not_run_is_passed_over(clone):
@@ -184,9 +282,9 @@ def test_without_python_the_venv_that_is_there_stays(clone):
 
 
 def test_uv_is_used_when_there_is_no_python(clone):
-    program(clone / "bin" / "uv", 'echo "uv $*" >> calls; mkdir -p .venv/bin; cp venv-python .venv/bin/python')
+    uv = 'echo "uv $*" >> calls; mkdir -p .venv/bin; cp venv-python .venv/bin/python'
+    program(clone / "bin" / "uv", f"[ $2 = find ] && exit 2\n{uv}")
     program(clone / "venv-python", "")
-    (clone / "bin" / "cp").symlink_to(shutil.which("cp"))
     done = make_venv(clone)
     assert done.returncode == 0, done.stderr
     calls = (clone / "calls").read_text().splitlines()

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from IPython.core.interactiveshell import InteractiveShell
 from solution_support import NOTEBOOKS, assert_not_yet, solutions, verdict
 
+from support import stack
 from support.exercises import lesson_08
 from support.plots import graphbolt
 from support.processes import fork
@@ -269,3 +271,30 @@ def test_pictures() -> None:
     times = graphbolt.repeats({"epoch": {"x": [1.0, 2.0, 4.0], "y": [3.0, 3.0]}}).axes[0]
     assert [label.get_text() for label in times.get_yticklabels()] == ["x", "y"]
     assert [line.get_xdata().tolist() for line in times.lines] == [[1, 2, 4], [2, 2], [3, 3], [3, 3]]
+
+
+CELLS = [
+    "from support.stack import skip_without_graphbolt\nskip_without_graphbolt()",
+    "print('ran')",
+    "%%writefile x\ny",
+]
+
+
+@pytest.mark.parametrize("problem", [None, "this is torch 2.13.0"])
+def test_without_graphbolt_the_cells_below_are_skipped(
+    problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stack, "problem", lambda _folders: problem)
+    shell = InteractiveShell()
+    monkeypatch.setattr(stack, "get_ipython", lambda: shell)
+    for cell in [*CELLS, CELLS[0], CELLS[1]]:  # also if somebody runs the first cell again
+        shell.run_cell(cell).raise_error()
+    printed = capsys.readouterr().out.splitlines()
+    assert Path("x").exists() is (problem is None)
+    if problem is None:
+        assert printed == ["ran", "Writing x", "ran"]
+    else:
+        sentence = f"The rest of this notebook is skipped because it needs GraphBolt, and {problem}."
+        skipped = "Skipped: this cell needs GraphBolt."
+        assert printed == [sentence, skipped, skipped, sentence, skipped]

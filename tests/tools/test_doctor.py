@@ -55,7 +55,7 @@ def test_this_environment_is_fit():
     assert repr(findings).splitlines()[0].startswith("[ok]   python: 3.")
 
 
-@pytest.mark.parametrize(("version", "status"), [((3, 10, 1), "ok"), ((3, 12, 0), "ok"), ((3, 13, 0), "fail")])
+@pytest.mark.parametrize(("version", "status"), [((3, 10, 1), "ok"), ((3, 13, 0), "ok"), ((3, 14, 0), "fail")])
 def test_python(monkeypatch, version, status):
     monkeypatch.setattr(sys, "version_info", version)
     assert doctor.python().status == status
