@@ -145,6 +145,12 @@ def test_a_script_of_a_job_needs_no_tutorial_lib(tmp_path):
     assert second.startswith("dgl.graphbolt.ItemSet is not there: this DGL has a GraphBolt library for torch 2.0.0, ")
 
 
+def test_a_program_without_tutorial_lib_can_import_dgl():
+    """In the environments of `make`: lessons start such programs with plain `python`."""
+    done = python("import sys, dgl; print('tutorial_lib' in sys.modules, dgl.graph(([0], [0])).num_edges())")
+    assert done.stdout.splitlines()[-1] == "False 1", done.stderr
+
+
 def test_outside_of_a_job_the_hook_changes_nothing():
     """Somebody's PYTHONPATH may still hold it. The environment of the modern stack has the finder without it, too."""
     code = "import sys; print(sum(hasattr(f, 'tutorial_lib_finder') for f in sys.meta_path))"
