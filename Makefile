@@ -60,12 +60,12 @@ test-browser: venv
 mutants: venv
 	$(PY) scripts/mutants.py
 
-# On both stacks: what may differ with torch and numpy. The whole of `make test` is for the default stack. The lessons
-# are those that skip what needs GraphBolt; the digits of their outputs are the default stack's and not compared.
+# On both stacks: what may differ with torch and numpy. The whole of `make test` is for the default stack. Of the
+# lessons, the one that needs GraphBolt and skips its cells; its outputs are those of the default stack and not compared.
 test-modern:
 	@STACK=modern sh scripts/make_venv.sh
 	.venv-modern/bin/python -m pytest $(ON_ALL_CORES) -m "not root" tests/compat/test_stack.py \
-	  --nbval-lax notebooks/04_partitioning.ipynb notebooks/08_graphbolt_multi_gpu.ipynb \
+	  --nbval-lax notebooks/08_graphbolt_multi_gpu.ipynb \
 	  tests/models/test_plain_sage.py tests/compat/test_stack_training.py \
 	  tests/job/test_train.py::test_two_machines_from_the_command_line \
 	  tests/job/test_launch_command.py::test_the_guide_s_script_runs_unchanged

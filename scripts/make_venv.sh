@@ -125,17 +125,23 @@ else
 fi
 
 say "Installing $(grep -c '==' $lock) packages, about 3 GB to download and 6 GB on disk (torch brings CUDA libraries)"
+site=$venv/lib/python$version/site-packages
 if [ "$version" = 3.13 ]; then
     # DGL 2.1.0 has no wheel for Python 3.13. The one for 3.12 works there, because DGL replaces its only module that
     # is compiled for one Python (dgl/_ffi/_cy3) by ctypes. Its hashes are those of the lock file, too.
     sed '/^dgl==/,/[^\\]$/d' $lock | "$@" --require-hashes --no-deps -r /dev/stdin
     sed -n '/^dgl==/,/[^\\]$/p' $lock | "$@" --require-hashes --no-deps -r /dev/stdin \
-        --python-version 3.12 --only-binary=:all: --target $venv/lib/python$version/site-packages
+        --python-version 3.12 --only-binary=:all: --target $site
 else
     "$@" --require-hashes --no-deps -r $lock
 fi
 "$@" --no-deps --no-build-isolation -e .
+if [ "$stack" = modern ]; then
+    # `import dgl` then works in every program: lessons start some that do not import tutorial_lib first.
+    ln -s "$(pwd -P)/tutorial_lib/compat/stack.py" $site/dgl_without_graphbolt.py
+    echo 'import dgl_without_graphbolt; dgl_without_graphbolt.install()' > $site/dgl_without_graphbolt.pth
+fi
 # Python 3.12 and newer warn about backslashes in DGL's strings until its modules are compiled.
-$venv/bin/python -W ignore -m compileall -q $venv/lib/python$version/site-packages/dgl
+$venv/bin/python -W ignore -m compileall -q $site/dgl
 $venv/bin/python -c 'import tutorial_lib, dgl, torch; print("Installed: torch", torch.__version__, "dgl", dgl.__version__)'
 printf '%s\n' "$wanted" > $venv/made-from

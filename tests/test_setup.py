@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-TOOLS = ("sh", "dirname", "pwd", "cat", "cksum", "uname", "grep", "rm", "printf", "mkdir", "find", "sed", "cp")
+TOOLS = ("sh", "dirname", "pwd", "cat", "cksum", "uname", "grep", "rm", "printf", "mkdir", "find", "sed", "cp", "ln")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def make_venv(clone: Path, *arguments: str, **variables: str) -> subprocess.Comp
 GOOD = """case "$*" in
   --version) echo Python 3.11.9 ;;
   -c*) echo 3.11 ;;
-  "-m venv .venv"*) mkdir -p "$3/bin"; cp venv-python "$3/bin/python" ;;
+  "-m venv .venv"*) mkdir -p "$3/bin" "$3/lib/python3.11/site-packages"; cp venv-python "$3/bin/python" ;;
 esac"""
 
 
@@ -135,6 +135,8 @@ def test_with_only_python_3_13_it_is_the_modern_stack(clone, name):
     assert dgl in lock
     assert lock.replace(dgl, "") == rest
     assert all(line.startswith("    --hash=sha256:") for line in dgl.splitlines()[1:])
+    assert (clone / site / "dgl_without_graphbolt.pth").exists()
+    assert (clone / site / "dgl_without_graphbolt.py").readlink() == clone / "tutorial_lib" / "compat" / "stack.py"
 
 
 def test_an_older_python_is_preferred_to_3_13(clone):
@@ -250,7 +252,7 @@ def test_an_interrupted_install_is_known_and_repaired(clone, when):
     kill = "kill -9 $PPID"
     good_python(clone, "python3.11")
     if when == "making":
-        program(clone / "bin" / "python3.11", GOOD.replace('mkdir -p "$3/bin";', f'mkdir -p "$3/bin"; {kill}; exit;'))
+        program(clone / "bin" / "python3.11", GOOD.replace("cp venv-python", f"{kill}; exit; cp venv-python"))
     else:
         program(clone / "venv-python", f'case "$*" in *requirements.lock*) {kill} ;; esac')
     assert make_venv(clone).returncode == -9
