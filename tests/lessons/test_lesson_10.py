@@ -200,7 +200,7 @@ def test_two_machines_continue_as_if_nothing_had_happened(scripts, emulation, no
 @pytest.mark.cluster
 @pytest.mark.long  # lesson 12 does it
 def test_over_ssh_with_the_command_line_of_dgl_s_tool(ssh_lab, scripts, partition_of, small_dataset) -> None:
-    """All options of that tool, on machines with ssh servers; the workspace is shared, as it expects."""
+    """All options of that tool, on machines with ssh servers and private disks, to which the workspace is copied."""
     part = partition_of(2)
     shutil.copytree(part.folder, scripts / "parts")
     shutil.copy(ssh_lab.ip_config, scripts)
@@ -210,10 +210,10 @@ def test_over_ssh_with_the_command_line_of_dgl_s_tool(ssh_lab, scripts, partitio
     tool = ["--workspace", str(scripts), "--part_config", config, "--ip_config", "ip_config.txt"]
     tool += ["--num_trainers", "1", "--num_samplers", "0", "--num_servers", "1", "--num_server_threads", "1"]
     tool += ["--num_omp_threads", "1", "--graph_format", "csc", "--extra_envs", "A=1", "--ssh_port", "2222"]
-    tool += ["--ssh_username", getpass.getuser()]
+    tool += ["--ssh_username", getpass.getuser(), "--copy_to", "~/copy"]
     done = ssh_lab.tutorial("launch", *tool, "--out", str(scripts / "logs"), command)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = losses(json.loads((scripts / "ssh.json").read_text()))
+    found = losses(json.loads(ssh_lab.on_disks(ssh_lab.home / "copy" / "ssh.json")[0].read_text()))
     torch.testing.assert_close(found, by_hand(scripts, small_dataset.graph), atol=1e-4, rtol=0)
     ssh_lab.assert_nothing_left()
 
