@@ -40,10 +40,8 @@ def ask(lab, **arguments) -> dict:
 
 
 def test_a_bashrc_that_prints_gives_neither_names_nor_answers(ssh_lab, tmp_path, saw):
-    ssh_lab.write_in_homes(
-        ".bashrc",
-        "echo Welcome to the cluster; echo 42; echo '[\"x\"]'; printf '\\377 no end of line'; echo quota >&2; cd /tmp\n",
-    )
+    prints = "echo Welcome; echo 42; echo '[\"x\"]'; printf '\\377 no end of line'; echo quota >&2; cd /tmp\n"
+    ssh_lab.write_in_homes(".bashrc", prints)
     (tmp_path / "source").write_text("content")
     found = ask(ssh_lab, source=str(tmp_path / "source"), target=str(tmp_path / "to"), home=str(tmp_path / "back"))
     assert found == {
