@@ -64,8 +64,9 @@ class Lab:
     def __init__(self, folder: Path, cluster: EmulatedCluster) -> None:
         self.cluster, self.run, self.disk = cluster, folder / "run", folder / "disk"
         self.events: list[dict] = []
+        cluster.reach = {"ssh": {}}  # as if they stayed after this command
         for k in range(2):
-            self.on(k, f"mkdir {self.disk}")
+            self.on(k, f"mkdir -p {self.disk}")
 
     def on(self, k: int, command: str) -> str:
         words = ["bash", "-c", command]

@@ -181,7 +181,7 @@ def test_a_full_disk_there_is_named_with_machine_and_file(emulation, source, tmp
     with EmulatedCluster(1, own_disks=True, private=[tmp_path]) as cluster:
         machine = cluster.machines[0]
         assert_private(cluster, [machine], tmp_path)
-        cluster.on_disk(machine, target).mkdir()
+        cluster.on_disk(machine, target).mkdir(parents=True)
         command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(target)]
         assert cluster.popen(machine, command).wait(timeout=10) == 0
         with pytest.raises(JobError) as caught:
