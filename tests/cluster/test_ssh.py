@@ -103,8 +103,7 @@ def test_signals_to_the_coordinator_end_all_machines(sent, ssh_lab, workspace, t
     start = time.monotonic()
     errors = command.communicate(timeout=60)[1]
     seconds = time.monotonic() - start
-    assert seconds < 15
-    ssh_lab.assert_nothing_left(seconds=10)
+    ssh_lab.assert_nothing_left(seconds=30)
     saw(f"over ssh: {sent.name} to the coordinator", last_line(errors), seconds)
 
 
@@ -117,8 +116,7 @@ def test_an_agent_that_is_killed_leaves_nothing_on_its_machine(ssh_lab, workspac
     errors = command.communicate(timeout=60)[1]
     seconds = time.monotonic() - start
     assert errors.startswith("error: agent on machine-1: it was killed, or the ssh connection to it is lost")
-    assert seconds < 15
-    ssh_lab.assert_nothing_left()
+    ssh_lab.assert_nothing_left(seconds=30)
     saw("over ssh: SIGKILL to an agent", errors.removeprefix("error: "), seconds)
 
 
@@ -127,12 +125,11 @@ def test_a_network_that_goes_silent_ends_both_sides(ssh_lab, workspace, tmp_path
     command = endless(ssh_lab, workspace, tmp_path / "out")
     ssh_lab.cluster.cut(ssh_lab.machines[1])
     start = time.monotonic()
-    errors = command.communicate(timeout=90)[1]
+    errors = command.communicate(timeout=150)[1]
     seconds = time.monotonic() - start
     assert command.returncode == 1, errors
     assert "machine-1" in errors.splitlines()[0]
-    assert seconds < 60
-    ssh_lab.assert_nothing_left(seconds=45)  # also on the machine that nobody can reach
+    ssh_lab.assert_nothing_left(seconds=60)  # also on the machine that nobody can reach
     saw("over ssh: the wire cut for good", errors.removeprefix("error: "), seconds)
 
 
