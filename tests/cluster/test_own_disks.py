@@ -46,36 +46,36 @@ def on(machine: str, command: str, code: int = 0) -> str:
     return tutorial("on", "--name", "separate", machine, "sh", "-c", command, code=code).stdout
 
 
-def test_machines_share_no_folder_and_a_job_on_them_copies(lab, disk_folder, data_root, tmp_path):
-    """What is private, what is visible and read-only; then a job, its continuation, and the end of the disks."""
-    run = tmp_path / "run"
-    run.mkdir()
-    for path in (run, data_root):
-        on("machine-0", f"test -e {shlex.quote(str(path))}", code=1)
-    places = ["$HOME", "/tmp", *map(shlex.quote, (f"{CHECKOUT}/data", f"{CHECKOUT}/runs"))]
-    names = set(on("machine-0", f"ls -A {CHECKOUT}/data {CHECKOUT}/runs; cd; pwd; ls; touch mine").split())
-    assert names >= {str(Path.home())}
-    assert "README.md" not in names
-    for place in places:
-        on("machine-0", f"touch {place}/mine")
-        on("machine-1", f"test -e {place}/mine", code=1)
-    assert not (CHECKOUT / "data" / "mine").exists()
-    assert list(disk_folder.glob("*/machine-0/**/runs/mine"))  # on the disk of this computer
-    for place in (CHECKOUT, CHECKOUT / "tutorial_lib", sys.prefix, sys.base_prefix):
-        on("machine-0", f"touch {shlex.quote(str(place))}/mine", code=1)
-    run.rmdir()
+def test_machines_share_no_folder(lab, disk_folder, data_root, tmp_path):
+    """What is private, and what is visible and read-only."""
+    (run := tmp_path / "run").mkdir()
+    private = [str(Path.home()), "/tmp", str(disk_folder), f"{CHECKOUT}/data", f"{CHECKOUT}/runs"]
+    read_only = [str(CHECKOUT), f"{CHECKOUT}/tutorial_lib", sys.prefix, sys.base_prefix]
+    lines = [f"! test -e {shlex.quote(str(path))}" for path in (run, data_root, CHECKOUT / "data" / "README.md")]
+    lines += [f"! test -e {shlex.quote(path)}/mine" for path in private]
+    lines += [f"touch {shlex.quote(path)}/mine" for path in private]
+    lines += [f"! touch {shlex.quote(path)}/mine 2>/dev/null" for path in read_only]
+    lines += [f"{shlex.quote(sys.executable)} -c 'import tutorial_lib.cluster.agent'"]
+    for machine in ("machine-0", "machine-1"):
+        for_all = " && ".join([f"cd {shlex.quote(str(Path.home()))}", 'test "$PWD" = "$(pwd -P)"', *lines])
+        on(machine, f"set -x; {for_all}")
+    assert not any(Path(path, "mine").exists() for path in [*private, *read_only])
+    assert len(list(disk_folder.glob("*/*/**/runs/mine"))) == 2  # on the disk of this computer
+    tutorial("machines", "stop", lab)
+    wait_until(lambda: not list(disk_folder.iterdir()), "the disks to be removed")
 
+
+def test_a_job_on_them_copies_and_goes_on(lab, disk_folder, data_root, tmp_path):
+    run = tmp_path / "run"
     words = ["train", "--on", lab, *SMALL, "--root", str(data_root), "--out", str(run)]
     done = tutorial(*words, "--epochs", "1")
     assert "machine-1: 11 of 11 files copied, checksums verified" in done.stdout
+    assert on("machine-0", f"ls -A /tmp/tutorial; test -e {run} && echo shared; true").split() == ["partitions"]
     done = tutorial("train", "--resume", "--out", str(run), "--epochs", "2")
-    assert "machine-1: 1 of" in done.stdout  # the new settings
+    assert "machine-1: 2 of" in done.stdout  # settings and addresses
     assert len(json.loads((run / "result.json").read_text())["epochs"]) == 2
     for name in ("predictions.npy", "logs/machine-1/trainer-0.log", "logs/resume-1/machine-1/trainer-0.log"):
         assert (run / name).is_file()
-    assert on("machine-0", "ls -A /tmp/tutorial").split() == ["partitions"]
-    tutorial("machines", "stop", lab)
-    wait_until(lambda: not list(disk_folder.iterdir()), "the disks to be removed")
     assert "nothing is left to fetch" in tutorial("fetch", str(run)).stdout
 
 

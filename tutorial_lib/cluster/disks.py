@@ -53,7 +53,8 @@ def layers(more: Iterable[Path] = ()) -> list[Layer]:
     Args:
         more: other private folders, such as the run folder. They are created if they do not exist.
     """
-    here, private = Path.cwd(), {Path("/tmp"), Path(LARGE_FILES), Path(tempfile.gettempdir()), Path.home()}
+    here, temporary = Path.cwd(), Path(tempfile.gettempdir()).resolve()
+    private = {Path("/tmp"), Path(LARGE_FILES), temporary, Path.home()}
     with contextlib.suppress(KeyError):  # a container's user may have no entry
         private.add(Path(pwd.getpwuid(os.getuid()).pw_dir))
     private = {path.resolve() for path in private if path.is_dir()}
@@ -68,7 +69,7 @@ def layers(more: Iterable[Path] = ()) -> list[Layer]:
     for path in sorted(private | visible, key=lambda path: (len(path.parts), path)):
         is_private = path not in visible
         around = next(kept[parent] for parent in path.parents if parent in kept)
-        if is_private == around or (is_private and str(path) in _SYSTEM):
+        if (is_private == around and path != temporary) or (is_private and str(path) in _SYSTEM):
             continue
         with contextlib.suppress(OSError):  # of somebody else's folder
             if is_private:
