@@ -1,15 +1,16 @@
-"""A small cluster to log in to: emulated machines that run real ssh servers, and one more to log in from."""
+"""A small cluster to log in to: emulated machines with private disks and real ssh servers, and one to log in from."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +36,30 @@ print(json.dumps([[n for n in names if n and "sshd" not in n], sorted(os.listdir
 """
 
 
+def assert_private(cluster: EmulatedCluster, machines: Sequence[Machine], folder: Path) -> None:
+    """Machines have none of the files in a folder of this computer, so a run folder in it does not exist there."""
+    (witness := folder / "witness").touch()
+    for machine in machines:
+        assert cluster.popen(machine, ["test", "-e", str(witness)]).wait(timeout=20) == 1
+    witness.unlink()
+
+
 class SshLab:
-    """``machines`` run an ssh server each; commands are given on ``head``, as on the login node of a cluster.
+    """``machines`` share no folder and run an ssh server each; commands are given on ``head``, which has the folders of
+    this computer, as on a login node.
 
     Args:
         folder: for keys, configuration and the address file ``ip_config.txt``.
 
     Attributes:
-        home: of the login on all machines; empty, but for what a test puts there.
+        home: of the login on all machines; empty, but for what a test puts there, see ``on_disk``.
     """
 
     def __init__(self, folder: Path, count: int = 2) -> None:
         self.folder = folder
-        self.cluster = EmulatedCluster(count + 1)
+        self.cluster = EmulatedCluster(count + 1, private=[folder.parent])
         self.machines, self.head = self.cluster.machines[:count], self.cluster.machines[count]
+        self.cluster.separate = self.machines
         self.ip_config, self.home = folder / "ip_config.txt", folder / "home"
         self.env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
         self._daemons: list[subprocess.Popen] = []
@@ -57,11 +68,22 @@ class SshLab:
         self.folder.mkdir(exist_ok=True)
         write_ip_config(self.ip_config, self.machines)
         self._make_keys()
-        self.home.mkdir(exist_ok=True)
         self.cluster.__enter__()
+        assert_private(self.cluster, self.machines, self.folder.parent)
         for machine in self.machines:
+            shutil.copytree(self.folder, self.cluster.on_disk(machine, self.folder))
+            self.cluster.on_disk(machine, self.home).mkdir()
             self.start_server(machine)
         return self
+
+    def on_disks(self, path: Path) -> list[Path]:
+        """Where this computer has a file of each machine."""
+        return [self.cluster.on_disk(machine, path) for machine in self.machines]
+
+    def write_in_homes(self, name: str, text: str) -> None:
+        """A file in the home of the login on each machine."""
+        for path in self.on_disks(self.home / name):
+            path.write_text(text)
 
     def _make_keys(self) -> None:
         for name in ("host_key", "user_key"):
@@ -72,7 +94,8 @@ class SshLab:
         (self.folder / "known_hosts").write_text(known)
         (self.folder / "authorized_keys").write_text((self.folder / "user_key.pub").read_text())
         (self.folder / "config").write_text(
-            f"Port {PORT}\nIdentityFile {self.folder}/user_key\nIdentitiesOnly yes\n"
+            f"Port {PORT}\nUser {pwd.getpwuid(os.getuid()).pw_name}\n"
+            f"IdentityFile {self.folder}/user_key\nIdentitiesOnly yes\n"
             f"UserKnownHostsFile {self.folder}/known_hosts\nStrictHostKeyChecking yes\n"
         )
         wrapper = self.folder / "bin" / "ssh"
@@ -98,9 +121,8 @@ class SshLab:
         }
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         log = (self.folder / f"sshd-{machine.name}.log").open("ab")
-        self._daemons.append(
-            self.cluster.popen(machine, [SSHD, "-D", "-e", "-f", "/dev/null", *words], stdout=log, stderr=log)
-        )
+        command, fds = self.cluster.command(machine, [SSHD, "-D", "-e", "-f", "/dev/null", *words], as_user=True)
+        self._daemons.append(subprocess.Popen(command, pass_fds=fds, stdout=log, stderr=log))
         log.close()
         wait_until(lambda: PORT in self.left_on(machine)[2], "the ssh server")
 
@@ -148,7 +170,7 @@ class SshLab:
 
 @pytest.fixture
 def ssh_lab(emulation: None, nothing_left: None, tmp_path: Path) -> Iterator[SshLab]:
-    """Two machines with ssh servers and a login node; skips where there is no sshd."""
+    """Two machines with private disks and ssh servers, and a login node; skips where there is no sshd."""
     if SSHD is None:
         pytest.skip("no ssh server on this computer (apt install openssh-server)")
     with SshLab(tmp_path / "ssh") as lab:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from commands import wait_until
+from ssh_support import assert_private
 
 from tutorial_lib.cluster import homecoming, manifests
 from tutorial_lib.cluster.delivery import LIST, Delivery, Start, checkpoint_files, read_starts
@@ -58,14 +59,14 @@ def manifest_of(epochs: int, size: int = 100) -> dict:
 
 
 class Lab:
-    """Two machines, each with a disk of its own at the same path, and a run folder here."""
+    """Two machines with private disks, and a run folder here."""
 
     def __init__(self, folder: Path, cluster: EmulatedCluster) -> None:
         self.cluster, self.run, self.disk = cluster, folder / "run", folder / "disk"
-        self.disk.mkdir()
         self.events: list[dict] = []
+        cluster.reach = {"ssh": {}}  # as if they stayed after this command
         for k in range(2):
-            self.on(k, f"mount -t tmpfs none {self.disk}")
+            self.on(k, f"mkdir -p {self.disk}")
 
     def on(self, k: int, command: str) -> str:
         words = ["bash", "-c", command]
@@ -120,7 +121,8 @@ class Lab:
 
 @pytest.fixture
 def lab(emulation: None, tmp_path: Path) -> Iterator[Lab]:
-    with EmulatedCluster(2) as cluster:
+    with EmulatedCluster(2, own_disks=True, private=[tmp_path]) as cluster:
+        assert_private(cluster, cluster.machines, tmp_path)
         yield Lab(tmp_path, cluster)
 
 
@@ -198,7 +200,7 @@ def test_a_disk_that_is_gone_is_an_error_that_names_machine_folder_and_command(l
         home.on_event(checkpoint(1))
         lab.wait_for([1])
         lab.save_all(2)
-        lab.on(1, f"umount {lab.disk}")
+        lab.on(1, f"mv {lab.disk} {lab.disk}-gone")
     with pytest.raises(JobError) as caught:
         home.check()
     error = caught.value
@@ -214,7 +216,7 @@ def test_a_disk_that_is_gone_is_an_error_that_names_machine_folder_and_command(l
 def test_the_cause_of_a_failed_job_stays_the_first_line(lab, tmp_path):
     failed = JobFailed("trainer 0: it", machine="m", role="trainer", index=0, rank=0, log=tmp_path, tail=[])
     with pytest.raises(JobFailed) as caught, lab.homecoming():
-        lab.on(1, f"umount {lab.disk}")
+        lab.on(1, f"mv {lab.disk} {lab.disk}-gone")
         raise failed
     assert caught.value.message == "trainer 0: it"
     first, second = caught.value.remedy.splitlines()
@@ -223,7 +225,7 @@ def test_the_cause_of_a_failed_job_stays_the_first_line(lab, tmp_path):
 
 
 def test_a_copy_that_fails_before_the_start_leaves_nothing(lab, monkeypatch):
-    lab.on(1, f"umount {lab.disk} && mount -t tmpfs -o size=4k none {lab.disk}")
+    lab.on(1, f"mount -t tmpfs -o size=4k none {lab.disk}")
     with pytest.raises(JobError, match="copying to machine-1: OSError"), lab.homecoming():
         raise AssertionError("the job was started")
     assert lab.left(0) == []

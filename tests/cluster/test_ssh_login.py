@@ -40,9 +40,8 @@ def ask(lab, **arguments) -> dict:
 
 
 def test_a_bashrc_that_prints_gives_neither_names_nor_answers(ssh_lab, tmp_path, saw):
-    (ssh_lab.home / ".bashrc").write_text(
-        "echo Welcome to the cluster; echo 42; echo '[\"x\"]'; printf '\\377 no end of line'; echo quota >&2; cd /tmp\n"
-    )
+    prints = "echo Welcome; echo 42; echo '[\"x\"]'; printf '\\377 no end of line'; echo quota >&2; cd /tmp\n"
+    ssh_lab.write_in_homes(".bashrc", prints)
     (tmp_path / "source").write_text("content")
     found = ask(ssh_lab, source=str(tmp_path / "source"), target=str(tmp_path / "to"), home=str(tmp_path / "back"))
     assert found == {
@@ -56,7 +55,7 @@ def test_a_bashrc_that_prints_gives_neither_names_nor_answers(ssh_lab, tmp_path,
 
 def test_a_module_in_the_home_is_not_ours(ssh_lab, tmp_path):
     for name in ("random", "json", "copy", "tempfile"):
-        (ssh_lab.home / f"{name}.py").write_text("raise SystemExit('a file of the user was imported')\n")
+        ssh_lab.write_in_homes(f"{name}.py", "raise SystemExit('a file of the user was imported')\n")
     (tmp_path / "source").write_text("content")
     found = ask(ssh_lab, source=str(tmp_path / "source"), target=str(tmp_path / "to"), home=str(tmp_path / "back"))
     assert found.get("fetched") == ["file"], found
@@ -73,6 +72,5 @@ def test_a_user_name_does_not_become_an_option(user, ssh_lab, tmp_path, saw):
 
 def test_homes_that_differ_are_no_place_for_a_copy(ssh_lab):
     other = ssh_lab.folder / "other-home"
-    other.mkdir()
-    (ssh_lab.home / ".bashrc").write_text(f'[ "$(hostname)" = machine-1 ] && HOME={other}\n')
+    ssh_lab.write_in_homes(".bashrc", f'[ "$(hostname)" = machine-1 ] && HOME={other}\n')
     assert f"'{other}' on machine-1" in ask(ssh_lab)["error"]

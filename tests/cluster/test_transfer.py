@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from commands import wait_until
+from ssh_support import assert_private
 
 from tutorial_lib.cluster import channel, transfer
 from tutorial_lib.cluster.channel import Stopped, Watch
@@ -177,9 +178,10 @@ def test_what_is_replaced_or_removed_while_it_is_fetched_comes_whole(source, tmp
 
 def test_a_full_disk_there_is_named_with_machine_and_file(emulation, source, tmp_path, saw):
     target = tmp_path / "disk"
-    target.mkdir()
-    with EmulatedCluster(1) as cluster:
+    with EmulatedCluster(1, own_disks=True, private=[tmp_path]) as cluster:
         machine = cluster.machines[0]
+        assert_private(cluster, [machine], tmp_path)
+        cluster.on_disk(machine, target).mkdir(parents=True)
         command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(target)]
         assert cluster.popen(machine, command).wait(timeout=10) == 0
         with pytest.raises(JobError) as caught:

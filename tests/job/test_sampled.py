@@ -91,9 +91,11 @@ def test_a_graph_with_several_types_has_no_forecast(tmp_path, partition_of):
 
 
 @pytest.mark.cluster
-def test_a_run_pulls_and_sends_what_was_told_before(finished_run):
+def test_a_run_pulls_and_sends_what_was_told_before(finished_run, data_root):
     run = finished_run
-    partition = load_partition_folder(json.loads((run.out / "job.json").read_text())["partition"])
+    used = json.loads((run.out / "job.json").read_text())["description"]["partition"]  # checksum of its node map
+    folders = map(load_partition_folder, (data_root / "partitions").iterdir())
+    partition = next(p for p in folders if p.manifest["files"]["node_map.npy"]["sha256"].startswith(used))
     config = TrainConfig.from_dict(run.result["config"])
     told = forecast(partition, Layout(2, "1gbit"), 2, config)
     assert told is not None

@@ -136,9 +136,6 @@ class Ssh(Way):
     def __enter__(self) -> Ssh:
         self.lab.__enter__()
         self.disk = self.folder / "disk"
-        self.disk.mkdir()
-        for machine in self.lab.machines:
-            self.on(machine, "mount", "-t", "tmpfs", "none", str(self.disk))
         self.options = ("--ip_config", str(self.lab.ip_config), "--copy_to", str(self.disk))
         self.before = self.seen()
         self.daemons = {p.pid for p in psutil.Process().children(recursive=True)}

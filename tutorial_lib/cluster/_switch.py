@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import sys
 import time
@@ -27,6 +28,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl import TC_H_ROOT
 
 from tutorial_lib.cluster import namespaces as ns
+from tutorial_lib.cluster.disks import mount_disk
 
 NAMESPACES = ("mnt", "net", "uts", "ipc", "pid")
 BURST_BYTES = 256 * 1024  # token bucket; smaller ones cannot reach 1 Gbit/s at a 100 or 250 Hz kernel tick
@@ -66,7 +68,7 @@ def _shape(ip: IPRoute, name: str, bytes_per_second: int | None) -> None:
 
 
 def _configure_machine(plan: dict[str, Any], machine: dict[str, Any]) -> None:
-    """Inside the machine: address, wire rate, host name, /dev/shm, /etc/hosts."""
+    """Inside the machine: address, wire rate, host name, /dev/shm, /etc/hosts, private disk."""
     socket.sethostname(machine["name"])
     ns.private_mounts_with_proc()
     with contextlib.suppress(OSError):  # so that /sys/class/net shows this machine's cards; a container may refuse
@@ -81,6 +83,8 @@ def _configure_machine(plan: dict[str, Any], machine: dict[str, Any]) -> None:
         hosts.write("127.0.0.1 localhost\n" + "".join(f"{m['address']} {m['name']}\n" for m in plan["machines"]))
     ns.mount("/dev/shm/hosts", "/etc/hosts", "", ns.MS_BIND, "", "mount /etc/hosts")
     os.unlink("/dev/shm/hosts")
+    if machine["disk"]:
+        mount_disk(machine["disk"], plan["layers"])
     with IPRoute() as ip:
         _up(ip, "lo")
         ip.addr("add", index=_link(ip, "eth0"), address=machine["address"], prefixlen=24)
@@ -186,6 +190,8 @@ def main() -> None:
     line.close()
     os.close(0)
     os.waitpid(pid, 0)
+    if plan["disks"]:  # the coordinator may have been killed
+        shutil.rmtree(plan["disks"], ignore_errors=True)
 
 
 if __name__ == "__main__":

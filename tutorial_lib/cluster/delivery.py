@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from tutorial_lib.cluster import manifests
@@ -20,7 +20,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
 
 LIST = "delivery.json"
-GIVEN = ("job.json", "ip_config.txt")  # in the folder there; this computer has its own
+JOB, IP_CONFIG = "job.json", "ip_config.txt"  # in the run folder: settings of the trainers, addresses of the machines
 
 
 @dataclass
@@ -31,10 +31,11 @@ class Start:
         folder: on the machines, for the results of this start alone: logs of another are not taken for its own.
         copy_to: the folder above it that the user named.
         logs: below ``folder``, where each machine has a folder of its name; may be empty.
-        ssh: arguments of ``SshCluster``.
+        ssh: arguments of ``SshCluster``, if the machines were reached over ssh.
         machines: name and address of each, the first one first.
         left: names of the machines from which not everything has come yet.
         superseded: a later start continued the run; of this one only the logs are of use.
+        on: name of the running emulated machines, if it was on such.
     """
 
     folder: str
@@ -44,6 +45,7 @@ class Start:
     machines: list[tuple[str, str]]
     left: list[str]
     superseded: bool = False
+    on: str | None = None
 
     @classmethod
     def of(cls, plan: JobPlan, copy_to: str, name: str, logs: str = "") -> Start:
@@ -63,7 +65,7 @@ class Start:
 
     def is_wanted(self, name: str) -> bool:
         """Whether a file is to come home: of a start that was continued nothing that the later one has written anew."""
-        return name not in GIVEN and (not self.superseded or PurePosixPath(name).is_relative_to(self.logs))
+        return name not in (JOB, IP_CONFIG) and (not self.superseded or PurePosixPath(name).is_relative_to(self.logs))
 
 
 def read_starts(run: Path) -> list[Start]:
@@ -110,8 +112,8 @@ class Delivery:
             path = Path(getattr(plan, option))
             if not path.is_relative_to(workspace):
                 raise InputError(
-                    f"--{option} {path} is not inside the --workspace {workspace}, which is what --copy_to copies",
-                    "Move it there, choose a larger --workspace, or leave out --copy_to with a shared folder.",
+                    f"--{option} {path} is not inside the --workspace {workspace}, which is what the machines get",
+                    "Move it there, choose a larger --workspace, or leave out --copy_to or --own-disks.",
                 )
             there[option] = f"{folder}/{path.relative_to(workspace)}"
         everything = files_in(workspace, skip=lambda path: path.is_relative_to(plan.log_dir))
@@ -119,27 +121,30 @@ class Delivery:
         return cls(replace(plan, cwd=folder, log_dir=start.folder, **there), _own_files(everything, plan), start)
 
     @classmethod
-    def of_run(cls, partition: Path, plan: JobPlan, folder: str, out: Path) -> Delivery:
-        """A training run of ours: the partition, the run's settings, and the checkpoints that it may continue from."""
+    def of_run(
+        cls,
+        partition: Path,
+        out: Path,
+        plan: JobPlan,
+        plan_at: Callable[[PurePath, PurePath, PurePath], JobPlan],
+        folder: str,
+    ) -> Delivery:
+        """A training run of ours: the partition, the run's settings, and the checkpoints that it may continue from.
+
+        Args:
+            plan: with the paths of this computer.
+            plan_at: makes the plan from the folder of the partition, the run folder and the working directory.
+            folder: on the machines, for all of these.
+        """
         start = Start.of(plan, folder, out.name, logs=str(Path(plan.log_dir).relative_to(out)))
-        results, parts = start.folder, f"{folder}/partitions/{partition.name}"
-        own = results.removeprefix(f"{folder}/")
-        job = json.loads((out / "job.json").read_text()) | {"partition": parts, "out": results}
-        write_json(out / "job-remote.json", job)
-        everything = {f"partitions/{partition.name}/{file}": path for file, path in files_in(partition).items()}
-        everything |= {f"{own}/job.json": out / "job-remote.json", f"{own}/ip_config.txt": out / "ip_config.txt"}
-        remote = replace(
-            plan,
-            cwd=folder,
-            command=[*plan.command[:-1], f"{results}/job.json"],
-            part_config=f"{parts}/{Path(plan.part_config).name}",
-            ip_config=f"{results}/ip_config.txt",
-            log_dir=f"{results}/{start.logs}",
-        )
+        parts, run = f"partitions/{partition.name}", start.folder.removeprefix(f"{folder}/")
+        everything = {f"{parts}/{file}": path for file, path in files_in(partition).items()}
+        everything |= {f"{run}/{name}": out / name for name in (JOB, IP_CONFIG)}
         files = _own_files(everything, plan)
         for machine, its in zip(plan.machines, files, strict=True):
-            its |= {f"{own}/{name}": path for name, path in checkpoint_files(out, start, machine.name).items()}
-        return cls(remote, files, start)
+            its |= {f"{run}/{name}": path for name, path in checkpoint_files(out, start, machine.name).items()}
+        there = PurePosixPath(folder)
+        return cls(plan_at(there / parts, there / run, there), files, start)
 
 
 def checkpoint_files(run: Path, start: Start, machine: str) -> dict[str, Path]:

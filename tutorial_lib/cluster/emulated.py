@@ -11,25 +11,33 @@ import errno
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.cluster import namespaces
+from tutorial_lib.cluster import disks, namespaces
 from tutorial_lib.cluster.plan import run_module
 from tutorial_lib.cluster.spec import Machine, wait_or_kill
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 
-PYTHONPATH = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
 SUBNET = "10.77.0"
 MAX_MACHINES = 64
 START_SECONDS = 30
 SLOWEST_WIRE, FASTEST_WIRE = 125_000, 1_250_000_000  # bytes per second
 MASTER_PORT = 29500  # torchrun's own choice; a machine of its own has it free
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def with_checkout(python_path: str | None) -> str:
+    """``PYTHONPATH`` with which another process finds this package."""
+    return os.pathsep.join(filter(None, [str(disks.CHECKOUT), python_path]))
+
+
+PYTHONPATH = with_checkout(os.environ.get("PYTHONPATH"))
 
 
 class EmulationUnavailable(InputError):
@@ -66,14 +74,29 @@ class EmulatedCluster:
         count: number of machines, 1 to 64.
         wire: rate of each machine's cable, in both directions (``"1gbit"``, ``"200mbit"``); None for no limit.
         shm_bytes: size of each machine's /dev/shm; None takes the kernel's default (half of the memory).
+        own_disks: each machine has a private, empty home, /tmp, data folder and run folder, see ``disks``. Commands
+            start in the home, or in ``/`` if ``popen`` starts them.
+        private: other folders that are private then.
+
+    Attributes:
+        separate: the machines with such disks.
 
     Raises:
         InputError: bad arguments. EmulationUnavailable: the host forbids it.
     """
 
     private_shm = True
+    reach: dict[str, Any] | None = None
 
-    def __init__(self, count: int, *, wire: str | None = None, shm_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        wire: str | None = None,
+        shm_bytes: int | None = None,
+        own_disks: bool = False,
+        private: Iterable[Path] = (),
+    ) -> None:
         if not 1 <= count <= MAX_MACHINES:
             raise InputError(f"cannot emulate {count} machines; possible are 1 to {MAX_MACHINES}")
         self.bytes_per_second = parse_wire(wire)
@@ -83,9 +106,20 @@ class EmulatedCluster:
             Machine(name=f"machine-{k}", address=f"{SUBNET}.{k + 1}", interface="eth0", cpus=cpus)
             for k, cpus in enumerate(divide_cpus(count))
         ]
+        self.separate = list(self.machines) if own_disks else []
+        self._private, self._disks = list(private), Path()
         self._fds: dict[str, list[int]] = {}
         self._line: socket.socket | None = None
         self._leaving = contextlib.ExitStack()
+
+    @property
+    def copy_to(self) -> str | None:
+        """Part of being a ``Cluster``."""
+        return disks.COPY_TO if self.separate else None
+
+    def on_disk(self, machine: Machine, path: Path | str) -> Path:
+        """Where this computer has a private folder of a machine, or a file in one."""
+        return Path(f"{self._disks}/{machine.name}{path}")
 
     def __enter__(self) -> EmulatedCluster:
         if sys.platform != "linux":
@@ -106,6 +140,9 @@ class EmulatedCluster:
         raise EmulationUnavailable(message, _remedy(errors[0])) from None
 
     def _start_switch(self, user_namespace: bool) -> None:
+        if self.separate:
+            self._disks = disks.new_disks()
+            self._leaving.callback(shutil.rmtree, self._disks, ignore_errors=True)
         line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a message is read as a whole
         with theirs:
             switch = subprocess.Popen(
@@ -116,7 +153,12 @@ class EmulatedCluster:
                 env={**os.environ, "PYTHONPATH": PYTHONPATH},
             )
         plan = {
-            "machines": [{"name": m.name, "address": m.address} for m in self.machines],
+            "machines": [
+                {"name": m.name, "address": m.address, "disk": m in self.separate and str(self.on_disk(m, ""))}
+                for m in self.machines
+            ],
+            "disks": str(self._disks) if self.separate else None,
+            "layers": disks.layers(self._private) if self.separate else [],
             "bytes_per_second": self.bytes_per_second,
             "shm_bytes": self.shm_bytes,
             "user_namespace": user_namespace,
@@ -156,7 +198,12 @@ class EmulatedCluster:
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on an emulated machine; the arguments are those of ``subprocess.Popen``."""
-        command, fds = self.command(machine, argv, kwargs.pop("cwd", None))
+        cwd = kwargs.pop("cwd", None)
+        if machine in self.separate:
+            cwd = cwd or "/"  # as over ssh: Python imports from where it starts
+            env = os.environ if kwargs.get("env") is None else kwargs["env"]
+            kwargs["env"] = {**env, "PYTHONPATH": with_checkout(env.get("PYTHONPATH"))}
+        command, fds = self.command(machine, argv, cwd)
         kwargs.setdefault("start_new_session", True)  # Ctrl-C in the terminal is for the coordinator to handle
         return subprocess.Popen(command, pass_fds=[*fds, *kwargs.pop("pass_fds", ())], **kwargs)
 
@@ -172,12 +219,13 @@ class EmulatedCluster:
         """What runs a command on a machine, and the open files that it needs.
 
         Args:
-            cwd: working directory; None: the one of this process.
+            cwd: working directory; None: the one of this process, or the home on a machine with its own disk.
             terminal: its standard input is a terminal, which it is to control.
             as_user: it sees the user's own number, where it would see that of root (and miss what a root can do).
         """
         fds = self._fds[machine.name]
-        plan = {"fds": fds, "cwd": str(cwd or Path.cwd()), "cpus": list(machine.cpus), "argv": [*map(str, argv)]}
+        cwd = cwd or (Path.home() if machine in self.separate else Path.cwd())
+        plan = {"fds": fds, "cwd": str(cwd), "cpus": list(machine.cpus), "argv": [*map(str, argv)]}
         ids = [os.geteuid(), os.getegid()] if as_user and os.geteuid() != 0 else []
         plan |= {"terminal": terminal, "ids": ids}
         return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan)], fds

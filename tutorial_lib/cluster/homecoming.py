@@ -22,8 +22,9 @@ from tutorial_lib.cluster.channel import Stopped, Watch
 from tutorial_lib.cluster.delivery import Delivery, Start, read_starts, write_starts
 from tutorial_lib.cluster.spec import Cluster, Machine
 from tutorial_lib.cluster.ssh import SshCluster
+from tutorial_lib.cluster.standing import StandingCluster
 from tutorial_lib.cluster.transfer import Fetched, deliver, fetch
-from tutorial_lib.errors import JobError, TutorialError
+from tutorial_lib.errors import InputError, JobError, TutorialError
 
 COPY_SECONDS = 60.0  # without a byte, or any other sign of work on the other side
 ENDING_SECONDS = 10.0
@@ -76,9 +77,10 @@ class Homecoming:
         if self.delivery is None:
             return self
         cluster, self.start = self.cluster, self.delivery.start
-        if isinstance(cluster, SshCluster):
-            self.start.ssh = {name: getattr(cluster, name) for name in ("port", "username", "config", "python")}
-        self.starts = [replace(start, superseded=True) for start in read_starts(self.run)] + [self.start]
+        self.starts = [replace(start, superseded=True) for start in read_starts(self.run)]
+        if cluster.reach is not None:  # else machines and results end with this command
+            vars(self.start).update(cluster.reach)
+            self.starts.append(self.start)
         self.run.mkdir(parents=True, exist_ok=True)
         write_starts(self.run, self.starts)
         files = dict(zip(self.start.left, self.delivery.files, strict=True))
@@ -90,7 +92,7 @@ class Homecoming:
             if isinstance(count, TutorialError):
                 with contextlib.suppress(TutorialError):  # nothing has run, there is nothing to lose
                     bring(cluster, self.start, self.run, self._say)
-                write_starts(self.run, self.starts[:-1])
+                write_starts(self.run, [start for start in self.starts if start is not self.start])
                 raise count
             self._say(f"{name}: {count} of {len(files[name])} files copied, checksums verified")
         self._thread.start()
@@ -105,12 +107,13 @@ class Homecoming:
         try:
             self.problems = bring(self.cluster, self.start, self.run, self._say)
         except BaseException:  # a second Ctrl-C
-            self._say(f"results are still on the machines; {command(self.run)} brings them home", "warning")
+            if self.cluster.reach is not None:
+                self._say(f"results are still on the machines; {command(self.run)} brings them home", "warning")
             raise
         finally:
             with contextlib.suppress(OSError):  # a full disk here: the cause of the job's end is more important
                 write_starts(self.run, self.starts)
-        if self.problems:
+        if self.problems and self.cluster.reach is not None:
             self.problems.append(f"{command(self.run)} brings them home when the machines can be reached again")
         if isinstance(error, TutorialError):
             error.remedy = "\n".join([*error.remedy.splitlines(), *self.problems])
@@ -228,11 +231,19 @@ def fetch_left(run: Path, say: Say) -> list[str]:
     """Bring home everything that the starts of a run have left on machines; returns what could not be brought."""
     starts, problems = read_starts(run), []
     for start in starts:
-        # Not entered: a machine that cannot be reached is found when it is needed.
-        cluster = SshCluster([Machine(*machine) for machine in start.machines], **start.ssh)
         try:
-            problems += bring(cluster, start, run, say)
+            if start.on:
+                with StandingCluster(start.on, job=False) as machines:
+                    problems += bring(machines, start, run, say)
+            else:  # not entered: a machine that cannot be reached is found when it is needed
+                cluster = SshCluster([Machine(*machine) for machine in start.machines], **start.ssh)
+                try:
+                    problems += bring(cluster, start, run, say)
+                finally:
+                    cluster.__exit__()
+        except InputError as error:
+            problems.append(f"{error.message}; the results in {start.folder} have gone with their disks")
+            start.left.clear()
         finally:
             write_starts(run, starts)
-            cluster.__exit__()
     return problems

@@ -25,7 +25,8 @@ class Keeper:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.name, self.started, self.settings = settings["name"], time.time(), settings
         self.ends = self.started + settings["ttl"]
-        self.cluster = EmulatedCluster(settings["count"], wire=settings["wire"], shm_bytes=settings["shm"])
+        options = {"wire": settings["wire"], "shm_bytes": settings["shm"], "own_disks": settings["own_disks"]}
+        self.cluster = EmulatedCluster(settings["count"], **options)
         self.wires = dict.fromkeys((m.name for m in self.cluster.machines), settings["wire"])
         self.cut: set[str] = set()
         self.jobs: dict[socket.socket, str | None] = {}  # of each connection, the job that it stands for
@@ -137,6 +138,7 @@ class Keeper:
             pid=os.getpid(),
             job=next(filter(None, self.jobs.values()), None),
             ssh_config=self.ssh_config,
+            own_disks=bool(self.cluster.separate),
         )
 
 

@@ -41,6 +41,9 @@ class LocalCluster:
         InputError: another job uses this host's /dev/shm, or a killed one left its data there, see ``shm``.
     """
 
+    copy_to: str | None = None
+    reach: dict[str, Any] | None = None
+
     def __init__(self, servers: int = 1) -> None:
         self.servers = servers
         self.machines = [Machine(name="machine-0", address="127.0.0.1", interface="lo")]

@@ -46,6 +46,19 @@ class Cluster(contextlib.AbstractContextManager["Cluster"], Protocol):
     machines: list[Machine]
     master_port: int  # where the trainers' process group meets, on the first machine
 
+    @property
+    def copy_to(self) -> str | None:
+        """Folder on the machines that gets copies and gives back results; None: they have the folders of this computer.
+
+        Of a cluster that has been entered.
+        """
+        ...
+
+    @property
+    def reach(self) -> dict[str, Any] | None:
+        """What a later command needs to reach the machines, see ``delivery.Start``; None: it cannot."""
+        ...
+
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on a machine; the arguments are those of ``subprocess.Popen``."""
         ...
@@ -66,6 +79,8 @@ class RemoteCluster(ABC):
 
     silence = 30.0  # the agents' own limit; pings come every 5 s
     master_port = 29500
+    copy_to: str | None = None
+    reach: dict[str, Any] | None = None
 
     def __init__(self, machines: Sequence[Machine], python: str = sys.executable) -> None:
         self.machines, self.python = list(machines), python

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tutorial_lib.cluster.spec import Machine, RemoteCluster
 from tutorial_lib.errors import InputError
@@ -43,6 +44,7 @@ class SshCluster(RemoteCluster):
         port, username: None leaves both to the user's ssh configuration.
         config: configuration file of ssh instead of the user's own.
         python: interpreter on the machines; it must have tutorial_lib.
+        copy_to: folder on the machines, of ``Cluster``; ``~`` is the login's home there.
 
     Raises:
         InputError: what ssh said, and what to do about it.
@@ -56,10 +58,22 @@ class SshCluster(RemoteCluster):
         username: str | None = None,
         config: str | None = None,
         python: str = sys.executable,
+        copy_to: str | None = None,
     ) -> None:
         super().__init__(machines, python)
+        self._copy_to = copy_to
         self.port, self.username, self.config = port, username, config
         self._homes: list[str] = []
+
+    @property
+    def copy_to(self) -> str | None:
+        """Part of being a ``Cluster``."""
+        return self._copy_to and self.folder(self._copy_to)
+
+    @property
+    def reach(self) -> dict[str, Any]:
+        """Part of being a ``Cluster``."""
+        return {"ssh": {name: getattr(self, name) for name in ("port", "username", "config", "python")}}
 
     def __enter__(self) -> SshCluster:
         if shutil.which("ssh") is None:

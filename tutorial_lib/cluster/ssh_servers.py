@@ -62,6 +62,8 @@ def ssh_servers(cluster: EmulatedCluster, name: str) -> Iterator[str]:
         proxy = shlex.join(["env", f"PYTHONPATH={PYTHONPATH}", *run_module(sys.executable, MODULE)])
         config = write_client_configuration(folder, hosts, f"ProxyCommand {proxy} {name} %h %p")
         for machine in cluster.machines:
+            if machine in cluster.separate:
+                shutil.copytree(folder, cluster.on_disk(machine, folder))
             command, fds = cluster.command(machine, [sshd, *options], as_user=True)
             log = folder / f"sshd-{machine.name}.log"
             stack.enter_context(ssh_server(f"the ssh server on {machine.name}", command, log, fds))

@@ -57,6 +57,7 @@ class Standing:
         user, pid: whose keeper, and its process.
         job: who uses all machines for a job at the moment: "process 123 (train ...)"; or None.
         ssh_config: configuration file for ssh to the machines; None without ``--ssh``.
+        own_disks: whether they have disks of their own.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Standing:
     pid: int
     job: str | None
     ssh_config: str | None
+    own_disks: bool
 
 
 def socket_name(name: str) -> str:
@@ -164,13 +166,19 @@ class StandingCluster(EmulatedCluster):
 
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None, *, job: bool = True) -> None:
         with contextlib.closing(Line(name)) as line:
-            running = len(line.describe().machines)
+            found = line.describe()
+        running = len(found.machines)
         if count is not None and not 1 <= count <= running:
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
-        super().__init__(running)
+        super().__init__(running, own_disks=found.own_disks)
         self.machines = self.machines[:count]
         self.name, self._job = name, job
         self._keeper: Line | None = None
+
+    @property
+    def reach(self) -> dict[str, Any]:
+        """Part of being a ``Cluster``."""
+        return {"on": self.name}
 
     def __enter__(self) -> StandingCluster:
         self._keeper = Line(self.name)
@@ -208,6 +216,7 @@ def start(
     ttl: str = "8h",
     ssh: bool = False,
     slurm: bool = False,
+    own_disks: bool = False,
 ) -> Standing:
     """Start machines that stay, and wait until they are there.
 
@@ -218,6 +227,7 @@ def start(
         ttl: how long they stay, ``"8h"``, if nobody stops them.
         ssh: with an ssh server on each.
         slurm: with a Slurm of their own; machine 0 has the controller.
+        own_disks: they share no folder, see ``disks``.
 
     Raises:
         InputError: wrong arguments, or machines of this name are running. EmulationUnavailable: the host forbids it.
@@ -229,8 +239,12 @@ def start(
         shm_bytes = parse_memory(shm)
     settings = {
         **{"name": check_name(name), "count": count, "wire": wire, "shm": shm_bytes, "ttl": parse_ttl(ttl)},
-        **{"ssh": ssh, "slurm": slurm, "session": _session()},
+        **{"ssh": ssh, "slurm": slurm, "own_disks": own_disks, "session": _session()},
     }
+    if slurm and own_disks:
+        raise InputError(
+            "--slurm and --own-disks: the jobs of this Slurm need shared folders", "Leave one of them out."
+        )
     if name in names():
         with contextlib.closing(Line(name)) as line:
             found = line.describe()

@@ -139,7 +139,7 @@ def launch(
     command, shell = words_of(request.command)
     environment = environment_of(request.extra_envs)
     part_config, ip_config = ((request.workspace / path).resolve() for path in (request.part_config, request.ip_config))
-    cluster = request.cluster()
+    cluster = request.cluster(request.out, request.workspace)
     read_part(part_config, 0, len(cluster.machines))
     if request.emulate is not None:
         _provide_ip_config(ip_config, cluster.machines, emulated=True)

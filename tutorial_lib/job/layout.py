@@ -60,6 +60,8 @@ class Layout:
         emulate: number of emulated machines.
         on: emulated machines that are running, by their name, see machines start; all, or the first --emulate of them.
         wire: rate of the emulated wire: 1gbit, 200mbit.
+        own_disks: emulated machines share no folder: each has a private, empty home, /tmp, data and run folder. The
+            data are copied to them, and the results back.
         trainers: trainers per machine.
         samplers: sampler processes per trainer.
         servers: DGL servers per machine.
@@ -83,6 +85,7 @@ class Layout:
     server_threads: int | None = None
     real: RealMachines | None = None
     on: str | None = None
+    own_disks: bool = False
     slurm: bool = False
     subnet: str | None = None
     show_output: bool = False
@@ -113,8 +116,11 @@ class Layout:
         gpus = 10**6 if self.elsewhere else gpu_count()
         assign(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
 
-    def cluster(self) -> Cluster:
+    def cluster(self, *private: Path) -> Cluster:
         """Nodes of Slurm, machines over ssh, running or new emulated ones, else this machine alone; not yet started.
+
+        Args:
+            private: folders that machines with ``own_disks`` must not share, besides those that they never do.
 
         Raises:
             InputError: the address file of real machines cannot be used; no such machines are running.
@@ -124,7 +130,9 @@ class Layout:
         if self.on is not None:
             return StandingCluster(self.on, self.emulate)
         if self.real is None:
-            return LocalCluster(self.servers) if self.emulate is None else EmulatedCluster(self.emulate, wire=self.wire)
+            if self.emulate is None:
+                return LocalCluster(self.servers)
+            return EmulatedCluster(self.emulate, wire=self.wire, own_disks=self.own_disks, private=private)
         real = self.real
         if not real.ip_config.exists():
             raise InputError(
@@ -133,7 +141,7 @@ class Layout:
             )
         machines = read_ip_config(real.ip_config)
         config = real.ssh_config and str(real.ssh_config.absolute())
-        options = {"port": real.ssh_port, "username": real.ssh_username, "python": real.python}
+        options = {"port": real.ssh_port, "username": real.ssh_username, "python": real.python, "copy_to": real.copy_to}
         return SshCluster(machines, config=config, **options)
 
     def limits(self) -> Limits:
@@ -170,7 +178,7 @@ def run_on_machines(
 
     Args:
         cluster: entered.
-        deliver: what to copy, from the folder on the machines; asked only if there is a ``copy_to``.
+        deliver: what to copy, from the folder on the machines; called only if the cluster has a ``copy_to``.
         finishing: seconds for the trainers to save on SIGTERM, of ``Limits``.
         on_start: takes the coordinator before it starts anything.
 
@@ -180,11 +188,9 @@ def run_on_machines(
     Raises:
         InputError: found before anything was started. JobFailed: with the first cause.
     """
-    real, delivery = layout.real, None
-    if isinstance(cluster, SshCluster) and real is not None and real.copy_to is not None:
-        delivery = deliver(cluster.folder(real.copy_to))
+    delivery = None if cluster.copy_to is None else deliver(cluster.copy_to)
     with Homecoming(cluster, delivery, out, on_event) as home:
-        public = real is not None and real.allow_public
+        public = layout.real is not None and layout.real.allow_public
         limits = replace(layout.limits(), finishing=finishing)
         coordinator = Coordinator(cluster, plan, home.on_event, limits, home.remote, allow_public=public)
         on_start(coordinator)

@@ -8,20 +8,21 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from tutorial_lib.cluster.coordinator import Event
-from tutorial_lib.cluster.delivery import Delivery, read_starts
+from tutorial_lib.cluster.delivery import IP_CONFIG, JOB, Delivery, read_starts
 from tutorial_lib.cluster.homecoming import fetch_left
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.compat.stack import graphbolt_problem
-from tutorial_lib.data import Dataset
+from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.data.named import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError, first_sigterm
 from tutorial_lib.files import write_json
@@ -66,7 +67,8 @@ def run_distributed(
     reporter, out = reporter or Reporter(), out.absolute()
     reporter.epochs = config.epochs
     layout.check_device()
-    cluster = layout.cluster()
+    data = source.folder if isinstance(source, Partition) else source.root or default_root()
+    cluster = layout.cluster(out, data)
     if isinstance(source, Partition):
         partition = source
         task_named(config.task).check(partition.manifest["dataset"])
@@ -105,9 +107,13 @@ def run_distributed(
     start = time.time()
     with cluster, EventLog(out, reporter, resume=keep.resume) as log:
         keep.remember(out)
-        job = {"description": settings, "checkpoint_every": keep.every, "resume": keep.resume, "device": layout.device}
-        plan = _plan(partition, cluster, layout, config, out, job)
-        deliver = partial(Delivery.of_run, partition.folder, plan, out=out)
+        job = {"train": config.to_dict(), "description": settings, "device": layout.device}
+        write_json(out / JOB, {**job, "checkpoint_every": keep.every, "resume": keep.resume})
+        write_ip_config(out / IP_CONFIG, cluster.machines)
+        plan_at = _plan(partition, cluster, layout, config, str(log_folder(out).relative_to(out)))
+        cwd = out if layout.real else Path(__file__).resolve().parents[2]
+        plan = plan_at(partition.folder, out, cwd)
+        deliver = partial(Delivery.of_run, partition.folder, out, plan, plan_at)
         coordinator, home = run_on_machines(
             cluster, plan, layout, out, log.write, deliver, finishing=FINISHING_SECONDS, on_start=reporter.started
         )
@@ -139,29 +145,36 @@ def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Datase
 
 
 def _plan(
-    partition: Partition, cluster: Cluster, layout: Layout, config: TrainConfig, out: Path, more: dict[str, Any]
-) -> JobPlan:
-    """The plan of the job; ``more`` goes into the trainers' ``job.json``."""
-    ip_config, job = out / "ip_config.txt", out / "job.json"
-    write_ip_config(ip_config, cluster.machines)
-    write_json(job, {"train": config.to_dict(), "partition": str(partition.folder), "out": str(out), **more})
+    partition: Partition, cluster: Cluster, layout: Layout, config: TrainConfig, logs: str
+) -> Callable[[PurePath, PurePath, PurePath], JobPlan]:
+    """Return a function that makes the plan of the job from the folder of the partition, the run folder and the
+    working directory, as this computer or the machines name them.
+
+    Args:
+        logs: name of the folder of the logs in the run folder.
+    """
     # Values that trainers add to /dev/shm for each node: each layer's evaluation, learned rows with their optimiser.
     values = config.hidden_size * (len(config.fanouts) - 1) + partition.manifest["dataset"]["num_classes"]
     values += 3 * config.embedding_size + 1 if config.task == "embedding" else 0
     compact = config.in_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
     words = ["--use_graphbolt"] if compact else []
-    return layout.plan(
-        cluster,
-        command=[sys.executable, "-m", "tutorial_lib.trainer", str(job), *words],
-        part_config=str(partition.config),
-        ip_config=str(ip_config),
-        log_dir=str(log_folder(out)),
-        cwd=str(Path(__file__).resolve().parents[2] if layout.real is None else out),
-        env={"TUTORIAL_SEED": str(config.seed), **large_pages(), **({"TUTORIAL_TRACE": "1"} if layout.trace else {})},
-        # In a container the host's /dev/shm has 64 MB; that of an emulated machine is its own.
-        forks=layout.device == "cpu",  # who forks must not have touched CUDA: on GPUs each process imports for itself
-        shm_of_trainers=4 * sum(partition.report.nodes) * values if isinstance(cluster, LocalCluster) else 0,
-    )
+    trace = {"TUTORIAL_TRACE": "1"} if layout.trace else {}
+
+    def plan_at(parts: PurePath, run: PurePath, cwd: PurePath) -> JobPlan:
+        return layout.plan(
+            cluster,
+            command=[sys.executable, "-m", "tutorial_lib.trainer", str(run / JOB), *words],
+            part_config=str(parts / partition.config.name),
+            ip_config=str(run / IP_CONFIG),
+            log_dir=str(run / logs),
+            cwd=str(cwd),
+            env={"TUTORIAL_SEED": str(config.seed), **large_pages(), **trace},
+            # In a container the host's /dev/shm has 64 MB; that of an emulated machine is its own.
+            forks=layout.device == "cpu",  # who forks must not have touched CUDA: on GPUs each process imports itself
+            shm_of_trainers=4 * sum(partition.report.nodes) * values if isinstance(cluster, LocalCluster) else 0,
+        )
+
+    return plan_at
 
 
 def run_single(
@@ -200,7 +213,7 @@ def run_single(
             events.append({"kind": kind, "time": time.time(), "rank": 0, "local_rank": 0, **fields})
             log.write(events[-1])
 
-        write_json(out / "job.json", {"train": config.to_dict(), "out": str(out), "description": settings})
+        write_json(out / JOB, {"train": config.to_dict(), "description": settings})
         told = threading.Event()
         saver = Checkpoints(out / "checkpoint", settings, keep.every, keep.resume, emit, Stop(told.is_set))
         try:

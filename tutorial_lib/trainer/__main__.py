@@ -1,9 +1,10 @@
 """What every server and trainer of ``train`` runs: ``python -m tutorial_lib.trainer CONFIG [--use_graphbolt]``.
 
-CONFIG is a JSON file: ``train`` (a TrainConfig), ``partition`` (its folder), ``out`` (the run folder), ``device`` (see
-``placement``), and of the checkpoints: ``description``, ``checkpoint_every``, ``resume`` (``checkpoint.Checkpoints``).
+CONFIG is a JSON file in the run folder: ``train`` (a TrainConfig), ``device`` (see ``placement``), and of the
+checkpoints: ``description``, ``checkpoint_every``, ``resume`` (``checkpoint.Checkpoints``). It has no path: the folder
+of the partition is that of ``DGL_CONF_PATH``, so the same file serves machines with other folders.
 ``--use_graphbolt`` (a word that the checks before a start know) is about the parts, see ``serve_if_server``.
-Rank 0 writes ``predictions.npy`` and ``checkpoint/`` there and sends the global results as events.
+Rank 0 writes ``predictions.npy`` and ``checkpoint/`` into the run folder and sends the global results as events.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if __name__ == "__main__":  # the way to the first step is made of imports
     serve_if_server(graphbolt="--use_graphbolt" in sys.argv)
 
 import json
+import os
 from pathlib import Path
 
 from tutorial_lib.compat.heap import keep_freed_memory
@@ -39,15 +41,15 @@ def main() -> None:
     import torch._dynamo  # noqa: F401  torch's first optimizer would import it, with the collector on
 
     gc.enable()
-    plan = json.loads(Path(sys.argv[1]).read_text())
+    job, partition = Path(sys.argv[1]), Path(os.environ["DGL_CONF_PATH"]).parent
+    plan, out = json.loads(job.read_text()), job.parent
     config = TrainConfig.from_dict(plan["train"])
-    graph_name = json.loads((Path(plan["partition"]) / "manifest.json").read_text())["graph_name"]
-    out = Path(plan["out"])
+    graph_name = json.loads((partition / "manifest.json").read_text())["graph_name"]
     checkpoints = Checkpoints(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
     checkpoints.stop = Stop.of_job()
     keep_freed_memory()
     with join(graph_name, seed=config.seed) as session:
-        train_in_job(session, config, Path(plan["partition"]), out, checkpoints, plan["device"])
+        train_in_job(session, config, partition, out, checkpoints, plan["device"])
 
 
 if __name__ == "__main__":

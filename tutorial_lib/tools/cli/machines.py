@@ -49,9 +49,13 @@ def start(
     ttl: Annotated[str, typer.Option(help="How long they stay if nobody stops them: 30m, 8h, 2d.")] = "8h",
     ssh: Annotated[bool, typer.Option("--ssh", help="With an ssh server on each; prints the configuration.")] = False,
     slurm: Annotated[bool, typer.Option("--slurm", help="With a Slurm of their own (as root).")] = False,
+    own_disks: Annotated[
+        bool, typer.Option("--own-disks", help="They share no folder: each has a private, empty home, /tmp and data.")
+    ] = False,
 ) -> None:
     """Start machines that stay until they are stopped, until you log out, or for --ttl."""
-    found = standing.start(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh, slurm=slurm)
+    options = {"wire": wire, "shm": shm, "ttl": ttl, "ssh": ssh, "slurm": slurm, "own_disks": own_disks}
+    found = standing.start(count, name=name, **options)
     option = "" if name == DEFAULT_NAME else f" --name {name}"
     print(f"{count} machines are running: {', '.join(found.machines[:3])}{', ...' if count > 3 else ''}")
     print(f"a command there:  {PROGRAM} on{option} machine-0 hostname    (without a command: a shell)")

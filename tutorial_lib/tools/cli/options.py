@@ -103,7 +103,7 @@ class Given(SimpleNamespace):
             return
         again = self.said & PLACES
         for name, value in earlier.items():
-            if name in vars(self) and name not in self.said and not (again and name in PLACES):
+            if name in vars(self) and name not in self.said and not (again and name in {*PLACES, "own_disks"}):
                 setattr(self, name, Path(value["path"]) if isinstance(value, dict) else value)
 
     def to_json(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _option(kind: type, name: str, hint: Any, text: str | None, shown: str | Non
     """What typer is to know of an option; those of DGL's own launch tool and of ssh keep its underscores."""
     number = next((number for number in (int, float) if number in (hint, *getattr(hint, "__args__", ()))), None)
     least, most = RANGES.get(name, (1, LARGEST) if number is int else (0, None) if number is float else (None, None))
-    underscores = kind in (LaunchRequest, RealMachines) and not name.endswith("timeout")
+    underscores = kind in (LaunchRequest, RealMachines) and not name.endswith(("timeout", "own_disks"))
     word = "allow_public_addresses" if name == "allow_public" else name
     return typer.Option(
         f"--{word}" if underscores else f"--{word.replace('_', '-')}",
@@ -236,6 +236,9 @@ def check_machines(given: Given) -> None:
         raise InputError("--subnet is for the nodes of an allocation; it needs --slurm")
     if given.wire is not None and others:
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
+    if getattr(given, "own_disks", False) and (others or getattr(given, "on", None)):
+        remedy = "Running ones get such disks when they start: python -m tutorial_lib machines start 2 --own-disks"
+        raise InputError("--own-disks is for emulated machines that are about to be made; it needs --emulate N", remedy)
     if (name := getattr(given, "on", None)) is not None:
         if others:
             raise InputError("--on names running machines; it goes with none of --ip_config, --machines and the like")

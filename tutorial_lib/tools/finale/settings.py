@@ -17,7 +17,7 @@ from tutorial_lib.trainer.config import TrainConfig
 STATE, RUN = "finale.json", "run"
 FREE = {  # may differ when a finale is continued: they change no finished step
     *("scaling", "source.max_memory"),
-    *(f"layout.{name}" for name in ("stall_timeout", "serving_timeout", "collective_timeout", "trace")),
+    *(f"layout.{name}" for name in ("stall_timeout", "serving_timeout", "collective_timeout", "trace", "own_disks")),
     *(f"layout.real.{each.name}" for each in fields(RealMachines) if each.name != "ip_config"),
 }
 FULL_SCALE, EPOCHS, SCALE = 1.0, 10, 0.1
