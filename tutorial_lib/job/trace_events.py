@@ -5,6 +5,7 @@ Events of machines are moved by what their clock was ahead of the coordinator's.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,7 +34,7 @@ def read_trace(run: Path) -> Trace:
     if path.exists():
         try:
             with open(open_plain(path), "rb") as file:
-                events = events_in(file.read())
+                events = [event for event in events_in(file.read()) if _has_types(event)]
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}") from None
     starts = [k for k, e in enumerate(events) if (e["kind"], e.get("stage")) == ("stage", "checks")]
@@ -46,6 +47,14 @@ def read_trace(run: Path) -> Trace:
         raise InputError(f"{run} has no events of a job", "What launch starts tells none; train and finale do.")
     trace.facts = {"run": run.resolve().name, "start": f"{len(starts)} of {len(starts)}", **trace.facts}
     return trace
+
+
+def _has_types(event: Event) -> bool:
+    """Whether the fields that many kinds of events share have their types."""
+    texts, numbers = ("machine", "name", "role", "what", "text"), ("seconds", "bytes_sent", "epoch", "rank", "index")
+    return all(isinstance(event.get(name, ""), str) for name in texts) and all(
+        isinstance(event.get(name, 0), int | float) and math.isfinite(event.get(name, 0)) for name in (*numbers, "time")
+    )
 
 
 class _Reading:
@@ -158,6 +167,7 @@ class _Reading:
 
     def _traffic(self, event: Event, time: float) -> None:
         machine = event["machine"]
+        sum(event["received"].values())  # a TypeError where those are no numbers
         self.bytes[machine] = event
         self.counters.append((machine, "sent, bytes", time, event["bytes_sent"]))
         for other, count in event["received"].items():

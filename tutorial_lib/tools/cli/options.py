@@ -165,7 +165,7 @@ def _check_types(path: Path, values: dict[str, Any], options: Mapping[str, inspe
         hint, option = get_args(options[name].annotation)
         if (option.min, option.max) != (None, None):
             hint = Annotated[hint, Field(ge=option.min, le=option.max)]
-        types[name] = (hint, ...)
+        types[name] = (hint | None if options[name].default is None else hint, ...)
     try:
         create_model("Options", __config__={"strict": True, "allow_inf_nan": False}, **types).model_validate(values)
     except ValidationError as error:
