@@ -100,9 +100,9 @@ class Line:
         try:
             self._socket.sendall(json.dumps({"do": do, **values}).encode())
             answer = json.loads(self._socket.recv(LARGEST_MESSAGE) or b"{}")
-        except OSError:
+        except (OSError, ValueError):
             answer = {}
-        if not answer:
+        if not answer or not isinstance(answer, dict):
             raise JobError(f"the keeper of the machines {self.name!r} does not answer; they are gone, or about to go")
         if "error" in answer:
             raise InputError(answer["error"], answer.get("remedy", ""))
@@ -110,7 +110,10 @@ class Line:
 
     def describe(self) -> Standing:
         """What is running."""
-        return Standing(**self.ask("describe"))
+        try:
+            return Standing(**self.ask("describe"))
+        except TypeError:
+            raise JobError(f"the keeper of the machines {self.name!r} is of another version of tutorial_lib") from None
 
     def namespaces(self) -> list[list[int]]:
         """Of each machine, the open files of its namespaces, in the order to enter them."""

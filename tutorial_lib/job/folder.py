@@ -48,6 +48,8 @@ def check_run_folder(out: Path, *, resume: bool = False) -> Path:
     out = out.absolute()
     if resume and not out.is_dir():
         raise InputError(f"--resume: there is no folder {out}")
+    if resume:
+        check_plain(out)
     if resume and not generations.exists(out / "checkpoint"):
         raise InputError(
             f"--resume: no checkpoint in {out / 'checkpoint'}",
