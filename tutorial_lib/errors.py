@@ -8,11 +8,12 @@ Every wait has a limit, says after two seconds what it waits for, and can be int
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 
 NOTICE_SECONDS = 2.0
@@ -90,6 +91,41 @@ def first_sigterm(act: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def printable(text: str) -> str:
+    """Escape control characters, so that the content of a file cannot change what the terminal shows."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def ask(question: str) -> bool | None:
+    """Return the answer of the person at the terminal, or None if nobody can be asked."""
+    in_notebook = "JPY_PARENT_PID" in os.environ  # there, output goes to a terminal, and nobody is at its keyboard
+    if in_notebook or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return None
+    with contextlib.suppress(EOFError):
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    return False
+
+
+def check_trust(where: object, values: Mapping[str, object], *, trust: bool) -> None:
+    """Ask before a command uses values from a file that somebody else may have written.
+
+    Args:
+        where: the file.
+        values: by the name that the user knows. An empty mapping needs no answer.
+        trust: the user has agreed already (``--trust``).
+
+    Raises:
+        InputError: the answer is no, or nobody can be asked.
+    """
+    if trust or not values:
+        return
+    shown = printable(", ".join(f"{name} {value}" for name, value in values.items())).replace("\n", "\\n")
+    message = f"{printable(str(where))} decides which programs, machines and files this command uses: {shown}"
+    if not ask(f"{message}.\nWhoever wrote this file can run programs as you. Use these values?"):
+        remedy = "If you wrote this file or trust its author, add --trust. Otherwise give your own values as options."
+        raise InputError(message, remedy)
 
 
 def to_stderr(text: str) -> None:

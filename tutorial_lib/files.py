@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -10,16 +11,18 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tutorial_lib.errors import attempts
+from tutorial_lib.errors import InputError, attempts, printable
 
 # For another process that makes the same files: enough for the largest graph here, and it ends the same day.
 CACHE_SECONDS = 1800.0
+LARGEST_JSON = 1 << 28  # bytes
 
 
 def sha256_of(path: Path, at_work: Callable[[], None] = lambda: None) -> str:
@@ -102,6 +105,47 @@ def remove_abandoned(folder: Path) -> None:
             with contextlib.suppress(OSError), path.open("rb") as file:
                 if lock_now(file.fileno()):
                     path.unlink()
+
+
+def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a plain file. Raises an OSError for everything else: a pipe would block, a device may have no end."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return descriptor
+
+
+def read_json(path: Path, kind: Any, remedy: str = "") -> Any:
+    """Read a JSON file that anybody may have written.
+
+    Args:
+        kind: the type that the content must have, as pydantic understands it.
+
+    Raises:
+        InputError: the file cannot be read, or its content has another type. FileNotFoundError: there is no such file.
+    """
+    from pydantic import TypeAdapter, ValidationError  # 0.1 s
+
+    try:
+        with open(open_plain(path), "rb") as file:
+            content = file.read(LARGEST_JSON + 1)
+        if len(content) > LARGEST_JSON:
+            raise OSError(errno.EFBIG, f"larger than {LARGEST_JSON >> 20} MiB")
+        return TypeAdapter(kind).validate_json(content)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", remedy) from None
+    except ValidationError as error:
+        raise InputError(f"{path} is damaged: {what_is_wrong(error)}", remedy) from None
+
+
+def what_is_wrong(error: Any) -> str:
+    """Return the first problem of pydantic's ValidationError, with its place in the file."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return printable(f"{place}: {first['msg']}" if place else first["msg"])[:300]
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -226,7 +226,7 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     words = train(ssh_lab, run, data_root, "--task", "embedding", *small_batches)
     command = ssh_lab.start(sys.executable, "-m", "tutorial_lib", *words, "--epochs", "1000")
     wait_for_event(run, "checkpoint", command, 4)
-    done = ssh_lab.tutorial("fetch", str(run))
+    done = ssh_lab.tutorial("fetch", str(run), "--trust")
     assert (done.returncode, "another program is running in" in done.stderr) == (2, True), done.stderr
     saved = wait_for_event(run, "checkpoint", command, 6)
     os.kill(only_child(command.pid), signal.SIGKILL)
@@ -238,19 +238,19 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     saw("over ssh: SIGKILL to the coordinator, --copy_to", found, None)
 
     ssh_lab.cluster.cut(ssh_lab.machines[1])
-    done = ssh_lab.tutorial("fetch", str(run))
+    done = ssh_lab.tutorial("fetch", str(run), "--trust")
     assert done.returncode == 1, done.stdout
     assert done.stderr.startswith("error: copying from machine-1: ssh: connect to host 10.77.0.2")
     assert f"python -m tutorial_lib fetch {run}" in done.stderr
     assert "machine-0: " in done.stdout
     ssh_lab.cluster.mend(ssh_lab.machines[1])
     assert len(left_of_starts(ssh_lab, TARGET)) == 1
-    done = ssh_lab.tutorial("fetch", str(run))
+    done = ssh_lab.tutorial("fetch", str(run), "--trust")
     assert done.returncode == 0, done.stderr
     assert "brought home" in done.stdout
     assert left_of_starts(ssh_lab, TARGET) == []
     assert len(read_checkpoint(run / "checkpoint").epochs) >= len(home.epochs)
-    done = ssh_lab.tutorial("fetch", str(run))
+    done = ssh_lab.tutorial("fetch", str(run), "--trust")
     assert (done.returncode, "nothing is left to fetch" in done.stdout) == (0, True), done.stderr
 
     epochs = len(read_checkpoint(run / "checkpoint").epochs) + 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import psutil
 import pytest
 from commands import PYTHONPATH_OF_ALL, ordinary_user
 from commands import tutorial as run_command
+from fault_support import RunningJob, plan_of
 from ssh_support import SSHD
 
 from tutorial_lib.cluster import standing
@@ -290,6 +292,56 @@ def test_no_end_of_theirs_is_left_to_a_first_process_that_fetches_none(emulation
         [*namespace, sys.executable, "-c", AS_FIRST_PROCESS], capture_output=True, text=True, timeout=120
     )
     assert done.stdout == "1 []\n", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_job_whose_machines_end_says_so(end, lab, partition_of, tmp_path):
+    """Not only that its agent was killed; and the stop warns of it."""
+    with StandingCluster("lab") as cluster:
+        job = RunningJob(cluster, plan_of(cluster, partition_of(2), tmp_path, "loop:100000", "-"))
+        job.wait_for("beat", 5)
+        if end == "stop":
+            printed = tutorial("machines", "stop")
+            assert f"warning: this ends the job on lab: process {os.getpid()} (" in printed
+        else:
+            with contextlib.closing(Line("lab")) as line:
+                os.kill(line.describe().pid, signal.SIGKILL)
+        error, _seconds = job.end()
+    why = {"stop": "machines stop was called", "kill": "their keeper was killed"}[end]
+    assert str(error) == f"the machines 'lab' ended during the job: {why}"
+    assert "machines start" in error.remedy
+    gone("lab")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can be two users")
+def test_sockets_of_other_users_are_passed_over(lab, run_here):
+    """Whoever binds a name of ours takes that name, and hides no machines."""
+    foreign = "import os, socket, sys\nos.setuid(65534)\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+    foreign += "s.bind('\\0tutorial_lib.machines.0.foreign')\ns.listen()\nprint(flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", foreign], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert standing.names() == ["lab"]
+        assert [each["name"] for each in json.loads(run_here("machines", "list", "--json").stdout)] == ["lab"]
+        for words in (["machines", "stop", "foreign"], ["machines", "start", "--name", "foreign"]):
+            done = run_here(*words)
+            assert done.returncode == 2
+            assert "'foreign' belong to another user (id 65534)" in done.stderr
+        other.communicate(b"")
+
+
+def test_a_start_that_is_told_to_end_leaves_no_folder(emulation, nothing_left):
+    if SSHD is None:
+        pytest.skip("no ssh server on this computer")
+    before = {*Path(tempfile.gettempdir()).glob("tutorial_lib-*")}
+    start = subprocess.Popen([*PROGRAM, "machines", "start", "2", "--ssh", "--name", "early"])
+    for _left in attempts("its folder", 30, pause=0.01):
+        if {*Path(tempfile.gettempdir()).glob("tutorial_lib-*.ssh-*")} - before or start.poll() is not None:
+            break
+    start.send_signal(signal.SIGTERM)
+    start.wait(timeout=60)
+    gone("early")
+    assert {*Path(tempfile.gettempdir()).glob("tutorial_lib-*")} <= before
 
 
 def test_times():

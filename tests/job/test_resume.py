@@ -71,7 +71,7 @@ def test_two_machines_go_on_in_the_middle_of_an_epoch(finished_run, nothing_left
     assert f"stopped after step {step} of epoch {epochs + 1}; go on with --resume\ntold to end (SIGTERM); " in printed
     steps = [(event["epoch"], event["step"]) for event in events_of(out) if event["kind"] == "step"]
     assert max(steps) == (epochs, step - 1)  # counted from 0
-    done = tutorial("train", "--resume", "--epochs", str(epochs), "--out", str(out), code=2)
+    done = tutorial("train", "--resume", "--trust", "--epochs", str(epochs), "--out", str(out), code=2)
     assert f"already has {epochs} and {step} steps of the next" in done.stderr
     done = tutorial("train", *common, "--resume", "--out", str(out))
     assert f"continuing after step {step} of epoch {epochs + 1} from the checkpoint" in done.stdout
@@ -144,8 +144,8 @@ def test_more_epochs_than_before(single_run, tmp_path):
     """
     out = tmp_path / "run"
     tutorial("train", *single_run.options, "--epochs", "2", "--checkpoint-every", "10", "--out", str(out))
-    tutorial("train", "--resume", "--epochs", "3", "--out", str(out), cwd=tmp_path)
-    again = tutorial("train", "--resume", "--out", str(out), code=2)
+    tutorial("train", "--resume", "--trust", "--epochs", "3", "--out", str(out), cwd=tmp_path)
+    again = tutorial("train", "--resume", "--trust", "--out", str(out), code=2)
     assert "is finished: it has 3 of 3 epochs" in again.stderr
     assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
 

@@ -104,6 +104,8 @@ def main(graph_name: str, fault: str, rank: str) -> None:
                 sys.exit(3)
             if fault == "os._exit":
                 os._exit(3)
+            if fault == "os._exit(0)":
+                os._exit(0)
             if fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if fault == "memory":

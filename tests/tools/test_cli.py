@@ -107,12 +107,12 @@ def test_a_run_goes_on_with_what_it_was_started_with(tmp_path):
     begun = given_to("train", "--emulate", "2", "--fanouts", "3", "--root", "somewhere")
     (tmp_path / "options.json").write_text(json.dumps({**begun.to_json(), "cache": "512000000"}))
     again = given_to("train", "--resume", "--batch-size", "7")
-    again.said = {"resume", "batch_size"}
+    again.said, again.trust = {"resume", "batch_size"}, True
     again.recall(tmp_path)
     assert (again.emulate, again.fanouts, again.cache, again.batch_size) == (2, "3", "512000000", 7)
     assert again.root == Path("somewhere").absolute()
     elsewhere = given_to("train", "--resume", "--single-process")
-    elsewhere.said = {"resume", "single_process"}
+    elsewhere.said, elsewhere.root = {"resume", "single_process", "root"}, Path("somewhere")
     elsewhere.recall(tmp_path)
     assert (elsewhere.emulate, elsewhere.single_process, elsewhere.fanouts) == (None, True, "3")
 

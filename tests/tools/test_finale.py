@@ -204,7 +204,7 @@ def test_a_data_set_that_appears_meanwhile_is_not_what_is_continued(tmp_path, mo
     write_as_ogb(load_dataset("synthetic-products", scale=0.002, root=tmp_path), root / "ogbn_products")
     out.mkdir(exist_ok=True)
     write_json(out / "options.json", seen[0].options)
-    CliRunner().invoke(app, ["finale", "--resume", "--out", str(out)])
+    CliRunner().invoke(app, ["finale", "--resume", "--trust", "--out", str(out)])
     assert [finale.settings.source.name for finale in seen] == ["synthetic-products"] * 2
 
 

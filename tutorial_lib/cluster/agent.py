@@ -113,10 +113,9 @@ class Agent:
             shutil.rmtree(self.logs / name, ignore_errors=True)
         self._forward_events(FLUSH_SECONDS)
         peaks: dict[str, int] = {}  # of the largest process of each kind; torchrun's figure covers its trainers
-        for process in self.processes:
-            if process.role != "forkserver":
-                role = "trainer" if process.role == "torchrun" else process.role
-                peaks[role] = max(peaks.get(role, 0), process.peak_rss)
+        for process in (p for p in self.processes if p.role != "forkserver"):
+            role = "trainer" if process.role == "torchrun" else process.role
+            peaks[role] = max(peaks.get(role, 0), process.peak_rss)
         self.bytes.look()
         self.bytes.tell(self.link.put)
         self.link.put({"type": "done", **self.bytes.so_far, "peak_rss": peaks})
@@ -210,6 +209,8 @@ class Agent:
             self.next_look = now + LOOK_SECONDS
             self.bytes.look()
             self.health.look_at_memory()
+            for message in self.health.early_ends() if self.training and self.forkserver is None else ():
+                self.link.put(message)
             if "TUTORIAL_TRACE" in self.plan.env:
                 self.bytes.tell(self.link.put)
         if now < self.next_word:
@@ -239,9 +240,8 @@ class Agent:
         # A killed sampler may take its trainer along before anybody has looked; then both come to us: it is the cause.
         for pid, code, _ in ended:
             if code < 0 and code != -signal.SIGTERM and not self.stopping:
-                for member in members(self.logs):
-                    if member.pid == pid and member.role in WORKERS:
-                        self._report_failure(member.role, member.index, code)
+                for member in (m for m in members(self.logs) if m.pid == pid and m.role in WORKERS):
+                    self._report_failure(member.role, member.index, code)
         for pid, code, peak in ended:
             for process in self.processes:
                 if process.pid == pid and process.code is None:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.agents import Agents, Progress
-from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, stall_failure
+from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, left_early, machines_gone, stall_failure
 from tutorial_lib.cluster.findings import OK
 from tutorial_lib.cluster.members import Stack, report
 from tutorial_lib.cluster.plan import JobPlan, Limits
@@ -110,6 +110,10 @@ class Coordinator:
                 self._warn(f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped")
         except JobFailed as failure:
             cause = self._first_cause(failure)
+            if self._missing("trained"):
+                cause = left_early(self.plan, cause, self.events)
+            if why := getattr(self.cluster, "why_gone", lambda: None)():
+                cause = machines_gone(cause, why)
             with contextlib.suppress(OSError):  # on a full disk, the report on the screen is what there is
                 Path(self.plan.log_dir, FAILURE_FILE).write_text(f"error: {cause.message}\nlog: {cause.log}\n")
             raise cause from None

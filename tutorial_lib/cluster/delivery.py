@@ -7,8 +7,9 @@ back: ``homecoming``.
 from __future__ import annotations
 
 import json
+import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
@@ -16,11 +17,12 @@ from typing import Any
 from tutorial_lib.cluster import manifests
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.transfer import RESULTS, files_in
-from tutorial_lib.errors import InputError
-from tutorial_lib.files import write_json
+from tutorial_lib.errors import InputError, check_trust
+from tutorial_lib.files import read_json, write_json
 
 LIST = "delivery.json"
 JOB, IP_CONFIG = "job.json", "ip_config.txt"  # in the run folder: settings of the trainers, addresses of the machines
+SSH = {"port": int, "username": str, "config": str, "python": str}  # of ``Start.ssh``
 
 
 @dataclass
@@ -68,6 +70,11 @@ class Start:
         return name not in (JOB, IP_CONFIG) and (not self.superseded or PurePosixPath(name).is_relative_to(self.logs))
 
 
+@dataclass
+class _List:
+    starts: list[Start]
+
+
 def read_starts(run: Path) -> list[Start]:
     """Those of a run folder that have something left; none for a run whose machines shared it.
 
@@ -75,11 +82,28 @@ def read_starts(run: Path) -> list[Start]:
         InputError: the list cannot be read.
     """
     try:
-        return [Start(**fields) for fields in json.loads((run / LIST).read_text())["starts"]]
+        starts: list[Start] = read_json(run / LIST, _List).starts
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{run / LIST} cannot be read: {error}") from None
+    for start in starts:
+        known = all(value is None or type(value) is SSH.get(name) for name, value in start.ssh.items())
+        ours = re.fullmatch(rf"{re.escape(start.copy_to)}/{RESULTS}/[^/]+-[0-9a-f]{{8}}", start.folder)
+        if not (known and ours and start.machines):
+            raise InputError(f"{run / LIST} is damaged: its options of ssh, folders or machines are not those of a job")
+    return starts
+
+
+def check_starts(run: Path, starts: Sequence[Start], given: object = None, *, trust: bool) -> None:
+    """Ask before anything connects to machines that a run folder names, unless they are those of the cluster given."""
+    known = [machine.address for machine in getattr(given, "machines", ())]
+    asked: dict[str, object] = {}
+    for start in starts:
+        values = {f"ssh {name}": value for name, value in start.ssh.items() if value != getattr(given, name, None)}
+        addresses = ", ".join(address for _name, address in start.machines if address not in known)
+        asked |= values | ({"machines": addresses} if addresses else {})
+        if values or addresses:
+            asked |= {"folder there": start.folder}
+    check_trust(run / LIST, asked, trust=trust)
 
 
 def write_starts(run: Path, starts: list[Start]) -> None:

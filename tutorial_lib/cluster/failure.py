@@ -23,6 +23,7 @@ _CONSEQUENCE = re.compile(
     rf"({PEER_GONE})"
     r"|: no answer from \S+ \(|: heard nothing from the coordinator"
 )
+_STALL = "the job has not moved for"
 
 
 class JobFailed(JobError):
@@ -90,5 +91,32 @@ def stall_failure(plan: JobPlan, seconds: float, stacks: Sequence[tuple[int, Sta
     shown = shown or [entry for entry in found if entry[1].role == "trainer"] or found
     where = "; ".join(text for *_, text in shown) or "no process answered"
     index, role, k = (shown[0][0], shown[0][1].role, shown[0][1].index) if shown else (0, "agent", 0)
-    cause = f"the job has not moved for {seconds:g} s: {where}"
+    cause = f"{_STALL} {seconds:g} s: {where}"
     return JobFailed(cause, **_where(plan, index, role, k), log=path, tail=[text for *_, text in found])
+
+
+def left_early(plan: JobPlan, found: JobFailed, events: Sequence[dict[str, Any]]) -> JobFailed:
+    """The failure of a rank that ended with exit code 0 while others went on, if those only lost it or wait for it.
+
+    Args:
+        found: as far as the first failure tells.
+        events: of the job. A rank of ours that ended as it should has reported ``left``.
+    """
+    if not (found.is_consequence or _STALL in found.message):
+        return found
+    left = {(event["machine"], event["local_rank"]) for event in events if event["kind"] == "left"}
+    for event in events:
+        if event["kind"] == "exited" and event["role"] in ("trainer", "torchrun") and event["code"] == 0:
+            name, k = event["machine"], event["index"]
+            index = next(number for number, machine in enumerate(plan.machines) if machine.name == name)
+            if (name, k) not in left:
+                cause = f"ended with exit code 0 before the others finished; one of them: {found.message}"
+                return failure(plan, index, "trainer", k, cause)
+    return found
+
+
+def machines_gone(found: JobFailed, why: str) -> JobFailed:
+    """The failure of a job whose machines have ended, wherever it was seen first."""
+    cause = JobFailed(why, **{n: getattr(found, n) for n in ("machine", "role", "index", "rank", "log", "tail")})
+    cause.remedy = "Start machines again (machines start). A run of train then continues with --resume."
+    return cause

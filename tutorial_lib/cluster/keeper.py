@@ -14,8 +14,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from tutorial_lib.cluster.addresses import socket_name, user_of
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.standing import ANSWER_SECONDS, LARGEST_MESSAGE, Standing, socket_name, user_of
+from tutorial_lib.cluster.standing import ANSWER_SECONDS, LARGEST_MESSAGE, Standing
 from tutorial_lib.errors import InputError, TutorialError
 
 
@@ -41,7 +42,7 @@ class Keeper:
                 with contextlib.suppress(OSError):  # it has ended already: then nothing tells of the logout
                     session = os.pidfd_open(self.settings["session"])
                     stack.callback(os.close, session)
-                    self.selector.register(session, selectors.EVENT_READ, self._stop)
+                    self.selector.register(session, selectors.EVENT_READ, lambda: self._stop("their owner logged out"))
             listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             try:
                 listener.bind(socket_name(self.name))
@@ -58,16 +59,26 @@ class Keeper:
                 stack.enter_context(slurm_servers(self.cluster, self.name))
             listener.listen()
             self.selector.register(listener, selectors.EVENT_READ, lambda: self._welcome(*listener.accept()))
-            self.selector.register(self.cluster.life_line(), selectors.EVENT_READ, self._stop)
+            gone = lambda: self._stop("their first process was killed")  # noqa: E731
+            self.selector.register(self.cluster.life_line(), selectors.EVENT_READ, gone)
             print(json.dumps(asdict(self.describe())), flush=True)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             while not self.stopping and time.time() < self.ends:
                 for key, _events in self.selector.select(min(1.0, max(0.0, self.ends - time.time()))):
                     key.data()
+            self._stop("their --ttl was over")
 
-    def _stop(self) -> None:
-        """Also when the login has ended, or the machines have."""
+    def _stop(self, why: str) -> None:
+        """Leave, and first tell the jobs on the machines."""
+        for connection in (other for other, job in self.jobs.items() if job and not self.stopping):
+            with contextlib.suppress(OSError):
+                connection.sendall(json.dumps({"gone": why}).encode())
         self.stopping = True
+
+    def leave(self) -> None:
+        """On a signal: unwind, so that the machines are switched off."""
+        self._stop("their keeper was told to end")
+        sys.exit(0)
 
     def _welcome(self, connection: socket.socket, _address: object) -> None:
         if user_of(connection) != os.getuid():
@@ -96,7 +107,7 @@ class Keeper:
             elif message["do"] == "use":
                 self._use(connection, message["who"])
             elif message["do"] == "stop":
-                self._stop()
+                self._stop("machines stop was called")
             else:
                 self._cable(message["do"], message["machine"], message.get("rate"))
         except InputError as error:
@@ -153,7 +164,7 @@ def main() -> None:
     try:
         keeper = Keeper(json.loads(sys.argv[1]))
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: sys.exit(0))  # unwinds: the machines are switched off
+            signal.signal(number, lambda *_: keeper.leave())
         keeper.run()
     except Exception as error:
         known = isinstance(error, TutorialError)

@@ -60,7 +60,7 @@ def kept(run: Path, prefix: str = "") -> list[Manifest]:
     """Those of a run folder that can be read, the newest first; with ``ARRIVED``, those that are not valid yet."""
     found = []
     for path in [run / FOLDER / f"{prefix}{name}" for name in (NEWEST, BEFORE)]:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             content = json.loads(path.read_bytes())
             folder = content["folder"]
             files = {f"{FOLDER}/{folder}/{name}": about["sha256"] for name, about in content["files"].items()}

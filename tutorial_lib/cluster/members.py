@@ -176,6 +176,26 @@ class MachineHealth:
                     dead.append((member, code))
         return dead
 
+    def early_ends(self) -> list[dict[str, Any]]:
+        """``exited`` messages of trainers that ended with exit code 0 while others on this machine go on; each once.
+
+        torchrun does not report this. A zombie has its code. If torchrun has collected it and lives on, that was 0.
+        """
+        found, now = [], time.monotonic()
+        trainers = [(member, member.stat()) for member in members(self.folder) if member.role == "trainer"]
+        if any(fields and fields[0] not in ("Z", "X") for _member, fields in trainers):
+            for member, fields in trainers:
+                if fields and fields[0] not in ("Z", "X"):
+                    continue
+                zero = fields is not None and fields[-1] == "0"
+                since = self._dead_since.setdefault(member.pid, now)
+                if zero or (fields is None and now - since > ZOMBIE_SECONDS):
+                    if since != math.inf:
+                        told = {"role": "trainer", "index": member.index, "code": 0}
+                        found.append({"type": "exited", "time": time.time(), **told})
+                    self._dead_since[member.pid] = math.inf
+        return found
+
     def look_at_memory(self) -> None:
         """Note for each process its control group and that group's count of kills; once it is dead nobody can tell.
 

@@ -51,7 +51,7 @@ def read_part(config: Path, index: int, machines: int) -> tuple[Files, Manifest]
         parts = description["num_parts"]
     except OSError as error:
         raise InputError(f"cannot read {config}: {error.strerror}", everywhere) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"{config} is not a partition description of DGL", everywhere) from None
     check_parts(parts, machines, config)
     entry = description.get(f"part-{index}")
@@ -60,7 +60,7 @@ def read_part(config: Path, index: int, machines: int) -> tuple[Files, Manifest]
     try:
         expected = json.loads((config.parent / "manifest.json").read_text())["files"]
         manifest = {config.parent / name: about for name, about in expected.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         manifest = {}
     files = {key: config.parent / value for key, value in entry.items() if isinstance(value, str)}
     return {"": config, **files}, manifest

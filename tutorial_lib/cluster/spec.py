@@ -18,6 +18,7 @@ from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 
 SSH_FAILED = 255  # exit code of the ssh client for its own failures
 KILLED_SECONDS = 5.0
+LARGEST_LIST = 1 << 20  # characters
 DEFAULT_PORT = 30050  # the port that DGL's own launch tool uses for server 0
 
 
@@ -159,7 +160,8 @@ def read_ip_config(path: Path) -> list[Machine]:
             an IPv6 address, a port out of range, the same machine twice, an empty file.
     """
     try:
-        lines = path.read_text().splitlines()
+        with path.open() as file:  # it may be a pipe, and need not have an end
+            lines = file.read(LARGEST_LIST).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise InputError(f"cannot read {path}: {why}") from None

@@ -16,7 +16,6 @@ import os
 import re
 import selectors
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -26,12 +25,13 @@ from typing import Any
 
 import psutil
 
+from tutorial_lib.cluster.addresses import bound, check_name, names, socket_name, user_of
 from tutorial_lib.cluster.emulated import PYTHONPATH, EmulatedCluster
 from tutorial_lib.cluster.plan import run_module
-from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.cluster.spec import Machine, wait_or_kill
 from tutorial_lib.errors import InputError, JobError, attempts
 
-START_SECONDS, ANSWER_SECONDS, STOP_SECONDS = 60.0, 30.0, 30.0
+START_SECONDS, ANSWER_SECONDS, STOP_SECONDS, GONE_SECONDS = 60.0, 30.0, 30.0, 0.5
 DEFAULT_NAME = "lab"
 LARGEST_MESSAGE = 1 << 16
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -74,29 +74,6 @@ class Standing:
     own_disks: bool
 
 
-def socket_name(name: str) -> str:
-    return f"\0tutorial_lib.machines.{os.getuid()}.{name}"
-
-
-def user_of(connection: socket.socket) -> int:
-    """Id of the user at the other end."""
-    return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-
-
-def check_name(name: str) -> str:
-    """A name for machines, as it is; raises InputError when it cannot be one."""
-    if not re.fullmatch(r"[A-Za-z][\w-]{0,30}", name):
-        raise InputError(f"{name!r} is not a name for machines", "Letters, digits, - and _, at most 31: lab, wire_200.")
-    return name
-
-
-def names() -> list[str]:
-    """Of all running machines of this user."""
-    prefix = "@" + socket_name("")[1:]
-    words = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    return sorted({word.removeprefix(prefix) for word in words if word.startswith(prefix)})
-
-
 class Line:
     """A connection to a keeper.
 
@@ -125,9 +102,9 @@ class Line:
         try:
             self._socket.sendall(json.dumps({"do": do, **values}).encode())
             answer = json.loads(self._socket.recv(LARGEST_MESSAGE) or b"{}")
-        except OSError:
+        except (OSError, ValueError):
             answer = {}
-        if not answer:
+        if not answer or not isinstance(answer, dict):
             raise JobError(f"the keeper of the machines {self.name!r} does not answer; they are gone, or about to go")
         if "error" in answer:
             raise InputError(answer["error"], answer.get("remedy", ""))
@@ -135,7 +112,10 @@ class Line:
 
     def describe(self) -> Standing:
         """What is running."""
-        return Standing(**self.ask("describe"))
+        try:
+            return Standing(**self.ask("describe"))
+        except TypeError:
+            raise JobError(f"the keeper of the machines {self.name!r} is of another version of tutorial_lib") from None
 
     def namespaces(self) -> list[list[int]]:
         """Of each machine, the open files of its namespaces, in the order to enter them."""
@@ -144,6 +124,15 @@ class Line:
             _message, fds, _flags, _address = socket.recv_fds(self._socket, LARGEST_MESSAGE, 16)
             found.append(list(fds))
         return found
+
+    def last_word(self, seconds: float) -> str | None:
+        """Why the machines have gone, if they have; waits that long for the end of their keeper."""
+        self._socket.settimeout(seconds)
+        with contextlib.suppress(OSError, ValueError):  # TimeoutError: they are there
+            message = self._socket.recv(LARGEST_MESSAGE)
+            why = json.loads(message).get("gone", "") if message else "their keeper was killed"
+            return f"the machines {self.name!r} ended during the job: {why}"
+        return None
 
     def close(self) -> None:
         """End the connection, and with it the job that it stands for, if any."""
@@ -201,6 +190,10 @@ class StandingCluster(EmulatedCluster):
             raise RuntimeError("the machines have been left")
         self._keeper.ask(verb, machine=machine.name, rate=rate)
 
+    def why_gone(self) -> str | None:
+        """Why the machines have ended during a job; None if they have not."""
+        return self._keeper and self._keeper.last_word(GONE_SECONDS)
+
     def __exit__(self, *_exc: object) -> None:
         """Leave the machines, which stay; they are free for the next job."""
         super().__exit__()
@@ -245,7 +238,7 @@ def start(
         raise InputError(
             "--slurm and --own-disks: the jobs of this Slurm need shared folders", "Leave one of them out."
         )
-    if name in names():
+    if name in bound():
         with contextlib.closing(Line(name)) as line:
             found = line.describe()
         raise InputError(
@@ -271,7 +264,8 @@ def start(
                     answer = json.loads(keeper.stdout.readline() or b"{}")
                     break
         except BaseException:
-            keeper.kill()
+            keeper.terminate()  # it removes its folders; a kill would leave them
+            wait_or_kill(keeper, STOP_SECONDS)
             raise
     if "error" in answer or not answer:
         keeper.wait(timeout=STOP_SECONDS)
@@ -284,7 +278,7 @@ def stop(name: str = DEFAULT_NAME) -> None:
     with contextlib.closing(Line(name)) as line:
         line.ask("stop")
     for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
-        if name not in names():  # the keeper closes its socket last
+        if name not in bound():  # the keeper closes its socket last
             return
 
 

@@ -21,7 +21,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from tutorial_lib.cluster.coordinator import Coordinator, Event, JobFailed
-from tutorial_lib.errors import TutorialError
+from tutorial_lib.errors import TutorialError, printable
 from tutorial_lib.trainer.events import PHASES
 
 BAR_WIDTH = 24
@@ -280,10 +280,10 @@ def rendered(template: str, **fields: Any) -> str:
 
 def print_failure(error: TutorialError) -> None:
     """On standard error: one line of cause, then what to do, then the log of the process that failed."""
-    print(f"error: {error.message}", file=sys.stderr)
-    for number, line in enumerate(error.remedy.splitlines()):
+    print(f"error: {printable(error.message)}", file=sys.stderr)
+    for number, line in enumerate(printable(error.remedy).splitlines()):
         print(f"{'what to do: ' if number == 0 else '            '}{line}", file=sys.stderr)
     if isinstance(error, JobFailed):
         print(f"log: {error.log}", file=sys.stderr)
         for line in error.tail:
-            print(f"  | {line}", file=sys.stderr)
+            print(f"  | {printable(line)}", file=sys.stderr)

@@ -6,9 +6,12 @@ Everything here is checked before anything is started.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import platform
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,15 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.cluster.coordinator import Event
+from tutorial_lib.cluster.members import STARTED, stat_of
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import graph_name_of, lock_holder, lock_now, open_folder, write_json
+from tutorial_lib.files import graph_name_of, lock_holder, lock_now, open_folder, open_plain, read_json, write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.trainer import generations
+from tutorial_lib.trainer.events import phases_of
 
 if TYPE_CHECKING:
     from tutorial_lib.trainer.config import TrainConfig
 
 OPTIONS_FILE = "options.json"
+HOLDER_FILE = ".holder.json"  # only on file systems without locks
 NOT_EMPTY = "Choose another folder, or remove this one yourself."
 
 
@@ -42,6 +48,8 @@ def check_run_folder(out: Path, *, resume: bool = False) -> Path:
     out = out.absolute()
     if resume and not out.is_dir():
         raise InputError(f"--resume: there is no folder {out}")
+    if resume:
+        check_plain(out)
     if resume and not generations.exists(out / "checkpoint"):
         raise InputError(
             f"--resume: no checkpoint in {out / 'checkpoint'}",
@@ -61,7 +69,7 @@ def check_right_to_write(out: Path) -> None:
     if not found.is_dir():
         raise InputError(f"--out {out}{f': {found}' if found != out else ''} is a file, not a folder")
     if not os.access(found, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out}: no right to write in {found}")
+        raise InputError(f"--out {out}: no right to write in {found}", "Give a folder of your own with --out.")
 
 
 def log_folder(out: Path) -> Path:
@@ -75,25 +83,75 @@ def own_run_folder(out: Path, who: str = "program") -> Iterator[None]:
     """While the block runs, no other program writes to this run folder; it is made where there is none.
 
     Raises:
-        InputError: the folder cannot be made, or another program (``who``) is running in it.
+        InputError: the folder cannot be made, another program (``who``) is running in it, or it holds links.
     """
     with contextlib.ExitStack() as stack:
         try:
             handle = stack.enter_context(open_folder(out))
+            locked = lock_now(handle)
+            if locked is None:
+                stack.enter_context(_holder_file(out, who))
         except OSError as error:
-            raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
-        if lock_now(handle) is False:
+            raise _unwritable(out, error) from None
+        if locked is False:
             holder = lock_holder(handle)
             raise InputError(f"another {who} is running in {out}: {holder}", "Wait for its end, or stop it.")
+        check_plain(out)
         yield
+
+
+@contextlib.contextmanager
+def _holder_file(out: Path, who: str) -> Iterator[None]:
+    """The lock of a file system without locks: a file that names its owner, and counts as long as that process runs."""
+    path, me = out / HOLDER_FILE, {"host": platform.node(), "pid": os.getpid(), "started": _started(os.getpid())}
+    try:
+        found = read_json(path, dict[str, str | int | None], f"Remove {path} if no program runs in the folder.")
+        if found.get("host") != me["host"] or (found.get("started") or 0) == _started(int(found.get("pid") or 0)):
+            holder = f"process {found.get('pid')} on {found.get('host')}"
+            remedy = f"Wait for its end. If it does not run any more, remove {path}."
+            raise InputError(f"another {who} is running in {out}: {holder} (no locks on this file system)", remedy)
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as file:
+        json.dump(me, file)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _started(pid: int) -> int | None:
+    """Ticks from the start of the computer to that of a process; None if there is no such process."""
+    fields = stat_of(pid)
+    return int(fields[STARTED]) if fields else None
+
+
+def check_plain(out: Path) -> None:
+    """Raise an InputError if a run folder holds links or devices: whoever writes to them would write elsewhere."""
+    for top, folders, names in os.walk(out):
+        for path in (Path(top, name) for name in (*folders, *names)):
+            mode = path.lstat().st_mode
+            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                what = "a symbolic link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
+                raise InputError(f"{path} is {what}", "A run writes plain files only. Remove it, or use another --out.")
+
+
+def _unwritable(out: Path, error: OSError) -> InputError:
+    remedy = "Give another folder with --out."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "Free space on that disk, or give another folder with --out."
+    return InputError(f"cannot write the run folder {out}: {error.strerror}", remedy)
 
 
 def events_in(content: bytes) -> list[Event]:
     """The events of ``events.jsonl``, less lines that a full disk has cut or a killed program has left half written."""
     events = []
     for line in content.splitlines():
-        with contextlib.suppress(ValueError):
-            events.append(json.loads(line))
+        with contextlib.suppress(ValueError, RecursionError):
+            event = json.loads(line)
+            if isinstance(event, dict) and isinstance(event.get("kind"), str) and isinstance(event.get("time"), float):
+                events.append(event)
     return events
 
 
@@ -112,17 +170,23 @@ class EventLog:
             stack.enter_context(own_run_folder(out))
             try:
                 # A new file, never a truncated one. Unbuffered: what a full disk refuses must not be tried again later.
-                file = (out / "events.jsonl").open("r+b" if resume else "xb", buffering=0)
+                flags = os.O_RDWR | os.O_NOFOLLOW | (0 if resume else os.O_CREAT | os.O_EXCL)
+                file = open(open_plain(out / "events.jsonl", flags), "r+b", buffering=0)  # noqa: SIM115
             except FileExistsError:
                 raise InputError(f"--out {out} is not empty", NOT_EMPTY) from None
             except OSError as error:
-                raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
+                raise _unwritable(out / "events.jsonl", error) from None
             self.file, self.reporter = stack.enter_context(file), reporter
             content = file.read() if resume else b""
             whole = content.rfind(b"\n") + 1
             file.truncate(whole)
             file.seek(whole)
             self.earlier = events_in(content[:whole])
+            try:
+                phases_of(self.earlier)  # what the end of the run makes of them
+            except (KeyError, TypeError, ValueError):
+                where = out / "events.jsonl"
+                raise InputError(f"{where} is damaged: a step has no number or time", f"Remove {where}.") from None
             self._open = stack.pop_all()
 
     def __enter__(self) -> EventLog:
@@ -150,11 +214,13 @@ class Continuation:
         resume: continue the run in --out from its last complete checkpoint.
         every: epochs between two checkpoints.
         options: those that the run was started with, for a later ``--resume``; None: nobody will ask for them.
+        trust: with --resume, use the programs, machines and files that the run folder names, without a question.
     """
 
     resume: bool = False
     every: int = 1
     options: dict[str, Any] | None = None
+    trust: bool = False
 
     def remember(self, out: Path) -> None:
         """Write the options into the folder of the run."""
@@ -167,9 +233,11 @@ class Continuation:
         folder = out / "checkpoint"
         if self.resume and config is not None:
             try:
-                known = generations.newest_whole(folder, lambda name: generations.read_manifest(folder / name))
+                known = generations.newest_whole(folder, lambda name: generations.read_checked_manifest(folder / name))
             except InputError:  # `open` says so, if it is still so when what is left on machines has been fetched
                 return out
+            if any(not {"epoch", "loss", "seconds"} <= epoch.keys() for epoch in known.epochs):
+                raise InputError(f"damaged checkpoint: an epoch in {folder} has no loss or time", generations.FRESH)
             generations.check_same_settings(known, {**known.manifest["description"], **config.to_dict()}, folder)
         return out
 

@@ -5,6 +5,7 @@ Events of machines are moved by what their clock was ahead of the coordinator's.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from tutorial_lib.cluster.coordinator import Event
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import open_plain
 from tutorial_lib.job.folder import events_in
 from tutorial_lib.job.trace import COORDINATOR, Span, Trace, nested
 from tutorial_lib.trainer.events import PHASES
@@ -28,15 +30,31 @@ def read_trace(run: Path) -> Trace:
     path = run / "events.jsonl"
     if not run.is_dir() or not (path.exists() or any((run / name).exists() for name in ("job.json", "logs"))):
         raise InputError(f"{run} is not a run folder", "Give the folder that train wrote; of a finale, its run/.")
-    events = events_in(path.read_bytes()) if path.exists() else []
-    events = [e for e in events if isinstance(e, dict) and isinstance(e.get("time"), float) and "kind" in e]
+    events = []
+    if path.exists():
+        try:
+            with open(open_plain(path), "rb") as file:
+                events = [event for event in events_in(file.read()) if _has_types(event)]
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror}") from None
     starts = [k for k, e in enumerate(events) if (e["kind"], e.get("stage")) == ("stage", "checks")]
     starts = starts or [k for k, e in enumerate(events) if k == 0 or e["kind"] == "resumed"]
-    trace = _Reading(events[starts[-1] :] if starts else []).trace()
+    try:
+        trace = _Reading(events[starts[-1] :] if starts else []).trace()
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise InputError(f"{path} is damaged: its events are not those of a job", "Remove the file.") from None
     if not trace.spans:
         raise InputError(f"{run} has no events of a job", "What launch starts tells none; train and finale do.")
     trace.facts = {"run": run.resolve().name, "start": f"{len(starts)} of {len(starts)}", **trace.facts}
     return trace
+
+
+def _has_types(event: Event) -> bool:
+    """Whether the fields that many kinds of events share have their types."""
+    texts, numbers = ("machine", "name", "role", "what", "text"), ("seconds", "bytes_sent", "epoch", "rank", "index")
+    return all(isinstance(event.get(name, ""), str) for name in texts) and all(
+        isinstance(event.get(name, 0), int | float) and math.isfinite(event.get(name, 0)) for name in (*numbers, "time")
+    )
 
 
 class _Reading:
@@ -149,6 +167,7 @@ class _Reading:
 
     def _traffic(self, event: Event, time: float) -> None:
         machine = event["machine"]
+        sum(event["received"].values())  # a TypeError where those are no numbers
         self.bytes[machine] = event
         self.counters.append((machine, "sent, bytes", time, event["bytes_sent"]))
         for other, count in event["received"].items():

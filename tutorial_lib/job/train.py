@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from tutorial_lib.cluster.coordinator import Event
-from tutorial_lib.cluster.delivery import IP_CONFIG, JOB, Delivery, read_starts
+from tutorial_lib.cluster.delivery import IP_CONFIG, JOB, Delivery, check_starts, read_starts
 from tutorial_lib.cluster.homecoming import fetch_left
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_parts
@@ -99,7 +99,8 @@ def run_distributed(
         trainers=layout.trainers,
         partition=manifest["files"]["node_map.npy"]["sha256"][:16],
     )
-    if keep.resume and read_starts(out):  # that one was killed: the newest checkpoint may be on its machines
+    if keep.resume and (starts := read_starts(out)):  # killed: the newest checkpoint may be on its machines
+        check_starts(out, starts, cluster, trust=keep.trust)
         with own_run_folder(out):
             for problem in fetch_left(out, reporter.say):
                 reporter.say(f"continuing without what is still out there: {problem}")

@@ -66,7 +66,8 @@ def logs_of(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise InputError(f"{path} does not exist", "Give a log file, or the folder of a run.")
-    starts = sorted(path.glob("logs/resume-*"), key=lambda folder: int(folder.name.split("-")[1]))
+    found = [folder for folder in path.glob("logs/resume-*") if folder.name.split("-", 1)[1].isdecimal()]
+    starts = sorted(found, key=lambda folder: int(folder.name.split("-")[1]))
     path = starts[-1] if starts else path  # of a run that was continued, what happened last
     found = sorted({file for pattern in LOGS for file in path.rglob(pattern) if file.is_file()})
     if not found:

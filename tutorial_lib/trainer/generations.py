@@ -11,13 +11,13 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.manifests import BEFORE, NEWEST, remove_checkpoints
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import check_file, flush, write_json
+from tutorial_lib.files import check_file, flush, what_is_wrong, write_json
 from tutorial_lib.trainer.config import TrainConfig
 
 FORMAT_VERSION = 1
@@ -65,7 +65,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """
 
     def look(name: str) -> dict[str, Any]:
-        manifest = read_manifest(folder / name)
+        manifest = read_checked_manifest(folder / name)
         check_files(folder, manifest)
         return manifest
 
@@ -101,13 +101,55 @@ def read_manifest(path: Path) -> dict[str, Any]:
         version, promised = manifest["format"], manifest.pop("sha256")
     except FileNotFoundError:
         raise InputError(f"there is no {path}", FRESH) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(f"damaged checkpoint: {path} cannot be read", FRESH) from None
     if version not in (FORMAT_VERSION, WITH_STEP):
         raise InputError(f"{path} has format {version}, this program reads formats 1 and 2", FRESH)
     if _digest(manifest) != promised:
         raise InputError(f"damaged checkpoint: {path} has other content than when it was written (checksum)", FRESH)
     return manifest
+
+
+def read_checked_manifest(path: Path) -> dict[str, Any]:
+    """As ``read_manifest``, and its values have the types of a checkpoint: a stranger may have made the checksum."""
+    from pydantic import TypeAdapter, ValidationError
+
+    manifest = read_manifest(path)
+    try:
+        TypeAdapter(_Content).validate_python(manifest)
+    except ValidationError as error:
+        raise InputError(f"damaged checkpoint: {path}: {what_is_wrong(error)}", FRESH) from None
+    return manifest
+
+
+@dataclass
+class _File:
+    bytes: int
+    sha256: str
+    machine: str | None
+
+
+@dataclass
+class _Part:
+    step: int = 0
+
+
+@dataclass
+class _Epoch:
+    epoch: int = 0
+    loss: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass
+class _Content:
+    """The part of a manifest that is read before a job."""
+
+    folder: str
+    files: dict[str, _File]
+    epochs: list[_Epoch]
+    description: dict[str, Any]
+    part: _Part = field(default_factory=_Part)
 
 
 def check_files(folder: Path, manifest: Mapping[str, Any], machine: str | None = None) -> None:
@@ -174,7 +216,7 @@ def folders_named(folder: Path) -> set[str]:
     """Folders that a readable manifest names: they are kept."""
     found = set()
     for name in (NEWEST, BEFORE):
-        with contextlib.suppress(InputError):
+        with contextlib.suppress(InputError, KeyError, TypeError):
             found.add(read_manifest(folder / name)["folder"])
     return found
 

@@ -6,20 +6,24 @@ second is ignored. A closed output, as in ``... | head -1``, ends nothing: the j
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
 
 from tutorial_lib.cluster.slurm import why_told_to_end
-from tutorial_lib.errors import TutorialError
-from tutorial_lib.job.display import lasting_stream, lost_output, print_failure
+from tutorial_lib.errors import InputError, TutorialError
+from tutorial_lib.job.display import human_bytes, lasting_stream, lost_output, print_failure
 from tutorial_lib.job.launch import spread_extra_envs
 from tutorial_lib.tools.cli import jobs, machines, planning, preparing, submit  # noqa: F401  each adds its commands
 from tutorial_lib.tools.cli.options import app
 
 RETRY_SECONDS = 0.05
+LEAST_ADDRESSES = 15 << 28  # the imports of torch 2.2.1 and DGL take 3.55 GB, most of it never touched
+WITH_TORCH = {"doctor", "data", "partition", "plan", "train", "finale", "launch"}
 ENDED: dict[object, str] = {130: "interrupted"}  # by exit code
 ENDED |= {128 + number: f"told to end ({number.name})" for number in (signal.SIGTERM, signal.SIGHUP)}
 
@@ -37,13 +41,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments[:1] == ["launch"]:
         arguments = spread_extra_envs(arguments)
     try:
+        check_address_space(arguments)
         app(arguments)
-    except (TutorialError, UnicodeError, OSError) as error:
-        if isinstance(error, UnicodeError):
+    except (TutorialError, UnicodeError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, (MemoryError, RuntimeError)):
+            if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+                raise
+            limit = address_space()
+            size = f"; this shell allows {human_bytes(limit)} of addresses to a process (ulimit -v)" if limit else ""
+            error = TutorialError(f"not enough memory{size}", "Use a smaller graph (--scale), or raise the limit.")
+        elif isinstance(error, UnicodeError):
             text = f"a name that this locale cannot write: {getattr(error, 'object', '')!r}"
             error = TutorialError(text, "Set LC_ALL=C.UTF-8, or choose names of plain letters.")
         elif isinstance(error, OSError):
-            error = TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}")
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "Free space there, or use another folder (--out, --root)." if full else ""
+            error = TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}", remedy)
         print_failure(error)
         sys.exit(error.exit_code)
     except SystemExit as end:
@@ -55,6 +68,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     finally:
         if lost := lost_output():
             print(f"warning: a part of the output could not be written: {lost}", file=sys.stderr)
+
+
+def address_space() -> int | None:
+    """Bytes of addresses that this process may have (``ulimit -v``); None without a limit."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def check_address_space(arguments: Sequence[str]) -> None:
+    """Raise an InputError where torch could not even be imported: C++ would abort this process without a sentence."""
+    limit = address_space()
+    if limit is not None and limit < LEAST_ADDRESSES and {*arguments[:1]} & WITH_TORCH and "--help" not in arguments:
+        message = f"this shell allows {human_bytes(limit)} of addresses to a process (ulimit -v {limit >> 10})"
+        remedy = "Raise the limit: ulimit -v unlimited. To limit memory, use a control group (systemd-run)."
+        raise InputError(f"{message}; torch and DGL need {human_bytes(LEAST_ADDRESSES)}", remedy)
 
 
 def heed_signals() -> None:

@@ -111,6 +111,9 @@ def finale(
         bool, typer.Option("--resume", help="Continue the finale in --out, with the options that it was started with.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Start without a question, however large it is.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="With --resume, use what the folder names, without a question.")
+    ] = False,
 ) -> None:
     """Machines, data, partition, training, predictions, scaling, report; broken off, --resume --out continues."""
     if resume and (out is None or not (out / OPTIONS_FILE).exists()):
@@ -155,7 +158,7 @@ def finale(
         if not yes:
             agree(forecast)
     with RunDisplay() as display:
-        result = Finale(settings, folder, display, options).run()
+        result = Finale(settings, folder, display, options, trust=trust).run()
     display.summary(result, folder)
     display.console.print(comparison_table(result), soft_wrap=True)
     display.console.print(f"report:     {folder / 'report.html'}", soft_wrap=True)

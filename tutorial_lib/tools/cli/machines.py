@@ -27,7 +27,7 @@ from tutorial_lib.cluster import standing
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import Machine, wait_or_kill
 from tutorial_lib.cluster.standing import DEFAULT_NAME, Line, StandingCluster
-from tutorial_lib.errors import InputError, as_a_shell_says
+from tutorial_lib.errors import InputError, JobError, as_a_shell_says, to_stderr
 from tutorial_lib.tools.cli.options import JsonOption, app
 
 PROGRAM = "python -m tutorial_lib"
@@ -72,7 +72,7 @@ def list_all(as_json: JsonOption = False) -> None:
     """What is running, and who uses it."""
     found = []
     for name in standing.names():
-        with contextlib.closing(Line(name)) as line:
+        with contextlib.suppress(InputError, JobError), contextlib.closing(Line(name)) as line:  # about to come or go
             found.append(line.describe())
     if as_json:
         print(json.dumps([asdict(each) for each in found], indent=2))
@@ -95,6 +95,9 @@ def stop(name: Annotated[str | None, typer.Argument(help="(default: the only one
     running = [name] if name else standing.names()
     if len(running) != 1:
         raise InputError(f"running are {', '.join(running)}; name one" if running else "no machines are running")
+    with contextlib.closing(Line(running[0])) as line:
+        if job := line.describe().job:
+            to_stderr(f"warning: this ends the job on {running[0]}: {job}")
     standing.stop(running[0])
     print(f"{running[0]}: switched off")
 

@@ -7,20 +7,20 @@ field of the two; ``given.make(Layout)`` is the object. The help is what the cla
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from rich.markup import escape
 
 from tutorial_lib.cluster.standing import StandingCluster
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, check_trust
+from tutorial_lib.files import read_json, what_is_wrong
 from tutorial_lib.job.folder import OPTIONS_FILE, Continuation
 from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.layout import RealMachines
@@ -89,22 +89,52 @@ def name_of(kind: type, field: str) -> str:
 
 
 PLACES = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # where a run is
-NOT_RECALLED = {"said", "resume", "out"}
+OF_SSH = {"ip_config", "ssh_port", "ssh_username", "ssh_config", "remote_python", "copy_to", "allow_public"}
+# Who decides these can run programs here or on the machines: DGL loads pickled objects from a partition below the root.
+NEEDS_TRUST = {*OF_SSH, "root"}
+NOT_RECALLED = {"said", "resume", "out", "trust"}
 
 
 class Given(SimpleNamespace):
     """The values of a command's options by name, as they were written; ``said``: the names of those that were given."""
 
-    def recall(self, run: Path) -> None:
-        """Take from a run folder what the run was started with and is not said anew; a place said anew replaces it."""
+    def recall(self, run: Path, options: Mapping[str, inspect.Parameter] | None = None) -> None:
+        """Use the options of an earlier start of a run, unless they were given again.
+
+        A place that is given again replaces the earlier one. Values that could run programs are used only with
+        ``--trust``, after a question, or if they are what the command would use anyway.
+
+        Args:
+            options: of the command, to check types and ranges.
+
+        Raises:
+            InputError: the file is damaged, or its values are not trusted.
+        """
+        path = run / OPTIONS_FILE
         try:
-            earlier = json.loads((run / OPTIONS_FILE).read_text())
-        except (OSError, ValueError):  # of an earlier version, or nothing there: later checks say so
+            earlier = read_json(path, dict[str, Any], "Leave out --resume and start again in another --out.")
+        except FileNotFoundError:  # a run of an earlier version; later checks report what is missing
             return
         again = self.said & PLACES
-        for name, value in earlier.items():
-            if name in vars(self) and name not in self.said and not (again and name in {*PLACES, "own_disks"}):
-                setattr(self, name, Path(value["path"]) if isinstance(value, dict) else value)
+        passed_over = {
+            *self.said,
+            *NOT_RECALLED,
+            *({*PLACES, "own_disks"} if again else ()),
+            *(OF_SSH if again - {"ip_config"} else ()),
+        }
+        earlier = {name: value for name, value in earlier.items() if name in vars(self) and name not in passed_over}
+        found = {
+            n: Path(v["path"]) if isinstance(v, dict) and {*v} == {"path"} and isinstance(v["path"], str) else v
+            for n, v in earlier.items()
+        }
+        _check_types(path, found, options or {})
+        if found.get("ip_config", getattr(self, "ip_config", None)) is None:
+            found = {name: value for name, value in found.items() if name not in OF_SSH}
+        asked = {name: found[name] for name in NEEDS_TRUST & {*found} if found[name] != getattr(self, name)}
+        names = {"allow_public": "allow_public_addresses"}
+        shown = {f"--{names.get(name, name)}": asked[name] for name in sorted(asked)}
+        check_trust(path, shown, trust=getattr(self, "trust", False))
+        vars(self).update(found)
 
     def to_json(self) -> dict[str, Any]:
         """For ``recall``; paths are absolute, since the next command may stand elsewhere."""
@@ -124,6 +154,23 @@ class Given(SimpleNamespace):
                 given = getattr(self, name)
                 values[field.name] = WRITTEN[field.name][2](given) if field.name in WRITTEN else given
         return kind(**values)
+
+
+def _check_types(path: Path, values: dict[str, Any], options: Mapping[str, inspect.Parameter]) -> None:
+    """Raise an InputError if an option in a file has a value that the command line would refuse."""
+    from pydantic import Field, ValidationError, create_model
+
+    types: dict[str, Any] = {}
+    for name in values.keys() & options.keys():
+        hint, option = get_args(options[name].annotation)
+        if (option.min, option.max) != (None, None):
+            hint = Annotated[hint, Field(ge=option.min, le=option.max)]
+        types[name] = (hint | None if options[name].default is None else hint, ...)
+    try:
+        create_model("Options", __config__={"strict": True, "allow_inf_nan": False}, **types).model_validate(values)
+    except ValidationError as error:
+        message = f"{path} is damaged: {what_is_wrong(error)}"
+        raise InputError(message, "Give this option again, or leave out --resume and use another --out.") from None
 
 
 def filling(
@@ -165,7 +212,7 @@ def filling(
             said = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
             given = Given(said=said, **values)
             if values.get("resume") and values["out"] is not None:
-                given.recall(values["out"])
+                given.recall(values["out"], options)
             command(given, **{parameter.name: getattr(given, parameter.name) for parameter in own})
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__

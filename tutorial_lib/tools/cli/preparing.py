@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from tutorial_lib.data import NAMES, check_arguments
-from tutorial_lib.errors import InputError, JobError, to_stderr
+from tutorial_lib.errors import InputError, JobError, printable, to_stderr
+from tutorial_lib.files import replacing
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.cli.options import Given, JsonOption, app, filling
@@ -100,9 +101,14 @@ def partition(
 
 
 @app.command()
-def fetch(run: Annotated[Path, typer.Argument(help="Run folder of a job that was started with --copy_to.")]) -> None:
+def fetch(
+    run: Annotated[Path, typer.Argument(help="Run folder of a job that was started with --copy_to.")],
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Connect to the machines that the run folder names, without a question.")
+    ] = False,
+) -> None:
     """Bring home what a job with --copy_to has left on its machines; every file is verified."""
-    from tutorial_lib.cluster.delivery import LIST, read_starts
+    from tutorial_lib.cluster.delivery import LIST, check_starts, read_starts
     from tutorial_lib.cluster.homecoming import command, fetch_left
     from tutorial_lib.job.folder import own_run_folder
 
@@ -113,9 +119,10 @@ def fetch(run: Annotated[Path, typer.Argument(help="Run folder of a job that was
             "Give the folder that train, launch or finale named as its --out.",
         )
     with own_run_folder(run):  # a job that runs there brings its results home itself
-        if not read_starts(run):
+        if not (starts := read_starts(run)):
             print(f"{run}: nothing is left to fetch")
             return
+        check_starts(run, starts, trust=trust)
         if problems := fetch_left(run, print):
             raise JobError(problems[0], "\n".join([*problems[1:], f"{command(run)}, again, continues"]))
     print(f"everything is in {run}")
@@ -134,9 +141,12 @@ def trace(
     if out.is_dir() or out.suffix == ".html":
         raise InputError(f"--out {out}: name the file of the trace; the page gets its name, with .html")
     page = out.with_suffix(".html")
+    if any(path.exists() and not path.is_file() for path in (out, page)):
+        raise InputError(f"--out {out}: not a plain file", "Name a file, which may exist or not.")
     try:
-        out.write_text(json.dumps(line.trace.to_json()))
-        page.write_text(line.page())
+        for path, text in {out: json.dumps(line.trace.to_json()), page: line.page()}.items():
+            with replacing(path, durable=False) as file:  # a link in the folder of a stranger is not followed
+                file.write(text.encode())
     except OSError as error:
         raise InputError(f"--out {out}: {error.strerror}") from None
     print(f"{len(line.trace.spans):,} spans on {len(line.trace.tracks)} tracks, {len(line.trace.arrows):,} arrows")
@@ -158,7 +168,7 @@ def explain(
         print(json.dumps([finding.to_dict() for finding in found], indent=2))
     for finding in () if as_json else found:
         signature, more = finding.signature, f", and {finding.times - 1} more" if finding.times > 1 else ""
-        print(f"{signature.name}\n  {finding.path}:{finding.number}{more}\n    {finding.text}")
+        print(f"{signature.name}\n  {finding.path}:{finding.number}{more}\n    {printable(finding.text)}")
         print(f"  means: {signature.means}\n  look:  {signature.look}\n  lesson {signature.lesson:02d} is about it\n")
     if not found:
         names = f"{len(logs)} files" if len(logs) > 1 else str(logs[0])

@@ -68,6 +68,8 @@ def submit(
     commands: Any = typer.main.get_command(app)
     commands.commands[kind].make_context(kind, list(rest))  # what it cannot read it says here, not on the nodes
     script = script or Path("job.yaml" if kubernetes else "job.sh")
+    if not str(script).isprintable():  # its name is in a comment of the script
+        raise InputError(f"--script {str(script)!r}: a name without line breaks and control characters")
     if script.exists():
         raise InputError(f"--script {script} exists", "Name another file, or remove it.")
     others = {"--partition": partition, "--account": account}

@@ -7,11 +7,9 @@ hours, and what fits from what does not.
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
 
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, ask
 from tutorial_lib.job.display import human_bytes
 from tutorial_lib.job.estimate import COMMAND, estimate
 from tutorial_lib.job.sampled import setting_of
@@ -93,12 +91,8 @@ def agree(forecast: Forecast) -> None:
     if not forecast.large:
         return
     remedy = "To start it all the same: --yes. Smaller: --scale 0.1, --epochs 3, or more machines."
-    in_notebook = "JPY_PARENT_PID" in os.environ  # there, output goes to a terminal, and nobody is at its keyboard
-    if in_notebook or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    answer = ask("This is large. Start it?")
+    if answer is None:
         raise InputError(f"this is large, and nobody can be asked. {forecast}", remedy)
-    try:
-        answer = input("This is large. Start it? [y/N] ")
-    except EOFError:
-        answer = ""
-    if answer.strip().lower() not in ("y", "yes"):
+    if not answer:
         raise InputError("not started", remedy)

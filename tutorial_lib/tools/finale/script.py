@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tutorial_lib.cluster.spec import read_ip_config, write_ip_config
-from tutorial_lib.data import Dataset
+from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.files import write_json
 from tutorial_lib.job.display import Reporter
@@ -59,15 +59,28 @@ class Finale:
         out: folder of a finale with the same settings, which is continued with the first step that is not finished, or
             a new one.
         options: of the command line, for ``--resume``.
+        trust: see ``Continuation``.
 
     Raises:
         InputError: it cannot be done; found before anything is started, and not hours later.
     """
 
     def __init__(
-        self, settings: FinaleSettings, out: Path, display: Reporter, options: dict[str, Any] | None = None
+        self,
+        settings: FinaleSettings,
+        out: Path,
+        display: Reporter,
+        options: dict[str, Any] | None = None,
+        *,
+        trust: bool = False,
     ) -> None:
-        self.settings, self.out, self.display, self.options = settings, out.absolute(), display, options or {}
+        self.trust, self.settings, self.out, self.display, self.options = (
+            trust,
+            settings,
+            out.absolute(),
+            display,
+            options or {},
+        )
         layout, most = settings.layout, max(settings.scaling, default=1)
         layout.check_device()
         settings.source.check()
@@ -164,11 +177,13 @@ class Finale:
     def _training(self) -> dict[str, Any]:
         out, settings, keep = self.out / RUN, self.settings, NEW_RUN
         folder = Path(self.state.steps["partition"]["folder"])
-        if not folder.exists():
-            raise InputError(f"the partition {folder} of this finale is gone", "Start again in another --out.")
+        root = self.settings.source.root or default_root()
+        if not folder.exists() or folder.parent.resolve() != (root / "partitions").resolve():
+            text = f"the partition {folder} of this finale is gone, or not below --root {root}"
+            raise InputError(text, "Start again in another --out.")
         if not (out / "result.json").exists():  # else it was finished, and then the script was stopped
             if generations.exists(out / "checkpoint"):
-                keep = Continuation(resume=True)
+                keep = Continuation(resume=True, trust=self.trust)
             elif out.exists():
                 self.display.say(f"the earlier start had no checkpoint yet; it is kept as {_set_aside(out).name}")
             run_distributed(load_partition_folder(folder), settings.layout, settings.config, out, self.display, keep)

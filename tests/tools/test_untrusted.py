@@ -1,0 +1,268 @@
+"""A run folder of a stranger, or a damaged one: nothing in it runs a program, and each defect is one sentence."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import tutorial
+
+from tutorial_lib.job.folder import HOLDER_FILE, own_run_folder
+from tutorial_lib.tools.cli.options import NEEDS_TRUST
+
+EVIL = "ProxyCommand touch \x1b[2Jpwned"
+START = {
+    "folder": "/scratch/.tutorial_lib/run-0123abcd",
+    "copy_to": "/scratch",
+    "logs": "logs",
+    "ssh": {"port": None, "username": None, "config": None, "python": sys.executable},
+    "machines": [["machine-0", "192.0.2.1"]],
+    "left": ["machine-0"],
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def ssh_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that exists once an ssh client was started; it holds the client's arguments."""
+    started, folder = tmp_path / "ssh-started", tmp_path / "bin"
+    folder.mkdir()
+    (folder / "ssh").write_text(f'#!/bin/sh\necho "$@" >> {started}\nexit 255\n')
+    (folder / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return started
+
+
+def refused(done: subprocess.CompletedProcess) -> str:
+    """The error line of a command that ended with a sentence and exit code 2."""
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert line.isprintable()
+    return line
+
+
+def options(run: Path, **values: object) -> None:
+    (run / "options.json").write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ip_config", {"path": "/tmp/stranger/ip_config.txt"}),
+        ("ssh_config", {"path": f"/tmp/stranger/{EVIL}"}),
+        ("ssh_username", "root"),
+        ("ssh_port", 2222),
+        ("remote_python", "/tmp/stranger/python"),
+        ("copy_to", "/home/victim"),
+        ("allow_public", True),
+        ("root", {"path": "/tmp/stranger/data"}),
+    ],
+)
+def test_what_could_run_programs_is_shown_and_refused(name, value, run, run_here, ssh_started):
+    assert name in NEEDS_TRUST
+    options(run, **{"ip_config": {"path": "/tmp/stranger/ip.txt"}, name: value})
+    for words in (["train"], ["finale"]):
+        done = run_here(*words, "--resume", "--out", str(run))
+        line = refused(done)
+        assert str(run / "options.json") in line
+        shown = value["path"] if isinstance(value, dict) else str(value)
+        assert shown.replace("\x1b", "\\x1b") in line
+        assert f"--{name}" in line
+        assert "add --trust" in done.stderr
+    assert not ssh_started.exists()
+
+
+def test_what_the_user_trusts_or_gives_again_is_not_asked_about(run, run_here, tmp_path, monkeypatch):
+    options(run, root={"path": str(tmp_path / "data")})
+    goes_on = "error: --resume: no checkpoint in"
+    assert goes_on in run_here("train", "--resume", "--out", str(run), "--trust").stderr
+    assert goes_on in run_here("train", "--resume", "--out", str(run), "--root", str(tmp_path / "other")).stderr
+    monkeypatch.setattr("tutorial_lib.errors.ask", lambda _question: True)
+    assert goes_on in run_here("train", "--resume", "--out", str(run)).stderr
+    monkeypatch.setattr("tutorial_lib.errors.ask", lambda _question: False)
+    assert "add --trust" in run_here("train", "--resume", "--out", str(run)).stderr
+
+
+def test_an_ordinary_run_is_not_asked_about(run, run_here):
+    options(run, emulate=2, ip_config=None, remote_python="/old/venv/python", root=None, trust=True)
+    assert "error: --resume: no checkpoint in" in run_here("train", "--resume", "--out", str(run)).stderr
+
+
+def test_a_stored_trust_is_not_trusted(run, run_here):
+    options(run, root={"path": "/tmp/stranger"}, trust=True)
+    assert "/tmp/stranger" in refused(run_here("train", "--resume", "--out", str(run)))
+
+
+def test_fetch_connects_to_nobody_without_trust(run, run_here, ssh_started):
+    evil = {**START, "ssh": {**START["ssh"], "config": "/tmp/stranger/config"}}
+    (run / "delivery.json").write_text(json.dumps({"starts": [evil]}))
+    done = run_here("fetch", str(run))
+    line = refused(done)
+    for shown in ("delivery.json", "/tmp/stranger/config", "192.0.2.1", START["folder"]):
+        assert shown in line
+    assert "add --trust" in done.stderr
+    assert not ssh_started.exists()
+    assert run_here("fetch", str(run), "--trust").returncode == 1
+    assert "-F /tmp/stranger/config" in ssh_started.read_text()
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", "5", "null", DEEP, '{"epochs": 1' + "0" * 5000 + "}", '{"epochs": "three"}', "\x00"),
+        *('{"epochs": 0}', '{"epochs": null}', '{"trainers": 1e9}', '{"scale": NaN}', '{"batch_size": -1}'),
+        *('{"root": 5}', '{"root": {"path": 5}}', '{"fanouts": [5, 5]}', '{"resume": 3, "emulate": true}'),
+        *('{"dataset": {"path": "x"}}', '{"ip_config": "text"}', '{"cache": {}}', '{"task": 7}'),
+    ],
+)
+def test_options_of_wrong_types(content, run, run_here):
+    (run / "options.json").write_text(content)
+    assert "options.json is damaged" in refused(run_here("train", "--resume", "--out", str(run), "--trust"))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_options_that_are_no_file(make, run, run_here):
+    make(run / "options.json")
+    assert "options.json" in refused(run_here("train", "--resume", "--out", str(run)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "5", DEEP, "{}", '{"starts": 3}', '{"starts": [3]}', '{"starts": [{}]}'),
+        json.dumps({"starts": [{**START, "folder": "/home/victim"}]}),
+        json.dumps({"starts": [{**START, "folder": "/scratch/.tutorial_lib/../../home-0123abcd"}]}),
+        json.dumps({"starts": [{**START, "machines": []}]}),
+        json.dumps({"starts": [{**START, "ssh": {"port": "-oProxyCommand=x"}}]}),
+        json.dumps({"starts": [{**START, "ssh": {"shell": "x"}}]}),
+        json.dumps({"starts": [{**START, "left": 5}]}),
+    ],
+)
+def test_deliveries_of_wrong_types(content, run, run_here, ssh_started):
+    (run / "delivery.json").write_text(content)
+    assert "delivery.json is damaged" in refused(run_here("fetch", str(run), "--trust"))
+    assert not ssh_started.exists()
+
+
+def event(**fields: object) -> str:
+    return json.dumps({"kind": "span", "time": 1.0, "rank": 0, "name": "x", "seconds": 1.0, **fields})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("[]", "5", DEEP, '{"kind": 3, "time": 1.0}', '{"kind": "step", "time": "x"}', "\x00\x01"),
+        event(machine=[]),
+        event(time=float("inf")),
+        event(kind="clock", machine="a") + "\n" + event(machine="a"),
+        event(kind="clock", machine="a", offset="x", error=1) + "\n" + event(machine="a"),
+        event(kind="step", epoch=[], step=1),
+        event(kind="_sums"),
+        event(kind="traffic", machine="a", received=3, bytes_sent="x") + "\n" + event(),
+        event(kind="traffic", machine="a", received={}, bytes_sent="x") + "\n" + event(),
+        event(seconds="long"),
+        event(epoch={}),
+        event(name=5),
+        event(machine=5) + "\n" + event(machine="a"),
+    ],
+)
+def test_events_of_wrong_types(content, run, run_here):
+    """The timeline shows what can be read, or says that nothing can."""
+    (run / "events.jsonl").write_text(content + "\n")
+    done = run_here("trace", str(run))
+    assert done.returncode == 0 or refused(done)
+    assert "Traceback" not in done.stderr
+
+
+def test_links_are_not_followed(run, run_here, single_run, tmp_path):
+    """Of a run that was continued, nothing is written to where a link leads."""
+    precious = tmp_path / "precious"
+    precious.write_text("half a line")
+    shutil.copytree(single_run.out, run, dirs_exist_ok=True)
+    for name in ("trace.json", "trace.html"):
+        (run / name).symlink_to(precious)
+    assert run_here("trace", str(run)).returncode == 0
+    assert not (run / "trace.json").is_symlink()
+    words = ["train", *single_run.options, "--epochs", "4", "--resume", "--out", str(run)]
+    for name in ("events.jsonl", "logs", "checkpoint/x", "result.json", "pipe"):
+        path = run / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        os.mkfifo(path) if name == "pipe" else path.symlink_to(precious)
+        assert str(path) in refused(run_here(*words))
+        path.unlink()
+    assert precious.read_text() == "half a line"
+
+
+def no_locks(*_arguments: object) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+def test_one_program_writes_where_there_are_no_locks(run, monkeypatch, run_here):
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    (run / "delivery.json").write_text('{"starts": []}')
+    with own_run_folder(run):
+        line = refused(run_here("fetch", str(run)))
+        assert f"another program is running in {run}: process {os.getpid()} on " in line
+    assert run_here("fetch", str(run)).returncode == 0
+    assert not (run / HOLDER_FILE).exists()
+    dead = {"host": os.uname().nodename, "pid": 2**22 + 1, "started": 5}
+    (run / HOLDER_FILE).write_text(json.dumps(dead))  # killed
+    assert run_here("fetch", str(run)).returncode == 0
+    (run / HOLDER_FILE).write_text(json.dumps({**dead, "host": "elsewhere"}))
+    done = run_here("fetch", str(run))
+    assert "on elsewhere" in refused(done)
+    assert f"remove {run / HOLDER_FILE}" in done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
+def test_a_folder_that_cannot_be_written_has_a_remedy(number, run, run_here, monkeypatch):
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (run / "delivery.json").write_text('{"starts": []}')
+    monkeypatch.setattr("tutorial_lib.job.folder.open_folder", fail)
+    done = run_here("fetch", str(run))
+    assert f"cannot write the run folder {run}: {os.strerror(number)}" in refused(done)
+    assert "what to do: " in done.stderr
+    assert "--out" in done.stderr
+
+
+def test_a_limit_of_addresses_is_named():
+    limit: Callable[[], None] = lambda: resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))  # noqa: E731
+    done = tutorial("train", "--emulate", "2", code=2, preexec_fn=limit)
+    assert "ulimit -v 3145728" in refused(done)
+    assert "ulimit -v unlimited" in done.stderr
+    assert "Usage" in tutorial("train", "--help", preexec_fn=limit).stdout
+
+
+def test_escape_sequences_are_not_sent_to_the_terminal(run, run_here):
+    (run / "trainer-0.log").write_text("\x1b]0;title\x07ValueError: \x1b[2Jout of memory\nConnection closed by peer\n")
+    done = run_here("explain", str(run))
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\x1b" not in run_here("fetch", "no\x1b[2Jwhere").stderr
+
+
+def test_the_name_of_a_script_adds_no_line_to_it(run_here, tmp_path):
+    done = run_here("submit", "--script", "j\ntouch X\n#", "train")
+    assert re.search(r"--script 'j\\ntouch X", refused(done))
+    assert not list(tmp_path.iterdir())
