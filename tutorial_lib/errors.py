@@ -66,6 +66,12 @@ def how_it_ended(exit_code: int) -> str:
     return f"killed by signal {-exit_code} ({signal_name(exit_code)}{full})"
 
 
+def how_it_was_ended(exit_code: object) -> str:
+    """Return a sentence for a command that a person or a signal ended, by its exit code; empty for other codes."""
+    ended: dict[object, str] = {130: "interrupted", 143: "told to end (SIGTERM)", 129: "told to end (SIGHUP)"}
+    return f"{ended[exit_code]}; everything that was started has been stopped" if exit_code in ended else ""
+
+
 def as_a_shell_says(exit_code: int) -> int:
     """The code of a process as it is, but 137 for one that SIGKILL (9) has ended: what a shell reports."""
     return exit_code if exit_code >= 0 else 128 - exit_code

@@ -43,6 +43,24 @@ def test_whole_lines_from_now_on_and_the_rest_at_the_end(tmp_path):
     assert list(files.new(rest=True)) == [{"trainer": 1, "lines": ["half"], "skipped": 0}]
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        "[13:34:41] /opt/dgl/src/rpc/rpc.cc:301: \nUser pressed Ctrl+C, Exiting\n",
+        "terminate called without an active exception\n",
+        "LIBXSMM_VERSION: main_stable-1.17-3651 (25693763)\nLIBXSMM_TARGET: spr\nCommand: python x.py\nUptime: 9.6 s\n",
+    ],
+)
+def test_last_words_of_a_process_that_a_signal_ends_are_not_shown(last, tmp_path):
+    log, files = tmp_path / "trainer-0.log", OutputFiles(tmp_path)
+    write(log, "mine: terminate called without an active exception\n" + last)
+    shown = {"trainer": 0, "lines": ["mine: terminate called without an active exception"], "skipped": 0}
+    assert list(files.new()) == [shown]
+    write(log, "Uptime: 9.7 s\n")
+    assert list(files.new(rest=True)) == []
+    assert last in log.read_text()
+
+
 def test_of_a_burst_the_first_and_the_last_lines_are_shown(tmp_path, clock):
     """A million lines at once, then some more each tenth of a second: each is shown or counted, once."""
     log, files = tmp_path / "trainer-0.log", OutputFiles(tmp_path)

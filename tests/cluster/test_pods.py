@@ -236,6 +236,10 @@ def test_the_manifest_holds_keys_and_is_private(tmp_path):
         (["--time", "soon", "train"], "--time soon: write it like 30"),
         (["--time", "0", "train"], "--time 0: a job needs some time"),
         (["train", "--out", "x"], "--out is what the script says"),
+        (["train", "--dataset", "ogbn-prodcts"], "unknown data set 'ogbn-prodcts'"),
+        (["finale", "--dataset", "my_grpah"], "unknown data set 'my_grpah'"),
+        (["train", "--scale", "9"], "scale"),
+        (["--kubernetes", "--image", "x", "train", "--dataset", "ogbn-prodcts"], "Did you mean ogbn-products?"),
         (["train", "--epohcs", "3"], "No such option: --epohcs"),
         (["train", "--epochs", "many"], "Invalid value for '--epochs'"),
     ],
@@ -244,6 +248,29 @@ def test_what_submit_refuses(words, says, tmp_path):
     done = tutorial("submit", *words, code=2, cwd=tmp_path)
     assert says in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_submit_warns_of_paths_that_pods_do_not_have(tmp_path, run_here):
+    """A graph on this computer, and not one on the volume; Slurm's nodes share the files."""
+    (tmp_path / "my_graph").mkdir()
+    (tmp_path / "my_graph" / "x.npz").touch()
+    where = ["--kubernetes", "--image", "x", "--script"]
+    for number, (words, options) in enumerate(
+        [
+            (["train", "--dataset", "my_graph"], ["--dataset my_graph"]),
+            (["train", "--dataset", f"{tmp_path}/my_graph"], [f"--dataset {tmp_path}/my_graph"]),
+            (["launch", "--part_config", "/home/me/g.json", "true"], ["--part_config /home/me/g.json"]),
+            (["train", "--dataset", "graphs/mine", "--root", "/data/cache"], []),  # as on the volume
+            (["train", "--dataset", "ogbn-products"], []),
+        ]
+    ):
+        done = run_here("submit", *where, f"{number}.yaml", *words)
+        assert done.returncode == 0, done.stderr
+        wanted = [f"warning: {option} is a path of this computer. The pods read it below /data" for option in options]
+        assert [line.partition(", from")[0] for line in done.stderr.splitlines()] == wanted
+    done = run_here("submit", "--mem", "32GB", "train", "--dataset", "my_graph")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "#SBATCH --mem=32G\n" in (tmp_path / "job.sh").read_text()
 
 
 @pytest.mark.parametrize(

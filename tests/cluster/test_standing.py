@@ -66,6 +66,10 @@ def test_a_command_on_a_machine_is_as_with_ssh(lab):
     tutorial("on", "machine-0", "sh", "-c", "exit 7", code=7)
     assert tutorial("on", "machine-0", "wc", "-c", input="12345") == "5\n"
     assert sorted(tutorial("on", "all", "hostname").split()) == ["[machine-0]", "[machine-1]", "machine-0", "machine-1"]
+    # Each command knows the number of its machine, so that torchrun can start on all.
+    assert tutorial("on", "machine-1", "sh", "-c", "echo $NODE_RANK") == "1\n"
+    said = tutorial("on", "all", "sh", "-c", "echo $NODE_RANK")
+    assert sorted(said.splitlines()) == ["[machine-0] 0", "[machine-1] 1"]
     assert "there is no 'machine-7'" in tutorial("on", "machine-7", "true", code=2)
     assert "cannot start 'no-such-program'" in tutorial("on", "machine-0", "no-such-program", code=127)
     command = subprocess.Popen([*PROGRAM, "on", "machine-1", "sleep", "1000"])
@@ -112,6 +116,27 @@ def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
     assert "lab: switched off" in tutorial("machines", "stop")
     assert "no machines named 'lab' are running" in tutorial("on", "machine-0", "true", code=2)
     assert "no machines are running" in tutorial("machines", "stop", code=2)
+
+
+@pytest.mark.parametrize(
+    ("running", "words", "says"),
+    [
+        (["mine"], ["on", "machine-0", "true"], "no machines named 'mine' are running"),  # gone in between
+        (["mine"], ["machines", "cut", "machine-0"], "no machines named 'mine' are running"),
+        (["mine"], ["on", "--name", "other", "machine-0", "true"], "no machines named 'other' are running"),
+        (["mine", "other"], ["on", "machine-0", "true"], "several sets of machines are running: mine, other"),
+        (["lab", "mine"], ["on", "machine-0", "true"], "no machines named 'lab' are running"),
+        ([], ["on", "machine-0", "true"], "no machines named 'lab' are running"),
+    ],
+)
+def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_here, monkeypatch):
+    """The error names the set that was chosen, because none is really running."""
+    monkeypatch.setattr(standing, "names", lambda: running)
+    monkeypatch.setattr(standing, "socket_name", lambda name: f"\0nobody.{os.getpid()}.{name}")
+    done = run_here(*words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert ("what to do: Choose one: --name mine" in done.stderr) == ("several" in says)
 
 
 def test_a_shell_has_a_terminal_of_its_own(lab):

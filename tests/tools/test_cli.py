@@ -210,6 +210,35 @@ def test_an_earlier_run_is_not_overwritten(tmp_path, run_here):
     assert (tmp_path / "run" / "result.json").read_text() == "{}"
 
 
+@pytest.mark.parametrize(
+    ("saved", "command"),
+    [
+        ("checkpoint/manifest.json", "train --resume --out 'my runs/a'"),
+        ("delivery.json", "fetch 'my runs/a'"),  # a checkpoint may still be on the machines
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_the_end_names_the_command_that_continues_the_run(end, code, saved, command, tmp_path, run_here, monkeypatch):
+    from tutorial_lib.job import train
+
+    def run_single(_source, _config, out, *_more, **_options):
+        (out / "checkpoint").mkdir(parents=True)
+        if saved:
+            (out / saved).write_text("{}")
+        raise end
+
+    monkeypatch.setattr(train, "run_single", run_single)
+    monkeypatch.chdir(tmp_path)
+    done = run_here("train", "--single-process", "--out", "my runs/a")
+    assert done.returncode == code
+    last = done.stderr.splitlines()[-1]
+    if command:
+        assert last == f"to continue: python -m tutorial_lib {command}".replace("my runs", f"{tmp_path}/my runs")
+    else:
+        assert last.endswith("; everything that was started has been stopped")
+
+
 def test_a_run_folder_that_is_a_file_or_below_one(tmp_path, run_here):
     (tmp_path / "file").write_text("mine")
     for out, words in [("file", "is a file, not a folder"), ("file/run", "file is a file, not a folder")]:

@@ -93,6 +93,51 @@ def test_what_people_report(text, name, tmp_path):
     assert found.startswith(name)
 
 
+FIRST_ERRORS = [
+    ("AttributeError: 'NoneType' object has no attribute 'ntypes'", "a graph name that the servers do not have"),
+    ("KeyError: 'feat'", "a key that does not exist"),
+    ("KeyError: 'LOCAL_RANK'", "a script that was not started by launch or torchrun"),
+    ("AssertionError: Distributed module is not initialized. Please call", "a call of DGL before initialize"),
+    ("error: server 0 on machine-1: killed by signal 11 (SIGSEGV)", "a DGL server that crashed"),  # what comes of it
+    ("ValueError: Default process group has not been initialized, please make", "ranks without a process group"),
+    ("ModuleNotFoundError: No module named 'torch_sparse'", "a module that is not installed"),
+    ("python3: can't open file '/home/me/trian.py': [Errno 2] No such file or directory", "a script that is not there"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'parts/grpah.json'", "a part config that is not there"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'ip_config.txt'", "an address file that is not there"),
+    ("train.py: error: unrecognized arguments: --epohcs 3", "wrong arguments of the script"),
+    ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (7x100 and 99x16)", "a layer of the wrong width"),
+    ("freeze_support()", "a script without a guard"),
+    ("error: server 0 on machine-0: ended before the trainers; did the command reach", "a server without its clients"),
+]
+
+
+@pytest.mark.parametrize(("text", "name"), FIRST_ERRORS, ids=[name for _, name in FIRST_ERRORS])
+def test_likely_first_errors_in_a_script(text, name, tmp_path):
+    """The exception is named first, and what it does to torchrun and to the other ranks is not named."""
+    others = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 6 got signal: 15\n"
+    assert names_of(tmp_path, f"{others}{text}\nRuntimeError: Connection closed by peer\n") == [name]
+
+
+def test_advice_for_a_run_of_launch_and_of_train(tmp_path, run_here):
+    """A run of `launch` has its logs directly in its folder, and nothing to continue from."""
+    text = "error: trainer 0 (rank 0) on machine-0: the job has not moved for 120 s: in recv\n"
+    text += "interrupted; everything that was started has been stopped\n"
+    for name, logs in (("launched", ""), ("trained", "logs"), ("begun", "logs")):
+        folder = tmp_path / name / logs
+        folder.mkdir(parents=True)
+        (folder / "failure.txt").write_text(text)
+        (folder / "stacks.txt").write_text("")
+    (tmp_path / "trained" / "checkpoint").mkdir()
+    (tmp_path / "trained" / "checkpoint" / "manifest.json").write_text("{}")
+    said = {name: run_here("explain", name).stdout for name in ("launched", "trained", "begun")}
+    assert "look:  launched/stacks.txt, or py-spy dump" in said["launched"]
+    assert "look:  trained/logs/stacks.txt, or py-spy dump" in said["trained"]
+    assert "To go on: python -m tutorial_lib train --resume --out trained\n" in said["trained"]
+    for name in ("launched", "begun"):
+        assert "--resume" not in said[name]
+        assert "To go on: start the job again" in said[name]
+
+
 def test_an_effect_is_told_only_where_no_cause_is(tmp_path):
     effect = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer [10.0.0.2]:3\n"
     assert names_of(tmp_path, effect * 3) == ["a peer has gone"]
@@ -108,7 +153,6 @@ def test_an_effect_is_told_only_where_no_cause_is(tmp_path):
         "epoch 3/10  loss 1.2345  valid 0.7890  1.23 s",
         "Client[0] in group[0] is exiting...",
         "UserWarning: errors='ignore' is deprecated",
-        "KeyError: 'feat'",
         "my own program has a problem that nobody has seen",
     ],
 )

@@ -107,6 +107,8 @@ class Agent:
 
     def _leave_nothing(self) -> None:
         self.stopping = True
+        self._forward_events(FLUSH_SECONDS * all(process.code is not None for process in self.processes))
+        self.output = None  # the processes are ended now: what they print because of that is in their logs
         end_descendants(self._reap)
         remove_segments(self.shm_before, self.plan.part_config)
         for name in (TORCHRUN_FOLDER, PROCESSES_FOLDER):

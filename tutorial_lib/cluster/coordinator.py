@@ -36,7 +36,7 @@ from tutorial_lib.cluster.members import Stack, report
 from tutorial_lib.cluster.plan import JobPlan, Limits
 from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
-from tutorial_lib.errors import JobError, first_sigterm, how_it_ended
+from tutorial_lib.errors import JobError, first_sigterm, how_it_ended, how_it_was_ended
 
 Event = dict[str, Any]
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
@@ -117,6 +117,11 @@ class Coordinator:
             with contextlib.suppress(OSError):  # on a full disk, the report on the screen is what there is
                 Path(self.plan.log_dir, FAILURE_FILE).write_text(f"error: {cause.message}\nlog: {cause.log}\n")
             raise cause from None
+        except (KeyboardInterrupt, SystemExit) as end:
+            with contextlib.suppress(OSError):
+                how = how_it_was_ended(end.code if isinstance(end, SystemExit) else 130)
+                Path(self.plan.log_dir, FAILURE_FILE).write_text(f"{how}\n")
+            raise
         finally:
             try:
                 self.agents.stop(self.limits.stopping, self._take_quietly)

@@ -22,6 +22,10 @@ PIECE = 1 << 16
 END = 1 << 14  # bytes that are still shown of each end when more than a piece is waiting
 _LOG = re.compile(r"trainer-(\d+)\.log")
 THREADS_LEFT = "terminate called without an active exception"
+# The first line that DGL or libxsmm prints in a process that a signal ends.
+_ENDED_BY_SIGNAL = re.compile(
+    rb"\[[\d:]+\] \S*/rpc\.cc:\d+:\s*$|User pressed Ctrl\+C, Exiting|LIBXSMM_VERSION: |%s$" % THREADS_LEFT.encode()
+)
 ONE_A_MACHINE = ("agent", "forkserver", "torchrun")
 WORKERS = ("sampler", "worker")  # of a trainer, by whose number they go
 _EXCEPTION = re.compile(r"([\w.]+\.)?\w*(Error|Exception|Interrupt)(:|$)")
@@ -105,6 +109,7 @@ class _File:
     skipped: int = 0
     room: float = LINES_PER_SECOND
     filled: float = 0.0
+    ended: bool = False
 
 
 class OutputFiles:
@@ -127,7 +132,9 @@ class OutputFiles:
             if not (found := _LOG.fullmatch(path.name)):
                 continue
             file = self._files.setdefault(path, _File(0))
-            first, between, last = _within(file, *self._waiting(path, file, rest))
+            first, between, last = self._waiting(path, file, rest)
+            first, last = _before_signal(file, first), _before_signal(file, last)
+            first, between, last = _within(file, first, between, last)
             for lines, skipped in [(first, 0), (last, between)] if between else [(first + last, 0)]:
                 file.skipped += skipped
                 if lines or (rest and file.skipped):
@@ -164,6 +171,14 @@ class OutputFiles:
 
 def _split(data: bytes) -> list[bytes]:
     return data.removesuffix(b"\n").split(b"\n") if data else []
+
+
+def _before_signal(file: _File, lines: list[bytes]) -> list[bytes]:
+    """Return the lines that a process wrote before a signal ended it. The log also has the later ones."""
+    end = next((k for k, line in enumerate(lines) if _ENDED_BY_SIGNAL.match(line)), len(lines))
+    before = [] if file.ended else lines[:end]
+    file.ended |= end < len(lines)
+    return before
 
 
 def _within(file: _File, first: list[bytes], between: int, last: list[bytes]) -> tuple[list[bytes], int, list[bytes]]:

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import secrets
+import shlex
 import stat
 import time
 from collections.abc import Iterator
@@ -76,6 +77,14 @@ def log_folder(out: Path) -> Path:
     """Where the logs of the next start in a run folder go; earlier ones are kept."""
     logs = out / "logs"
     return logs if not logs.exists() else logs / f"resume-{len(list(logs.glob('resume-*'))) + 1}"
+
+
+def continue_command(kind: str, out: Path) -> str:
+    """Return the command that continues a run of ``train`` or ``finale``, or an empty text if nothing was saved yet."""
+    program, folder = "python -m tutorial_lib", shlex.quote(str(out))
+    if generations.exists(out / "checkpoint") if kind == "train" else (out / OPTIONS_FILE).exists():
+        return f"{program} {kind} --resume --out {folder}"
+    return f"{program} fetch {folder}" if (out / "delivery.json").exists() else ""
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import yaml
 
 from tutorial_lib.cluster.logs import shortened
 from tutorial_lib.errors import InputError
+from tutorial_lib.job.folder import continue_command
 
 LARGEST = 64 << 20  # bytes of a log that are read, from its end; lines are counted from there
 LOGS = ("*.log", "*.txt", "*.out", "*.err")
@@ -87,6 +88,14 @@ def explain(paths: Iterable[Path]) -> list[Finding]:
             found[signature.name] = replace(first, times=first.times + 1)
     causes = [finding for finding in found.values() if not finding.signature.effect]
     return sorted(causes or found.values(), key=lambda finding: signatures().index(finding.signature))
+
+
+def advised(finding: Finding, run: Path) -> Finding:
+    """Return the finding with advice for this run. A folder of `launch` has its logs in itself, and no checkpoint."""
+    stacks = max(run.rglob("stacks.txt"), key=lambda file: file.stat().st_mtime, default="stacks.txt beside the logs")
+    again = continue_command("finale" if (run / "run").is_dir() else "train", run) or "start the job again"
+    look = finding.signature.look.replace("{stacks}", str(stacks)).replace("{again}", again)
+    return replace(finding, signature=replace(finding.signature, look=look))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

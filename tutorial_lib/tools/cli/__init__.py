@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from tutorial_lib.cluster.slurm import why_told_to_end
-from tutorial_lib.errors import InputError, TutorialError
+from tutorial_lib.errors import InputError, TutorialError, how_it_was_ended
 from tutorial_lib.job.display import human_bytes, lasting_stream, lost_output, print_failure
 from tutorial_lib.job.launch import spread_extra_envs
 from tutorial_lib.tools.cli import jobs, machines, planning, preparing, submit  # noqa: F401  each adds its commands
@@ -24,8 +24,6 @@ from tutorial_lib.tools.cli.options import app
 RETRY_SECONDS = 0.05
 LEAST_ADDRESSES = 15 << 28  # the imports of torch 2.2.1 and DGL take 3.55 GB, most of it never touched
 WITH_TORCH = {"doctor", "data", "partition", "plan", "train", "finale", "launch"}
-ENDED: dict[object, str] = {130: "interrupted"}  # by exit code
-ENDED |= {128 + number: f"told to end ({number.name})" for number in (signal.SIGTERM, signal.SIGHUP)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: what stands behind ``python -m tutorial_lib``; None for those of this process.
     """
     heed_signals()
+    jobs.RUNNING.clear()
     if sys.stdout is sys.__stdout__:  # not where a notebook or a test has put its own
         sys.stdout, sys.stderr = lasting_stream(sys.stdout, 1), lasting_stream(sys.stderr, 2)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -60,10 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print_failure(error)
         sys.exit(error.exit_code)
     except SystemExit as end:
-        if how := ENDED.get(end.code):
-            print(f"{how}; everything that was started has been stopped", file=sys.stderr)
+        if how := how_it_was_ended(end.code):
+            print(how, file=sys.stderr)
             if end.code == 128 + signal.SIGTERM and (why := why_told_to_end(os.environ)):
                 print(f"Slurm: {why}", file=sys.stderr)
+            if command := jobs.command_to_continue():
+                print(f"to continue: {command}", file=sys.stderr)
         raise
     finally:
         if lost := lost_output():

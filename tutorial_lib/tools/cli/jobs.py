@@ -11,7 +11,7 @@ from tutorial_lib.cluster.plan import environment_text
 from tutorial_lib.data import DEFAULT_SCALE, check_arguments, default_root
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import RunDisplay, comparison_table, human_bytes
-from tutorial_lib.job.folder import OPTIONS_FILE, Continuation, check_run_folder, default_run_folder
+from tutorial_lib.job.folder import OPTIONS_FILE, Continuation, check_run_folder, continue_command, default_run_folder
 from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.launch import launch as run_launch
 from tutorial_lib.job.layout import Layout, RealMachines
@@ -19,6 +19,13 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools.cli.options import OF_TRAIN, Given, MachinesOption, app, check_machines, filling
 from tutorial_lib.trainer.config import AUTO, TrainConfig, check_loader, check_sampler
+
+RUNNING: list[Path] = []  # folder of the run of `train` that this process has begun
+
+
+def command_to_continue() -> str:
+    """Return the command that continues the run that was broken off, or an empty text if it has no checkpoint."""
+    return continue_command("train", RUNNING[-1]) if RUNNING else ""
 
 
 @app.command(
@@ -60,6 +67,7 @@ def train(
     folder = keep.folder(out or default_run_folder(source.name), config)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are told before
 
+    RUNNING.append(folder)
     with RunDisplay() as display:
         if single_process:
             result = run_single(source, config, folder, display, keep, device=given.device)

@@ -16,7 +16,7 @@ import threading
 import time
 import tty
 from dataclasses import asdict
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 import typer
 from rich import box
@@ -36,7 +36,12 @@ PIECE = 1 << 16
 machines_app = typer.Typer(no_args_is_help=True, help="Emulated machines that stay, for any program: start, use, stop.")
 app.add_typer(machines_app, name="machines")
 
+NUMBER = "NODE_RANK"  # environment variable of commands that `on` runs: the number of the machine
 NameOption = Annotated[str, typer.Option(help="Of the machines, where there are several sets.")]
+RunningOption = Annotated[
+    str | None,
+    typer.Option("--name", help=f"Name of the set. (default: the only running set; of several, {DEFAULT_NAME})"),
+]
 MachineArgument = Annotated[str, typer.Argument(help="machine-0, machine-1, ... or all")]
 
 
@@ -103,13 +108,13 @@ def stop(name: Annotated[str | None, typer.Argument(help="(default: the only one
 
 
 @machines_app.command()
-def cut(machine: MachineArgument, name: NameOption = DEFAULT_NAME) -> None:
+def cut(machine: MachineArgument, name: RunningOption = None) -> None:
     """Cut a machine's cable: packets vanish without a word."""
     _cable("cut", machine, name)
 
 
 @machines_app.command()
-def mend(machine: MachineArgument, name: NameOption = DEFAULT_NAME) -> None:
+def mend(machine: MachineArgument, name: RunningOption = None) -> None:
     """Undo cut."""
     _cable("mend", machine, name)
 
@@ -118,7 +123,7 @@ def mend(machine: MachineArgument, name: NameOption = DEFAULT_NAME) -> None:
 def wire(
     machine: MachineArgument,
     rate: Annotated[str, typer.Argument(help="1gbit, 200mbit, unshaped")],
-    name: NameOption = DEFAULT_NAME,
+    name: RunningOption = None,
 ) -> None:
     """Give a machine a cable of another rate."""
     _cable("wire", machine, name, rate=rate)
@@ -128,10 +133,14 @@ def wire(
 def on(
     machine: MachineArgument,
     command: Annotated[list[str] | None, typer.Argument(help="And its arguments. Without it: a shell.")] = None,
-    name: NameOption = DEFAULT_NAME,
+    name: RunningOption = None,
 ) -> None:
-    """Run a command on a machine started with machines start, as ssh would: input, output, signals, exit code."""
-    with StandingCluster(name, job=False) as cluster:
+    """Run a command on a machine started with machines start, as ssh would: input, output, signals, exit code.
+
+    The environment variable NODE_RANK is the number of the machine, for example for torchrun
+    --node-rank.
+    """
+    with StandingCluster(_running(name), job=False) as cluster:
         if machine == ALL:
             if not command:
                 raise InputError("which command? A shell can be opened on one machine only", "Name it: on machine-0")
@@ -145,14 +154,28 @@ def on(
                 line, fds = cluster.command(target, argv)
                 for fd in fds:
                     os.set_inheritable(fd, True)
-                os.execv(line[0], line)  # nothing of us stands between the command and its caller
+                os.execve(
+                    line[0], line, _environment(cluster, target)
+                )  # nothing of us stands between the command and its caller
     raise typer.Exit(code)
+
+
+def _running(name: str | None) -> str:
+    """Return the given name or that of the only running set. Of several sets, the default one is taken."""
+    found = standing.names()
+    if name is None and len(found) > 1 and DEFAULT_NAME not in found:
+        raise InputError(f"several sets of machines are running: {', '.join(found)}", f"Choose one: --name {found[0]}")
+    return name or (found[0] if len(found) == 1 else DEFAULT_NAME)
+
+
+def _environment(cluster: EmulatedCluster, machine: Machine) -> dict[str, str]:
+    return {**os.environ, NUMBER: str(cluster.machines.index(machine))}
 
 
 def _on_all(cluster: StandingCluster, command: list[str]) -> int:
     """On all at once, lines with the machine's name in front; the first exit code that is not 0."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    running = [(machine, cluster.popen(machine, command, **pipes)) for machine in cluster.machines]
+    running = [(m, cluster.popen(m, command, env=_environment(cluster, m), **pipes)) for m in cluster.machines]
     threads = [threading.Thread(target=_copy, args=(f"[{m.name}] ", p.stdout)) for m, p in running]
     try:
         for thread in threads:
@@ -178,9 +201,8 @@ def _talk(cluster: EmulatedCluster, machine: Machine, argv: list[str]) -> int:
     before = termios.tcgetattr(0)
     previous = signal.signal(signal.SIGWINCH, lambda *_: _copy_size(ours))
     # The terminal is for its namespace's process to control, so that a shell there can manage jobs; not for this one's.
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, pass_fds=fds, start_new_session=True
-    )
+    streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    process = subprocess.Popen(command, env=_environment(cluster, machine), pass_fds=fds, **streams)
     os.close(theirs)
     try:
         tty.setraw(0)
@@ -228,8 +250,8 @@ def _copy(prefix: str, lines: IO[bytes]) -> None:
         sys.stdout.buffer.flush()
 
 
-def _cable(verb: str, machine: str, name: str, **values: str) -> None:
-    with contextlib.closing(Line(name)) as line:
+def _cable(verb: str, machine: str, name: str | None, **values: str) -> None:
+    with contextlib.closing(Line(_running(name))) as line:
         for each in line.describe().machines if machine == ALL else [machine]:
             line.ask(verb, machine=each, **values)
 

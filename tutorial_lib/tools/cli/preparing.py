@@ -163,7 +163,7 @@ def explain(
     from tutorial_lib.tools import explain as tool
 
     logs = [log for path in paths for log in tool.logs_of(path)]
-    found = tool.explain(logs)
+    found = [tool.advised(finding, paths[0]) for finding in tool.explain(logs)]
     if as_json:
         print(json.dumps([finding.to_dict() for finding in found], indent=2))
     for finding in () if as_json else found:

@@ -12,12 +12,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from tutorial_lib.data import DEFAULT_SCALE, NAMES, check_arguments
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import rendered
 from tutorial_lib.job.folder import default_run_folder
@@ -66,7 +68,8 @@ def submit(
     if kind == "finale" and "--yes" not in given:
         rest = ["--yes", *rest]  # nobody is there to be asked
     commands: Any = typer.main.get_command(app)
-    commands.commands[kind].make_context(kind, list(rest))  # what it cannot read it says here, not on the nodes
+    # What it cannot read it says here, not on the nodes.
+    check_files(commands.commands[kind].make_context(kind, list(rest)).params, claim if kubernetes else None)
     script = script or Path("job.yaml" if kubernetes else "job.sh")
     if not str(script).isprintable():  # its name is in a comment of the script
         raise InputError(f"--script {str(script)!r}: a name without line breaks and control characters")
@@ -94,7 +97,7 @@ def submit(
         fields |= {"image": image, "claim": claim, "cpus": str(cpus or 4), "gpus": gpus, "seconds": seconds}
         text = manifest({**fields, "out": str(out or default_run_folder(name))}, mem or "16Gi", shm)
     else:
-        asked = {"cpus-per-task": cpus, "gpus-per-node": gpus or None, "time": time, "mem": mem}
+        asked = {"cpus-per-task": cpus, "gpus-per-node": gpus or None, "time": time, "mem": mem and mem.rstrip("iB")}
         fields |= {"kind": kind, "asked": asked | {"partition": partition, "account": account}}
         fields |= {"python": shlex.quote(sys.executable), "options": shlex.join(rest)}
         folder, run = shlex.quote(str(Path.cwd())), shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"'
@@ -110,6 +113,24 @@ def submit(
         raise InputError(f"--go: there is no {start[0]} here", f"Copy {script} to where your cluster can be reached.")
     else:
         sys.exit(subprocess.run(start).returncode)
+
+
+def check_files(options: dict[str, Any], claim: str | None) -> None:
+    """Raise an InputError for an unknown data set, and warn of paths that the pods of Kubernetes do not have.
+
+    Args:
+        options: of the command, by name.
+        claim: the volume that pods have at /data, or None for Slurm, whose nodes have the files of this computer.
+    """
+    name = options.get("dataset")
+    known = name in NAMES or claim is None
+    if name and (known or ("/" not in name and get_close_matches(name, NAMES, 1, 0.8))):
+        check_arguments(name, options.get("scale") or DEFAULT_SCALE, options["seed"])
+    paths = {key: value for key, value in options.items() if claim and isinstance(value, Path) and value != Path()}
+    for key, path in {**paths, **({} if known or not name else {"dataset": Path(name)})}.items():
+        if "data" not in path.absolute().parts[1:2] and (path.is_absolute() or path.expanduser().exists()):
+            volume = f"The pods read it below /data, from the volume {claim!r}: docs/kubernetes.md"
+            print(f"warning: --{key} {path} is a path of this computer. {volume}", file=sys.stderr)
 
 
 def manifest(fields: dict[str, Any], mem: str, shm: str | None) -> str:
