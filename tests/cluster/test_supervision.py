@@ -254,6 +254,7 @@ GROUPS = Path("/sys/fs/cgroup/memory")
 HOARD = "import sys; sys.stdin.readline(); hoard = [bytearray(1 << 20) for _ in range(4000)]"
 
 
+@pytest.mark.root
 @pytest.mark.skipif(not os.access(GROUPS, os.W_OK), reason="needs a memory control group (v1) to write")
 def test_out_of_memory_is_told_of_the_own_group_only(tmp_path):
     """Two processes are killed at the same time: one by the kernel, for want of memory, the other by somebody."""
