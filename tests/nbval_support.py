@@ -11,8 +11,10 @@
 - matplotlib's font cache is made before the first kernel starts. Otherwise the first picture in a home folder prints,
   on a slow machine, that it is being made.
 - --nbval-sanitize-with is taken relative to the repository, wherever pytest was started.
-- A notebook whose metadata says that it needs "namespaces" is skipped where the host does not allow emulated machines;
-  one that needs "slurm", where a Slurm of its own cannot run on them.
+- A notebook whose metadata contain "namespaces" is skipped on a host that does not allow emulated machines.
+- The committed outputs are those of a computer with all programs. Therefore a notebook whose cells need a missing
+  program is skipped, and one that needs Slurm gets the marker ``root``. Its cells run without these programs in
+  lessons/test_missing_programs.py.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -33,9 +36,8 @@ import nbval.kernel
 import pytest
 from nbval.plugin import IPyNbCell
 
+from support.lessons.programs import NEEDS, why_not
 from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
-from tutorial_lib.cluster.slurm_servers import DAEMONS
-from tutorial_lib.cluster.ssh_servers import SBIN
 
 CHECK_EVERY = 1.0  # seconds between two looks at the kernel process
 
@@ -114,26 +116,26 @@ def emulation_refused() -> str | None:
         return error.message
 
 
-def slurm_refused() -> str | None:
-    """Why no Slurm can run on emulated machines of this host; None where one can."""
-    path = f"{os.environ.get('PATH', '')}:{SBIN}"
-    missing = [daemon for daemon in DAEMONS if shutil.which(daemon, path=path) is None]
-    if os.geteuid() == 0 and not missing:
-        return None
-    return "a Slurm of the lesson's own needs root, and apt install slurmctld slurmd slurm-client munge"
-
-
 def lacking(needs: Collection[str]) -> str | None:
     """Why a notebook with these needs cannot run on this host; None where it can."""
-    if "namespaces" in needs and (reason := emulation_refused()) is not None:
-        return reason
-    return slurm_refused() if "slurm" in needs else None
+    return emulation_refused() if "namespaces" in needs else None
 
 
+def programs_of(notebook: dict[str, Any]) -> set[str]:
+    """Return the programs that some cells of a notebook need, as support.lessons.programs reads them."""
+    sources = [cell.source for cell in notebook["cells"] if cell.cell_type == "code"]
+    listed = {name for source in sources if (found := NEEDS.match(source)) for name in found[1].split(", ")}
+    return listed | {name for source in sources for name in re.findall(r'\bavailable\("(\w+)"\)', source)}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the cells of notebooks that need what this host does not allow."""
+    """Skip the cells of notebooks that need what this host does not allow or does not have."""
     for item in items:
         if isinstance(item, IPyNbCell):
+            programs = programs_of(item.parent.nb)
+            if "Slurm" in programs:
+                item.add_marker(pytest.mark.root)
             needs = item.parent.nb.metadata.get("tutorial", {}).get("needs", [])
-            if (reason := lacking(needs)) is not None:
+            if reason := lacking(needs) or next(filter(None, map(why_not, sorted(programs))), None):
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -171,10 +171,13 @@ def machines_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs emulated machines; what takes long comes first, so that no worker is left alone with it."""
+    """Mark what needs emulated machines or root. Long tests come first, so that no worker is left alone with one."""
     for item in items:
-        if "emulation" in getattr(item, "fixturenames", ()):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if "emulation" in fixtures:
             item.add_marker(pytest.mark.cluster)
+        if fixtures & {"slurm", "pods", "small_disk"}:
+            item.add_marker(pytest.mark.root)
     with_jobs = {item.path for item in items if item.get_closest_marker("cluster")}
     items.sort(key=lambda item: 0 if isinstance(item, IPyNbCell) else 1 if item.path in with_jobs else 2)
 

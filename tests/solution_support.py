@@ -16,7 +16,8 @@ import pytest
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 IMPORTS = (ast.Import, ast.ImportFrom)
-NO_PYTHON = re.compile(r"[%!]|\s*\w+ = !")  # a magic, a command, or a command of which the lines are kept
+# A magic, a command, or a command of which the lines are kept.
+NO_PYTHON = re.compile(r"^([ \t]*)(?:%|!|\w+ = !).*$", re.MULTILINE)
 
 
 def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
@@ -37,7 +38,7 @@ def _code_of(folder: Path, lesson: str) -> list[ast.stmt]:
     (path,) = folder.glob(f"{lesson}_*.ipynb")
     cells = [cell["source"] for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     python = [cell for cell in cells if not "".join(cell).startswith("%%")]  # a program is a file's content
-    sources = ["".join(line for line in cell if not NO_PYTHON.match(line)) for cell in python]
+    sources = [NO_PYTHON.sub(r"\1pass", "".join(cell)) for cell in python]
     return [node for source in sources for node in ast.parse(source).body]
 
 

@@ -25,6 +25,17 @@ CACHE_SECONDS = 1800.0
 LARGEST_JSON = 1 << 28  # bytes
 
 
+def find_program(name: str) -> str | None:
+    """Return the path of a program, or None if this computer does not have it.
+
+    The PATH of an ordinary user often lacks the folders of servers such as sshd. Therefore, for each folder ``X/bin``
+    of PATH, ``X/sbin`` is searched as well.
+    """
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    beside = [f"{folder.removesuffix('bin')}sbin" for folder in folders if folder.endswith("/bin")]
+    return shutil.which(name, path=os.pathsep.join([*folders, *beside]))
+
+
 def sha256_of(path: Path, at_work: Callable[[], None] = lambda: None) -> str:
     """SHA-256 of a file's content, in hexadecimal; ``at_work`` is called at least once for each MiB."""
     digest = hashlib.sha256()

@@ -139,6 +139,7 @@ def test_a_run_folder_that_vanishes_is_named(tmp_path):
     assert time.monotonic() - start < CLEAN_EXIT_SECONDS
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
 @pytest.mark.parametrize("code", ["open('log', 'wb').write(bytes(9 << 20))", "print('x' * (9 << 20))"])
 def test_a_full_run_disk_is_named_with_its_device(tmp_path, code):

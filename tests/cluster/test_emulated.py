@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from commands import PYTHONPATH_OF_ALL, ordinary_user
 from tutorial_lib.cluster.emulated import EmulatedCluster, divide_cpus, parse_wire
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import find_program
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = """
@@ -88,7 +88,7 @@ def test_shaped_wire_cannot_be_faster_than_its_rate(emulation, nothing_left):
 
 def tool(name: str) -> list[str]:
     """A program of iproute2, which may lie outside an ordinary user's PATH."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    found = find_program(name)
     if found is None:
         pytest.skip(f"needs the program {name} (package iproute2)")
     return [found]

@@ -22,6 +22,7 @@ from commands import PYTHONPATH_OF_ALL, ordinary_user, tutorial, wait_until
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.pods import Pod
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import find_program
 from tutorial_lib.tools.cli.submit import seconds_of
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="make venv installs it")
@@ -100,7 +101,7 @@ class Pods:
 @pytest.fixture
 def pods(emulation, nothing_left, tmp_path) -> Iterator[Any]:
     """``pods(documents, **variables)``: the machines of a manifest, switched off at the end."""
-    if os.geteuid() != 0 or shutil.which("setpriv") is None or shutil.which("sshd", path="/usr/sbin:/usr/bin") is None:
+    if os.geteuid() != 0 or shutil.which("setpriv") is None or find_program("sshd") is None:
         pytest.skip("needs root, setpriv and an ssh server")
     with contextlib.ExitStack() as stack:
 

@@ -263,7 +263,7 @@ unknown = added - set(dgl_segments()) - {"test-shm-names"}
 remove_segments(before | {"test-shm-names.json"}, "/dev/shm/test-shm-names.json")
 os.unlink("/dev/shm/test-shm-names.json")
 left = set(os.listdir("/dev/shm")) - before
-print(json.dumps({"added": sorted(added), "left": sorted(left | unknown)}))
+print(json.dumps({"added": sorted(added), "left": sorted(left | unknown)}), flush=True)
 os._exit(0)
 """
 

@@ -16,12 +16,13 @@ import pytest
 from commands import tutorial
 from runtime_support import FinishedRun
 
+from support.lessons.programs import why_not
 from tutorial_lib.cluster import slurm_servers, standing
 from tutorial_lib.cluster.slurm import SlurmCluster, cpus_of, nodes_of
 from tutorial_lib.cluster.slurm_servers import DAEMONS
 from tutorial_lib.cluster.slurm_servers import slurm_servers as start_slurm
-from tutorial_lib.cluster.ssh_servers import SBIN
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
+from tutorial_lib.files import find_program
 
 NAME, NODES = "slurm-lab", 3
 DAEMON_NAMES = {*DAEMONS, "slurmscriptd", "slurmctld:", "slurmstepd"}
@@ -30,9 +31,8 @@ DAEMON_NAMES = {*DAEMONS, "slurmscriptd", "slurmctld:", "slurmstepd"}
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[None]:
     """Three nodes; skips where the host has no Slurm, or no right to run one."""
-    path = f"{os.environ.get('PATH', '')}:{SBIN}"
-    if os.geteuid() != 0 or any(shutil.which(daemon, path=path) is None for daemon in DAEMONS):
-        pytest.skip("a Slurm of the test's own needs root, and apt install slurmctld slurmd slurm-client munge")
+    if reason := why_not("Slurm"):
+        pytest.skip(reason)
     tutorial("machines", "start", str(NODES), "--slurm", "--name", NAME, "--ttl", "20m")
     yield
     standing.stop(NAME)
@@ -241,7 +241,7 @@ def test_a_node_whose_slurmd_is_killed(slurm, partition_of, tmp_path):
         nothing_runs()
     finally:
         command = [sys.executable, "-m", "tutorial_lib", "on", "--name", NAME, "machine-2"]
-        again = subprocess.Popen([*command, shutil.which("slurmd", path=f"/usr/bin:{SBIN}"), "-D", "-N", "machine-2"])
+        again = subprocess.Popen([*command, find_program("slurmd"), "-D", "-N", "machine-2"])
         try:
             for _left in attempts("the node to come back", 60):
                 if on("machine-0", "sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split().count("machine-2"):

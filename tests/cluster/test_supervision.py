@@ -174,9 +174,7 @@ def test_a_listening_port_is_seen_and_no_other(answer, monkeypatch):
 
 
 CHILD = """
-import sys, time
-sys.path.insert(0, {hook!r})
-import sitecustomize
+import time
 def wait_here():
     print("up", flush=True)
     time.sleep(100)
@@ -187,10 +185,17 @@ wait_here()
 @pytest.fixture
 def server(tmp_path):
     """A process that takes itself for a DGL server of a job, and its machine's log folder."""
+    # At the start of the interpreter, as in a job: Debian's Python has a sitecustomize too.
     hook = str(Path(of_job.__file__).with_name("hook"))
-    environment = {**os.environ, "TUTORIAL_LOG_DIR": str(tmp_path), "DGL_ROLE": "server", "TUTORIAL_INDEX": "0"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": hook,
+        "TUTORIAL_LOG_DIR": str(tmp_path),
+        "DGL_ROLE": "server",
+        "TUTORIAL_INDEX": "0",
+    }
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD.format(hook=hook)], stdout=subprocess.PIPE, env=environment, start_new_session=True
+        [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, env=environment, start_new_session=True
     )
     assert process.stdout.readline() == b"up\n"
     yield process, tmp_path
@@ -249,6 +254,7 @@ GROUPS = Path("/sys/fs/cgroup/memory")
 HOARD = "import sys; sys.stdin.readline(); hoard = [bytearray(1 << 20) for _ in range(4000)]"
 
 
+@pytest.mark.root
 @pytest.mark.skipif(not os.access(GROUPS, os.W_OK), reason="needs a memory control group (v1) to write")
 def test_out_of_memory_is_told_of_the_own_group_only(tmp_path):
     """Two processes are killed at the same time: one by the kernel, for want of memory, the other by somebody."""
@@ -285,6 +291,7 @@ def test_what_is_wrong_with_a_disk(tmp_path):
     assert disk_trouble(run / "logs" / "machine-0") == words
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
 def test_a_full_disk_is_named_with_its_device(tmp_path):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "small-disk", str(tmp_path)], check=True)
@@ -508,6 +515,7 @@ print(first.pid, second.poll())
 """
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a process of another user")
 def test_a_child_of_another_user_does_not_save_the_others():
     done = subprocess.run([sys.executable, "-c", DESCENDANTS], capture_output=True, text=True, timeout=30)

@@ -224,6 +224,7 @@ def test_a_run_folder_that_cannot_be_written(fault, small_disk, emulation, parti
     saw(fault, error, seconds)
 
 
+@pytest.mark.root
 @pytest.mark.skipif(
     not os.access("/sys/fs/cgroup/memory", os.W_OK), reason="needs a memory control group (v1) to write"
 )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nbval_support
 import pytest
 import torch
 from program_support import changed, scripts_in, written
@@ -198,13 +196,3 @@ def test_the_picture_shows_the_states_one_after_the_other() -> None:
         line.get_ydata().tolist() if hasattr(line.get_ydata(), "tolist") else list(line.get_ydata())
         for line in right.lines[1:3]
     ] == [LOSSES[:2], LOSSES[2:]]
-
-
-@pytest.mark.parametrize(("user", "path"), [(1000, None), (0, "/nowhere")], ids=["not root", "no daemons"])
-def test_where_slurm_cannot_run_the_lesson_is_skipped(user, path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    if path is not None:
-        monkeypatch.setenv("PATH", path)
-        monkeypatch.setattr(nbval_support, "SBIN", path)
-    assert "apt install slurmctld" in (nbval_support.lacking(["cpu", "slurm"]) or "")
-    assert nbval_support.lacking(["cpu"]) is None

@@ -32,6 +32,7 @@ from tutorial_lib.cluster.plan import run_module
 from tutorial_lib.cluster.spec import Machine, write_ip_config
 from tutorial_lib.cluster.ssh_servers import KEYS, PORT
 from tutorial_lib.errors import InputError, JobError, as_a_shell_says
+from tutorial_lib.files import find_program
 
 LOOK_SECONDS, VOLUME_SECONDS, SAY_SECONDS = 0.2, 2.0, 15.0  # many pods look into one volume
 TRIES, PAUSE_SECONDS = 3, 10.0
@@ -119,7 +120,7 @@ def run(pod: Pod) -> int:
 
 
 def _ssh_server(pod: Pod, folder: Path) -> contextlib.AbstractContextManager[subprocess.Popen]:
-    sshd = shutil.which("sshd", path=ssh_servers.PATH)
+    sshd = find_program("sshd")
     if sshd is None:
         raise InputError("this image has no ssh server", "In its Dockerfile: apt-get install openssh-server")
     for name in KEYS:  # a Secret's files are root's; ssh wants them to be its own

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import KILLED_SECONDS, Machine, wait_or_kill
-from tutorial_lib.cluster.ssh_servers import PATH
 from tutorial_lib.errors import InputError, attempts
+from tutorial_lib.files import find_program
 
 SERVER_SECONDS = 30.0
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -56,7 +56,7 @@ def slurm_servers(cluster: EmulatedCluster, name: str) -> Iterator[None]:
     Raises:
         InputError: a program or the right to do so is missing, or a daemon does not start.
     """
-    if missing := [daemon for daemon in DAEMONS if shutil.which(daemon, path=PATH) is None]:
+    if missing := [daemon for daemon in DAEMONS if find_program(daemon) is None]:
         remedy = "Install them: sudo apt install slurmctld slurmd slurm-client munge"
         raise InputError(f"--slurm: this computer has no {', '.join(missing)}", remedy)
     if os.geteuid() != 0 or not Path(ETC).is_dir():
@@ -79,7 +79,7 @@ def slurm_servers(cluster: EmulatedCluster, name: str) -> Iterator[None]:
                 wait_or_kill(process, 0)
 
         def start(machine: Machine, daemon: str, *options: str) -> None:
-            command = [shutil.which(daemon, path=PATH) or daemon, *options]
+            command = [find_program(daemon) or daemon, *options]
             with (log := Path(folder, f"{daemon}-{machine.name}.log")).open("wb") as stream:
                 process = cluster.popen(machine, command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
             stack.callback(wait_or_kill, process, KILLED_SECONDS)

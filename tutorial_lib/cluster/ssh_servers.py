@@ -26,14 +26,13 @@ from tutorial_lib.cluster.plan import run_module
 from tutorial_lib.cluster.spec import KILLED_SECONDS, wait_or_kill
 from tutorial_lib.cluster.standing import Line, names
 from tutorial_lib.errors import InputError, attempts
+from tutorial_lib.files import find_program
 
 PORT = 2222
 KEYS = ("host_key", "host_key.pub", "key", "key.pub")  # of the servers, and of the only user who may log in
 SERVER_SECONDS, CONNECT_SECONDS = 20.0, 10.0
 PIECE = 1 << 16
 MODULE = "tutorial_lib.cluster.ssh_servers"
-SBIN = "/usr/sbin:/usr/local/sbin"
-PATH = f"{os.environ.get('PATH', '')}:{SBIN}"
 
 
 @contextlib.contextmanager
@@ -46,8 +45,8 @@ def ssh_servers(cluster: EmulatedCluster, name: str) -> Iterator[str]:
     Raises:
         InputError: there is no ssh server on this computer, or one does not start.
     """
-    sshd = shutil.which("sshd", path=PATH)
-    if sshd is None or shutil.which("ssh-keygen") is None:
+    sshd = find_program("sshd")
+    if sshd is None or find_program("ssh-keygen") is None:
         raise InputError("--ssh: this computer has no ssh server", "Install one: sudo apt install openssh-server")
     prefix = f"tutorial_lib-{os.getuid()}-{name}.ssh-"  # a name has no dot: not the folder of lab-ssh
     for stale in Path(tempfile.gettempdir()).glob(f"{prefix}*"):  # of a keeper that was killed

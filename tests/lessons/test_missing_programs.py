@@ -1,0 +1,127 @@
+"""Lessons on a computer that lacks programs: one sentence for each, and Run All reaches the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbval_support import folder_of_a_lesson, programs_of
+from solution_support import NOTEBOOKS, lesson_code
+
+from support.lessons import programs
+from tutorial_lib.cluster import standing
+
+PRESENT = ["sh", "bash", "env", "ls", "find", "grep", "cat", "sort", "hostname", "ssh-keygen"]
+LESSONS = {
+    "09_anatomy_of_a_cluster": ["ps", "ss"],
+    "12_finale_ogbn_products": ["ps", "sshd"],
+    "16_real_clusters": ["Slurm"],
+    "solutions/16_real_clusters": ["Slurm"],
+}
+
+
+def link(folder: Path, names: list[str]) -> None:
+    """Make programs of this computer available in a folder of PATH."""
+    for name in names:
+        if (path := shutil.which(name, path=os.defpath)) is None:
+            pytest.skip(f"this computer has no {name}")
+        (folder / name).symlink_to(path)
+
+
+@pytest.fixture
+def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with our environment and a few basic programs only; returns its first folder, which is empty."""
+    (first := tmp_path / "first").mkdir()
+    (basic := tmp_path / "bin").mkdir()
+    link(basic, PRESENT)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(first), str(Path(sys.executable).parent), str(basic)]))
+    monkeypatch.setattr(programs, "_reported", set())
+    return first
+
+
+def run_all(notebook: nbformat.NotebookNode, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the cells in a folder for a lesson and return what they print. An error in a cell is one here."""
+    monkeypatch.setenv("TUTORIAL_DATASET", "synthetic-products")
+    monkeypatch.setenv("DGLBACKEND", "pytorch")
+    monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
+    resources = {"metadata": {"path": str(folder_of_a_lesson())}}
+    before = set(standing.names())
+    try:
+        NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
+    finally:
+        for name in set(standing.names()) - before:  # of a lesson that did not reach its end
+            standing.stop(name)
+    return "".join(out.get("text", "") for cell in notebook.cells for out in cell.get("outputs", []))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_runs_without_the_programs(lesson, emulation, bare_path, monkeypatch):
+    notebook = nbformat.read(NOTEBOOKS / f"{lesson}.ipynb", as_version=4)
+    assert programs_of(notebook) == set(LESSONS[lesson])
+    printed = run_all(notebook, monkeypatch)
+    for program in LESSONS[lesson]:
+        assert printed.count(f"This computer has no {program} (sudo apt install ") == 1
+
+
+REFUSES = """#!/bin/sh
+echo "Permission Denied: Try running again with elevated permissions by going 'sudo env \\"PATH=$PATH\\" !!'" >&2
+exit 1
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_stack_where_py_spy_is_refused(emulation, monkeypatch, bare_path):
+    """Lesson 09, as far as the first stack of a job that waits."""
+    link(bare_path, ["ps", "pgrep", "ss"])
+    (bare_path / "py-spy").write_text(REFUSES)
+    (bare_path / "py-spy").chmod(0o755)
+    notebook = nbformat.read(NOTEBOOKS / "09_anatomy_of_a_cluster.ipynb", as_version=4)
+    first = next(k for k, cell in enumerate(notebook.cells) if "trainer_stack =" in cell.source)
+    notebook.cells[first + 1 :] = notebook.cells[-2:-1]  # the end: machines stop
+    assert "machines stop" in notebook.cells[-1].source
+    printed = run_all(notebook, monkeypatch)
+    assert "py-spy was refused, so the process printed its stack itself: Permission Denied" in printed
+    assert printed.count("in wait_for_senders") >= 2
+
+
+def test_a_wait_ends_when_a_process_has_failed(tmp_path):
+    """At once, with the end of its log."""
+    lesson = lesson_code("09", "log", "wait_until")
+    (tmp_path / "server-1.log").write_text("PermissionError: .dgl\n")
+    process = subprocess.Popen(["sh", "-c", "exit 3", str(tmp_path)])
+    with pytest.raises(RuntimeError, match=r"server-1 ended with exit code 3.*\nPermissionError: .dgl"):
+        lesson.wait_until(lambda: False, 20, **{"server-1": process})
+
+
+def test_slurm_needs_root(monkeypatch, capsys):
+    monkeypatch.setattr(programs, "find_program", lambda name: f"/usr/sbin/{name}")
+    monkeypatch.setattr(programs, "_reported", set())
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert [programs.available("Slurm") for _ in range(2)] == [False, False]
+    assert capsys.readouterr().out.count("Slurm on emulated machines needs root, so the cells") == 1
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert programs.available("Slurm")
+
+
+def test_cells_that_need_a_program(bare_path, capsys):
+    cell = ["# needs: ps, sh\n", "print(1)\n"]
+    assert programs._without_missing(cell) == []
+    assert programs._without_missing(cell[1:]) == cell[1:]
+    assert programs._without_missing(["# needs: sh\n"]) == ["# needs: sh\n"]
+    assert capsys.readouterr().out.count("no ps (sudo apt install procps)") == 1
+
+
+def test_a_server_s_program_is_found_beside_the_folders_of_path(tmp_path, monkeypatch):
+    for name in ("bin", "sbin"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "sbin" / "sshd").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert programs.find_program("sshd") == str(tmp_path / "sbin" / "sshd")
+    assert programs.find_program("no-such-program") is None
