@@ -16,13 +16,14 @@ import torch
 from shared_data import tiny_dataset
 
 from tutorial_lib.compat.heap import fixed_fresh_memory
+from tutorial_lib.data.tables import free_in_group
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import PREFERENCE, choose_method, parse_memory, partition_dataset
 from tutorial_lib.partition.adjacency import cut_weight, in_edges, undirected
 from tutorial_lib.partition.clustering import cluster, contract
 from tutorial_lib.partition.cut import Cut, climb, limits, loads, masses, rebalance, sweep
-from tutorial_lib.partition.memory import LIBRARIES, estimate_peak, free_in_group
+from tutorial_lib.partition.memory import LIBRARIES, estimate_peak
 from tutorial_lib.partition.methods import assign, check_no_empty_part
 
 

@@ -17,6 +17,7 @@ FOLDER, FILE        a graph of one's own, see ``own``: tables, a description of 
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,12 +44,21 @@ def check_arguments(name: str, scale: float, seed: int) -> None:
     Raises:
         InputError: the name is unknown, or the scale or the seed is out of range.
     """
+    if re.search("[\ud800-\udfff]", name):  # what Python makes of other bytes
+        raise InputError(f"{name!r}: the name is not UTF-8", "Rename the file or the folder.")
     if generated := _generated(name):
         generated.check(scale, seed)
-    elif name not in NAMES and not name.endswith(".npz") and not Path(name).expanduser().exists():
+    elif name not in NAMES and not name.endswith(".npz") and not _exists(name):
         meant = "".join(f"Did you mean {near}? " for near in get_close_matches(name, NAMES, 1))
         text = f"{meant}Known: {', '.join(NAMES)}; or the path of a graph of your own: docs/own-graph.md."
-        raise InputError(f"unknown data set {name!r}", text)
+        raise InputError(f"unknown data set {name if len(name) < 200 else name[:200] + '...'!r}", text)
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).expanduser().exists()
+    except (OSError, RuntimeError):  # too long, or the home of an unknown user
+        return False
 
 
 def _generated(name: str) -> Generated | None:

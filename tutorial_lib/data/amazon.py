@@ -25,7 +25,8 @@ from scipy import sparse
 from tutorial_lib.data.base import MASKS, Dataset, check_features, check_labels, node_data
 from tutorial_lib.data.download import WAIT_SECONDS, fetch
 from tutorial_lib.data.ends import Names
-from tutorial_lib.data.nodes import Nodes
+from tutorial_lib.data.nodes import Nodes, class_numbers
+from tutorial_lib.data.tables import no_memory
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import alone_in
 
@@ -138,6 +139,7 @@ def _load(path: Path, name: str, seed: int, member: str = "") -> Dataset:
     label = arrays["labels"]
     label = label.astype(np.int64) if label.dtype.kind in "iu" else label
     check_labels(str(path), torch.from_numpy(label), n)
+    label, _ = class_numbers(label, np.zeros(n, bool), lambda row: f"{path}: labels, row {row}")
     feat = _features(path, arrays)
     if feat is not None:
         check_features(str(path), torch.from_numpy(feat), n)
@@ -187,6 +189,8 @@ def _read(path: Path, member: str) -> dict[str, np.ndarray]:
                 return {key: _array(path, arrays, key) for key in wanted}
     except InputError:
         raise
+    except MemoryError:
+        raise no_memory(path) from None
     except Exception as error:  # numpy, zipfile and zlib each have their own for a bad file
         text = f"{path}: cut off or damaged: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         raise InputError(text, "Copy the file again.") from error
@@ -202,7 +206,7 @@ def _array(path: Path, arrays: Mapping[str, np.ndarray], key: str) -> np.ndarray
         raise InputError(text, "Save it again as an array of numbers, where you trust its source.") from error
     if array.dtype.kind not in "biuf":
         raise InputError(f"{path}: {key} has dtype {array.dtype}, expected numbers")
-    return array
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _csr(path: Path, arrays: Mapping[str, np.ndarray], prefix: str) -> sparse.csr_matrix:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import dgl
     import torch
 
+FINITE = "Fill the gaps, for example with numpy.nan_to_num(feat), or leave the column out. float32 ends at 3.4e38."
 MASKS = ("train_mask", "val_mask", "test_mask")
 
 
@@ -218,7 +219,8 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
     for kind, matrix in dataset.wide.items():
         if not np.isfinite(matrix.data).all():
             row = np.searchsorted(matrix.indptr, np.flatnonzero(~np.isfinite(matrix.data))[0], side="right") - 1
-            raise InputError(f"{name}: feat has NaN or infinite values, first in row {row} of nodes of type {kind!r}")
+            text = f"{name}: feat has NaN or infinite values, first in row {row} of nodes of type {kind!r}"
+            raise InputError(text, FINITE)
     if need_features and dataset.target not in dataset.wide:
         check_features(name, data.get("feat"), n)
     check_labels(name, data.get("label"), n, dataset.num_classes)
@@ -244,7 +246,7 @@ def check_features(name: str, feat: torch.Tensor | None, n: int) -> None:
     import torch
 
     if feat is None:
-        remedy = "Load it with features=False (command line: --graph-only) if the graph alone is enough."
+        remedy = "Train with --task embedding, which learns a row for each node. data --graph-only checks the rest."
         raise InputError(f"{name}: has no node features ('feat')", remedy)
     if feat.dim() != 2 or feat.shape[0] != n or feat.shape[1] == 0:
         raise InputError(f"{name}: feat has shape {tuple(feat.shape)}, expected ({n}, number of features)")
@@ -254,7 +256,7 @@ def check_features(name: str, feat: torch.Tensor | None, n: int) -> None:
     bad = torch.cat([~torch.isfinite(rows).all(dim=1) for rows in feat.split(PIECE // 16)])
     if bad.any():
         found = f"in {int(bad.sum())} of {n} rows, first in row {int(bad.int().argmax())}"
-        raise InputError(f"{name}: feat has NaN or infinite values {found}")
+        raise InputError(f"{name}: feat has NaN or infinite values {found}", FINITE)
 
 
 def check_labels(name: str, label: torch.Tensor | None, n: int, num_classes: int | None = None) -> None:

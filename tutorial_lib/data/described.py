@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from tutorial_lib.data.ends import Names, read_ends
 from tutorial_lib.data.nodes import Nodes, nodes_at
@@ -22,6 +22,7 @@ from tutorial_lib.errors import InputError
 
 HELP = "docs/own-graph.md shows what belongs there."
 ENDINGS = {"csv": "", "numpy": ".npy", "parquet": ".parquet"}
+Count = Annotated[int, Field(ge=0, le=2**48)]
 Key = Annotated[str, StringConstraints(pattern="^[^:]+:[^:]+:[^:]+$")]  # source:relation:destination
 
 
@@ -29,7 +30,7 @@ class Description(BaseModel):
     """graph.yaml: a type of nodes is a table, a folder or a number of nodes; a relation is a file of edges."""
 
     model_config = ConfigDict(extra="forbid")
-    nodes: dict[str, int | str] = {}
+    nodes: dict[str, Count | str] = {}
     edges: dict[Key, str]
     target: str | None = None
 
@@ -45,11 +46,11 @@ class Metadata(BaseModel):
     """metadata.json; sizes are those of each chunk, or of each type."""
 
     node_type: list[str]
-    num_nodes_per_chunk: list[list[int]] = []
-    num_nodes_per_type: list[int] = []
+    num_nodes_per_chunk: list[list[Count]] = []
+    num_nodes_per_type: list[Count] = []
     edge_type: list[Key]
-    num_edges_per_chunk: list[list[int]] = []
-    num_edges_per_type: list[int] = []
+    num_edges_per_chunk: list[list[Count]] = []
+    num_edges_per_type: list[Count] = []
     edges: dict[str, Files]
     node_data: dict[str, dict[str, Files]] = {}
     edge_data: dict[str, dict[str, Files]] = {}
@@ -67,6 +68,8 @@ def _described(path: Path, kind: type[BaseModel]) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         problem = f"{path}: {'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
+    except RecursionError:
+        problem = f"{path}: it is nested too deeply"
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         problem = f"{path}: {error}"
     raise InputError(problem, HELP)
@@ -74,8 +77,13 @@ def _described(path: Path, kind: type[BaseModel]) -> Any:
 
 def _file(path: Path, name: str) -> Path:
     """A file that ``path`` names, from the folder of ``path``."""
-    if not (found := path.parent / name).exists():
-        text = f"{path}: {name}: no such file or folder in {path.parent}"
+    found = path.parent / name
+    try:
+        there = found.is_dir() or found.is_file()
+    except OSError:  # a name that is too long
+        there = False
+    if not there:
+        text = f"{path}: {name[:80]}: no such file or folder in {path.parent}"
         raise InputError(text, "Names are relative to that folder.")
     return found
 

@@ -9,13 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tutorial_lib.data.tables import FIRST_LINE, ROWS, array_in, columns_of, pieces, place_in, places_of
+from tutorial_lib.data.tables import (
+    FIRST_LINE,
+    ROWS,
+    array_in,
+    columns_of,
+    free_memory,
+    no_memory,
+    pieces,
+    place_in,
+    places_of,
+)
 from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SOURCES, DESTINATIONS = ("src", "source", "from", "u"), ("dst", "destination", "target", "to", "v")
+EDGE_BYTES = 24  # for each edge that was read: both ends once more, in one array, and a key to find duplicates
 SPARSE_IDS = 1000  # nodes for each end of an edge; ids that leave more of them out are no numbers from 0 on
 Ends = tuple[list[np.ndarray], list[np.ndarray]]  # of edges: sources, destinations, in pieces
 
@@ -128,6 +139,8 @@ def read_ends(
             for ends, these in zip(found, places, strict=True):
                 ends.append(these)
             row += len(batch)
+            if EDGE_BYTES * sum(map(len, found[0])) > free_memory():
+                raise no_memory(path)
     if not any(map(len, found[0])):
         raise InputError(f"{', '.join(map(str, paths))}: there is no row in it")
     return found
@@ -147,7 +160,7 @@ def _checked(path: Path, row: int, first_line: int, name: str, column: pa.Array)
         with contextlib.suppress(pa.ArrowInvalid):  # above 2**63
             return column.cast(pa.int64())
     text = f"{path}: column {name} has {column.type}, expected whole numbers or texts"
-    raise InputError(text, "Larger numbers than 2**63 have to be texts.")
+    raise InputError(text, "Write numbers above 2**63 as texts.")
 
 
 def _pairs(path: Path, delimiter: str | None, words: Any) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,9 @@ alone has them dense as a whole.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,18 @@ from scipy import sparse
 
 from tutorial_lib.data.base import MASKS, random_split
 from tutorial_lib.data.ends import Names, read_ends
-from tutorial_lib.data.tables import TABLES, NodeTable, array_in, columns_of, one_of, pieces, place_in
-from tutorial_lib.errors import InputError
+from tutorial_lib.data.tables import TABLES, NodeTable, array_in, columns_of, no_memory, one_of, pieces, place_in
+from tutorial_lib.errors import InputError, to_stderr
 
 SPLITS = {"train": 0, "valid": 1, "val": 1, "validation": 1, "test": 2}
 OWN = ("feat", "label", *MASKS)
+EXPECTED = tuple(
+    [f"{stem}{ending}" for stem in ("edges", "nodes", "feat") for ending in TABLES]
+    + [f"{name}.npy" for name in ("edges", *OWN)]
+    + ["feat.npz", "split.csv", "graph.yaml", "metadata.json"]
+)  # the files that a folder may have
+MOST_CLASSES = 1_000_000  # of labels that are numbers: the model has a row of weights for each
+SPARSE_CLASSES = 10  # classes for each one that has a node: more of them are a mistake in a label, or ids
 
 
 @dataclass
@@ -51,7 +60,7 @@ class Nodes:
             feat = feat[:, None] if feat.ndim == 1 else feat
             if feat.ndim != 2:
                 raise InputError(f"{self.where}: feat is {feat.dtype} of shape {feat.shape}, expected numbers (N, F)")
-            with contextlib.suppress(MemoryError):
+            with contextlib.suppress(MemoryError), np.errstate(over="ignore"):  # too large: reported as infinite
                 return np.ascontiguousarray(feat, dtype=np.float32)
             raise InputError(f"{self.where}: features of shape {feat.shape} do not fit in memory as float32")
         if self.where.is_dir() and (path := one_of(self.where, "feat", (".npz", *TABLES))) is not None:
@@ -65,26 +74,42 @@ class Nodes:
 
         if (array := self.arrays.get("label")) is not None:
             array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+            whole = array.dtype.kind in "iu"
             if array.dtype.kind == "f" and (np.isnan(array) | (array == np.floor(array))).all():  # NaN: no label
-                array = np.nan_to_num(array, nan=-1).astype(np.int64)
-            if array.ndim != 1 or array.dtype.kind not in "iu":
-                raise InputError(f"{self.where}: label is {array.dtype} {array.shape}, expected whole numbers (N,)")
-            none = array < 0
-            return np.where(none, 0, array).astype(np.int64), [], none
+                array, whole = np.where(np.isnan(array), -1, array), True
+            if array.ndim != 1 or not whole:
+                text = f"{self.where}: label is {array.dtype} {array.shape}, expected whole numbers (N,)"
+                raise InputError(text, "Write the number of its class for each node, from 0 on, and -1 for none.")
+            file = self.where / "label.npy" if self.where.is_dir() else f"{self.where}: label"
+            found, none = class_numbers(array, array < 0, lambda row: f"{file}, row {row}")
+            return found, [], none
         column = None if self.table is None else self.table.column("label")
-        if column is None:
-            there = f"; it has: {', '.join(sorted(self.arrays))}" if self.arrays else ""
-            remedy = "They are called label: label.npy, a column of the table of nodes, or node data."
-            raise InputError(f"{self.where}: there are no labels{there}", remedy)
-        none = column.is_null().to_numpy(zero_copy_only=False)
+        if self.table is None or column is None:
+            raise self._no_labels()
+        table, none = self.table.path, column.is_null().to_numpy(zero_copy_only=False)
         if pa.types.is_integer(column.type):
-            values = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-            none = none | (values < 0)
-            return np.where(none, 0, values), [], none
+            values = column.fill_null(0).to_numpy(zero_copy_only=False)
+            found, none = class_numbers(values, none | (values < 0), lambda row: place_in(table, row))
+            return found, [], none
+        if pa.types.is_nested(column.type):
+            text = f"{table}: column label has {column.type}, expected whole numbers or texts"
+            raise InputError(text, "Write one class for each node.")
         names = pc.unique(column.drop_null())
         names = names.take(pc.sort_indices(names))
         found = pc.index_in(column, value_set=names).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         return found, [str(name) for name in names], none
+
+    def _no_labels(self) -> InputError:
+        text = f"{self.where}: there are no labels"
+        remedy = "They are called label: label.npy, a column of the table of nodes, or node data."
+        if self.where.is_dir():
+            text += f"; it has: {names_in(self.where)}"
+            remedy = f"Write them to label.npy, or to a column label of {', '.join(f'nodes{end}' for end in TABLES)}."
+        elif self.table is not None:
+            text += f"; it has: {', '.join(self.table.columns)}"
+        elif self.arrays:
+            text += f"; it has: {', '.join(sorted(self.arrays))}"
+        return InputError(text, remedy)
 
     def split(self, seed: int, facts: dict[str, Any]) -> np.ndarray:
         """0 (train), 1 (valid), 2 (test) or 3 (none) for each node, uint8 (N,); ``facts`` gets where it is from."""
@@ -137,6 +162,40 @@ class Nodes:
         return split
 
 
+def class_numbers(
+    values: np.ndarray, none: np.ndarray, place: Callable[[int], object]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels that are numbers as int64 (N,), with 0 where there is none, and bool (N,): where there is none.
+
+    The model has weights for each number up to the highest. A warning reports a highest number far above the others.
+
+    Args:
+        none: bool (N,), true where a node has no label.
+        place: returns where the label of a row is, for messages.
+
+    Raises:
+        InputError: a number is far too high for a class.
+    """
+    values = np.where(none, 0, values)
+    row, count = int(values.argmax()), len(np.unique(values[~none]))
+    text = f"{place(row)}: label {values[row]}"
+    remedy = "Correct it, write -1 for a node without a label, or number the classes from 0 on."
+    if values[row] >= MOST_CLASSES:
+        raise InputError(f"{text} is too high: at most {MOST_CLASSES:,} classes are possible", remedy)
+    if (classes := int(values[row]) + 1) > SPARSE_CLASSES * max(1, count):
+        to_stderr(f"warning: {text} makes {classes:,} classes, and only {count} of them occur\n  {remedy}")
+    return values.astype(np.int64), none
+
+
+def names_in(folder: Path) -> str:
+    """List the files of a folder for a message, with the expected name where one is misspelled."""
+    listed = []
+    for name in sorted(path.name for path in folder.iterdir()):
+        meant = [] if name in EXPECTED else get_close_matches(name, EXPECTED, 1, 0.8)
+        listed.append(f"{name} (did you mean {meant[0]}?)" if meant else name)
+    return ", ".join([*listed[:8], *(["..."] if listed[8:] else [])]) or "nothing"
+
+
 def nodes_at(path: Path) -> Nodes:
     """From a folder or from a table: all that is there but wide features, which need the names of the nodes."""
     where, table, arrays = path, path, {}
@@ -158,10 +217,15 @@ def nodes_at(path: Path) -> Nodes:
 def _matrix_in(path: Path, n: int) -> sparse.csr_array:
     """float32 (n, F) from a file of scipy's."""
     try:
-        matrix = sparse.csr_array(sparse.load_npz(path), dtype=np.float32)
+        stored = sparse.load_npz(path)
+        if stored.dtype.kind not in "biuf":
+            raise ValueError(f"it holds {stored.dtype}, expected numbers")
+        matrix = sparse.csr_array(stored, dtype=np.float32)
         matrix.check_format(full_check=True)
-    except (ValueError, OSError, KeyError, TypeError) as error:
-        text = f"{path}: no sparse matrix: {str(error).splitlines()[0]}"
+    except MemoryError:
+        raise no_memory(path) from None
+    except Exception as error:  # numpy, scipy, zipfile and zlib each have their own for a bad file
+        text = f"{path}: no sparse matrix: {(str(error).splitlines() or [type(error).__name__])[0]}"
         raise InputError(text, "Save it with scipy.sparse.save_npz.") from None
     if matrix.shape[0] != n:
         raise InputError(f"{path} is of shape {matrix.shape}, and there are {n} nodes", "It needs a row for each.")

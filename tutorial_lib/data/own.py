@@ -9,7 +9,11 @@ docs/own-graph.md says which nodes there are, which split they get, and what ``b
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import os
 import re
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +23,13 @@ from scipy import sparse
 
 from tutorial_lib.data.base import MASKS, Dataset, node_data
 from tutorial_lib.data.ends import Ends, Names, read_ends
-from tutorial_lib.data.nodes import OWN, Nodes, nodes_at
-from tutorial_lib.data.tables import TABLES, one_of
+from tutorial_lib.data.nodes import OWN, Nodes, names_in, nodes_at
+from tutorial_lib.data.tables import TABLES, free_memory, no_memory, one_of
 from tutorial_lib.errors import InputError
 
 Relation = tuple[str, str, str]
 ONE = ("_N", "_E", "_N")  # what DGL calls the types of a graph that has one of each
+NODE_BYTES = 24  # of each node at least: its label, masks, place in the split and whether it has an edge
 MAGIC = bytes.fromhex("3fa1b446f04f2edd")  # what a file of dgl.save_graphs begins with
 
 
@@ -58,24 +63,28 @@ def load_own(path: Path, *, seed: int = 0, both_ways: bool = False) -> Dataset:
     from tutorial_lib.data.described import read_metadata, read_yaml
 
     path = path.expanduser()
-    if path.is_file():
-        parts = read_saved(path)
-    elif (path / "graph.yaml").is_file():
-        parts = read_yaml(path / "graph.yaml")
-    elif (path / "metadata.json").is_file():
-        parts = read_metadata(path / "metadata.json")
-    else:
-        parts = read_tables(path)
-    return _together(parts, seed, both_ways)
+    if not path.is_dir() and not path.is_file():
+        raise InputError(f"{path} is neither a folder nor a file", "docs/own-graph.md says what a graph needs.")
+    try:
+        if path.is_file():
+            parts = read_saved(path)
+        elif (path / "graph.yaml").is_file():
+            parts = read_yaml(path / "graph.yaml")
+        elif (path / "metadata.json").is_file():
+            parts = read_metadata(path / "metadata.json")
+        else:
+            parts = read_tables(path)
+        return _together(parts, seed, both_ways)
+    except MemoryError:
+        raise no_memory(path) from None
 
 
 def read_tables(folder: Path) -> Parts:
     """A folder whose nodes are of one type."""
     edges = one_of(folder, "edges", (*TABLES, ".npy"))
     if edges is None:
-        there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
         wanted = ", ".join(f"edges{ending}" for ending in (*TABLES, ".npy"))
-        text = f"{folder} has none of {wanted}, graph.yaml and metadata.json; it has: {there}"
+        text = f"{folder} has none of {wanted}, graph.yaml and metadata.json; it has: {names_in(folder)}"
         raise InputError(text, "docs/own-graph.md says what a graph needs.")
     nodes = nodes_at(folder)
     return Parts(folder, {ONE[0]: nodes}, {ONE: read_ends([edges], nodes.names, nodes.names)})
@@ -93,6 +102,7 @@ def read_saved(path: Path) -> Parts:
         if file.read(len(MAGIC)) != MAGIC:
             remedy = "Tables belong into a folder, as edges.csv and nodes.csv: docs/own-graph.md says how."
             raise InputError(f"{path} is not a file of dgl.save_graphs", remedy)
+    _load_in_child(path)
     try:
         graphs, _ = dgl.load_graphs(str(path))
     except dgl.DGLError as error:
@@ -112,6 +122,27 @@ def read_saved(path: Path) -> Parts:
     return Parts(path, nodes, edges, edge_data)
 
 
+def _load_in_child(path: Path) -> None:
+    """Raise an InputError where DGL would end this process: C++ code aborts at some damaged files."""
+    import dgl
+
+    def load() -> None:
+        with contextlib.suppress(BaseException):
+            faulthandler.disable()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            dgl.load_graphs(str(path))
+
+    if (child := os.fork()) == 0:
+        try:
+            thread = threading.Thread(target=load)  # OpenMP hangs in the forked thread
+            thread.start()
+            thread.join()
+        finally:
+            os._exit(0)
+    if os.WIFSIGNALED(os.waitpid(child, 0)[1]):
+        raise InputError(f"{path}: damaged, or too large for the memory", "Save it again.")
+
+
 def _data_of(data: Any) -> dict[str, np.ndarray]:
     import torch
 
@@ -128,6 +159,8 @@ def _together(parts: Parts, seed: int, both_ways: bool) -> Dataset:
     if several:
         _check_names(parts)
     counts = {kind: len(nodes.names) for kind, nodes in parts.nodes.items()}
+    if NODE_BYTES * sum(counts.values()) > free_memory():
+        raise no_memory(parts.path)
     edges = {}
     for relation in [*parts.edges]:  # one after the other: an edge is not in memory twice for long
         ends = parts.edges.pop(relation)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.data.named import write_ids
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import graph_name_of, new_folder, output_to, write_json
-from tutorial_lib.partition.folder import Partition, checksums_of, load_partition_folder
+from tutorial_lib.files import graph_name_of, output_to, write_json
+from tutorial_lib.partition.folder import Partition, checksums_of, load_partition_folder, unfinished_folder
 from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, Choice, choose_method
 from tutorial_lib.partition.methods import Say, assign, cannot_cut, check_no_empty_part
 from tutorial_lib.partition.report import count_partition
@@ -112,10 +111,7 @@ def _reuse(out: Path, wanted: dict[str, Any], progress: Say) -> Partition:
 
 def _write_partition(dataset: Dataset, wanted: dict[str, Any], choice: Choice, out: Path, progress: Say) -> Partition:
     graph, parts, method = dataset.structure, wanted["parts"], wanted["method"]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside and renamed: a folder with the final name is always complete.
-    temporary = new_folder(out.parent, f".{out.name}-")
-    try:
+    with unfinished_folder(out, progress) as temporary:
         name = graph_name_of(dataset.name)
         progress(f"cutting {graph.num_edges():,} edges into {parts} part(s) ({method})")
         if choice.by_dgl:
@@ -153,8 +149,6 @@ def _write_partition(dataset: Dataset, wanted: dict[str, Any], choice: Choice, o
             if not (out / "manifest.json").exists():
                 raise
             return _reuse(out, wanted, progress)  # another process was quicker
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return Partition(out, manifest)
 
 

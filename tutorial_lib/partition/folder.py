@@ -6,7 +6,13 @@ with the manifest, so that a damaged or half-copied part is named here and not b
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +21,11 @@ from typing import Any
 import numpy as np
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import check_file, sha256_of
+from tutorial_lib.files import check_file, lock_now, new_folder, sha256_of
 from tutorial_lib.partition.report import PartitionReport, TypedReport
 from tutorial_lib.partition.types import taken_apart
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,73 @@ class Partition:
             self.check_edge_map()
         found = np.load(self.folder / f"{of}_map.npy")
         return taken_apart(found, self.types[f"{of}s"]) if self.types else found
+
+
+@contextlib.contextmanager
+def unfinished_folder(out: Path, progress: Callable[[str], None]) -> Iterator[Path]:
+    """Yield a hidden folder beside ``out``, which is renamed to ``out`` when it is complete, or else removed.
+
+    The folder is locked as long as its process lives. Folders without a lock are left from a process that was killed,
+    and are removed first. On a file system without locks they stay, because their process may be alive.
+
+    Raises:
+        InputError: nothing can be written there, or no longer, because the disk is full.
+    """
+    parent, prefix = out.parent, f".{out.name}-"
+    with contextlib.ExitStack() as stack:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            for left in sorted(parent.iterdir()):
+                if re.fullmatch(re.escape(prefix) + r"\d+-[0-9a-f]{8}", left.name) and _remove_unlocked(left):
+                    progress(f"removed {left}, which a killed process had left")
+            while True:
+                folder = new_folder(parent, prefix)
+                handle = os.open(folder, FOLDER)
+                stack.callback(os.close, handle)
+                if lock_now(handle) is not False and folder.exists():
+                    break  # else another process removed it before it was locked
+        except OSError as error:
+            raise _cannot_write(out, error) from None
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            yield folder
+        except Exception as cause:
+            # numpy, DGL and torch report a full disk in different ways, or as a failed check. The disk itself knows.
+            known = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+            if folder.exists() and (problem := cause if known else _disk_problem(folder)):
+                raise _cannot_write(out, problem) from cause
+            raise
+
+
+def _remove_unlocked(folder: Path) -> bool:
+    with contextlib.ExitStack() as stack:
+        try:
+            handle = os.open(folder, FOLDER)
+        except OSError:  # a file, a link, another user's, or gone
+            return False
+        stack.callback(os.close, handle)
+        if not lock_now(handle):
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+def _disk_problem(folder: Path) -> OSError | None:
+    try:
+        with (folder / "disk").open("wb") as file:
+            file.write(bytes(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error
+    return None
+
+
+def _cannot_write(out: Path, error: Any) -> InputError:
+    remedy = "Choose another folder: --out for partition, --root for train."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = f"Free space there. {remedy}"
+    return InputError(f"cannot write the partition {out}: {error.strerror}", remedy)
 
 
 def checksums_of(folder: Path) -> dict[str, dict[str, Any]]:

@@ -9,18 +9,17 @@ takes METIS, or ``random``: both are DGL's, our own methods know one type.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from tutorial_lib.data.base import data_size, dense_size
 from tutorial_lib.data.pairs import Pairs
+from tutorial_lib.data.tables import free_memory
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition.adjacency import is_symmetric
 from tutorial_lib.partition.split import MOST_MAPPED
@@ -79,19 +78,9 @@ def parse_memory(value: int | str | None) -> int | None:
     return parsed
 
 
-def free_in_group(group: Path) -> int:
-    """Bytes below the limit of a control group; its cached files are counted as used, but they make room."""
-    stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    used = int((group / "memory.current").read_text()) - int(stat.get("inactive_file", 0))
-    return max(0, int((group / "memory.max").read_text()) - used)
-
-
 def memory_for_us() -> int:
     """Bytes this process may reach: what it has, and a share of what is free, on the machine or in its container."""
-    free = psutil.virtual_memory().available
-    with contextlib.suppress(OSError, ValueError):  # a container's limit; the file says "max" where there is none
-        free = min(free, free_in_group(Path("/sys/fs/cgroup")))
-    return psutil.Process().memory_info().rss + int(SHARE_OF_FREE * free)
+    return psutil.Process().memory_info().rss + int(SHARE_OF_FREE * free_memory())
 
 
 def estimate_peak(

@@ -15,6 +15,7 @@ cut: its halo. It also stores the edges that leave it, though their owner is the
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +66,8 @@ def write_parts(
     indptr, source, edge_map = whole.indptr, whole.indices, np.empty(0, np.int64)
     if mapped:  # in 64 bits, without a copy of it in 64 bits
         edge_map = np.lib.format.open_memmap(folder / "edge_map.npy", "w+", np.int64, whole.data.shape)
+        with (folder / "edge_map.npy").open("r+b") as file:  # on a full disk, a write to the mapping ends the process
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
         edge_map[:] = whole.data
         edge_map = np.load(folder / "edge_map.npy", mmap_mode="r")  # mapped anew: the pages written are let go
     del whole
