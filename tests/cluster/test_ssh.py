@@ -261,6 +261,7 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     assert_home(ssh_lab, run, "checkpoint/model.safetensors")
 
 
+@pytest.mark.timeout(600)
 def test_the_commands_of_the_page_on_own_machines(ssh_lab, tmp_path):
     """docs/own-machines.md, executed as it is: on the login node, in a folder with a program of the user's."""
     page = (Path(__file__).parents[2] / "docs" / "own-machines.md").read_text()
@@ -269,7 +270,7 @@ def test_the_commands_of_the_page_on_own_machines(ssh_lab, tmp_path):
     shutil.copy(SCRIPT, tmp_path / "job" / "my_script.py")
     path = f"{Path(sys.executable).parent}:{ssh_lab.env['PATH']}"
     environment = {**ssh_lab.env, "PATH": path, "PYTHONPATH": PYTHONPATH_OF_ALL}
-    done = ssh_lab.run("sh", "-exc", textwrap.dedent(block), env=environment, cwd=str(tmp_path), seconds=280)
+    done = ssh_lab.run("sh", "-exc", textwrap.dedent(block), env=environment, cwd=str(tmp_path), seconds=570)
     assert done.returncode == 0, done.stdout + done.stderr
     assert epochs_of(tmp_path / "runs" / "first") == [0, 1, 2]
     assert "continuing after epoch 2 " in done.stdout
