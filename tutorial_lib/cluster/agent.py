@@ -207,12 +207,12 @@ class Agent:
         now = time.monotonic()
         if self.plan.silence is not None and now - self.last_heard > self.plan.silence:
             self._give_up(f"heard nothing from the coordinator for {self.plan.silence:g} s")
+        for message in self.health.early_ends() if self.training and self.forkserver is None else ():
+            self.link.put(message)
         if now >= self.next_look:
             self.next_look = now + LOOK_SECONDS
             self.bytes.look()
             self.health.look_at_memory()
-            for message in self.health.early_ends() if self.training and self.forkserver is None else ():
-                self.link.put(message)
             if "TUTORIAL_TRACE" in self.plan.env:
                 self.bytes.tell(self.link.put)
         if now < self.next_word:

@@ -177,23 +177,21 @@ class MachineHealth:
         return dead
 
     def early_ends(self) -> list[dict[str, Any]]:
-        """``exited`` messages of trainers that ended with exit code 0 while others on this machine go on; each once.
+        """``exited`` messages of trainers that have ended with exit code 0, of each once; call it all the time.
 
-        torchrun does not report this. A zombie has its code. If torchrun has collected it and lives on, that was 0.
+        torchrun does not report this. A zombie has its code. If it was collected and the others live on, that was 0.
         """
         found, now = [], time.monotonic()
         trainers = [(member, member.stat()) for member in members(self.folder) if member.role == "trainer"]
-        if any(fields and fields[0] not in ("Z", "X") for _member, fields in trainers):
-            for member, fields in trainers:
-                if fields and fields[0] not in ("Z", "X"):
-                    continue
-                zero = fields is not None and fields[-1] == "0"
-                since = self._dead_since.setdefault(member.pid, now)
-                if zero or (fields is None and now - since > ZOMBIE_SECONDS):
-                    if since != math.inf:
-                        told = {"role": "trainer", "index": member.index, "code": 0}
-                        found.append({"type": "exited", "time": time.time(), **told})
-                    self._dead_since[member.pid] = math.inf
+        others = any(fields and fields[0] not in ("Z", "X") for _member, fields in trainers)
+        for member, fields in trainers:
+            if fields and (fields[0] not in ("Z", "X") or fields[-1] != "0"):
+                continue
+            since = self._dead_since.setdefault(member.pid, now)
+            if since != math.inf and (fields or (others and now - since > ZOMBIE_SECONDS)):
+                self._dead_since[member.pid] = math.inf
+                told = {"role": "trainer", "index": member.index, "code": 0}
+                found.append({"type": "exited", "time": time.time(), **told})
         return found
 
     def look_at_memory(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Optional, TypeVar, get_args, get_type_hints
 
 import typer
 from rich.markup import escape
@@ -163,9 +163,9 @@ def _check_types(path: Path, values: dict[str, Any], options: Mapping[str, inspe
     types: dict[str, Any] = {}
     for name in values.keys() & options.keys():
         hint, option = get_args(options[name].annotation)
-        bounds = Field(ge=option.min, le=option.max)
-        typed: Any = hint if (option.min, option.max) == (None, None) else Annotated[hint, bounds]
-        types[name] = (typed | None if options[name].default is None else typed, ...)
+        if (option.min, option.max) != (None, None):
+            hint = Annotated[hint, Field(ge=option.min, le=option.max)]
+        types[name] = (Optional[hint] if options[name].default is None else hint, ...)  # noqa: UP045
     try:
         create_model("Options", __config__={"strict": True, "allow_inf_nan": False}, **types).model_validate(values)
     except ValidationError as error:
