@@ -126,7 +126,8 @@ def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
     (tmp_path / "my_script.py").write_text(code)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # of an environment that is active
     words = shlex.split(line)
-    said = tutorial(*words, cwd=tmp_path, env={**os.environ, "PATH": path, "PYTHONPATH": PYTHONPATH_OF_ALL})
+    more = {"PATH": path, "PYTHONPATH": PYTHONPATH_OF_ALL, "TMPDIR": str(tmp_path)}  # torchrun leaves folders there
+    said = tutorial(*words, cwd=tmp_path, env={**os.environ, **more})
     assert {"[machine-0] rank 0", "[machine-1] rank 1"} <= set(said.splitlines())
 
 
