@@ -46,8 +46,7 @@ from tutorial_lib.cluster.plan import (
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments, sockets_of
 
 PR_SET_CHILD_SUBREAPER = 36
-LOOK_SECONDS, ALIVE_SECONDS = 0.25, 2.0
-FLUSH_SECONDS, PLAN_SECONDS = 3.0, 60.0
+LOOK_SECONDS, ALIVE_SECONDS, FLUSH_SECONDS, PLAN_SECONDS = 0.25, 2.0, 3.0, 60.0
 MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read; then events stay in their files
 
 
@@ -115,10 +114,9 @@ class Agent:
             shutil.rmtree(self.logs / name, ignore_errors=True)
         self._forward_events(FLUSH_SECONDS)
         peaks: dict[str, int] = {}  # of the largest process of each kind; torchrun's figure covers its trainers
-        for process in self.processes:
-            if process.role != "forkserver":
-                role = "trainer" if process.role == "torchrun" else process.role
-                peaks[role] = max(peaks.get(role, 0), process.peak_rss)
+        for process in (process for process in self.processes if process.role != "forkserver"):
+            role = "trainer" if process.role == "torchrun" else process.role
+            peaks[role] = max(peaks.get(role, 0), process.peak_rss)
         self.bytes.look()
         self.bytes.tell(self.link.put)
         self.link.put({"type": "done", **self.bytes.so_far, "peak_rss": peaks})
