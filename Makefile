@@ -35,7 +35,7 @@ venv:
 	@sh scripts/make_venv.sh
 
 run: venv
-	$(PY) -m tutorial_lib train --dataset synthetic-products --emulate 2
+	$(PY) -m tutorial_lib train --dataset synthetic-products
 
 # Hundreds of interpreters are started: each would compile the package, and each worker the tests.
 unexport PYTHONDONTWRITEBYTECODE

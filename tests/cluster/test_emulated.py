@@ -158,6 +158,31 @@ def test_a_whole_run_of_an_unprivileged_user(emulation, nothing_left, data_root)
         assert json.loads(Path(folder, "run", "result.json").read_text())["world_size"] == 2
 
 
+def where_forbidden(*arguments: str) -> subprocess.CompletedProcess:
+    """Run Python in a user namespace that allows no namespaces below it."""
+    limits = "for name in user mnt pid; do echo 0 > /proc/sys/user/max_${name}_namespaces; done"
+    command = ["unshare", "-Ur", "sh", "-c", f'{limits}; exec "$0" "$@"', sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def test_where_namespaces_are_forbidden_a_first_run_stays_on_this_machine(emulation, nothing_left, data_root, tmp_path):
+    """As in `make run`. Machines that the user asks for are an error."""
+    words = ["-m", "tutorial_lib", "train", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
+    done = where_forbidden(*words, "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith("warning: this host does not allow emulated machines: ")
+    assert "user.max_user_namespaces is 0" in warning
+    assert warning.endswith(". This run is train --machines 1 --trainers 2")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["machines"], result["trainers_per_machine"]) == (1, 2)
+    options = json.loads((tmp_path / "run" / "options.json").read_text())
+    assert (options["machines"], options["trainers"]) == (1, 2)  # for --resume, whatever the host allows then
+    done = where_forbidden(*words, "--emulate", "2", "--out", str(tmp_path / "other"))
+    assert done.returncode == 2
+    assert "error: this host does not allow emulated machines: " in done.stderr
+
+
 def test_a_host_that_forbids_namespaces_is_told_apart(emulation, nothing_left):
     """Forbidden for real, inside a user namespace whose limits are set to zero."""
     code = (
@@ -167,11 +192,7 @@ def test_a_host_that_forbids_namespaces_is_told_apart(emulation, nothing_left):
         "except EmulationUnavailable as error:\n"
         "    print(error.message); print(error.remedy)\n"
     )
-    limits = "for name in user mnt pid; do echo 0 > /proc/sys/user/max_${name}_namespaces; done"
-    script = f'{limits}; exec "$0" -c "$1"'
-    done = subprocess.run(
-        ["unshare", "-Ur", "sh", "-c", script, sys.executable, code], capture_output=True, text=True, timeout=60
-    )
+    done = where_forbidden("-c", code)
     assert "this host does not allow emulated machines: create mount and pid namespaces" in done.stdout, done.stderr
     assert "user.max_user_namespaces is 0" in done.stdout
     assert "--machines 1 --trainers 2" in done.stdout

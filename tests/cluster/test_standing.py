@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -124,6 +126,19 @@ def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
     assert "lab: switched off" in tutorial("machines", "stop")
     assert "no machines named 'lab' are running" in tutorial("on", "machine-0", "true", code=2)
     assert "no machines are running" in tutorial("machines", "stop", code=2)
+
+
+def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
+    """The command as docs/own-machines.md has it, on the machines of this test."""
+    (line,) = re.findall(r"tutorial_lib (on all .*torchrun.*)$", (ROOT / "docs/own-machines.md").read_text(), re.M)
+    code = "import torch.distributed as d\nd.init_process_group('gloo')\n"
+    code += "print('rank', d.get_rank(), flush=True)\nd.barrier()"
+    (tmp_path / "my_script.py").write_text(code)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # of an environment that is active
+    words = shlex.split(line)
+    more = {"PATH": path, "PYTHONPATH": PYTHONPATH_OF_ALL, "TMPDIR": str(tmp_path)}  # torchrun leaves folders there
+    said = tutorial(*words, cwd=tmp_path, env={**os.environ, **more})
+    assert {"[machine-0] rank 0", "[machine-1] rank 1"} <= set(said.splitlines())
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,7 @@ from tutorial_lib.cluster.plan import (
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments, sockets_of
 
 PR_SET_CHILD_SUBREAPER = 36
-LOOK_SECONDS, ALIVE_SECONDS = 0.25, 2.0
-FLUSH_SECONDS, PLAN_SECONDS = 3.0, 60.0
+LOOK_SECONDS, ALIVE_SECONDS, FLUSH_SECONDS, PLAN_SECONDS = 0.25, 2.0, 3.0, 60.0
 MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read; then events stay in their files
 
 

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from tutorial_lib.cluster.emulated import EmulationUnavailable
 from tutorial_lib.cluster.plan import environment_text
 from tutorial_lib.data import DEFAULT_SCALE, check_arguments, default_root
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, to_stderr
 from tutorial_lib.job.display import RunDisplay, comparison_table, human_bytes
 from tutorial_lib.job.folder import OPTIONS_FILE, Continuation, check_run_folder, continue_command, default_run_folder
 from tutorial_lib.job.launch import LaunchRequest
@@ -56,6 +57,7 @@ def train(
     options = given.to_json()
     source = given.make(DataSource)
     source.check()
+    places = (given.emulate, given.on, given.machines, given.ip_config, given.slurm, given.wire, single_process)
     check_machines(given)
     if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
@@ -72,9 +74,23 @@ def train(
         if single_process:
             result = run_single(source, config, folder, display, keep, device=given.device)
         else:
-            fit_cache = given.cache == AUTO
-            result = run_distributed(source, given.make(Layout), config, folder, display, keep, fit_cache=fit_cache)
+            more = (config, folder, display, keep)
+            try:
+                result = run_distributed(source, given.make(Layout), *more, fit_cache=given.cache == AUTO)
+            except EmulationUnavailable as error:
+                if any(places):
+                    raise
+                stay_here(given, error)
+                options |= {"machines": given.machines, "trainers": given.trainers}
+                result = run_distributed(source, given.make(Layout), *more, fit_cache=given.cache == AUTO)
     display.summary(result, folder)
+
+
+def stay_here(given: Given, error: EmulationUnavailable) -> None:
+    """Choose this machine with two trainers, because the host forbids emulated machines, which nobody asked for."""
+    given.emulate, given.machines, given.trainers = None, 1, given.trainers if "trainers" in given.said else 2
+    chosen = f"--machines 1 --trainers {given.trainers}"
+    to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. This run is train {chosen}")
 
 
 def parse_machine_counts(text: str) -> tuple[int, ...]:
