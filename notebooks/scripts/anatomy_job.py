@@ -1,5 +1,6 @@
 """A small DGL job: servers and trainers run this same file. Usage: anatomy_job.py FOLDER"""
 
+import faulthandler
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from sage import GraphSAGE
 
 
 def main(folder):
+    faulthandler.register(signal.SIGUSR1)
     if os.environ.get("FIRST") == "torch":  # the wrong way round, to see what happens
         dist.init_process_group("gloo")
     dgl.distributed.initialize("ip_config.txt")  # a server stays in this line
