@@ -4,8 +4,7 @@
                                                                 `-- trainer 0, 1, ... -- samplers
 
 Trainers of a user's script stand under a torchrun; those of the package's own program are forked, see `forkserver`.
-The agent lives as long as its connection: when standard input ends, for whatever reason, it stops everything
-that it started. It imports nothing heavy, so that it is there at once.
+The agent stops everything that it started when standard input ends, for whatever reason. It imports nothing heavy.
 
 Coordinator to agent: the plan first, then ``{"do": ...}`` with ``trainers``, ``stacks`` (tell where every process
 stands), ``finish`` (have the trainers save in the middle of an epoch), ``stop``, and now and then ``clock``.

@@ -110,8 +110,7 @@ class Coordinator:
                 self._warn(f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped")
         except JobFailed as failure:
             cause = self._first_cause(failure)
-            if self._missing("trained"):
-                cause = left_early(self.plan, cause, self.events)
+            cause = left_early(self.plan, cause, self.events) if self._missing("trained") else cause
             if why := getattr(self.cluster, "why_gone", lambda: None)():
                 cause = machines_gone(cause, why)
             with contextlib.suppress(OSError):  # on a full disk, the report on the screen is what there is
@@ -119,8 +118,8 @@ class Coordinator:
             raise cause from None
         except (KeyboardInterrupt, SystemExit) as end:
             with contextlib.suppress(OSError):
-                how = how_it_was_ended(end.code if isinstance(end, SystemExit) else 130)
-                Path(self.plan.log_dir, FAILURE_FILE).write_text(f"{how}\n")
+                code = end.code if isinstance(end, SystemExit) else 130
+                Path(self.plan.log_dir, FAILURE_FILE).write_text(f"{how_it_was_ended(code)}\n")
             raise
         finally:
             try:
