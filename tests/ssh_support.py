@@ -19,8 +19,9 @@ from commands import wait_until
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import Machine, write_ip_config
+from tutorial_lib.files import find_program
 
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+SSHD = find_program("sshd")
 PORT = 2222
 LEFT = """
 import json, os, psutil
@@ -168,10 +169,17 @@ class SshLab:
                 daemon.wait(timeout=5)
 
 
+def needs_pkill() -> None:
+    """Skip the calling test where ``pkill`` is missing."""
+    if find_program("pkill") is None:
+        pytest.skip("no pkill on this computer (apt install procps)")
+
+
 @pytest.fixture
 def ssh_lab(emulation: None, nothing_left: None, tmp_path: Path) -> Iterator[SshLab]:
     """Two machines with private disks and ssh servers, and a login node; skips where there is no sshd."""
     if SSHD is None:
         pytest.skip("no ssh server on this computer (apt install openssh-server)")
+    needs_pkill()
     with SshLab(tmp_path / "ssh") as lab:
         yield lab

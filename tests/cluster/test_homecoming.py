@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from commands import wait_until
-from ssh_support import assert_private
+from ssh_support import assert_private, needs_pkill
 
 from tutorial_lib.cluster import homecoming, manifests
 from tutorial_lib.cluster.delivery import LIST, Delivery, Start, checkpoint_files, read_starts
@@ -234,6 +234,7 @@ def test_a_copy_that_fails_before_the_start_leaves_nothing(lab, monkeypatch):
 
 def test_a_frozen_machine_does_not_hold_up_the_end(lab, monkeypatch):
     """The background copy is given up, and the last one has its limit."""
+    needs_pkill()
     monkeypatch.setattr(homecoming, "COPY_SECONDS", 2.0)
     with lab.homecoming() as home:
         lab.save_all(1)
