@@ -71,7 +71,7 @@ def test_a_job_on_them_copies_and_goes_on(lab, disk_folder, data_root, tmp_path)
     done = tutorial(*words, "--epochs", "1")
     assert "machine-1: 11 of 11 files copied, checksums verified" in done.stdout
     assert on("machine-0", f"ls -A /tmp/tutorial; test -e {run} && echo shared; true").split() == ["partitions"]
-    done = tutorial("train", "--resume", "--out", str(run), "--epochs", "2")
+    done = tutorial("train", "--resume", "--trust", "--out", str(run), "--epochs", "2")
     assert "machine-1: 2 of" in done.stdout  # settings and addresses
     assert len(json.loads((run / "result.json").read_text())["epochs"]) == 2
     for name in ("predictions.npy", "logs/machine-1/trainer-0.log", "logs/resume-1/machine-1/trainer-0.log"):
@@ -92,7 +92,7 @@ def test_a_killed_command_leaves_no_disks_and_its_run_goes_on(
     command.wait(timeout=20)
     wait_until(lambda: not list(disk_folder.glob("tutorial_lib-*")), "the disks to be removed")
     done = len(read_checkpoint(run / "checkpoint").epochs)
-    tutorial("train", "--resume", "--out", str(run), "--epochs", str(done + 1))
+    tutorial("train", "--resume", "--trust", "--out", str(run), "--epochs", str(done + 1))
     assert len(read_checkpoint(run / "checkpoint").epochs) == done + 1
     assert (run / "predictions.npy").is_file()
     assert not list(disk_folder.glob("tutorial_lib-*"))
