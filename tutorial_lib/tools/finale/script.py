@@ -177,11 +177,14 @@ class Finale:
     def _training(self) -> dict[str, Any]:
         out, settings, keep = self.out / RUN, self.settings, NEW_RUN
         folder = Path(self.state.steps["partition"]["folder"])
-        root = self.settings.source.root or default_root()
-        if not folder.exists() or folder.parent.resolve() != (root / "partitions").resolve():
-            text = f"the partition {folder} of this finale is gone, or not below --root {root}"
-            raise InputError(text, "Start again in another --out.")
+        if not folder.exists():
+            raise InputError(f"the partition {folder} of this finale is gone", "Start again in another --out.")
         if not (out / "result.json").exists():  # else it was finished, and then the script was stopped
+            root = self.settings.source.root or default_root()
+            if folder.parent.resolve() != (root / "partitions").resolve():  # DGL loads pickled objects from there
+                raise InputError(
+                    f"the partition {folder} of this finale is not below --root {root}", "Give its --root."
+                )
             if generations.exists(out / "checkpoint"):
                 keep = Continuation(resume=True, trust=self.trust)
             elif out.exists():
