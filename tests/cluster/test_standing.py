@@ -369,6 +369,7 @@ def test_a_job_whose_machines_end_says_so(end, lab, partition_of, tmp_path):
     gone("lab")
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can be two users")
 def test_sockets_of_other_users_are_passed_over(lab, run_here):
     """Whoever binds a name of ours takes that name, and hides no machines."""

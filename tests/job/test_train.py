@@ -93,9 +93,11 @@ def test_two_machines_from_the_command_line(finished_run):
 def test_parts_are_in_graphbolt_s_format_where_no_edge_has_a_number(partition_of, tmp_path, asked, samplers, compact):
     """DGL's sampler, sampler processes and the other tasks read parts in DGL's format, six times as large."""
     layout = Layout(emulate=2, samplers=samplers)
-    plan = _plan(partition_of(2), layout.cluster(), layout, TrainConfig(**asked), tmp_path, {})
+    partition = partition_of(2)
+    plan_at = _plan(partition, layout.cluster(), layout, TrainConfig(**asked), "logs")
+    plan = plan_at(partition.folder, tmp_path, tmp_path)
     assert asks_for_graphbolt(plan) == compact
-    graph = partition_of(2).folder / "part0" / "graph.dgl"
+    graph = partition.folder / "part0" / "graph.dgl"
     assert (shm_bytes_needed(plan, 0) < graph.stat().st_size) == compact
 
 
