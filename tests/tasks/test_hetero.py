@@ -209,9 +209,10 @@ def rows_in_original_order(out: Path, folder: Path, dataset: Dataset) -> dict[st
 
 @pytest.mark.cluster
 def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
-    emulation, nothing_left, academic, data_root, tmp_path
+    emulation, nothing_left, academic, tmp_path
 ):
     """Killed in mid-epoch and resumed: the rows, the weights and the predictions of a run that was left alone."""
+    data_root = tmp_path / "data"  # with no other partition in it
     common = [*COMMON, "--root", str(data_root), "--emulate", "2", "--epochs", "2"]
     whole, out = tmp_path / "whole", tmp_path / "killed"
     tutorial("train", *common, "--out", str(whole))
