@@ -71,7 +71,7 @@ def test_what_killed_processes_have_left_is_removed(graph, run_here, tmp_path):
     for folder in (reused, living, other, tmp_path / "kept"):
         folder.mkdir()
         (folder / "file").touch()
-    (tmp_path / ".q-2-0123abcd").symlink_to(tmp_path / "kept")
+    (tmp_path / ".q-2-4567cdef").symlink_to(tmp_path / "kept")
     handle = os.open(living, FOLDER)
     try:
         assert lock_now(handle)
@@ -85,4 +85,4 @@ def test_what_killed_processes_have_left_is_removed(graph, run_here, tmp_path):
     assert done.stderr.count("removed") == 2
     for folder in (living, other, tmp_path / "kept"):
         assert (folder / "file").exists()
-    assert sorted(path.name for path in tmp_path.glob(".q-*")) == [".q-1-0123abcd", ".q-2-0123abcd"]
+    assert sorted(path.name for path in tmp_path.glob(".q-*")) == [".q-1-0123abcd", ".q-2-4567cdef"]
