@@ -266,7 +266,7 @@ mount("tmpfs", str(folder), "tmpfs", 0, "size=600k", "mount")
 (folder / "other").write_bytes(bytes(400_000))
 train = [sys.executable, "-m", "tutorial_lib", "train", *sys.argv[2:], "--out", str(folder / "run")]
 first = subprocess.run(train, capture_output=True, text=True)
-print(first.returncode, first.stderr.splitlines()[-1])
+print(first.returncode, next(line for line in first.stderr.splitlines() if line.startswith("error: ")))
 assert (folder / "run" / "checkpoint" / "epoch-0001").exists()
 (folder / "other").unlink()
 second = subprocess.run([*train, "--resume"], capture_output=True, text=True)

@@ -23,7 +23,7 @@ words = ["partition", "--dataset", "synthetic-products", "--scale", "0.005", "--
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", disk], check=True)
 for method in ("metis", "multilevel", "random", "read-only"):
     if method == "read-only":
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "remount,ro", "none", disk], check=True)
     try:
         main([*words, "--method", method.replace("read-only", "random"), "--out", f"{disk}/{method}"])
     except SystemExit as end:

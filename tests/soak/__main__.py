@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -198,6 +199,7 @@ def main() -> int:
     parser.add_argument("--only", help="begin of the name of the one way to run: emulated, --machines 1, ssh")
     parser.add_argument("--table", type=Path, help="page that gets the table, between its marks")
     options = parser.parse_args()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the launches inherit it, also if this program runs under nohup
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         soak = Soak(Path(name), options.seed)
         for kind in (Emulated, Local, Ssh):

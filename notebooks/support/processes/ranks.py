@@ -250,7 +250,8 @@ def _stop(ranks: list[_Rank]) -> None:
     for rank in ranks:
         with contextlib.suppress(ValueError):  # it still runs: only if even SIGKILL did not end it in time
             if rank.process is not None:
-                rank.process.close()
+                with STARTING:  # a start in another thread looks through the children, and must not see half a close
+                    rank.process.close()
 
 
 def _failure(ranks: list[_Rank], timeout: float, remedy: str) -> BaseException | None:
