@@ -82,7 +82,6 @@ class Coordinator:
         self.events: list[Event] = []
         self._said, self._stacks = dict[str, set[int]](), dict[int, list[Stack]]()
         self._clocks, self._asked, self._last_asked = dict[str, Event](), 0, 0.0  # the best comparison so far
-        self._cancelled: BaseException | None = None
         self._finish_by, self._finish_asked, self._unsaved = math.inf, False, False
 
     def run(self) -> dict[str, MachineUse]:
@@ -127,10 +126,6 @@ class Coordinator:
             finally:
                 self.agents.clean_up(self._missing("done"))
         return self.use
-
-    def cancel(self, error: BaseException) -> None:
-        """From another thread: have ``run`` stop everything and raise this error, after an event ``stopped``."""
-        self._cancelled = error
 
     def _wait_for_trainers(self) -> None:
         """Until all have ended well. On the first SIGTERM they get some seconds to save, then the job ends.
@@ -197,10 +192,6 @@ class Coordinator:
         """Take messages until ``done``; whether it was so within the time."""
         deadline = time.monotonic() + seconds
         while True:
-            if self._cancelled is not None:
-                error, self._cancelled = self._cancelled, None
-                self._event("stopped")
-                raise error
             if self._finish_by < math.inf and not self._finish_asked:
                 self._finish_asked = True
                 self.agents.tell_all("finish")

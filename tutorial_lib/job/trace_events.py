@@ -177,7 +177,7 @@ class _Reading:
         text = event.get("text") or event.get("exception") or event["kind"]
         self.marks.append((time, f"epoch {event['epoch'] + 1} is done" if event["kind"] == "epoch" else text))
 
-    _epoch = _warning = _failure = _stopped = _resumed = _mark
+    _epoch = _warning = _failure = _resumed = _mark
 
     def _epochs(self) -> None:
         """What belongs to an epoch gets one span around it."""

@@ -115,9 +115,7 @@ def run_distributed(
         cwd = out if layout.real else Path(__file__).resolve().parents[2]
         plan = plan_at(partition.folder, out, cwd)
         deliver = partial(Delivery.of_run, partition.folder, out, plan, plan_at)
-        coordinator, home = run_on_machines(
-            cluster, plan, layout, out, log.write, deliver, finishing=FINISHING_SECONDS, on_start=reporter.started
-        )
+        coordinator, home = run_on_machines(cluster, plan, layout, out, log.write, deliver, finishing=FINISHING_SECONDS)
     result = distributed_result(partition, config, coordinator, time.time() - start, log.earlier, resumed)
     if told is not None:
         beside = result["forecast"] = told.beside(result)
