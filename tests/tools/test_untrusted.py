@@ -199,8 +199,7 @@ def test_links_are_not_followed(run, run_here, single_run, tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("half a line")
     shutil.copytree(single_run.out, run, dirs_exist_ok=True)
-    for name in ("trace.json", "trace.html"):
-        (run / name).symlink_to(precious)
+    (run / "trace.json").symlink_to(precious)
     assert run_here("trace", str(run)).returncode == 0
     assert not (run / "trace.json").is_symlink()
     words = ["train", *single_run.options, "--epochs", "4", "--resume", "--out", str(run)]

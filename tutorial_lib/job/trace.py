@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tutorial_lib.job.display import human_bytes
+
 COORDINATOR = "coordinator"
 US = 1e6
 SLACK = 0.002  # seconds
@@ -83,6 +85,28 @@ class Trace:
             found.append({"ph": "s", "ts": at(left), **of[begin.machine, begin.track], **common})
             found.append({"ph": "f", "bp": "e", "ts": at(arrived), **of[end.machine, end.track], **common})
         return {"traceEvents": found, "displayTimeUnit": "ms", "otherData": self.facts}
+
+
+def describe(trace: Trace) -> list[str]:
+    """Return sentences about the clocks, the bytes and the unreadable events of a trace."""
+    facts, lines = trace.facts, []
+    for name, clock in facts["clocks"].items():
+        lines.append(
+            f"clock of {name}: {clock['ahead_ms']:+.2f} ms relative to the coordinator's clock, corrected here; "
+            f"the remaining error is at most {clock['within_ms']:.2f} ms"
+        )
+    if not facts["clocks"]:
+        lines.append("clocks: not compared, so each machine's times are those of its own clock")
+    for name, count in facts["bytes"].items():
+        others: Any = count["received_by_others"]
+        line = f"bytes of {name}: {human_bytes(count['sent'])} through its network card"
+        if others is not None and count["sent"]:
+            more = (count["sent"] - others) / count["sent"]
+            line += f", {human_bytes(others)} received from it over TCP; headers, repeats and other traffic: {more:.1%}"
+        lines.append(line)
+    if facts["left_out"]:
+        lines.append(f"left out: {facts['left_out']} unreadable event(s)")
+    return lines
 
 
 def _named(kind: str, name: str, order: int, where: dict[str, int]) -> list[dict[str, Any]]:
