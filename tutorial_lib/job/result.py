@@ -16,8 +16,7 @@ In ``result.json`` of a run that was continued with ``--resume``, ``epochs`` and
 from the checkpoint. ``phases`` has for each rank the mean seconds per epoch in each phase of a step, and the mean bytes
 of features per epoch from its own machine and from others; ``events.phases_of`` makes it. Where the model was:
 ``device`` ("cpu", "cuda"), ``backend`` of the gradients ("gloo", "nccl", "none"), ``layers`` ("dgl", "plain torch") and
-``device_reason``, see ``placement``. ``forecast`` has pairs, of what was told before the job and of what it was:
-``epoch_seconds`` (of an epoch after the first) and ``bytes_sent`` (of all machines).
+``device_reason``, see ``placement``.
 """
 
 from __future__ import annotations
