@@ -468,7 +468,7 @@ def test_bytes_are_told_with_each_word_and_for_a_trace_at_each_look(quiet_agent,
     if trace:
         quiet_agent.plan.env["TUTORIAL_TRACE"] = "1"
     monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(quiet_agent.bytes, "tell", lambda _put: tells.append(1))
+    monkeypatch.setattr(quiet_agent.sent, "report", lambda _put: tells.append(1))
     seen = []
     for seconds in (0.0, 0.1, LOOK_SECONDS, ALIVE_SECONDS):
         clock[0] += seconds
@@ -480,15 +480,13 @@ def test_bytes_are_told_with_each_word_and_for_a_trace_at_each_look(quiet_agent,
 def test_an_agent_looks_often_at_what_is_soon_gone(quiet_agent, monkeypatch):
     clock, looks = [quiet_agent.next_look], []
     monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(quiet_agent.bytes, "look", lambda: looks.append("traffic"))
     monkeypatch.setattr(quiet_agent.health, "look_at_memory", lambda: looks.append("memory"))
     seen = []
     for seconds in (0.0, 0.1, LOOK_SECONDS, ALIVE_SECONDS):
         clock[0] += seconds
         quiet_agent._look_around()
         seen.append((len(looks), len(quiet_agent.link.heard)))
-    assert seen == [(2, 1), (2, 1), (4, 1), (6, 2)]
-    assert looks[:2] == ["traffic", "memory"]
+    assert seen == [(1, 1), (1, 1), (2, 1), (3, 2)]
     assert {message["type"] for message in quiet_agent.link.heard} == {"alive"}
 
 

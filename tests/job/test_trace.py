@@ -205,7 +205,7 @@ def test_a_job_on_two_machines(finished_run, tmp_path):
         assert abs(clock["ahead_ms"]) <= clock["within_ms"] + 0.1 < 500
     result = finished_run.result
     for machine, count in trace["otherData"]["bytes"].items():
-        assert count["sent"] == result["bytes_sent"][machine] > MEGABYTE
+        assert count == result["bytes_sent"][machine] > MEGABYTE
         assert f"clock of {machine}" in done.stdout
         assert f"bytes of {machine}" in done.stdout
     assert [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["name"] == "sent, bytes"][-1] > MEGABYTE
@@ -223,16 +223,6 @@ def test_the_arrows_of_a_job_go_from_trainers_to_servers_of_other_machines(finis
     within = sum(clock["within_ms"] for clock in trace.facts["clocks"].values()) / 1e3
     for name, begin, left, end, arrived in trace.arrows:
         assert left <= arrived + within, (name, begin, end)
-
-
-@pytest.mark.cluster
-def test_bytes_of_the_connections_and_of_the_interfaces(finished_run):
-    """The interfaces count headers too: many small messages have more of them than few large ones."""
-    for machine, count in read_trace(finished_run.out).facts["bytes"].items():
-        assert count["received_by_others"] == sum(
-            by[machine] for by in finished_run.result["traffic"].values() if machine in by
-        )
-        assert 0.98 < count["received_by_others"] / count["sent"] <= 1
 
 
 @pytest.mark.cluster

@@ -11,7 +11,7 @@ Events, besides those of the trainers (``trainer.events``). Without ``machine``,
     started    machine, role, index: an agent has started, or forked, a process
     serving    machine: all its servers have their parts and listen
     exited     machine, role, index, code
-    traffic    machine, and so far: bytes_sent (through its network card), received (over TCP, by sender)
+    traffic    machine, bytes_sent: so far, through its network card
     clock      machine, offset (seconds that its clock is ahead of the one here), error (at most), exchanges
     warning    text
 """
@@ -46,13 +46,10 @@ STACKS_SECONDS = 8.0
 
 @dataclass
 class MachineUse:
-    """What a machine used, in bytes: sent through its network card, resident at most in a process of each kind, and
-    received over TCP by the machine that sent them, see ``network.Traffic``.
-    """
+    """The bytes that a machine sent through its network card, and the largest resident memory by kind of process."""
 
     bytes_sent: int = 0
     peak_rss: dict[str, int] = field(default_factory=dict)
-    received: dict[str, int] = field(default_factory=dict)
 
 
 class Coordinator:

@@ -65,7 +65,6 @@ def distributed_result(
     placed = next(iter(of_kind("placed")), {})
     resumed = resumed[: next((event["epochs"] for event in of_kind("resumed")), len(resumed))]
     epochs = [EpochResult.from_dict(epoch, evaluation[-1]["score"]) for epoch in [*resumed, *of_kind("epoch")]]
-    kept = [{"rank": event["rank"], **event["pipeline"]} for event in of_kind("kept")]
     return result_of(
         partition.manifest["dataset"],
         config,
@@ -76,11 +75,9 @@ def distributed_result(
         bytes_sent={name: used.bytes_sent for name, used in use.items()},
         peak_rss={name: used.peak_rss for name, used in use.items()},
         partition=asdict(partition.report),
-        traffic={name: used.received for name, used in use.items()},
         **{key: placed[key] for key in ("device", "backend", "layers", "device_reason") if key in placed},
         resumed_epochs=len(resumed),
         phases=phases_of([*earlier, *events]),
-        kept=sorted(kept, key=lambda of_rank: of_rank["rank"]),  # what a pipeline held of other machines at the end
     )
 
 

@@ -98,12 +98,7 @@ def describe(trace: Trace) -> list[str]:
     if not facts["clocks"]:
         lines.append("clocks: not compared, so each machine's times are those of its own clock")
     for name, count in facts["bytes"].items():
-        others: Any = count["received_by_others"]
-        line = f"bytes of {name}: {human_bytes(count['sent'])} through its network card"
-        if others is not None and count["sent"]:
-            more = (count["sent"] - others) / count["sent"]
-            line += f", {human_bytes(others)} received from it over TCP; headers, repeats and other traffic: {more:.1%}"
-        lines.append(line)
+        lines.append(f"bytes of {name}: {human_bytes(count)} through its network card")
     if facts["left_out"]:
         lines.append(f"left out: {facts['left_out']} unreadable event(s)")
     return lines

@@ -69,7 +69,7 @@ class _Reading:
         self.ranks: dict[tuple[str, int], int] = {}
         self.clients: dict[int, tuple[str, str]] = {}
         self.counters: list[tuple[str, str, float, float]] = []
-        self.bytes: dict[str, Event] = {}
+        self.bytes: dict[str, int] = {}
         self.marks: list[tuple[float, str]] = []
         self.left_out = 0
 
@@ -86,7 +86,7 @@ class _Reading:
             name: {"ahead_ms": round(1e3 * e["offset"], 3), "within_ms": round(1e3 * e["error"], 3)}
             for name, e in sorted(self.clocks.items())
         }
-        facts: dict[str, Any] = {"clocks": clocks, "bytes": self._sums(), "left_out": self.left_out}
+        facts: dict[str, Any] = {"clocks": clocks, "bytes": dict(sorted(self.bytes.items())), "left_out": self.left_out}
         self.counters.sort(key=lambda counter: counter[2])
         return Trace(self.spans, self.counters, list(self._arrows()), self.marks, facts)
 
@@ -167,11 +167,8 @@ class _Reading:
 
     def _traffic(self, event: Event, time: float) -> None:
         machine = event["machine"]
-        sum(event["received"].values())  # a TypeError where those are no numbers
-        self.bytes[machine] = event
+        self.bytes[machine] = event["bytes_sent"]
         self.counters.append((machine, "sent, bytes", time, event["bytes_sent"]))
-        for other, count in event["received"].items():
-            self.counters.append((machine, f"received from {other}, bytes", time, count))
 
     def _mark(self, event: Event, time: float) -> None:
         text = event.get("text") or event.get("exception") or event["kind"]
@@ -205,11 +202,3 @@ class _Reading:
                     arrived = min(answer.end, max(answer.start, span.end))
                     yield "request", ask, min(ask.end, max(ask.start, span.start)), span, span.start
                     yield "answer", span, min(span.end, arrived), answer, arrived
-
-    def _sums(self) -> dict[str, Any]:
-        """By machine: what left through its network card, and what the others got from it over TCP."""
-        found = {}
-        for machine, event in sorted(self.bytes.items()):
-            got = [e["received"][machine] for e in self.bytes.values() if machine in e["received"]]
-            found[machine] = {"sent": event["bytes_sent"], "received_by_others": sum(got) if got else None}
-        return found

@@ -78,8 +78,6 @@ def _figures(steps: dict[str, Any], real: bool) -> dict[str, str]:
     }
     if result["phases"]:
         figures["phases"] = draw.phases_figure(result["phases"])
-    if len(result["traffic"]) > 1 and any(result["traffic"].values()):
-        figures["traffic"] = draw.traffic_figure(result["traffic"])
     if rows := scaling_rows(steps):
         figures["scaling"] = draw.scaling_figure(rows)
     pictures = {}
