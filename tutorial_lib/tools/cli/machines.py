@@ -58,7 +58,7 @@ def start(
         bool, typer.Option("--own-disks", help="They share no folder: each has a private, empty home, /tmp and data.")
     ] = False,
 ) -> None:
-    """Start machines that stay until they are stopped, until you log out, or for --ttl."""
+    """Start machines that stay until you stop them, or for --ttl."""
     options = {"wire": wire, "shm": shm, "ttl": ttl, "ssh": ssh, "slurm": slurm, "own_disks": own_disks}
     found = standing.start(count, name=name, **options)
     option = "" if name == DEFAULT_NAME else f" --name {name}"
@@ -69,7 +69,7 @@ def start(
         print(f"ssh:              ssh -F {found.ssh_config} machine-0")
     if slurm:
         print(f"Slurm:            {PROGRAM} on{option} machine-0 sinfo    (also srun, sbatch, squeue, scancel)")
-    print(f"they end at {_clock(found.ends)}, at your logout, or with:  {PROGRAM} machines stop {name}")
+    print(f"they end at {_clock(found.ends)}, or with:  {PROGRAM} machines stop {name}")
 
 
 @machines_app.command("list")
