@@ -172,7 +172,7 @@ class Agent:
     def _report_failure(self, role: str, k: int, code: int, note: str = "") -> None:
         if trouble := disk_trouble(self.logs):  # whatever else was said is its effect
             role, k, note = "agent", 0, trouble
-        oom = self.health.out_of_memory(role, k, code)
+        oom = self.health.out_of_memory(code)
         message = {"type": "failed", "role": role, "index": k, "code": code, "note": note, "out_of_memory": oom}
         self.link.put({**message, "tail": tail(self.logs / log_name(role, k))})
 
@@ -208,12 +208,12 @@ class Agent:
             self.link.put(message)
         if now >= self.next_look:
             self.next_look = now + LOOK_SECONDS
-            self.health.look_at_memory()
             if "TUTORIAL_TRACE" in self.plan.env:
                 self.sent.report(self.link.put)
         if now < self.next_word:
             return
         self.next_word = now + ALIVE_SECONDS
+        self.health.look_at_memory()
         self.sent.report(self.link.put)
         before, self.sent_last = self.sent_last, self.sent.count
         self.link.put({"type": "alive", **self.health.signs_of_life(), "sent": self.sent_last - before})
