@@ -103,32 +103,6 @@ def test_what_is_done_at_the_same_time_gets_a_track_of_its_own(tmp_path):
     check_nesting(trace.to_json())
 
 
-def test_a_request_has_an_arrow_there_and_one_back(tmp_path):
-    server = {"machine": "machine-1", "role": "server", "index": 0, "client": 3, "number": 7}
-    run = run_with(
-        tmp_path / "run",
-        event("joined", 1.0, client=3),
-        event(
-            "pieces",
-            5.0,
-            pieces=[
-                ["batches_0", "ask", 2.0, 0.1, {"asked": [7, 8]}],
-                ["batches_0", "sampled neighbours", 2.2, 1.0, {"answers": [7, 8]}],
-            ],
-        ),
-        {"kind": "served", "time": 3.0, "what": "SamplingRequest", "seconds": 0.5, **server},
-        {"kind": "served", "time": 3.5, "what": "BarrierRequest", "seconds": 0.1, **{**server, "number": 9}},
-    )
-    arrows = [e for e in read_trace(run).to_json()["traceEvents"] if e["ph"] in "sf"]
-    assert [(e["ph"], e["id"], e["ts"] / 1e6 + 2.0) for e in arrows] == [
-        ("s", 1, pytest.approx(2.1)),
-        ("f", 1, pytest.approx(2.5)),
-        ("s", 2, pytest.approx(3.0)),
-        ("f", 2, pytest.approx(3.0)),
-    ]
-    assert arrows[0]["pid"] != arrows[1]["pid"]
-
-
 def test_events_of_a_killed_job_are_read_as_far_as_they_go(tmp_path):
     whole = step(0, 101.0, forward=1.0)
     cut = json.dumps(step(1, 102.0, forward=0.5))[:70]
@@ -209,20 +183,6 @@ def test_a_job_on_two_machines(finished_run, tmp_path):
         assert f"clock of {machine}" in done.stdout
         assert f"bytes of {machine}" in done.stdout
     assert [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["name"] == "sent, bytes"][-1] > MEGABYTE
-
-
-@pytest.mark.cluster
-def test_the_arrows_of_a_job_go_from_trainers_to_servers_of_other_machines(finished_run):
-    trace = read_trace(finished_run.out)
-    asked = [arrow for arrow in trace.arrows if arrow[0] == "request"]
-    assert len(asked) > 50
-    assert {(start.machine, end.machine) for _, start, _, end, _ in asked} == {
-        ("machine-0", "machine-1"),
-        ("machine-1", "machine-0"),
-    }
-    within = sum(clock["within_ms"] for clock in trace.facts["clocks"].values()) / 1e3
-    for name, begin, left, end, arrived in trace.arrows:
-        assert left <= arrived + within, (name, begin, end)
 
 
 @pytest.mark.cluster

@@ -40,7 +40,6 @@ class Trace:
     Attributes:
         spans: those of a track lie inside each other, or one after the other; outer ones first.
         counters: machine, name, time, value; in the order of time.
-        arrows: of a request and of its answer: from a span to another, with the times.
         marks: time, text.
         facts: ``run``, ``start`` (of so many, the one that is shown), ``clocks`` and ``bytes`` by machine, ``left_out``
             (events that could not be read).
@@ -48,7 +47,6 @@ class Trace:
 
     spans: list[Span]
     counters: list[tuple[str, str, float, float]]
-    arrows: list[tuple[str, Span, float, Span, float]]
     marks: list[tuple[float, str]]
     facts: dict[str, Any]
 
@@ -80,10 +78,6 @@ class Trace:
         for machine, name, time, value in self.counters:
             where = {"pid": machines.index(machine), "tid": 0} if machine in machines else {"pid": 0, "tid": 0}
             found.append({"ph": "C", "name": name, "ts": at(time), **where, "args": {"bytes": value}})
-        for k, (name, begin, left, end, arrived) in enumerate(self.arrows, start=1):
-            common = {"name": name, "cat": "request", "id": k}
-            found.append({"ph": "s", "ts": at(left), **of[begin.machine, begin.track], **common})
-            found.append({"ph": "f", "bp": "e", "ts": at(arrived), **of[end.machine, end.track], **common})
         return {"traceEvents": found, "displayTimeUnit": "ms", "otherData": self.facts}
 
 

@@ -148,7 +148,7 @@ def trace(
             file.write(json.dumps(found.to_json()).encode())
     except OSError as error:
         raise InputError(f"--out {out}: {error.strerror}") from None
-    print(f"{len(found.spans):,} spans on {len(found.tracks)} tracks, {len(found.arrows):,} arrows")
+    print(f"{len(found.spans):,} spans on {len(found.tracks)} tracks")
     print("\n".join(describe(found)))
     print(f"{out}: open it in https://ui.perfetto.dev or chrome://tracing")
 
