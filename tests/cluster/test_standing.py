@@ -161,8 +161,8 @@ def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_
     assert ("what to do: Choose one: --name mine" in done.stderr) == ("several" in says)
 
 
-def test_a_shell_has_a_terminal_of_its_own(lab):
-    """Its size, Ctrl-C for the program in it, jobs, and an end that does not wait for what runs in the background."""
+def test_a_shell_uses_the_terminal_of_its_caller(lab):
+    """It sees the size, manages jobs, Ctrl-C reaches the program, and its end does not wait for background jobs."""
     shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "sh"], timeout=60, encoding="utf-8")
     shell.setwinsize(33, 99)
     shell.expect("[#$] ")
