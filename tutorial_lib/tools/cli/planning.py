@@ -110,7 +110,11 @@ def plan(
     limit = parse_memory(memory) or memory_for_us()
     job = tool.Job(
         **sizes,
-        **{"machines": count, "trainers": trainers, "servers": servers, "config": config, "together": together},
+        machines=count,
+        trainers=trainers,
+        servers=servers,
+        config=config,
+        together=together,
         wire=None if rate is None else 8.0 * rate,
         cores=cores or len(os.sched_getaffinity(0)),
         memory=math.inf if not together and memory is None else limit,
