@@ -4,8 +4,7 @@
     python benchmarks/plan.py --cases 3
 
 A case is a job of three epochs on emulated machines: scale, machines, fan-outs, wire and cache differ. No constant of
-the model was fitted to one of them, but for `FRESH`, which numbers alone use. For each, plan is asked twice, with
-numbers alone, and with batches drawn on the partition and a step measured here; then the job runs. Memory is that of
+the model was fitted to one of them, but for `FRESH`. Memory is that of
 the largest server and the largest trainer, bytes those of the whole job, seconds the mean of the second and third
 epoch. More emulated machines than cores share the cores.
 
@@ -25,12 +24,10 @@ from bench import OUT, table
 from jobs import computer, partition_of
 
 from tutorial_lib.cluster.emulated import parse_wire
-from tutorial_lib.job.estimate import Estimate
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.reach import Setting
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed
-from tutorial_lib.tools.plan import plan, sizes_of
+from tutorial_lib.tools.plan import Estimate, Job, estimate, sizes_of
 from tutorial_lib.trainer.config import TrainConfig
 
 EPOCHS = 3
@@ -50,31 +47,30 @@ LIMITS = {"server": 0.15, "trainer": 0.15, "bytes": 0.15, "seconds": 0.30}
 
 
 def told(found: Estimate) -> dict[str, float]:
-    """What an estimate says of the four."""
-    return {"server": found.server, "trainer": found.trainer, "bytes": found.job, "seconds": found.epoch}
+    """Return the four compared numbers of an estimate."""
+    return {"server": found.server, "trainer": found.trainer, "bytes": found.job_bytes, "seconds": found.epoch}
 
 
 def run(case: tuple[Any, ...], root: Path | None) -> dict[str, Any]:
-    """Both plans of a case, and the job."""
+    """Estimate a case, then run its job."""
     scale, machines, fanouts, wire, cache, batch = case
     config = TrainConfig(epochs=EPOCHS, fanouts=fanouts, cache=cache * 10**6, batch_size=batch)
     source, rate = DataSource("synthetic-products", scale=scale, root=root), parse_wire(wire)
     sizes = {"machines": machines, "config": config, "wire": rate and 8.0 * rate, **sizes_of(source)}
-    setting = Setting(**sizes, cores=len(os.sched_getaffinity(0)))
+    found = estimate(Job(**sizes, cores=len(os.sched_getaffinity(0))))
     partition = partition_of(scale, machines, root)
-    alone, looked = plan(setting, measure=False), plan(setting, partition)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         result = run_distributed(partition, Layout(machines, wire), config, Path(name) / "run")
     later = [epoch["seconds"] for epoch in result["epochs"][1:]]
     peaks = result["peak_rss"].values()
     was = {role: max(peak[role] for peak in peaks) for role in ("server", "trainer")}
     was |= {"bytes": sum(result["bytes_sent"].values()), "seconds": sum(later) / len(later)}
-    return {"case": case, "alone": told(alone), "looked": told(looked), "was": was, "load": os.getloadavg()[0]}
+    return {"case": case, "told": told(found), "was": was, "load": os.getloadavg()[0]}
 
 
-def off(row: dict[str, Any], what: str, by: str = "looked") -> float:
+def off(row: dict[str, Any], what: str) -> float:
     """How far off, as a share of what it was."""
-    return row[by][what] / row["was"][what] - 1
+    return row["told"][what] / row["was"][what] - 1
 
 
 def rows_of(found: list[dict[str, Any]]) -> str:
@@ -85,15 +81,15 @@ def rows_of(found: list[dict[str, Any]]) -> str:
         line = [scale, machines, ",".join(map(str, fanouts)), wire or "unshaped", f"{cache} MB", batch]
         for what in LIMITS:
             unit, digits = (1.0, 2) if what == "seconds" else (1e6, 0)
-            both = f"{row['looked'][what] / unit:.{digits}f} / {row['was'][what] / unit:.{digits}f}"
-            line.append(f"{both}: {off(row, what):+.0%} ({off(row, what, 'alone'):+.0%})")
+            both = f"{row['told'][what] / unit:.{digits}f} / {row['was'][what] / unit:.{digits}f}"
+            line.append(f"{both}: {off(row, what):+.0%}")
         lines.append([*line, f"{row['load']:.0f}"])
     head = ["scale", "machines", "fan-outs", "wire", "cache", "batch", "largest server, MB", "largest trainer, MB"]
     head += ["bytes of the job, MB", "later epoch, s"]
     words = []
     for what, limit in LIMITS.items():
-        within = {by: sum(abs(off(row, what, by)) <= limit for row in found) for by in ("looked", "alone")}
-        words.append(f"{what} within {limit:.0%}: {within['looked']} of {len(found)} ({within['alone']})")
+        within = sum(abs(off(row, what)) <= limit for row in found)
+        words.append(f"{what} within {limit:.0%}: {within} of {len(found)}")
     return f"{table([*head, 'load'], lines)}\n\n{'; '.join(words)}."
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
-
-from tutorial_lib.job.handle import Job
+from commands import events_of
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,21 @@ def processes_of(run: Path) -> list[Running]:
     return sorted(found, key=lambda r: (r.machine, r.role, r.rank or 0))
 
 
-def wait_for_step(job: Job, ranks: int, epoch: int, step: int = 0, seconds: float = 180.0) -> None:
-    """Until each of so many ranks has done a step; both are counted from 0, and a later step will do.
+def wait_for_step(job: Future[Any], run: Path, ranks: int, epoch: int, step: int = 0, seconds: float = 180.0) -> None:
+    """Wait until every rank has finished a step or a later one. Epochs and steps count from 0.
+
+    Args:
+        job: ``run_distributed`` in a thread.
+        run: its run folder.
 
     Raises:
-        RuntimeError: the job ended, or the time is up.
+        RuntimeError: the job ended before this step, or the time limit is over.
     """
     deadline = time.monotonic() + seconds
     while True:
-        events = list(job.events)
-        steps = {e["rank"] for e in events if e["kind"] == "step" and (e["epoch"], e["step"]) >= (epoch, step)}
+        steps = {e["rank"] for e in events_of(run) if e["kind"] == "step" and (e["epoch"], e["step"]) >= (epoch, step)}
         if len(steps) == ranks:
             return
-        if not job.running or time.monotonic() > deadline:
-            raise RuntimeError(f"no step {step} in epoch {epoch}; the job has ended: {not job.running}")
-        time.sleep(0.02)
+        if job.done() or time.monotonic() > deadline:
+            raise RuntimeError(f"no step {step} in epoch {epoch}; the job has ended: {job.done()}")
+        time.sleep(0.05)

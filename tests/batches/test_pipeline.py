@@ -576,7 +576,5 @@ def test_both_loaders_learn_the_same(nothing_left, learned_run, partition_of, tm
     theirs = run_distributed(partition_of(2), layout, by_dgl, tmp_path / "run")
     results = {"pipeline": ours, "dgl": theirs}
     assert ours["test_accuracy"] == pytest.approx(theirs["test_accuracy"], abs=0.04)
-    assert [kept["rank"] for kept in ours["kept"]] == [0, 1]
-    assert theirs["kept"] == []
     pulled = {name: sum(rank["bytes_remote"] for rank in result["phases"]) for name, result in results.items()}
     assert pulled["pipeline"] < pulled["dgl"] / 2

@@ -112,17 +112,6 @@ def test_ctrl_c_while_a_stopped_agent_is_waited_for(stopped_agent):
     assert agents.processes[0].returncode == -signal.SIGKILL
 
 
-def test_a_cancelled_job_raises_what_it_was_told(tmp_path):
-    events: list[dict] = []
-    with LocalCluster() as cluster:
-        coordinator = Coordinator(cluster, plan_in(tmp_path, cluster, *SLEEP), events.append, preflight=False)
-        coordinator.cancel(FloatingPointError("enough"))
-        with pytest.raises(FloatingPointError, match="enough"):
-            coordinator.run()
-    of_the_agent = ("stage", "started", "exited", "clock")
-    assert [event["kind"] for event in events if event["kind"] not in of_the_agent] == ["stopped"]
-
-
 def test_a_run_folder_that_vanishes_is_named(tmp_path):
     run = tmp_path / "run"
 

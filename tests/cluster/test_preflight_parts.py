@@ -33,10 +33,9 @@ def rewrite(path: Path, **values: object) -> None:
 def test_a_good_partition(damaged, manifest):
     plan = damaged("manifest.json", lambda path: manifest or path.unlink())
     findings = parts(plan)
-    assert [f.status for f in findings] == ["ok", "ok", "ok"], findings
+    assert [f.status for f in findings] == ["ok", "ok"], findings
     assert ("checksums right" in findings[0].detail) == manifest
     assert findings[1].detail.split(";")[0] == "DGL and GraphBolt"
-    assert "_N/feat float32" in findings[2].detail
 
 
 @pytest.mark.parametrize("name", ["graph.dgl", "node_feat.dgl", "edge_feat.dgl", "fused_csc_sampling_graph.pt"])
@@ -56,58 +55,11 @@ def test_a_damaged_file_of_this_machine_is_named(damaged, name, change, words):
     assert not failed(parts(plan, 1))  # the other machine has its own part
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "words"),
-    [
-        ("node_feat.dgl", 100_000, "is cut off: it ends at byte 100000, inside '_N/"),
-        ("node_feat.dgl", 20, "is cut off: it ends at byte 20, inside a header"),
-        ("node_feat.dgl", 0, "is cut off: it ends at byte 0, inside a header"),
-        ("fused_csc_sampling_graph.pt", 100_000, "is not a file of torch.save, or a part of one"),
-        ("graph.dgl", 0, "is not a file of dgl.save_graphs"),
-    ],
-)
-def test_a_cut_file_is_found_without_a_manifest(damaged, name, size, words):
-    plan = damaged(f"part0/{name}", lambda path: os.truncate(path, size))
+@pytest.mark.parametrize("name", ["node_feat.dgl", "graph.dgl"])
+def test_an_empty_file_is_found_without_a_manifest(damaged, name):
+    plan = damaged(f"part0/{name}", lambda path: os.truncate(path, 0))
     (Path(plan.part_config).parent / "manifest.json").unlink()
-    assert words in the_fail(parts(plan)).detail
-
-
-def test_headers_are_checked(tmp_path):
-    path = tmp_path / "node_feat.dgl"
-    magic = preflight_parts.TENSORS_MAGIC.to_bytes(8, "little")
-    for content, words in [
-        (b"12345678", "is not a file of dgl.data.save_tensors"),
-        (magic + b"\1" * 8 + b"\0" * 8 + b"\xff" * 8, "has a damaged header"),
-        (magic + b"\0" * 16 + b"more", "has 4 bytes too many"),
-    ]:
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=words):
-            preflight_parts.tensor_types(path)
-
-
-def test_types_are_read_from_the_headers(tmp_path):
-    """And they are those that DGL itself reads."""
-    import dgl
-    import torch
-
-    kinds = ["uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
-    path = str(tmp_path / "x.dgl")
-    dgl.data.save_tensors(path, {f"_N/{kind}": torch.ones(3, 2, dtype=getattr(torch, kind)) for kind in kinds})
-    assert preflight_parts.tensor_types(Path(path)) == {f"_N/{kind}": kind for kind in kinds}
-    dgl.data.save_tensors(path, {})
-    assert preflight_parts.tensor_types(Path(path)) == {}
-
-
-def test_a_type_that_servers_cannot_hold(damaged):
-    def save(path: Path) -> None:
-        import dgl
-        import torch
-
-        dgl.data.save_tensors(str(path), {"_N/feat": torch.ones(4, 2, dtype=torch.bfloat16), "_N/label": torch.ones(4)})
-        (path.parents[1] / "manifest.json").unlink()
-
-    finding = the_fail(parts(damaged("part0/node_feat.dgl", save)))
-    assert finding.detail == "_N/feat is bfloat16, which a DGL server cannot hold"
+    assert f"{name} is empty" in the_fail(parts(plan)).detail
 
 
 def test_the_number_of_parts_and_machines(damaged):

@@ -142,7 +142,6 @@ def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: Fin
     urgent = on("machine-0", "sbatch", "--parsable", *all_nodes, "--wrap", "true")
     wait_for(int(urgent), "COMPLETED")
     assert "told to end (SIGTERM); everything that was started has been stopped" in log.read_text()
-    assert "Slurm: the job is back in the queue: another one needs its nodes" in log.read_text()
     wait_for(job, "PENDING")  # Slurm waits two minutes, lest something is wrong with the nodes
     nothing_runs()
     on("machine-0", "scontrol", "update", f"JobId={job}", "StartTime=now")
@@ -172,7 +171,6 @@ def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, d
     on("machine-0", "scancel", tasks[1])
     wait_for(tasks[1], "CANCELLED")
     wait_for_text(logs[1], "told to end (SIGTERM); everything that was started has been stopped")
-    wait_for_text(logs[1], "Slurm: the job was cancelled")
     before = logs[0].read_text().count("epoch")
     for _left in attempts("the other job to go on", 60):
         if logs[0].read_text().count("epoch") > before:
@@ -181,8 +179,7 @@ def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, d
     limit = 60 * hours + minutes + 1 + seconds // 30  # minutes: of the last one and a half, one is left to be told in
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", f"TimeLimit={limit}")
     assert wait_for(tasks[0], "FAILED", "TIMEOUT") == "FAILED"  # by our exit code 143, ahead of the limit
-    wait_for_text(logs[0], f"Slurm: the time limit of {limit // 60:02d}:{limit % 60:02d}:00 is near")
-    assert "; go on with --resume" in logs[0].read_text()  # only the script's process was told: the ranks could save
+    wait_for_text(logs[0], "; go on with --resume")  # only the script's process was told: the ranks could save
     on("machine-0", "scontrol", "requeue", tasks[0])
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=10", "StartTime=now")
     wait_for_text(logs[0], "continuing after step")

@@ -92,7 +92,7 @@ def test_an_agent_that_is_silent():
 
 
 def test_a_suspended_coordinator_blames_nobody():
-    """After Ctrl-Z and fg, the messages of the last minutes are still unread."""
+    """L18. After Ctrl-Z and fg, the messages of the last minutes are still unread."""
     clock = Clock()
     progress = Progress(clock)
     progress.note(0, alive())
@@ -141,6 +141,7 @@ def test_addresses_as_the_kernel_writes_them():
 
 
 def test_repetitions_are_counted_per_connection(monkeypatch):
+    """L21. A peer counts as silent by the seconds for which the kernel repeats a segment."""
     clock = [0.0]
     monkeypatch.setattr(network.time, "monotonic", lambda: clock[0])
     line = "0: 01004D0A:1000 02004D0A:2000 01 00000001:00000000 01:00000001 {:08X} 0 0 1".split
@@ -157,6 +158,8 @@ def test_repetitions_are_counted_per_connection(monkeypatch):
 
 @pytest.mark.parametrize("answer", ["sockets", "an error", "nothing", "no netlink"])
 def test_a_listening_port_is_seen_and_no_other(answer, monkeypatch):
+    """L22. The kernel lists the ports, over netlink or in /proc."""
+
     def get_sock_stats(_self: DiagSocket, **_options: int) -> list:
         if answer == "no netlink":
             raise OSError("not supported")
@@ -228,7 +231,7 @@ time.sleep(100)
 
 @pytest.mark.parametrize("started", [1, None])
 def test_a_process_that_has_a_members_number_by_now_gets_no_signal(tmp_path, started):
-    """Started at another time; or ours, but no longer the program that handles the signal (it would end it)."""
+    """L12. Started at another time; or ours, but no longer the program that handles the signal (it would end it)."""
     code = BYSTANDER if started else BYSTANDER.replace("signal.signal(", "(lambda *_: None)(")
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -250,37 +253,45 @@ def note_member(folder: Path, pid: int, role: str, index: int = 0, started: int 
     (folder / ".processes" / f"{role}-{index}-{pid}-{os.getpid()}-{started}").touch()
 
 
+def test_memory_kills_count_only_near_a_death(tmp_path, monkeypatch):
+    """L19. A kill is reported for ten seconds, and only for a process that ended by SIGKILL."""
+    kills = [3]
+    monkeypatch.setattr(of_job, "memory_kills", lambda: kills[0])
+    health = MachineHealth(tmp_path)
+    assert not health.out_of_memory(-signal.SIGKILL)
+    kills[0] += 1
+    assert health.out_of_memory(-signal.SIGKILL)
+    assert health.out_of_memory(128 + signal.SIGKILL)
+    assert not health.out_of_memory(1)
+    assert not health.out_of_memory(-signal.SIGTERM)
+    for _ in range(of_job.MEMORY_LOOKS):
+        health.look_at_memory()
+    assert not health.out_of_memory(-signal.SIGKILL)
+
+
 GROUPS = Path("/sys/fs/cgroup/memory")
 HOARD = "import sys; sys.stdin.readline(); hoard = [bytearray(1 << 20) for _ in range(4000)]"
 
 
 @pytest.mark.root
 @pytest.mark.skipif(not os.access(GROUPS, os.W_OK), reason="needs a memory control group (v1) to write")
-def test_out_of_memory_is_told_of_the_own_group_only(tmp_path):
-    """Two processes are killed at the same time: one by the kernel, for want of memory, the other by somebody."""
-    groups = [GROUPS / f"tutorial-test-{os.getpid()}-{k}" for k in range(2)]
-    children = [subprocess.Popen([sys.executable, "-c", HOARD], stdin=subprocess.PIPE) for _ in groups]
-    look = MachineHealth(tmp_path)
+def test_the_kernel_counts_kills_in_control_groups(tmp_path):
+    """L19. The kernel kills a process that passes the limit of its group."""
+    group = GROUPS / f"tutorial-test-{os.getpid()}"
+    child = subprocess.Popen([sys.executable, "-c", HOARD], stdin=subprocess.PIPE)
+    health = MachineHealth(tmp_path)
     try:
-        for index, (group, child) in enumerate(zip(groups, children, strict=True)):
-            group.mkdir()
-            (group / "memory.limit_in_bytes").write_text(str(60 << 20))
-            (group / "cgroup.procs").write_text(str(child.pid))
-            note_member(tmp_path, child.pid, "trainer", index)
-        look.look_at_memory()
-        children[0].stdin.write(b"go\n")
-        children[0].stdin.flush()
-        assert children[0].wait(timeout=20) == -signal.SIGKILL
-        children[1].kill()
-        assert children[1].wait(timeout=20) == -signal.SIGKILL
-        assert look.out_of_memory("trainer", 0, -signal.SIGKILL)
-        assert not look.out_of_memory("trainer", 1, -signal.SIGKILL)
-        assert not look.out_of_memory("trainer", 0, 1)
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(60 << 20))
+        (group / "cgroup.procs").write_text(str(child.pid))
+        child.stdin.write(b"go\n")
+        child.stdin.flush()
+        assert child.wait(timeout=20) == -signal.SIGKILL
+        assert health.out_of_memory(-signal.SIGKILL)
     finally:
-        for group, child in zip(groups, children, strict=True):
-            child.kill()
-            child.communicate()
-            remove_group(group)
+        child.kill()
+        child.communicate()
+        remove_group(group)
 
 
 def test_what_is_wrong_with_a_disk(tmp_path):
@@ -294,6 +305,7 @@ def test_what_is_wrong_with_a_disk(tmp_path):
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
 def test_a_full_disk_is_named_with_its_device(tmp_path):
+    """L20. The message contains the name of the device."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "small-disk", str(tmp_path)], check=True)
     try:
         assert disk_trouble(tmp_path) is None
@@ -356,6 +368,7 @@ def test_a_killed_sampler_whose_trainer_is_gone_is_told(quiet_agent, monkeypatch
 
 
 def test_a_killed_sampler_is_told_before_the_trainer_that_it_takes_along(quiet_agent, monkeypatch):
+    """L10. The sampler is the cause."""
     note_member(quiet_agent.logs, 77, "sampler", 0, started=1)
     quiet_agent.processes.append(Process("trainer", 0, 79))
     usage = SimpleNamespace(ru_maxrss=1)
@@ -416,6 +429,7 @@ def test_the_coordinator_hears_that_all_trainers_have_ended_well(quiet_agent, ro
 
 
 def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, monkeypatch):
+    """L26. The agent stops its processes by itself."""
     clock, said = [1000.0], []
     quiet_agent.plan = replace(quiet_agent.plan, silence=5.0)
     quiet_agent.last_heard = clock[0]
@@ -429,7 +443,7 @@ def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, monkey
 
 
 def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkeypatch):
-    """As Slurm sends them: files of GraphBolt's stayed in /dev/shm, which a killed server does not remove itself."""
+    """L1. Slurm sends SIGTERM twice, and a killed server leaves the files of GraphBolt in /dev/shm."""
     removed = []
     monkeypatch.setattr("tutorial_lib.cluster.agent.end_descendants", lambda _reap: signal.raise_signal(signal.SIGTERM))
     monkeypatch.setattr("tutorial_lib.cluster.agent.remove_segments", lambda *where: removed.append(where))
@@ -468,7 +482,7 @@ def test_bytes_are_told_with_each_word_and_for_a_trace_at_each_look(quiet_agent,
     if trace:
         quiet_agent.plan.env["TUTORIAL_TRACE"] = "1"
     monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(quiet_agent.bytes, "tell", lambda _put: tells.append(1))
+    monkeypatch.setattr(quiet_agent.sent, "report", lambda _put: tells.append(1))
     seen = []
     for seconds in (0.0, 0.1, LOOK_SECONDS, ALIVE_SECONDS):
         clock[0] += seconds
@@ -477,18 +491,16 @@ def test_bytes_are_told_with_each_word_and_for_a_trace_at_each_look(quiet_agent,
     assert seen == told
 
 
-def test_an_agent_looks_often_at_what_is_soon_gone(quiet_agent, monkeypatch):
+def test_an_agent_looks_at_memory_with_each_sign_of_life(quiet_agent, monkeypatch):
     clock, looks = [quiet_agent.next_look], []
     monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(quiet_agent.bytes, "look", lambda: looks.append("traffic"))
     monkeypatch.setattr(quiet_agent.health, "look_at_memory", lambda: looks.append("memory"))
     seen = []
     for seconds in (0.0, 0.1, LOOK_SECONDS, ALIVE_SECONDS):
         clock[0] += seconds
         quiet_agent._look_around()
         seen.append((len(looks), len(quiet_agent.link.heard)))
-    assert seen == [(2, 1), (2, 1), (4, 1), (6, 2)]
-    assert looks[:2] == ["traffic", "memory"]
+    assert seen == [(1, 1), (1, 1), (1, 1), (2, 2)]
     assert {message["type"] for message in quiet_agent.link.heard} == {"alive"}
 
 

@@ -12,8 +12,7 @@ from commands import events_of, tutorial
 
 from tutorial_lib.batches import pieces
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.timeline import Timeline, facts_of
-from tutorial_lib.job.trace import Trace
+from tutorial_lib.job.trace import Trace, describe
 from tutorial_lib.job.trace_events import read_trace
 from tutorial_lib.trainer.events import PHASES, age_of_process, span, tell_pieces
 
@@ -91,8 +90,8 @@ def test_machines_are_moved_by_what_their_clocks_are_ahead(tmp_path):
     trace = read_trace(run)
     assert times(trace, "rank 0")[1] == times(trace, "rank 1")[1] == ("step 1", 100.0, 101.0)
     assert trace.facts["clocks"] == {"machine-1": {"ahead_ms": 5000.0, "within_ms": 2.0}}
-    assert facts_of(trace)[0].startswith("clock of machine-1: +5000.00 ms beside the coordinator's")
-    assert facts_of(trace)[0].endswith("at most 2.00 ms")
+    assert describe(trace)[0].startswith("clock of machine-1: +5000.00 ms relative to the coordinator's")
+    assert describe(trace)[0].endswith("at most 2.00 ms")
 
 
 def test_what_is_done_at_the_same_time_gets_a_track_of_its_own(tmp_path):
@@ -104,32 +103,6 @@ def test_what_is_done_at_the_same_time_gets_a_track_of_its_own(tmp_path):
     check_nesting(trace.to_json())
 
 
-def test_a_request_has_an_arrow_there_and_one_back(tmp_path):
-    server = {"machine": "machine-1", "role": "server", "index": 0, "client": 3, "number": 7}
-    run = run_with(
-        tmp_path / "run",
-        event("joined", 1.0, client=3),
-        event(
-            "pieces",
-            5.0,
-            pieces=[
-                ["batches_0", "ask", 2.0, 0.1, {"asked": [7, 8]}],
-                ["batches_0", "sampled neighbours", 2.2, 1.0, {"answers": [7, 8]}],
-            ],
-        ),
-        {"kind": "served", "time": 3.0, "what": "SamplingRequest", "seconds": 0.5, **server},
-        {"kind": "served", "time": 3.5, "what": "BarrierRequest", "seconds": 0.1, **{**server, "number": 9}},
-    )
-    arrows = [e for e in read_trace(run).to_json()["traceEvents"] if e["ph"] in "sf"]
-    assert [(e["ph"], e["id"], e["ts"] / 1e6 + 2.0) for e in arrows] == [
-        ("s", 1, pytest.approx(2.1)),
-        ("f", 1, pytest.approx(2.5)),
-        ("s", 2, pytest.approx(3.0)),
-        ("f", 2, pytest.approx(3.0)),
-    ]
-    assert arrows[0]["pid"] != arrows[1]["pid"]
-
-
 def test_events_of_a_killed_job_are_read_as_far_as_they_go(tmp_path):
     whole = step(0, 101.0, forward=1.0)
     cut = json.dumps(step(1, 102.0, forward=0.5))[:70]
@@ -137,7 +110,7 @@ def test_events_of_a_killed_job_are_read_as_far_as_they_go(tmp_path):
     trace = read_trace(run_with(tmp_path / "run", whole, "7\n", cut + "\n", broken, "null\n", cut))
     assert [name for name, *_ in times(trace, "rank 0")] == ["epoch 1", "step 1", "forward"]
     assert trace.facts["left_out"] == 1
-    assert "left out: 1 event(s) that are not whole" in facts_of(trace)
+    assert "left out: 1 unreadable event(s)" in describe(trace)
 
 
 def test_of_a_run_that_was_continued_the_last_start_is_shown(tmp_path):
@@ -163,18 +136,6 @@ def test_what_is_no_run_or_has_no_events_is_one_sentence(tmp_path, run_here):
         assert done.stderr.splitlines()[0] == f"error: {tmp_path / name} {says}"
     done = run_here("trace", str(run_with(tmp_path / "run", step(0, 2.0))), "--out", str(tmp_path / "none" / "x.json"))
     assert (done.returncode, "No such file or directory" in done.stderr) == (2, True)
-
-
-def test_names_of_a_run_cannot_write_into_the_page(tmp_path):
-    run = run_with(tmp_path / "a<script>b", step(0, 2.0, forward=1.0) | {"machine": "<b>m</b>", "loss": "<i>"})
-    assert not {"a<script>b", "<b>m</b>", "<i>"} & set(Timeline.of(run).page().split())
-    assert "a&lt;script&gt;b" in Timeline.of(run).page()
-
-
-def test_bars_that_are_too_narrow_to_be_seen_are_one(tmp_path):
-    steps = [step(k, 100 + 0.001 * k, forward=0.0005) for k in range(12_000)]
-    page = Timeline.of(run_with(tmp_path / "run", *steps)).page()
-    assert 4000 < page.count("<rect") < 3 * 4000 + 10
 
 
 def test_pieces_are_kept_only_if_they_are_asked_for(monkeypatch):
@@ -218,34 +179,10 @@ def test_a_job_on_two_machines(finished_run, tmp_path):
         assert abs(clock["ahead_ms"]) <= clock["within_ms"] + 0.1 < 500
     result = finished_run.result
     for machine, count in trace["otherData"]["bytes"].items():
-        assert count["sent"] == result["bytes_sent"][machine] > MEGABYTE
+        assert count == result["bytes_sent"][machine] > MEGABYTE
         assert f"clock of {machine}" in done.stdout
         assert f"bytes of {machine}" in done.stdout
     assert [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["name"] == "sent, bytes"][-1] > MEGABYTE
-
-
-@pytest.mark.cluster
-def test_the_arrows_of_a_job_go_from_trainers_to_servers_of_other_machines(finished_run):
-    trace = read_trace(finished_run.out)
-    asked = [arrow for arrow in trace.arrows if arrow[0] == "request"]
-    assert len(asked) > 50
-    assert {(start.machine, end.machine) for _, start, _, end, _ in asked} == {
-        ("machine-0", "machine-1"),
-        ("machine-1", "machine-0"),
-    }
-    within = sum(clock["within_ms"] for clock in trace.facts["clocks"].values()) / 1e3
-    for name, begin, left, end, arrived in trace.arrows:
-        assert left <= arrived + within, (name, begin, end)
-
-
-@pytest.mark.cluster
-def test_bytes_of_the_connections_and_of_the_interfaces(finished_run):
-    """The interfaces count headers too: many small messages have more of them than few large ones."""
-    for machine, count in read_trace(finished_run.out).facts["bytes"].items():
-        assert count["received_by_others"] == sum(
-            by[machine] for by in finished_run.result["traffic"].values() if machine in by
-        )
-        assert 0.98 < count["received_by_others"] / count["sent"] <= 1
 
 
 @pytest.mark.cluster
@@ -264,6 +201,6 @@ def test_a_single_process_has_its_steps(single_run):
     trace = read_trace(single_run.out)
     assert trace.tracks == [("here", "rank 0")]
     assert {"epoch 3", "validation", "checkpoint", "evaluation", "forward"} <= {each.name for each in trace.spans}
-    assert facts_of(trace)[0].startswith("clocks: not compared")
+    assert describe(trace)[0].startswith("clocks: not compared")
     with pytest.raises(InputError, match="is not a run folder"):
-        Timeline.of(single_run.out / "checkpoint")
+        read_trace(single_run.out / "checkpoint")

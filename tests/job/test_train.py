@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import check_predictions, train
+from commands import check_predictions, events_of, train
 from safetensors.torch import load_file
 from shared_data import shared_data
 
@@ -66,9 +66,6 @@ def test_two_machines_from_the_command_line(finished_run):
     # Each machine sent at least gradients; the loopback interface is not counted.
     assert set(result["bytes_sent"]) == {"machine-0", "machine-1"}
     assert min(result["bytes_sent"].values()) > 1e6
-    # Two counts of the same bytes: of connections (without headers), and of the network card.
-    for receiver, sender in (("machine-0", "machine-1"), ("machine-1", "machine-0")):
-        assert 0.95 < result["traffic"][receiver][sender] / result["bytes_sent"][sender] <= 1.0
     for used in result["peak_rss"].values():
         assert used["server"] > 1e8
         assert used["trainer"] > 1e8
@@ -107,7 +104,8 @@ def test_several_trainers_and_samplers(emulation, nothing_left, data_root, small
     result = train(tmp_path / "run", data_root, *layout, *SMALL, "--epochs", "1")
     assert result["world_size"] == 4
     check_predictions(tmp_path / "run", result, small_dataset)
-    kept = [(rank["lists_kept"], rank["lists_bytes"]) for rank in result["kept"]]
+    events = sorted((e for e in events_of(tmp_path / "run") if e["kind"] == "kept"), key=lambda e: e["rank"])
+    kept = [(event["pipeline"]["lists_kept"], event["pipeline"]["lists_bytes"]) for event in events]
     assert kept[0] == kept[1] != kept[2] == kept[3]  # those of a machine have the same lists
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ import dgl
 import numpy as np
 import pytest
 import torch
+from commands import events_of
 from lifelines import processes_of, wait_for_step
 from programs.rows_script import run_rows_script
 from safetensors.torch import load_file, save_file
@@ -29,11 +31,10 @@ from support.lessons.breaking import failure_of
 from tutorial_lib.cluster.coordinator import Limits
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import summary_table
-from tutorial_lib.job.folder import Continuation
-from tutorial_lib.job.handle import Job, start_training
+from tutorial_lib.job.folder import NEW_RUN, Continuation
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.job.train import run_single
+from tutorial_lib.job.train import run_distributed, run_single
 from tutorial_lib.partition import Partition, partition_dataset
 from tutorial_lib.tasks import TASKS, embedding, node, task_named
 from tutorial_lib.tasks.learned_rows import CHUNK, first_rows, memory_of, read_rows, single_embedding
@@ -277,15 +278,15 @@ SEVERAL = replace(CONFIG, epochs=12, fanouts=(10, 10), batch_size=64, embedding_
 
 
 @pytest.fixture(scope="module")
-def two_machines(parts: Partition, tmp_path_factory) -> Callable[[int], tuple[Job, dict]]:
-    """``two_machines(seed)``: a job that was left alone, and its result; each seed runs once."""
+def two_machines(parts: Partition, tmp_path_factory) -> Callable[[int], tuple[Path, dict]]:
+    """``two_machines(seed)``: the run folder of a job that was left alone, and its result; each seed runs once."""
     folder = tmp_path_factory.mktemp("two-machines")
 
     @cache
-    def run(seed: int) -> tuple[Job, dict]:
+    def run(seed: int) -> tuple[Path, dict]:
         config = replace(SEVERAL, seed=seed)
-        job = start_training(parts, Patient(emulate=2), config, folder / str(seed))
-        return job, job.watch(quiet=True)
+        out = folder / str(seed)
+        return out, run_distributed(parts, Patient(emulate=2), config, NEW_RUN.folder(out))
 
     return run
 
@@ -311,21 +312,22 @@ def test_a_killed_trainer_changes_no_row(
 ) -> None:
     """Killed in mid-epoch and resumed: rows, optimiser and predictions of a run that was left alone, bit for bit."""
     out = tmp_path / "broken"
-    broken = start_training(parts, Patient(emulate=2), SEVERAL, out)
-    wait_for_step(broken, ranks=2, epoch=1, step=2)
-    os.kill(next(process for process in processes_of(out) if process.rank == 1).pid, signal.SIGKILL)
-    said = failure_of(lambda: broken.watch(quiet=True)).message
+    with ThreadPoolExecutor(1) as pool:
+        broken = pool.submit(run_distributed, parts, Patient(emulate=2), SEVERAL, NEW_RUN.folder(out))
+        wait_for_step(broken, out, ranks=2, epoch=1, step=2)
+        os.kill(next(process for process in processes_of(out) if process.rank == 1).pid, signal.SIGKILL)
+        said = failure_of(broken.result).message
     assert "trainer 0 (rank 1) on machine-1: killed by signal 9" in said
-    again = start_training(parts, Patient(emulate=2), SEVERAL, out, resume=True).watch(quiet=True)
+    again = run_distributed(parts, Patient(emulate=2), SEVERAL, out, keep=Continuation(resume=True))
     assert 1 <= again["resumed_epochs"] < SEVERAL.epochs
     whole, result = two_machines(0)
-    left_alone, broken_off = (raw_rows(run, 2) for run in (whole.out, out))
+    left_alone, broken_off = (raw_rows(run, 2) for run in (whole, out))
     for key in STORES:
         assert torch.equal(left_alone[key], broken_off[key]), key
-    assert not torch.equal(left_alone["node/weight"], read_rows(whole.out, parts))  # the parts' order is another one
-    assert np.array_equal(*(np.load(run / "predictions.npy") for run in (whole.out, out)))
+    assert not torch.equal(left_alone["node/weight"], read_rows(whole, parts))  # the parts' order is another one
+    assert np.array_equal(*(np.load(run / "predictions.npy") for run in (whole, out)))
     assert (result["test_accuracy"], result["task"]) == (again["test_accuracy"], "embedding")
-    held = held_by(whole.events)
+    held = held_by(events_of(whole))
     assert [held[f"machine-{k}"]["rows"] for k in (0, 1)] == parts.report.nodes
     for machine in held.values():
         tensors = sum(machine[name] for name in ("weight", "step", "mem", "power"))

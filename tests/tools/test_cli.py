@@ -73,7 +73,7 @@ def given_to(command: str, *words: str) -> Given:
 def test_a_command_without_options_has_the_defaults_of_the_dataclasses():
     given = given_to("train")
     config = TrainConfig()
-    assert (given.fanouts, given.cache) == ("15,10,5", "auto")
+    assert (given.fanouts, given.cache) == ("15,10,5", "256MB")
     assert given.make(TrainConfig, cache=config.cache) == config
     assert given.make(DataSource) == DataSource("synthetic-products")
     assert given.make(Layout) == Layout(emulate=None)

@@ -254,7 +254,7 @@ def test_emulated_machines_check_themselves(emulation, partition_of):
     findings = examine(emulate=2, part_config=partition_of(2).config, quick=True)
     of_second = {f.check: f.status for f in findings if f.machine == "machine-1"}
     assert set(of_second.values()) == {"ok"}
-    assert {"address", "ports", "partition", "feature types", "clock"} <= set(of_second)
+    assert {"address", "ports", "partition", "clock"} <= set(of_second)
     assert "command" not in of_second
     without = examine(emulate=1, quick=True)
     assert {f.status for f in without if f.machine and f.check == "partition"} == {"skip"}
@@ -290,7 +290,7 @@ def test_real_machines(ssh_that, partition_of, tmp_path):
     real = RealMachines(tmp_path / "ip_config.txt")
     findings = examine(real=real, part_config=partition_of(1).config, quick=True)
     found = {f.check: f.status for f in findings if f.machine}
-    assert {found[check] for check in ("address", "interface", "partition", "feature types", "clock")} == {"ok"}
+    assert {found[check] for check in ("address", "interface", "partition", "clock")} == {"ok"}
     assert {f.status for f in findings if f.check in ("addresses", "ssh login", "versions")} == {"ok"}
 
 

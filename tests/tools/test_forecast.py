@@ -9,11 +9,11 @@ import pytest
 
 from tutorial_lib.data.ogb import PRODUCTS
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.estimate import COMMAND
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.finale.forecast import Forecast, agree
 from tutorial_lib.tools.finale.settings import FinaleSettings
+from tutorial_lib.tools.plan import COMMAND
 from tutorial_lib.trainer.config import TrainConfig
 
 

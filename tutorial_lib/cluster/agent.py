@@ -75,7 +75,7 @@ class Agent:
         self.shm_before = set(os.listdir(SHM))
         self.others = {m.address: m.name for m in plan.machines if m.address != self.machine.address}
         self.events, self.sent_last = EventFiles(self.logs), 0
-        self.bytes = network.Traffic(self.interface, self.others)
+        self.sent = network.SentBytes(self.interface)
         self.output = OutputFiles(self.logs) if plan.show_output else None
         self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(self.others)
         self.next_look = self.next_word = self.last_heard = time.monotonic()
@@ -116,9 +116,8 @@ class Agent:
         for process in (p for p in self.processes if p.role != "forkserver"):
             role = "trainer" if process.role == "torchrun" else process.role
             peaks[role] = max(peaks.get(role, 0), process.peak_rss)
-        self.bytes.look()
-        self.bytes.tell(self.link.put)
-        self.link.put({"type": "done", **self.bytes.so_far, "peak_rss": peaks})
+        self.sent.report(self.link.put)
+        self.link.put({"type": "done", "bytes_sent": self.sent.count, "peak_rss": peaks})
         self.link.push(FLUSH_SECONDS)
 
     def _tell_started(self, role: str, k: int) -> None:
@@ -173,7 +172,7 @@ class Agent:
     def _report_failure(self, role: str, k: int, code: int, note: str = "") -> None:
         if trouble := disk_trouble(self.logs):  # whatever else was said is its effect
             role, k, note = "agent", 0, trouble
-        oom = self.health.out_of_memory(role, k, code)
+        oom = self.health.out_of_memory(code)
         message = {"type": "failed", "role": role, "index": k, "code": code, "note": note, "out_of_memory": oom}
         self.link.put({**message, "tail": tail(self.logs / log_name(role, k))})
 
@@ -209,15 +208,14 @@ class Agent:
             self.link.put(message)
         if now >= self.next_look:
             self.next_look = now + LOOK_SECONDS
-            self.bytes.look()
-            self.health.look_at_memory()
             if "TUTORIAL_TRACE" in self.plan.env:
-                self.bytes.tell(self.link.put)
+                self.sent.report(self.link.put)
         if now < self.next_word:
             return
         self.next_word = now + ALIVE_SECONDS
-        self.bytes.tell(self.link.put)
-        before, self.sent_last = self.sent_last, self.bytes.so_far["bytes_sent"]
+        self.health.look_at_memory()
+        self.sent.report(self.link.put)
+        before, self.sent_last = self.sent_last, self.sent.count
         self.link.put({"type": "alive", **self.health.signs_of_life(), "sent": self.sent_last - before})
         if trouble := disk_trouble(self.logs):
             self._give_up(trouble)

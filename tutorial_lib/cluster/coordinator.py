@@ -11,7 +11,7 @@ Events, besides those of the trainers (``trainer.events``). Without ``machine``,
     started    machine, role, index: an agent has started, or forked, a process
     serving    machine: all its servers have their parts and listen
     exited     machine, role, index, code
-    traffic    machine, and so far: bytes_sent (through its network card), received (over TCP, by sender)
+    traffic    machine, bytes_sent: so far, through its network card
     clock      machine, offset (seconds that its clock is ahead of the one here), error (at most), exchanges
     warning    text
 """
@@ -46,13 +46,10 @@ STACKS_SECONDS = 8.0
 
 @dataclass
 class MachineUse:
-    """What a machine used, in bytes: sent through its network card, resident at most in a process of each kind, and
-    received over TCP by the machine that sent them, see ``network.Traffic``.
-    """
+    """The bytes that a machine sent through its network card, and the largest resident memory by kind of process."""
 
     bytes_sent: int = 0
     peak_rss: dict[str, int] = field(default_factory=dict)
-    received: dict[str, int] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -82,7 +79,6 @@ class Coordinator:
         self.events: list[Event] = []
         self._said, self._stacks = dict[str, set[int]](), dict[int, list[Stack]]()
         self._clocks, self._asked, self._last_asked = dict[str, Event](), 0, 0.0  # the best comparison so far
-        self._cancelled: BaseException | None = None
         self._finish_by, self._finish_asked, self._unsaved = math.inf, False, False
 
     def run(self) -> dict[str, MachineUse]:
@@ -127,10 +123,6 @@ class Coordinator:
             finally:
                 self.agents.clean_up(self._missing("done"))
         return self.use
-
-    def cancel(self, error: BaseException) -> None:
-        """From another thread: have ``run`` stop everything and raise this error, after an event ``stopped``."""
-        self._cancelled = error
 
     def _wait_for_trainers(self) -> None:
         """Until all have ended well. On the first SIGTERM they get some seconds to save, then the job ends.
@@ -197,10 +189,6 @@ class Coordinator:
         """Take messages until ``done``; whether it was so within the time."""
         deadline = time.monotonic() + seconds
         while True:
-            if self._cancelled is not None:
-                error, self._cancelled = self._cancelled, None
-                self._event("stopped")
-                raise error
             if self._finish_by < math.inf and not self._finish_asked:
                 self._finish_asked = True
                 self.agents.tell_all("finish")

@@ -213,21 +213,19 @@ class EmulatedCluster:
         argv: Sequence[str],
         cwd: Path | str | None = None,
         *,
-        terminal: bool = False,
         as_user: bool = False,
     ) -> tuple[list[str], list[int]]:
         """What runs a command on a machine, and the open files that it needs.
 
         Args:
             cwd: working directory; None: the one of this process, or the home on a machine with its own disk.
-            terminal: its standard input is a terminal, which it is to control.
             as_user: it sees the user's own number, where it would see that of root (and miss what a root can do).
         """
         fds = self._fds[machine.name]
         cwd = cwd or (Path.home() if machine in self.separate else Path.cwd())
         plan = {"fds": fds, "cwd": str(cwd), "cpus": list(machine.cpus), "argv": [*map(str, argv)]}
         ids = [os.geteuid(), os.getegid()] if as_user and os.geteuid() != 0 else []
-        plan |= {"terminal": terminal, "ids": ids}
+        plan["ids"] = ids
         return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan)], fds
 
     def machine(self, name: str) -> Machine:

@@ -38,11 +38,6 @@ class Keeper:
     def run(self) -> None:
         """Set up, say so on standard output, and serve to the end."""
         with contextlib.ExitStack() as stack:
-            if self.settings["session"] is not None:
-                with contextlib.suppress(OSError):  # it has ended already: then nothing tells of the logout
-                    session = os.pidfd_open(self.settings["session"])
-                    stack.callback(os.close, session)
-                    self.selector.register(session, selectors.EVENT_READ, lambda: self._stop("their owner logged out"))
             listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             try:
                 listener.bind(socket_name(self.name))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
-import functools
 import math
 import os
 import re
@@ -30,8 +29,8 @@ DUMP_SIGNAL = signal.SIGRTMAX - 1
 DUMP_SECONDS = 3.0
 FOLDER = ".processes"
 FINISH = f"{FOLDER}/finish"  # its presence tells the trainers to stop in the middle of an epoch, see `trainer.stopping`
-FLAGS, STARTED, ENDING = 6, 19, 4  # places in ``stat_of``, and PF_EXITING among the flags
-MEMORY_LOOKS = 40  # a kill that was counted before the last ten seconds of a process was not its own
+STARTED = 19  # place in ``stat_of``
+MEMORY_LOOKS = 5  # a kill that was counted more than ten seconds before a death was not its cause
 ZOMBIE_SECONDS = 1.0  # a parent that ends its samplers on purpose collects them within this time
 MOST_BYTES = 1 << 18  # of one process's stacks; the main thread's come last
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
@@ -148,7 +147,7 @@ class MachineHealth:
         self.folder = folder
         self._before = 0.0, 0
         self._dead_since: dict[int, float] = {}
-        self._kills: dict[Member, collections.deque[tuple[Path, int]]] = {}
+        self._kills = collections.deque([memory_kills()], MEMORY_LOOKS)
 
     def signs_of_life(self) -> dict[str, Any]:
         """Since the last call: ``cpu``, seconds of computing by the job's processes, and ``wrote``, bytes of logs."""
@@ -195,67 +194,25 @@ class MachineHealth:
         return found
 
     def look_at_memory(self) -> None:
-        """Note for each process its control group and that group's count of kills; once it is dead nobody can tell.
+        """Note how many processes the kernel has killed so far. Call this method every two seconds."""
+        self._kills.append(memory_kills())
 
-        Call it four times a second.
+    def out_of_memory(self, code: int | None) -> bool:
+        """Return whether the kernel killed a process for want of memory near a death with this exit code.
+
+        The counter belongs to the whole computer, so the killed process can be another one.
         """
-        for member in members(self.folder):
-            counter, fields = _kill_counter_of(member.pid), member.stat()
-            # Of a process that is ending, version 1 says that it is in the topmost group.
-            if counter is not None and fields and not int(fields[FLAGS]) & ENDING:
-                looks = self._kills.setdefault(member, collections.deque(maxlen=MEMORY_LOOKS))
-                looks.append((counter, _kills(counter)))
-
-    def out_of_memory(self, role: str, index: int, code: int | None) -> bool:
-        """Whether the kernel has ended a process of its control group for want of memory when this one was killed."""
-        if code not in (-signal.SIGKILL, 128 + signal.SIGKILL):  # the latter from a shell
-            return False
-        for member, looks in self._kills.items():
-            fields = member.stat()
-            if (member.role, member.index) == (role, index) and (not fields or fields[0] in ("Z", "X")):
-                counter = looks[-1][0]
-                if _kills(counter) > next(count for path, count in looks if path == counter):
-                    return True
-        return False
+        killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)  # the latter from a shell
+        return killed and memory_kills() > self._kills[0]
 
 
-@functools.cache
-def _memory_groups() -> tuple[str, str, Path] | None:
-    """(controller in /proc/PID/cgroup, group at the mount point, mount point); version 1's memory, else version 2."""
-    found: dict[str, tuple[str, str, Path]] = {}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            fields = line.split()
-            kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
-            if kind == "cgroup2" or (kind == "cgroup" and "memory" in options):
-                found.setdefault(kind, ("" if kind == "cgroup2" else "memory", fields[3], Path(fields[4])))
-    return found.get("cgroup") or found.get("cgroup2")
+def memory_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory since it started, or 0 if it does not count.
 
-
-def _kill_counter_of(pid: int) -> Path | None:
-    """The file that counts how many processes of a living process's own control group the kernel has ended.
-
-    None where the kernel or the container hides it. The counter of the whole computer would also count what happens to
-    other people's processes. In version 2 a group may leave memory to the one above it; then that one's file.
+    The kernel includes kills in control groups, such as those of containers and Slurm.
     """
-    controller, root, mount = _memory_groups() or ("none", "", Path())
-    with contextlib.suppress(OSError, ValueError):  # ValueError: a group that this container does not show
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-            _number, names, group = line.split(":", 2)
-            if controller in names.split(","):
-                place = mount / Path(group).relative_to(root)
-                while place.is_relative_to(mount):
-                    for name in ("memory.oom_control", "memory.events.local", "memory.events"):
-                        if (place / name).exists():
-                            return place / name
-                    place = place.parent
-    return None
-
-
-def _kills(counter: Path) -> int:
-    """The count now; 0 when the group is gone."""
     with contextlib.suppress(OSError):
-        match = re.search(r"^oom_kill (\d+)", counter.read_text(), flags=re.MULTILINE)
+        match = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), flags=re.MULTILINE)
         return int(match[1]) if match else 0
     return 0
 

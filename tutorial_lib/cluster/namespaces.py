@@ -5,18 +5,17 @@ Each failure is an ``OSError`` whose text says which step the kernel refused.
 As a program, ``python -I -S namespaces.py PLAN`` (JSON) runs a command inside an emulated machine. It uses the standard
 library only, so that it starts in some milliseconds. It enters the namespaces whose open files it inherited, forks (a
 pid namespace takes effect for children only), and waits; the command gets SIGKILL when this process dies, and SIGTERM,
-SIGINT and SIGHUP are passed on.
+SIGINT and SIGHUP are passed on. On a terminal, the command gets the foreground, so that a shell can manage jobs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import signal
 import sys
-import termios
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -72,6 +71,22 @@ def private_mounts_with_proc() -> None:
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, "", "mount /proc")
 
 
+def in_foreground(fd: int) -> bool:
+    """Return whether a file is the controlling terminal of this process, and its group is in the foreground."""
+    try:
+        return os.tcgetpgrp(fd) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def to_foreground(terminal: int, group: int) -> None:
+    """Give the terminal to a process group. This call works from the background, too."""
+    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    with contextlib.suppress(OSError):  # the terminal has been closed
+        os.tcsetpgrp(terminal, group)
+    signal.signal(signal.SIGTTOU, before)
+
+
 def main() -> None:
     """Enter the machine and become the command of the plan, as far as its caller can tell."""
     plan = json.loads(sys.argv[1])
@@ -84,6 +99,7 @@ def main() -> None:
     os.chdir(plan["cwd"])  # entering a mount namespace moved us to its root
     if plan["cpus"]:
         os.sched_setaffinity(0, plan["cpus"])
+    terminal = os.dup(0) if in_foreground(0) else -1
     try:
         pid = os.fork()
     except OSError:  # what the kernel says (ENOMEM) when the pid namespace has lost its first process
@@ -92,9 +108,10 @@ def main() -> None:
         die_with_parent()
         if plan.get("ids"):
             new_user_namespace(*plan["ids"])
-        if plan.get("terminal"):  # of a session of its own: a shell there can manage jobs
-            os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        if terminal >= 0:
+            os.close(terminal)
+            os.setpgid(0, 0)  # dash needs a process group that its pid namespace has a number for
+            to_foreground(0, os.getpgrp())
         try:
             os.execvp(plan["argv"][0], plan["argv"])
         except OSError as error:
@@ -104,7 +121,15 @@ def main() -> None:
     os.closerange(0, 3)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: os.kill(pid, received))
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    while os.WIFSTOPPED(status := os.waitpid(pid, os.WUNTRACED if terminal >= 0 else 0)[1]):
+        to_foreground(terminal, os.getpgrp())
+        os.kill(os.getpid(), signal.SIGSTOP)  # Ctrl-Z: the caller's shell continues us with fg or bg
+        if in_foreground(terminal):
+            to_foreground(terminal, pid)
+        os.killpg(pid, signal.SIGCONT)
+    if terminal >= 0:
+        to_foreground(terminal, os.getpgrp())
+    code = os.waitstatus_to_exitcode(status)
     if code < 0:  # end by the same signal, so that the caller sees what happened
         if -code not in (signal.SIGKILL, signal.SIGSTOP):  # these have no handler to reset
             signal.signal(-code, signal.SIG_DFL)

@@ -1,15 +1,11 @@
-"""What the kernel knows about this machine's network: interfaces, ports, silent peers, and bytes by peer.
-
-The counters of a network interface give one sum for all peers. Those of the connections (``ss -ti`` shows them; they
-come over netlink, no root needed) tell the peers apart, and count what programs received, without headers and repeats.
-"""
+"""The kernel's knowledge of this machine's network: interfaces, listening ports, silent peers, and bytes sent."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import psutil
@@ -18,9 +14,6 @@ ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"
 RETRIES = 3  # of one segment; fewer may be a short disturbance
 SILENCE_SECONDS = 25.0  # a cable pulled for 5 s is survived by TCP; the report must come within a minute
 BY_FAMILY = 20  # type of netlink's answers that are sockets
-SOCK_DIAG, ENDED = 4, 0b101  # protocol of netlink; its groups that tell of the ends of TCP connections, v4 and v6
-SOL_NETLINK, NO_ENOBUFS = 270, 5
-INET_DIAG_INFO = 2  # number of the extension with a connection's counters
 
 
 def ipv4_addresses() -> dict[str, list[str]]:
@@ -88,75 +81,21 @@ class SilentPeers:
         return silent
 
 
-class Traffic:
-    """What this machine has sent, and received from the others of a job, since this object was made.
-
-    Connections that have ended count, too: the kernel tells of each end, with the last counters. Nothing is missed,
-    unless hundreds of them end between two looks.
-
-    Args:
-        interface: that carries its address.
-        others: IPv4 address of each of the other machines -> what it is called.
+class SentBytes:
+    """Counts the bytes that have left this machine through a network interface since this object was made.
 
     Attributes:
-        so_far: ``bytes_sent``, through the interface; ``received``, over TCP, by the name of the machine that sent it.
+        count: the bytes as of the last ``report``.
     """
 
-    def __init__(self, interface: str, others: Mapping[str, str]) -> None:
-        self._interface, self._sent_before, self._names = interface, bytes_sent(interface), dict(others)
-        self._seen, self._ends = dict[tuple[str, int], int](), None
-        self.so_far: dict[str, Any] = {"bytes_sent": 0, "received": {}}
-        self.look()
-        self._before = dict(self._seen)  # what other programs' connections had before is not the job's
+    def __init__(self, interface: str) -> None:
+        self._interface, self._before, self.count = interface, bytes_sent(interface), 0
 
-    def look(self) -> None:
-        """Take the counters; call it several times a second."""
-        try:
-            if self._names:
-                self._ends = self._ends or _told_of_ends()
-                found = _received(self._ends)
-                self._seen |= {key: count for key, count in found.items() if key[0] in self._names}
-        except OSError:  # the kernel does not tell; the sums over network interfaces remain
-            self._names.clear()
-
-    def received(self) -> dict[str, int]:
-        """Bytes from each of the others, by its name, as of the last look; empty where the kernel does not tell."""
-        sums = dict.fromkeys(sorted(self._names), 0)
-        for key, count in self._seen.items():
-            if key[0] in sums:
-                sums[key[0]] += count - self._before.get(key, 0)
-        return {self._names[address]: count for address, count in sums.items()}
-
-    def tell(self, put: Callable[[dict[str, Any]], None]) -> None:
-        """Bring ``so_far`` up to date, from the last look, and hand it on as a message if it has changed."""
-        now = {"bytes_sent": bytes_sent(self._interface) - self._sent_before, "received": self.received()}
-        if now != self.so_far:
-            self.so_far = now
-            put({"type": "traffic", "time": time.time(), **now})
-
-
-def _told_of_ends() -> socket.socket:
-    """What the kernel writes to whenever a TCP connection has ended."""
-    ends = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, SOCK_DIAG)
-    ends.setsockopt(SOL_NETLINK, NO_ENOBUFS, 1)  # of more ends than it holds, the rest is missed
-    ends.bind((0, ENDED))
-    return ends
-
-
-def _received(ends: socket.socket) -> dict[tuple[str, int], int]:
-    """(peer, the kernel's number of the socket) -> bytes received so far, or until its end since the last call."""
-    from pyroute2.netlink.diag import MarshalDiag
-
-    messages = _told(extensions=1 << (INET_DIAG_INFO - 1))
-    with contextlib.suppress(BlockingIOError):  # read last: what has ended meanwhile has its last counters here
-        while True:
-            messages += MarshalDiag().parse(ends.recv(1 << 16))
-    found = [(message, message.get_attr("INET_DIAG_INFO")) for message in messages]
-    return {
-        (message["idiag_dst"].removeprefix("::ffff:"), message["idiag_cookie"]): info["tcpi_bytes_received"]
-        for message, info in found
-        if info and info["tcpi_bytes_received"]
-    }
+    def report(self, put: Callable[[dict[str, Any]], None]) -> None:
+        """Update ``count`` and hand it on as a message if it has changed."""
+        if (now := bytes_sent(self._interface) - self._before) != self.count:
+            self.count = now
+            put({"type": "traffic", "time": time.time(), "bytes_sent": now})
 
 
 def _told(**options: int) -> list[Any]:

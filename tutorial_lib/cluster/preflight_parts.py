@@ -1,22 +1,12 @@
-"""The part files of one machine, looked at before a server loads them: there, whole, and of a kind that it can hold.
+"""Checks of the part files of one machine before a server loads them: presence, size and checksum.
 
-Only headers are read, and whole files for their checksums; nothing is unpickled and DGL is not imported.
-The layouts are those of DGL 2.1.0 (``src/graph/serialize``, ``src/array/ndarray.cc``)::
-
-    node_feat.dgl   magic, count, count, then per tensor: name length, name, magic, 0, device (2 x int32),
-                    dimensions (int32), type code, bits (2 x uint8), lanes (uint16), shape, bytes, data
-    graph.dgl       magic, version, ...
-    *.pt            a zip archive (GraphBolt)
+Nothing is unpickled and DGL is not imported. A server reports damaged contents of files without a manifest.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import os
-import struct
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,9 +16,6 @@ from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file
 
-TENSORS_MAGIC, TENSOR_MAGIC, GRAPH_MAGIC = 0xDD5A9FBE3FA2443F, 0xDD5E40F096B4A13F, 0xDD2E4FF046B4A13F
-TYPE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}
-HELD_BY_SERVERS = {"uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
 STRUCTURE, FEATURES, GRAPHBOLT = "part_graph", ("node_feats", "edge_feats"), "part_graph_graphbolt"
 AGAIN = "Partition again: python -m tutorial_lib partition --dataset NAME --parts K --out DIR"
 REPAIR = "Copy the file again from where it was made and compare sha256sum, or partition again into a new folder."
@@ -76,8 +63,7 @@ def part_findings(plan: JobPlan, index: int, seconds: float = CHECKSUM_SECONDS) 
     except InputError as error:
         yield Finding("partition", FAIL, error.message, error.remedy)
         return
-    types: dict[str, str] = {}
-    problems = {path: problem for key, path in files.items() if (problem := _problem(path, key, manifest, types))}
+    problems = {path: problem for path in files.values() if (problem := _problem(path, manifest))}
     for path, problem in problems.items():
         remedy = "Its user needs to read it." if "cannot be read" in problem else REPAIR
         yield Finding("partition", FAIL, f"{path} {problem}", remedy)
@@ -85,7 +71,6 @@ def part_findings(plan: JobPlan, index: int, seconds: float = CHECKSUM_SECONDS) 
         graphbolt = asks_for_graphbolt(plan)
         yield _checksums(files, manifest, index, graphbolt, seconds)
         yield _formats(files, manifest, graphbolt)
-        yield _dtypes(types)
 
 
 def asks_for_graphbolt(plan: JobPlan) -> bool:
@@ -93,65 +78,11 @@ def asks_for_graphbolt(plan: JobPlan) -> bool:
     return any(word.lower().replace("-", "_").startswith("__use_graphbolt") for word in plan.command)
 
 
-def _problem(path: Path, key: str, manifest: Manifest, types: dict[str, str]) -> str | None:
-    """What is wrong with a file: its size, how it begins and, where its layout tells, ends. Notes dtypes of tensors."""
+def _problem(path: Path, manifest: Manifest) -> str | None:
+    """Return the continuation of a sentence about a file that is missing, unreadable, empty or of the wrong size."""
     if problem := check_file(path, manifest.get(path, {}).get("bytes"), None):
         return problem
-    try:
-        if key in FEATURES:
-            types |= tensor_types(path)
-        elif key == GRAPHBOLT:
-            if not zipfile.is_zipfile(path):  # the table of contents is at the end: a cut file has none
-                return "is not a file of torch.save, or a part of one"
-        elif key == STRUCTURE:
-            with path.open("rb") as file:
-                if file.read(8) != struct.pack("<Q", GRAPH_MAGIC):
-                    return "is not a file of dgl.save_graphs"
-        elif path.stat().st_size == 0:
-            return "is empty"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def tensor_types(path: Path) -> dict[str, str]:
-    """``{"_N/feat": "float32"}``: the dtypes in a file of ``dgl.data.save_tensors``, from its headers alone.
-
-    Raises:
-        ValueError: not such a file, or not all of it; the text continues a sentence that begins with the path.
-    """
-    size = path.stat().st_size
-    types: dict[str, str] = {}
-    with path.open("rb") as file:
-
-        def take(layout: str) -> tuple:
-            data = file.read(struct.calcsize(layout))
-            if len(data) < struct.calcsize(layout):
-                raise ValueError(f"is cut off: it ends at byte {size}, inside a header")
-            return struct.unpack(layout, data)
-
-        if take("<Q") != (TENSORS_MAGIC,):
-            raise ValueError("is not a file of dgl.data.save_tensors")
-        count, _ = take("<QQ")
-        for _ in range(count):
-            (length,) = take("<Q")
-            if length > size:
-                raise ValueError("has a damaged header")
-            name = take(f"<{length}s")[0].decode(errors="replace")
-            magic, _, _, _, dimensions, code, bits, _ = take("<QQiiiBBH")
-            if magic != TENSOR_MAGIC or not 0 <= dimensions <= 64:
-                raise ValueError("has a damaged header")
-            *shape, stored = take(f"<{dimensions}qq")
-            if stored != math.prod(shape) * bits // 8:
-                raise ValueError("has a damaged header")
-            types[name] = f"{TYPE_NAMES.get(code, f'type{code}-')}{bits}"
-            if file.seek(stored, os.SEEK_CUR) > size:
-                raise ValueError(f"is cut off: it ends at byte {size}, inside {name!r}")
-        if file.tell() != size:
-            raise ValueError(f"has {size - file.tell()} bytes too many")
-    return types
+    return "is empty" if path.stat().st_size == 0 else None
 
 
 def _checksums(files: Files, manifest: Manifest, index: int, graphbolt: bool, seconds: float) -> Finding:
@@ -190,15 +121,6 @@ def _formats(files: Files, manifest: Manifest, asked: bool) -> Finding:
     when = "" if asked else "if the script calls initialize(use_graphbolt=True), "
     detail = f"{there}; no manifest.json has a checksum of {path}: {when}DGL unpickles it, which can run any code"
     return Finding("partition format", OK, detail, "Use such a file only if you, or somebody you trust, made it.")
-
-
-def _dtypes(types: Mapping[str, str]) -> Finding:
-    """bfloat16 is partitioned without a word; the server then dies of ``Do not know how to handle type bfloat16``."""
-    bad = [f"{name} is {kind}" for name, kind in types.items() if kind not in HELD_BY_SERVERS]
-    if bad:
-        remedy = "Convert before partitioning: graph.ndata[NAME] = graph.ndata[NAME].float()"
-        return Finding("feature types", FAIL, f"{', '.join(bad)}, which a DGL server cannot hold", remedy)
-    return Finding("feature types", OK, ", ".join(f"{name} {kind}" for name, kind in types.items()) or "no features")
 
 
 def shm_bytes_needed(plan: JobPlan, index: int) -> int:

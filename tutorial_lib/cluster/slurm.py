@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 
 from tutorial_lib.cluster.network import ipv4_addresses
 from tutorial_lib.cluster.plan import run_module
@@ -26,7 +25,6 @@ from tutorial_lib.cluster.spec import Machine, RemoteCluster
 from tutorial_lib.errors import InputError
 
 ANSWER_SECONDS = 60.0  # a node may have to be woken up, and loads Python over the network
-SIGNALLED_SECONDS, NEAR_SECONDS = 5.0, 130.0  # the signal comes 60 seconds before the end, or up to 120
 # Steps share CPUs and memory of the job: an agent must not wait until another step ends.
 STEP = ["--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--kill-on-bad-exit=1", "--quiet"]
 
@@ -103,26 +101,9 @@ def nodes_of(environ: Mapping[str, str]) -> list[str]:
     return _scontrol("show", "hostnames", listed).split()
 
 
-def why_told_to_end(environ: Mapping[str, str]) -> str | None:
-    """What Slurm says of a job to which it has sent SIGTERM; None outside of one, or where it does not say."""
+def _scontrol(*words: str) -> str:
     try:
-        number = environ["SLURM_JOB_ID"]
-        lines = _scontrol("show", "job", "-o", number, seconds=SIGNALLED_SECONDS).splitlines()
-        (words,) = (line.split() for line in lines if line.startswith(f"JobId={number} "))  # of an array, also others
-        job = dict(word.split("=", 1) for word in words if "=" in word)
-        if job["JobState"] == "RUNNING":  # a signal ahead of the limit, or from somebody else
-            left = datetime.fromisoformat(job["EndTime"]) - datetime.now()
-            return f"the time limit of {job['TimeLimit']} is near" if left.total_seconds() < NEAR_SECONDS else None
-        if int(job["Restarts"]) > int(environ.get("SLURM_RESTART_COUNT", 0)):
-            return "the job is back in the queue: another one needs its nodes, or a node is down"
-        return "the job was cancelled"
-    except (KeyError, ValueError, InputError):
-        return None
-
-
-def _scontrol(*words: str, seconds: float = ANSWER_SECONDS) -> str:
-    try:
-        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=ANSWER_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"scontrol {shlex.join(words)}: {error}") from None
     if done.returncode != 0:

@@ -5,7 +5,7 @@
     train --on lab     --asks----> the same, and is the only job there until it ends
 
 The socket is an abstract one, which the kernel frees with its keeper: no file can be left behind. A message is JSON.
-The machines go with their keeper: when it is told to stop, after ``--ttl``, at the owner's logout, when it is killed.
+The machines go with their keeper: when it is told to stop, after ``--ttl``, or when it is killed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from tutorial_lib.cluster.addresses import bound, check_name, names, socket_name, user_of
 from tutorial_lib.cluster.emulated import PYTHONPATH, EmulatedCluster
@@ -232,7 +230,7 @@ def start(
         shm_bytes = parse_memory(shm)
     settings = {
         **{"name": check_name(name), "count": count, "wire": wire, "shm": shm_bytes, "ttl": parse_ttl(ttl)},
-        **{"ssh": ssh, "slurm": slurm, "own_disks": own_disks, "session": _session()},
+        **{"ssh": ssh, "slurm": slurm, "own_disks": own_disks},
     }
     if slurm and own_disks:
         raise InputError(
@@ -280,18 +278,3 @@ def stop(name: str = DEFAULT_NAME) -> None:
     for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
         if name not in bound():  # the keeper closes its socket last
             return
-
-
-def _session() -> int | None:
-    """The outermost process of this user's that this one comes from: with it, the login ends. None: there is no such.
-
-    In an ssh login that is the part of the ssh server that runs as the user, in a desktop the user's service manager,
-    else the shell or the notebook server. Of root, all processes come from the first: then only ``--ttl`` counts.
-    """
-    found = None
-    for parent in psutil.Process().parents():
-        with contextlib.suppress(psutil.Error):
-            if parent.pid == 1 or parent.uids().real != os.getuid():
-                break
-            found = parent.pid
-    return found

@@ -20,7 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
-from tutorial_lib.cluster.coordinator import Coordinator, Event, JobFailed
+from tutorial_lib.cluster.coordinator import Event, JobFailed
 from tutorial_lib.errors import TutorialError, printable
 from tutorial_lib.trainer.events import PHASES
 
@@ -54,9 +54,6 @@ class Reporter:
         self.done: dict[int, int] = {}
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._spinner = Spinner("dots")
-
-    def started(self, coordinator: Coordinator) -> None:
-        """Take the coordinator of a job, before it starts anything."""
 
     def say(self, text: str, waiting: str = "") -> None:
         """A line for a person; ``waiting``: what comes next."""

@@ -172,7 +172,6 @@ def run_on_machines(
     deliver: Callable[[str], Delivery],
     *,
     finishing: float = 0.0,
-    on_start: Callable[[Coordinator], None] = lambda _coordinator: None,
 ) -> tuple[Coordinator, Homecoming]:
     """Copy what the machines need, where they share no folder with this one; run the job; bring home what it wrote.
 
@@ -180,7 +179,6 @@ def run_on_machines(
         cluster: entered.
         deliver: what to copy, from the folder on the machines; called only if the cluster has a ``copy_to``.
         finishing: seconds for the trainers to save on SIGTERM, of ``Limits``.
-        on_start: takes the coordinator before it starts anything.
 
     Returns:
         The coordinator (what the machines used, the events), and what came home: its ``check`` raises if not all did.
@@ -193,6 +191,5 @@ def run_on_machines(
         public = layout.real is not None and layout.real.allow_public
         limits = replace(layout.limits(), finishing=finishing)
         coordinator = Coordinator(cluster, plan, home.on_event, limits, home.remote, allow_public=public)
-        on_start(coordinator)
         coordinator.run()
     return coordinator, home

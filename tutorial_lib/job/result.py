@@ -16,8 +16,7 @@ In ``result.json`` of a run that was continued with ``--resume``, ``epochs`` and
 from the checkpoint. ``phases`` has for each rank the mean seconds per epoch in each phase of a step, and the mean bytes
 of features per epoch from its own machine and from others; ``events.phases_of`` makes it. Where the model was:
 ``device`` ("cpu", "cuda"), ``backend`` of the gradients ("gloo", "nccl", "none"), ``layers`` ("dgl", "plain torch") and
-``device_reason``, see ``placement``. ``forecast`` has pairs, of what was told before the job and of what it was:
-``epoch_seconds`` (of an epoch after the first) and ``bytes_sent`` (of all machines).
+``device_reason``, see ``placement``.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ def distributed_result(
     placed = next(iter(of_kind("placed")), {})
     resumed = resumed[: next((event["epochs"] for event in of_kind("resumed")), len(resumed))]
     epochs = [EpochResult.from_dict(epoch, evaluation[-1]["score"]) for epoch in [*resumed, *of_kind("epoch")]]
-    kept = [{"rank": event["rank"], **event["pipeline"]} for event in of_kind("kept")]
     return result_of(
         partition.manifest["dataset"],
         config,
@@ -77,11 +75,9 @@ def distributed_result(
         bytes_sent={name: used.bytes_sent for name, used in use.items()},
         peak_rss={name: used.peak_rss for name, used in use.items()},
         partition=asdict(partition.report),
-        traffic={name: used.received for name, used in use.items()},
         **{key: placed[key] for key in ("device", "backend", "layers", "device_reason") if key in placed},
         resumed_epochs=len(resumed),
         phases=phases_of([*earlier, *events]),
-        kept=sorted(kept, key=lambda of_rank: of_rank["rank"]),  # what a pipeline held of other machines at the end
     )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tutorial_lib.job.display import human_bytes
+
 COORDINATOR = "coordinator"
 US = 1e6
 SLACK = 0.002  # seconds
@@ -38,7 +40,6 @@ class Trace:
     Attributes:
         spans: those of a track lie inside each other, or one after the other; outer ones first.
         counters: machine, name, time, value; in the order of time.
-        arrows: of a request and of its answer: from a span to another, with the times.
         marks: time, text.
         facts: ``run``, ``start`` (of so many, the one that is shown), ``clocks`` and ``bytes`` by machine, ``left_out``
             (events that could not be read).
@@ -46,7 +47,6 @@ class Trace:
 
     spans: list[Span]
     counters: list[tuple[str, str, float, float]]
-    arrows: list[tuple[str, Span, float, Span, float]]
     marks: list[tuple[float, str]]
     facts: dict[str, Any]
 
@@ -78,11 +78,24 @@ class Trace:
         for machine, name, time, value in self.counters:
             where = {"pid": machines.index(machine), "tid": 0} if machine in machines else {"pid": 0, "tid": 0}
             found.append({"ph": "C", "name": name, "ts": at(time), **where, "args": {"bytes": value}})
-        for k, (name, begin, left, end, arrived) in enumerate(self.arrows, start=1):
-            common = {"name": name, "cat": "request", "id": k}
-            found.append({"ph": "s", "ts": at(left), **of[begin.machine, begin.track], **common})
-            found.append({"ph": "f", "bp": "e", "ts": at(arrived), **of[end.machine, end.track], **common})
         return {"traceEvents": found, "displayTimeUnit": "ms", "otherData": self.facts}
+
+
+def describe(trace: Trace) -> list[str]:
+    """Return sentences about the clocks, the bytes and the unreadable events of a trace."""
+    facts, lines = trace.facts, []
+    for name, clock in facts["clocks"].items():
+        lines.append(
+            f"clock of {name}: {clock['ahead_ms']:+.2f} ms relative to the coordinator's clock, corrected here; "
+            f"the remaining error is at most {clock['within_ms']:.2f} ms"
+        )
+    if not facts["clocks"]:
+        lines.append("clocks: not compared, so each machine's times are those of its own clock")
+    for name, count in facts["bytes"].items():
+        lines.append(f"bytes of {name}: {human_bytes(count)} through its network card")
+    if facts["left_out"]:
+        lines.append(f"left out: {facts['left_out']} unreadable event(s)")
+    return lines
 
 
 def _named(kind: str, name: str, order: int, where: dict[str, int]) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +66,8 @@ class _Reading:
         self.spans: list[Span] = []
         self.open: dict[tuple[str, str], Span] = {}
         self.ranks: dict[tuple[str, int], int] = {}
-        self.clients: dict[int, tuple[str, str]] = {}
         self.counters: list[tuple[str, str, float, float]] = []
-        self.bytes: dict[str, Event] = {}
+        self.bytes: dict[str, int] = {}
         self.marks: list[tuple[float, str]] = []
         self.left_out = 0
 
@@ -86,9 +84,9 @@ class _Reading:
             name: {"ahead_ms": round(1e3 * e["offset"], 3), "within_ms": round(1e3 * e["error"], 3)}
             for name, e in sorted(self.clocks.items())
         }
-        facts: dict[str, Any] = {"clocks": clocks, "bytes": self._sums(), "left_out": self.left_out}
+        facts: dict[str, Any] = {"clocks": clocks, "bytes": dict(sorted(self.bytes.items())), "left_out": self.left_out}
         self.counters.sort(key=lambda counter: counter[2])
-        return Trace(self.spans, self.counters, list(self._arrows()), self.marks, facts)
+        return Trace(self.spans, self.counters, self.marks, facts)
 
     def _time(self, event: Event) -> float:
         clock = self.clocks.get(event.get("machine", ""))
@@ -138,8 +136,6 @@ class _Reading:
 
     def _joined(self, event: Event, _time: float) -> None:
         self.ranks[event["machine"], event["local_rank"]] = event["rank"]
-        if "client" in event:
-            self.clients[event["client"]] = self._track(event)
 
     def _step(self, event: Event, time: float) -> None:
         track, seconds = self._track(event), [event[phase] for phase in PHASES]
@@ -167,17 +163,14 @@ class _Reading:
 
     def _traffic(self, event: Event, time: float) -> None:
         machine = event["machine"]
-        sum(event["received"].values())  # a TypeError where those are no numbers
-        self.bytes[machine] = event
+        self.bytes[machine] = event["bytes_sent"]
         self.counters.append((machine, "sent, bytes", time, event["bytes_sent"]))
-        for other, count in event["received"].items():
-            self.counters.append((machine, f"received from {other}, bytes", time, count))
 
     def _mark(self, event: Event, time: float) -> None:
         text = event.get("text") or event.get("exception") or event["kind"]
         self.marks.append((time, f"epoch {event['epoch'] + 1} is done" if event["kind"] == "epoch" else text))
 
-    _epoch = _warning = _failure = _stopped = _resumed = _mark
+    _epoch = _warning = _failure = _resumed = _mark
 
     def _epochs(self) -> None:
         """What belongs to an epoch gets one span around it."""
@@ -188,28 +181,3 @@ class _Reading:
         for (machine, track, epoch), inside in found.items():
             start, end = min(s.start for s in inside), max(s.end for s in inside)
             self.spans.insert(0, Span(machine, track, f"epoch {epoch + 1}", start, end))
-
-    def _arrows(self) -> Iterable[tuple[str, Span, float, Span, float]]:
-        of_requests = {
-            (what, span.machine, span.track, number): span
-            for span in self.spans
-            for what in ("asked", "answers")
-            for number in span.facts.get(what, ())
-        }
-        for span in self.spans:
-            if "number" in span.facts and (client := self.clients.get(span.facts["client"])):
-                key = client[0], f"{client[1]}, batches", span.facts["number"]
-                ask, answer = of_requests.get(("asked", *key)), of_requests.get(("answers", *key))
-                # While rows are pulled, the main thread may have sent something else with the number noted for them.
-                if ask and answer and (span.name == "Pull") == (ask.name == "rows of other machines"):
-                    arrived = min(answer.end, max(answer.start, span.end))
-                    yield "request", ask, min(ask.end, max(ask.start, span.start)), span, span.start
-                    yield "answer", span, min(span.end, arrived), answer, arrived
-
-    def _sums(self) -> dict[str, Any]:
-        """By machine: what left through its network card, and what the others got from it over TCP."""
-        found = {}
-        for machine, event in sorted(self.bytes.items()):
-            got = [e["received"][machine] for e in self.bytes.values() if machine in e["received"]]
-            found[machine] = {"sent": event["bytes_sent"], "received_by_others": sum(got) if got else None}
-        return found

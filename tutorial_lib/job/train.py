@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -26,11 +25,10 @@ from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.data.named import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError, first_sigterm
 from tutorial_lib.files import write_json
-from tutorial_lib.job.display import Reporter, human_bytes
+from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, own_run_folder, settings_of
 from tutorial_lib.job.layout import Layout, run_on_machines
 from tutorial_lib.job.result import distributed_result, result_of
-from tutorial_lib.job.sampled import forecast
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, dataset_description
 from tutorial_lib.tasks import task_named
@@ -51,15 +49,12 @@ def run_distributed(
     out: Path,
     reporter: Reporter | None = None,
     keep: Continuation = NEW_RUN,
-    *,
-    fit_cache: bool = False,
 ) -> dict[str, Any]:
     """Train on the machines of ``layout``; returns the content of ``result.json``.
 
     Args:
         source: a data set, which is loaded and partitioned first, or a partition with as many parts as machines.
         out: run folder; must be empty or not exist yet, unless ``keep`` continues the run in it.
-        fit_cache: `job.estimate.fitting_cache` chooses ``config.cache``, for this run and for those that resume it.
 
     Raises:
         InputError: found before anything was started. JobFailed: with the first cause.
@@ -80,17 +75,6 @@ def run_distributed(
     if config.task == "link":
         partition.check_edge_map()
     manifest = partition.manifest
-    told = None if keep.resume else forecast(partition, layout, len(cluster.machines), config, fit_cache=fit_cache)
-    if told is not None and fit_cache:
-        config = replace(config, cache=told.setting.config.cache)
-        keep = replace(keep, options=keep.options and {**keep.options, "cache": str(config.cache)})
-    if told is not None:
-        if told.setting.keeps and len(cluster.machines) > 1:
-            room = "all remote rows" if told.kept == 1 else f"{told.kept:.0%} of the remote rows, those needed soonest"
-            reporter.say(f"cache: {human_bytes(config.cache)} of each trainer, room for {room}")
-        wire, memory = human_bytes(round(told.job)), human_bytes(round(told.needed))
-        where = "here" if told.setting.together else "on each machine"
-        reporter.say(f"forecast: {told.epoch:.2g} s an epoch, {wire} over the wire in all, {memory} of memory {where}")
     settings = settings_of(
         config,
         manifest["dataset"]["name"],
@@ -115,15 +99,8 @@ def run_distributed(
         cwd = out if layout.real else Path(__file__).resolve().parents[2]
         plan = plan_at(partition.folder, out, cwd)
         deliver = partial(Delivery.of_run, partition.folder, out, plan, plan_at)
-        coordinator, home = run_on_machines(
-            cluster, plan, layout, out, log.write, deliver, finishing=FINISHING_SECONDS, on_start=reporter.started
-        )
+        coordinator, home = run_on_machines(cluster, plan, layout, out, log.write, deliver, finishing=FINISHING_SECONDS)
     result = distributed_result(partition, config, coordinator, time.time() - start, log.earlier, resumed)
-    if told is not None:
-        beside = result["forecast"] = told.beside(result)
-        (seconds, took), (wire, sent) = beside.values()
-        was = f"it was {took:.2g} s, {human_bytes(round(sent))}"
-        reporter.say(f"forecast: {seconds:.2g} s an epoch, {human_bytes(round(wire))} over the wire; {was}")
     write_json(out / "result.json", result)
     home.check()
     _name_predictions(out, read_ids(partition.folder), manifest["dataset"])

@@ -1,28 +1,37 @@
-"""What a job will need, before it runs: every number with its source, and what to change first.
+"""Estimates of the memory, the traffic and the time of a job, from a few numbers of its graph.
 
-The estimate is job/estimate.py's, with hops drawn on a partition and a step measured here, where they can be.
+The constants were fitted to runs of ``train`` on synthetic-products with two cores. ``benchmarks/plan.py`` compares
+estimates with measurements, and benchmarks/RESULTS.md has the table.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+import os
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from statistics import NormalDist
 
-from rich.table import Column, Table
-
-from tutorial_lib.data import default_root
+from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import graph_name_of
 from tutorial_lib.job.display import human_bytes
-from tutorial_lib.job.estimate import STORED, UNSHAPED, WAITING, Estimate, Speed, assumed_speed, estimate
-from tutorial_lib.job.reach import ASSUMED, GIVEN, SAMPLED, Setting, assumed_hops
-from tutorial_lib.job.sampled import calibrate, sample_hops
+from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.partition import Partition, load_partition_folder
+from tutorial_lib.partition import Partition
+from tutorial_lib.trainer.config import TrainConfig
 
-HELPS = 0.10  # of an epoch: what saves less is no help
-MACHINES = tuple(2**k for k in range(9))  # numbers that are looked at
+# Bytes: of a process without a graph, of each edge and node of a part, and shared by two processes of a machine.
+SERVER, SERVER_NODE, FORKED, LIBRARIES, COMMAND = 0.41e9, 24, 0.35e9, 0.13e9, 0.45e9
+SERVER_EDGE = {"dgl": (43, 21), "graphbolt": (20, 15)}  # by format of the part; the second only while it is loaded
+TRAINER, TRAINER_EDGE, TRAINER_NODE, HIDDEN, EVALUATED = 0.50e9, 8, 8, 9, 1.2
+CONVERTED = 8.4e6, 16  # edges that a trainer converts at once, and bytes of each
+ROW_ID, NEIGHBOR, PREDICTION = 8, 24, 16  # bytes on the link for a requested row, a neighbor and a prediction
+UNSHAPED, EFFICIENCY, LATENCY = 8e9, 0.8, 0.3e-3  # bits per second without --wire, usable share, seconds
+COPIED, REQUEST, REQUESTED = 330e6, 3.5e-3, 1.5e-3  # bytes a core copies in a second; seconds of a request, per machine
+FLOPS, MOVED, READ, SAMPLED = 70e9, 2.85e9, 7e9, 12e6  # of a core in a second: arithmetic, bytes, bytes, edges
+THREADS, WAITING = 0.85, 0.04  # speed of a further thread, waiting as a share of the computing
+CUT, CUT_GROWTH = 0.045, 1.37  # share of edges cut in two parts, and the power of log2(parts)
+SPREAD, FRESH, QUANTILES = 1.18, 0.85, 24  # standard deviation of log degrees, sampled neighbors that are new
 PUBLISHED = {
     "ogbn-products": {"nodes": 2_449_029, "edges": 123_718_280, "width": 100, "classes": 47}
     | {"train": 196_615, "val": 39_323},
@@ -31,12 +40,213 @@ PUBLISHED = {
 }
 
 
-def sizes_of(source: DataSource) -> dict[str, int]:
-    """A data set's ``nodes`` to ``val`` of a ``Setting``; it is loaded only where nothing is known of its size.
+@dataclass(frozen=True)
+class Job:
+    """A training job on a graph with one type of nodes, on CPUs.
 
-    Raises:
-        InputError: it cannot be loaded, or is not what this plans.
+    Attributes:
+        nodes, edges: of the graph, with both directions of an edge.
+        width, classes: features of a node, and number of classes.
+        train, val: numbers of training and validation nodes.
+        machines, trainers, servers: number of machines, and of trainers and servers on each.
+        wire: bandwidth of a machine in bits per second, or None without a limit.
+        together: whether all machines share this computer, its memory and its cores.
+        cores, memory: cores and bytes of a machine, or of the shared computer.
+        cut: share of the edges between parts, or None for the cut that METIS finds on graphs like ours.
     """
+
+    nodes: int
+    edges: int
+    width: int
+    classes: int
+    train: int
+    val: int
+    machines: int = 2
+    trainers: int = 1
+    servers: int = 1
+    config: TrainConfig = field(default_factory=TrainConfig)
+    wire: float | None = None
+    together: bool = True
+    cores: int = 1
+    memory: float = math.inf
+    cut: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "edges", "width", "classes", "machines", "trainers", "servers"):
+            if not 1 <= (value := getattr(self, name)) <= 10**13:
+                raise InputError(f"{name} {str(value)[:30]}: plan accepts 1 to {10**13}")
+        if self.train < 1:
+            raise InputError("no training nodes: nothing would be learned", "Give --train-nodes, or mark some.")
+        if self.val < 0 or self.train + self.val > self.nodes:
+            raise InputError(f"{self.train:,} training and {self.val:,} validation nodes of {self.nodes:,} in all")
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return self.machines * self.trainers
+
+    @property
+    def steps(self) -> int:
+        """Steps of a rank in an epoch."""
+        return math.ceil(self.train / self.world / self.config.batch_size)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The estimated needs of a job.
+
+    Attributes:
+        server, trainer, machine, total: bytes of memory of a process, of a machine, and of all machines together.
+        input_rows, remote_rows: input rows of a rank's step, and the part of them that other machines store.
+        first, later: remote rows that a step fetches in the first epoch and in a later epoch.
+        epoch_bytes, job_bytes: bytes that all machines send in a later epoch and in the whole job.
+        seconds: of a later epoch, by part.
+        first_epoch: seconds of the first epoch.
+        cache: bytes of ``--cache`` that hold everything a trainer reads from other machines.
+    """
+
+    server: float
+    trainer: float
+    machine: float
+    total: float
+    input_rows: float
+    remote_rows: float
+    first: float
+    later: float
+    epoch_bytes: float
+    job_bytes: float
+    seconds: dict[str, float]
+    first_epoch: float
+    cache: float
+
+    @property
+    def epoch(self) -> float:
+        """Seconds of a later epoch."""
+        return sum(self.seconds.values())
+
+
+def estimate(job: Job) -> Estimate:
+    """Return the estimated needs of a job."""
+    config, n, degree, far = job.config, job.nodes, job.edges / job.nodes, job.nodes * (1 - 1 / job.machines)
+    raw = [math.exp(SPREAD * NormalDist().inv_cdf((k + 0.5) / QUANTILES)) for k in range(QUANTILES)]
+    share = [one / sum(raw) for one in raw]  # of the edges, by degree
+    cut = min(1 - 1 / job.machines, CUT * math.log2(job.machines) ** CUT_GROWTH) if job.machines > 1 else 0.0
+    cut = cut if job.cut is None else job.cut
+
+    def distinct(draws: float, among: float) -> float:
+        return sum(among / QUANTILES * -math.expm1(-draws * s * QUANTILES / among) for s in share) if among else 0.0
+
+    # Sampling: rows and edges of each hop, seeds first.
+    rows, sizes, edges, remote, asked = job.train / job.world / job.steps, [], [], 0.0, 0.0
+    for hop, fanout in enumerate(reversed(config.fanouts)):
+        weights = [1 / QUANTILES] * QUANTILES if hop == 0 else share
+        degrees = [max(1.0, s * degree * QUANTILES) for s in share]
+        each = sum(w * (d if fanout < 0 else min(fanout, d)) for w, d in zip(weights, degrees, strict=True))
+        sizes.append(rows)
+        edges.append(min(rows * each, job.edges))
+        asked += distinct(remote, far)
+        remote += edges[-1] * (1 - (1 - cut) ** (hop + 1))
+        rows = min(n, sizes[0] + distinct(FRESH * sum(edges), n))
+    needed = min(distinct(remote, far), rows)
+
+    # The cache: half of it holds adjacency, the rest holds feature rows.
+    row, keeps = 4 * job.width, config.loader != "dgl" and config.cache > 0
+    part = job.edges / job.machines
+    halo = distinct(cut * part, far)
+    adjacency = 4 * degree * min(far, 2 * halo if len(config.fanouts) > 2 else halo) if len(config.fanouts) > 1 else 0
+    kept = min(adjacency, config.cache / 2) if keeps else 0.0
+    room = max(0.0, config.cache - kept) / row if keeps else 0.0
+    asked *= 1 - kept / adjacency if adjacency else 1.0
+    questions = ROW_ID * asked + NEIGHBOR * asked * edges[-1] / sizes[-1]
+    per_epoch = job.steps * (1 + job.val / job.train)
+    epochs = max(1, config.epochs)
+
+    def fetched(steps: float) -> float:
+        """Rows fetched in the first steps: each row once until the cache is full, then all that do not fit."""
+        seen = distinct(steps * remote, far)
+        return seen if seen <= room else max(seen, room + (steps * needed - room) * (1 - room / far) ** 1.5)
+
+    first = fetched(job.steps) / job.steps
+    later = (fetched(epochs * per_epoch) - fetched(per_epoch)) / (epochs - 1) / per_epoch if epochs > 1 else first
+    gradients = 8 * (job.world - 1) / job.world * _parameters(job) if job.machines > 1 else 0.0
+    layers = [*[config.hidden_size] * (len(config.fanouts) - 1), job.classes]  # stored by the exact evaluation
+    batches = math.ceil(n / job.world / config.eval_batch_size)
+    asked_rows, evaluation = batches * min(distinct(cut * config.eval_batch_size * degree, far), halo), 0.0
+    for width in [job.width, *layers[:-1]]:
+        fits = min(1.0, config.cache / (4 * width) / halo) if keeps and halo else 0.0
+        evaluation += job.world * (4 * width + ROW_ID) * min(asked_rows, fits * halo + (1 - fits) ** 1.5 * asked_rows)
+    sent = job.world * per_epoch * (later * (row + ROW_ID) + questions) + job.machines * job.steps * gradients
+    total = job.world * (fetched(epochs * per_epoch) * (row + ROW_ID) + epochs * per_epoch * questions)
+    total += job.machines * (gradients * job.steps * epochs + kept) + evaluation + PREDICTION * far
+    seconds, first_epoch = (_seconds(job, sizes, edges, r, questions, gradients) for r in (later, first))
+
+    # Memory at its largest: a server while it loads its part, a trainer while it trains or evaluates.
+    stored = part * (1 + cut) * 1.05
+    features, outputs = (
+        row * n / job.machines * 1.05,
+        4 * n / job.machines * 1.05 * max(map(sum, pairwise(layers)), default=job.classes),
+    )
+    each, loading = SERVER_EDGE["graphbolt" if config.in_pipeline() else "dgl"]
+    loaded = SERVER + each * stored + SERVER_NODE * n / job.machines + features
+    trained = sum(4 * HIDDEN * size * width for size, width in zip(reversed(sizes), layers, strict=True))
+    trained += 8 * job.width * sizes[-1] * (2 + config.ahead)
+    evaluated = EVALUATED * 4 * config.hidden_size * min(n, config.eval_batch_size * (1 + degree))
+    cached = row * min(room, distinct(epochs * per_epoch * remote, far))
+    base = (
+        TRAINER
+        + TRAINER_EDGE * stored
+        + CONVERTED[1] * min(stored, CONVERTED[0])
+        + TRAINER_NODE * n
+        + 2 * kept
+        + cached
+    )
+    machine = loaded - loading * stored - FORKED + (job.servers - 1) * (SERVER - LIBRARIES)
+    machine += job.trainers * (base + max(trained, evaluated + outputs / job.trainers) - LIBRARIES)
+    machine = max(machine, loaded)
+    trainer = base + max(trained, evaluated) + (features + 1.5 * outputs) / job.trainers + 4 * stored
+    return Estimate(
+        loaded + outputs, trainer, machine,
+        COMMAND + job.machines * machine, rows, needed, first, later, sent if job.machines > 1 else 0.0,
+        total if job.machines > 1 else 0.0, seconds, sum(first_epoch.values()), row * far + 2 * adjacency,
+    )  # fmt: skip
+
+
+def _parameters(job: Job) -> int:
+    sizes = [job.width, *[job.config.hidden_size] * (len(job.config.fanouts) - 1), job.classes]
+    return sum(2 * a * b + b for a, b in pairwise(sizes))
+
+
+def _seconds(
+    job: Job, sizes: list[float], edges: list[float], fetched: float, questions: float, gradients: float
+) -> dict[str, float]:
+    """Return the seconds of an epoch by part. Batches are prepared while others are computed."""
+    config, hops = job.config, len(job.config.fanouts)
+    crowd = job.trainers * (job.machines if job.together else 1)
+    threads, crowding = 1 + THREADS * (max(1, job.cores // crowd) - 1), max(1.0, crowd / job.cores)
+    widths = list(pairwise([job.width, *[config.hidden_size] * (hops - 1), job.classes]))
+    layers = list(zip(widths, reversed(sizes), strict=True))
+    flops = sum((2 if depth == 0 else 3) * 4 * rows * a * b for depth, ((a, b), rows) in enumerate(layers))
+    computing = (flops / FLOPS + sum(4 * rows * b for (_, b), rows in layers) / MOVED) / threads * crowding
+    sampling = sum(edges) / SAMPLED + 4 * job.width * edges[-1] / READ
+    remote = (fetched * (4 * job.width + ROW_ID) + questions) if job.machines > 1 else 0.0
+    if remote:
+        sampling += remote / COPIED + (hops + 1) * (REQUEST + REQUESTED * (job.machines - 1))
+    sampling *= crowding
+    rate = (job.wire or UNSHAPED) * EFFICIENCY / 8
+    link = job.trainers * remote / rate + (LATENCY * hops if remote else 0.0)
+    hidden = min(link, computing + sampling) * (job.steps - 1) if config.loader != "dgl" and config.ahead else 0.0
+    exchange = gradients / rate + (2 * LATENCY * math.log2(job.machines) if gradients else 0.0)
+    return {
+        "computing": computing * job.steps,
+        "sampling and reading rows": sampling * job.steps,
+        "link, not hidden": link * job.steps - hidden,
+        "gradients": exchange * job.steps,
+        "waiting for other ranks": WAITING * computing * job.steps if job.world > 1 else 0.0,
+    }
+
+
+def sizes_of(source: DataSource) -> dict[str, int]:
+    """Return ``nodes`` to ``val`` of a ``Job``. Data sets of unknown size are loaded."""
     source.check()
     if source.name == "synthetic-products":  # imitates the other at any size, split included
         whole = PUBLISHED["ogbn-products"]
@@ -45,233 +255,41 @@ def sizes_of(source: DataSource) -> dict[str, int]:
         return PUBLISHED[source.name]
     dataset = source.load()
     if dataset.is_heterogeneous or not dataset.num_features:
-        raise InputError(f"{source.name}: plan knows graphs with one type of nodes, which have features, and no others")
+        raise InputError(f"{source.name}: plan needs a graph with features and one type of nodes")
     split, graph = dataset.split_counts(), dataset.structure
     counts = {"nodes": graph.num_nodes(), "edges": graph.num_edges()}
     counts |= {"width": dataset.num_features, "classes": dataset.num_classes}
     return {**counts, "train": split["train_mask"], "val": split["val_mask"]}
 
 
-def partition_there(source: DataSource, parts: int) -> Partition | None:
-    """A partition of the data set into so many parts that an earlier command has left."""
-    folder = (source.root or default_root()) / "partitions"
-    for path in sorted(folder.glob(f"{graph_name_of(source.name)}-*-{parts}-*/manifest.json")):
-        partition = load_partition_folder(path.parent, checksums=False)
-        facts = partition.manifest["dataset"]
-        same = all(facts.get(name, value) == value for name, value in (("scale", source.scale), ("seed", source.seed)))
-        if same and partition.report.parts == parts and not partition.types:
-            return partition
-    return None
+def sizes_of_partition(partition: Partition) -> dict[str, float]:
+    """Return ``nodes`` to ``val`` and ``cut`` of a ``Job``. Validation nodes are a fifth of the training nodes."""
+    facts, report = partition.manifest["dataset"], partition.report
+    if partition.types or not facts["num_features"]:
+        raise InputError(f"{partition.folder}: plan needs a graph with features and one type of nodes")
+    nodes, train = sum(report.nodes), sum(report.train_nodes)
+    counts = {"nodes": nodes, "edges": sum(report.edges), "train": train, "val": min(train // 5, nodes - train)}
+    return {**counts, "width": facts["num_features"], "classes": facts["num_classes"], "cut": report.edge_cut_share}
 
 
-def plan(setting: Setting, partition: Partition | None = None, *, measure: bool = True, seed: int = 0) -> Estimate:
-    """What a job will need.
-
-    Args:
-        partition: with as many parts as machines: batches are drawn on it, instead of assumed.
-        measure: compute some steps here (some seconds); False: constants.
-
-    Raises:
-        InputError: the partition has another number of parts.
-    """
-    if partition is not None and partition.report.parts != setting.machines:
-        parts = f"the partition has {partition.report.parts} parts, and each of {setting.machines} machines serves one"
-        raise InputError(parts, "Partition again with as many parts, or leave the number of machines away.")
-    hops = assumed_hops(setting) if partition is None else sample_hops(partition, setting, seed=seed)
-    speed = calibrate(setting, hops, seed=seed) if measure else None
-    return estimate(setting, hops, speed)
+def job_of(sizes: dict[str, int], layout: Layout, machines: int, config: TrainConfig) -> Job:
+    """Return a job on the machines of a layout. Each has the cores of this computer."""
+    wire = parse_wire(layout.wire)
+    return Job(
+        **sizes, machines=machines, trainers=layout.trainers, servers=layout.servers, config=config,
+        wire=8.0 * wire if wire else None, together=not layout.elsewhere, cores=len(os.sched_getaffinity(0)),
+    )  # fmt: skip
 
 
-def moved_to(found: Estimate, setting: Setting) -> Estimate:
-    """The same job in another setting: what was sampled or measured, changed as the assumptions change."""
-    old, new = assumed_hops(found.setting), assumed_hops(setting)
-
-    def scaled(value: Any, before: Any, after: Any) -> Any:
-        if isinstance(value, tuple):
-            if len(value) != len(after):
-                return after
-            return tuple(map(scaled, value, before, after))
-        return value * after / before if before and value else after
-
-    kept = {"part", "part_edges", "source"}
-    changed = {
-        name: scaled(value, getattr(old, name), getattr(new, name))
-        for name, value in vars(found.hops).items()
-        if name not in kept
-    }
-    hops = replace(found.hops, **{**changed, "pool": new.pool, "seconds": 0.0})
-    before, after = assumed_speed(found.setting, found.hops), assumed_speed(setting, hops)
-    ratios = (found.speed.computing / before.computing, found.speed.fetching / before.fetching)
-    speed = Speed(after.computing * ratios[0], after.fetching * ratios[1], found.speed.source)
-    return estimate(setting, hops, speed)
-
-
-def of_their_own(setting: Setting, machines: int) -> Setting:
-    """So many machines with memory and cores of their own: each with the cores that one has now."""
-    cores = max(1, setting.cores // setting.machines) if setting.together else setting.cores
-    return replace(setting, machines=machines, together=False, cores=cores)
-
-
-def helpful(found: Estimate) -> int:
-    """Machines, each a computer: the fewest of which no more save ``HELPS`` of an epoch, and all have whole batches."""
-    setting = found.setting
-    whole = setting.train / setting.trainers / setting.config.batch_size
-    counts = [count for count in MACHINES if count <= max(1, whole)]
-    epochs = [moved_to(found, of_their_own(setting, count)).epoch for count in counts]
-    return next(k for k, own in zip(counts, epochs, strict=True) if min(epochs[counts.index(k) :]) > (1 - HELPS) * own)
-
-
-def fitting(found: Estimate) -> int | None:
-    """The smallest power of two of machines, each with this memory, on which the job fits; None: on none."""
-    setting = found.setting
-    counts = [count for count in MACHINES if setting.together or count >= setting.machines]
-    return next((k for k in counts if moved_to(found, of_their_own(setting, k)).machine <= setting.memory), None)
-
-
-LEARNS = "; it changes what is learned"
-
-
-def changes(found: Estimate) -> list[tuple[str, Estimate]]:
-    """What could be changed, and what would come of it. The best first, what changes the result last."""
-    setting, config = found.setting, found.setting.config
-
-    def other(**values: Any) -> Setting:
-        return replace(setting, config=replace(config, **values))
-
-    halved = (max(1, config.fanouts[0] // 2) if config.fanouts[0] > 0 else 10, *config.fanouts[1:])
-    half = max(1, config.batch_size // 2)
-    ideas: dict[str, Setting] = {}
-    if not found.fits:
-        if half < config.batch_size:
-            ideas[f"--batch-size {half}{LEARNS}"] = other(batch_size=half)
-        if setting.keeps:
-            ideas["--cache 0"] = other(cache=0)
-        if (count := fitting(found)) is not None:
-            ideas[f"{count} computer(s) with as much memory each"] = of_their_own(setting, count)
-    else:
-        ideas[f"--fanouts {','.join(map(str, halved))}{LEARNS}"] = other(fanouts=halved)
-        ideas[f"--batch-size {2 * config.batch_size}{LEARNS}"] = other(batch_size=2 * config.batch_size)
-        room = math.ceil(1.1 * (found.hops.pool * STORED * setting.width + 2 * found.hops.lists) / 1e6)
-        if setting.machines > 1 and config.loader != "dgl" and config.cache < room * 10**6:
-            ideas[f"--cache {room}MB"] = other(cache=room * 10**6)
-        if setting.machines > 1 and (setting.wire or UNSHAPED) < 1e10:
-            ideas["a wire of 10 Gbit/s"] = replace(setting, wire=1e10)
-        more = of_their_own(setting, 2 * setting.machines)
-        if more.machines <= max(MACHINES) and more.train >= more.world * config.batch_size:  # whole batches for all
-            cores = ", each with its share of the cores" if setting.together else ""
-            ideas[f"{more.machines} computers{cores}"] = more
-    tried = [(name, moved_to(found, then)) for name, then in ideas.items()]
-
-    def rank(one: tuple[str, Estimate]) -> tuple[bool, bool, float]:
-        name, then = one
-        if not found.fits:
-            return not then.fits, False, then.needed
-        return not then.fits, LEARNS in name or then.epoch > (1 - HELPS) * found.epoch, then.epoch
-
-    return sorted(tried, key=rank)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One number of an estimate.
-
-    Attributes:
-        unit: bytes, seconds, rows, steps, machines, bits per second, share.
-        source: given, sampled, measured (on this computer) or assumed; of several, the least sure.
-        how: what else it rests on.
-    """
-
-    name: str
-    value: float | None
-    unit: str
-    source: str
-    how: str = ""
-
-    @property
-    def text(self) -> str:
-        """The value as people write it."""
-        if self.value is None:
-            return "none"
-        if self.unit == "bytes":
-            return human_bytes(round(self.value))
-        if self.unit == "bits per second":
-            return f"{self.value / 1e6:,.0f} Mbit/s"
-        if self.unit == "share":
-            return f"{self.value:.1%}"
-        return f"{self.value:.3g} s" if self.unit == "seconds" else f"{self.value:,.0f}"
-
-
-def figures(found: Estimate) -> list[Figure]:
-    """Every number with its unit and where it comes from; a sum is as sure as its least sure part."""
-    setting, seconds, reach, pace = found.setting, found.seconds, found.hops.source, found.speed.source
-    both = pace if pace == reach else ASSUMED if ASSUMED in (reach, pace) else f"{pace}, {reach}"
-    rate = f"at {(setting.wire or UNSHAPED) / 1e6:,.0f} Mbit/s" + ("" if setting.wire else ", assumed")
-    cache = f"{setting.config.cache / 1e6:,.0f} MB of cache" if setting.keeps else "no cache"
-    whole = "this computer" if setting.together else "a machine"
-    counted, how = (GIVEN, "") if reach == SAMPLED else (ASSUMED, "as METIS cuts")
-    rows: list[tuple[str, float | None, str, str, str]] = [
-        ("edges between parts", found.hops.cut, "share", counted, how),
-        ("memory of a server", found.server, "bytes", ASSUMED, "bytes per edge and node, fitted"),
-        ("memory of a trainer", found.trainer, "bytes", ASSUMED, f"the same; hops {reach}"),
-        (f"memory of {whole}", found.needed, "bytes", ASSUMED, "shared pages once"),
-        ("steps in an epoch", setting.steps, "steps", GIVEN, ""),
-        ("input rows of a trainer's step", found.hops.rows, "rows", reach, ""),
-        ("of them remote", found.rows, "rows", reach, ""),
-        ("pulled in a step: first epoch", found.first, "rows", reach, cache),
-        ("pulled in a step: later", found.later, "rows", reach, cache),
-        ("sent by a machine in a step", found.step, "bytes", reach, "rows, questions, gradients"),
-        ("sent by all in a later epoch", found.sent, "bytes", reach, "validation too"),
-        ("sent by all in the job", found.job, "bytes", reach, "start and evaluation too"),
-        ("first epoch", found.first_epoch, "seconds", both, ""),
-        ("later epoch", found.epoch, "seconds", both, ""),
-        ("  computing", seconds["computing"], "seconds", pace, ""),
-        ("  drawing, reading rows", seconds["drawing and reading"], "seconds", both, ""),
-        ("  wire, as far as not hidden", seconds["the wire, not hidden"], "seconds", both, rate),
-        ("  gradients", seconds["gradients"], "seconds", ASSUMED, rate),
-        ("  waiting for other ranks", seconds["waiting"], "seconds", ASSUMED, f"{WAITING:.0%} of the computing"),
-        ("  memory that is new to it", seconds["memory held first"], "seconds", ASSUMED, "second epoch's, spread"),
-        ("slowest wire that is hidden", found.enough, "bits per second", both, ""),
-        ("machines that help", helpful(found), "machines", ASSUMED, f"more save below {HELPS:.0%}, or lack seeds"),
-    ]
-    return [Figure(*row) for row in rows]
-
-
-def table(found: Estimate) -> Table:
-    """For a terminal; a notebook shows it, too."""
-    setting = found.setting
-    size = f"{setting.nodes:,} nodes, {setting.edges:,} edges"
-    where = f"{setting.machines} machine(s), {setting.trainers} trainer(s) on each"
-    made = Table("", Column(justify="right"), "source", "", title=f"{size}; {where}", title_justify="left")
-    for figure in figures(found):
-        made.add_row(figure.name, figure.text, figure.source, figure.how)
-    return made
-
-
-def first_change(found: Estimate) -> str:
-    """A sentence: what to change first, and what would come of it."""
-    if not (known := changes(found)):
-        return "nothing that is known here"
-    name, then = known[0]
-    if not found.fits:
-        enough = "which fits" if then.fits else "which does not fit either"
-        return f"{name}: then {human_bytes(round(then.needed))} are needed, {enough}"
-    if then.epoch > (1 - HELPS) * found.epoch:
-        return f"nothing: the best that is known ({name}) saves less than {HELPS:.0%} of an epoch"
-    return f"{name}: then an epoch takes {then.epoch:.3g} s, and not {found.epoch:.3g} s"
-
-
-def to_dict(found: Estimate) -> dict[str, Any]:
-    """For a program."""
-    what = {figure.name.strip(): asdict(figure) for figure in figures(found)}
-    setting = asdict(found.setting)
-    setting["memory"] = None if math.isinf(found.setting.memory) else found.setting.memory
-    return {"setting": setting, "figures": what, "fits": found.fits, "first_change": first_change(found)}
-
-
-def check_fits(found: Estimate) -> None:
-    """Raises an InputError that says what would do, where memory does not suffice."""
-    if not found.fits:
-        setting = found.setting
-        where = "all machines of this computer need" if setting.together else "a machine needs"
-        have = f"{human_bytes(round(found.needed))} of memory, and there are {human_bytes(round(setting.memory))}"
-        raise InputError(f"this does not fit: {where} about {have}", f"First {first_change(found)}.")
+def check_fits(job: Job, found: Estimate) -> None:
+    """Raise an InputError with a remedy if the job needs more memory than there is."""
+    if (needed := found.total if job.together else found.machine) <= job.memory:
+        return
+    counts = [2**k for k in range(9) if 2**k > (1 if job.together else job.machines)]
+    own = [k for k in counts if estimate(replace(job, machines=k, together=False, cut=None)).machine <= job.memory]
+    remedy = "Reduce --batch-size, --fanouts or --cache" + (
+        f", or use {own[0]} computers with as much memory each." if own else "."
+    )
+    where = "all machines of this computer need" if job.together else "a machine needs"
+    have = f"{human_bytes(round(needed))} of memory, and there are {human_bytes(round(job.memory))}"
+    raise InputError(f"this does not fit: {where} about {have}", remedy)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:  # the command line makes its options of this class; its help 
 
 LOADERS = ("auto", "pipeline", "dgl")
 SAMPLERS = ("neighbor", "labor")
-AUTO = "auto"
 LABOR_NEEDS = "That is there for the task node on machines with --samplers 0, and not with --loader dgl."
 
 
@@ -29,9 +28,9 @@ class TrainConfig:
         embedding_size, embedding_learning_rate: of rows that are learned, where a task has them.
         negatives: nodes drawn against each edge, where a task has edges.
         loader: where batches come from: pipeline (made ahead, remote rows kept), dgl (DGL's loader) or auto.
-        cache: memory of each trainer for rows and lists of other machines, in the pipeline, in bytes; 0: none. "auto":
-            256MB, and on emulated machines more where the rows need it and it is free. The trainers of a machine share
-            the lists, and the rows where together they have room for all.
+        cache: bytes of each trainer for feature rows and adjacency of other machines, in the pipeline; 0: none. The
+            trainers of a machine share the adjacency, and the rows where together they have room for all. `plan`
+            estimates how much holds everything.
         ahead: batches that are made ahead of their use, in the pipeline.
         sampler: how neighbours are drawn: neighbor (each list by itself), labor (nodes of a batch prefer the same
             neighbours: fewer remote rows, equal variance), in the pipeline.
@@ -93,7 +92,7 @@ def check_sampler(config: TrainConfig, samplers: int, *, single_process: bool) -
 
 
 def check_loader(loader: str, samplers: int, cache: str) -> int:
-    """Bytes of ``cache`` ("256MB", "0", "auto"); ``samplers`` is the number of sampler processes per trainer.
+    """Bytes of ``cache`` ("256MB", "0"); ``samplers`` is the number of sampler processes per trainer.
 
     Raises:
         InputError: an unknown loader, a pipeline with sampler processes, or no amount of memory.
@@ -107,6 +106,6 @@ def check_loader(loader: str, samplers: int, cache: str) -> int:
             f"--loader pipeline draws in a thread of the trainer and has no use for --samplers {samplers}",
             "Leave one of the two away.",
         )
-    if cache == AUTO:
-        return TrainConfig.cache
+    if cache == "auto":
+        raise InputError("--cache auto: the cache has a fixed size", "Omit the option for 256MB. plan names a size.")
     return 0 if cache.strip() == "0" else parse_memory(cache) or 0

@@ -22,7 +22,6 @@ Each event has ``kind``, ``time`` (seconds since 1970; where it also has ``secon
     evaluation  score, val_score, test_score, val_accuracy, test_accuracy, scores: of all ranks, from rank 0
     failure     exception, message, traceback, and role where it was not the trainer but its sampler
     left        peak_rss (bytes)
-    stopped     the user ended the job
 
 Epochs, steps and layers are counted from 0. ``score`` names what ``val_score`` and ``test_score`` are: "accuracy", or
 "MRR" for links; ``val_accuracy`` and ``test_accuracy`` are null where the score is no accuracy. Phases of a step:

@@ -7,14 +7,12 @@ second is ignored. A closed output, as in ``... | head -1``, ends nothing: the j
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from tutorial_lib.cluster.slurm import why_told_to_end
 from tutorial_lib.errors import InputError, TutorialError, how_it_was_ended
 from tutorial_lib.job.display import human_bytes, lasting_stream, lost_output, print_failure
 from tutorial_lib.job.launch import spread_extra_envs
@@ -61,8 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as end:
         if how := how_it_was_ended(end.code):
             print(how, file=sys.stderr)
-            if end.code == 128 + signal.SIGTERM and (why := why_told_to_end(os.environ)):
-                print(f"Slurm: {why}", file=sys.stderr)
             if command := jobs.command_to_continue():
                 print(f"to continue: {command}", file=sys.stderr)
         raise

@@ -19,7 +19,7 @@ from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools.cli.options import OF_TRAIN, Given, MachinesOption, app, check_machines, filling
-from tutorial_lib.trainer.config import AUTO, TrainConfig, check_loader, check_sampler
+from tutorial_lib.trainer.config import TrainConfig, check_loader, check_sampler
 
 RUNNING: list[Path] = []  # folder of the run of `train` that this process has begun
 
@@ -76,13 +76,13 @@ def train(
         else:
             more = (config, folder, display, keep)
             try:
-                result = run_distributed(source, given.make(Layout), *more, fit_cache=given.cache == AUTO)
+                result = run_distributed(source, given.make(Layout), *more)
             except EmulationUnavailable as error:
                 if any(places):
                     raise
                 stay_here(given, error)
                 options |= {"machines": given.machines, "trainers": given.trainers}
-                result = run_distributed(source, given.make(Layout), *more, fit_cache=given.cache == AUTO)
+                result = run_distributed(source, given.make(Layout), *more)
     display.summary(result, folder)
 
 

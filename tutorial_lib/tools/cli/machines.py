@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import pty
-import select
-import signal
 import subprocess
 import sys
-import termios
 import threading
 import time
-import tty
 from dataclasses import asdict
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 import typer
 from rich import box
@@ -25,14 +19,13 @@ from rich.table import Table
 
 from tutorial_lib.cluster import standing
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.spec import Machine, wait_or_kill
+from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.cluster.standing import DEFAULT_NAME, Line, StandingCluster
 from tutorial_lib.errors import InputError, JobError, as_a_shell_says, to_stderr
 from tutorial_lib.tools.cli.options import JsonOption, app
 
 PROGRAM = "python -m tutorial_lib"
 ALL = "all"
-PIECE = 1 << 16
 machines_app = typer.Typer(no_args_is_help=True, help="Emulated machines that stay, for any program: start, use, stop.")
 app.add_typer(machines_app, name="machines")
 
@@ -58,7 +51,7 @@ def start(
         bool, typer.Option("--own-disks", help="They share no folder: each has a private, empty home, /tmp and data.")
     ] = False,
 ) -> None:
-    """Start machines that stay until they are stopped, until you log out, or for --ttl."""
+    """Start machines that stay until you stop them, or for --ttl."""
     options = {"wire": wire, "shm": shm, "ttl": ttl, "ssh": ssh, "slurm": slurm, "own_disks": own_disks}
     found = standing.start(count, name=name, **options)
     option = "" if name == DEFAULT_NAME else f" --name {name}"
@@ -69,7 +62,7 @@ def start(
         print(f"ssh:              ssh -F {found.ssh_config} machine-0")
     if slurm:
         print(f"Slurm:            {PROGRAM} on{option} machine-0 sinfo    (also srun, sbatch, squeue, scancel)")
-    print(f"they end at {_clock(found.ends)}, at your logout, or with:  {PROGRAM} machines stop {name}")
+    print(f"they end at {_clock(found.ends)}, or with:  {PROGRAM} machines stop {name}")
 
 
 @machines_app.command("list")
@@ -148,15 +141,11 @@ def on(
         else:
             target = cluster.machine(machine)
             argv = command or [os.environ.get("SHELL", "/bin/sh")]
-            if sys.stdin.isatty() and sys.stdout.isatty():
-                code = _talk(cluster, target, argv)
-            else:
-                line, fds = cluster.command(target, argv)
-                for fd in fds:
-                    os.set_inheritable(fd, True)
-                os.execve(
-                    line[0], line, _environment(cluster, target)
-                )  # nothing of us stands between the command and its caller
+            line, fds = cluster.command(target, argv)
+            for fd in fds:
+                os.set_inheritable(fd, True)
+            # This process becomes the command, which uses the caller's terminal and gets its signals.
+            os.execve(line[0], line, _environment(cluster, target))
     raise typer.Exit(code)
 
 
@@ -188,60 +177,6 @@ def _on_all(cluster: StandingCluster, command: list[str]) -> int:
         for thread in threads:
             thread.join()
     return as_a_shell_says(next((code for code in codes if code), 0))
-
-
-def _talk(cluster: EmulatedCluster, machine: Machine, argv: list[str]) -> int:
-    """Run a command with a terminal of its own, connected to ours, until it ends; its exit code.
-
-    What is typed reaches it as it is, also Ctrl-C.
-    """
-    ours, theirs = pty.openpty()
-    command, fds = cluster.command(machine, argv, terminal=True)
-    _copy_size(ours)
-    before = termios.tcgetattr(0)
-    previous = signal.signal(signal.SIGWINCH, lambda *_: _copy_size(ours))
-    # The terminal is for its namespace's process to control, so that a shell there can manage jobs; not for this one's.
-    streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
-    process = subprocess.Popen(command, env=_environment(cluster, machine), pass_fds=fds, **streams)
-    os.close(theirs)
-    try:
-        tty.setraw(0)
-        _pass_on(ours, process)
-    finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
-        signal.signal(signal.SIGWINCH, previous)
-        os.close(ours)  # a command that is still there gets SIGHUP, as when a window is closed
-        wait_or_kill(process, 5)
-    return as_a_shell_says(process.returncode)
-
-
-def _pass_on(ours: int, process: subprocess.Popen) -> None:
-    """Both ways, until the command ends; what it has left in the background may hold the terminal still."""
-    ended = os.pidfd_open(process.pid)
-    sources = [0, ours, ended]
-    try:
-        while True:
-            ready = select.select(sources, [], [])[0]
-            if ours in ready:
-                with contextlib.suppress(OSError):
-                    if piece := os.read(ours, PIECE):
-                        os.write(1, piece)
-                        continue
-                return
-            if ended in ready:
-                return
-            if piece := os.read(0, PIECE):
-                os.write(ours, piece)
-            else:
-                sources.remove(0)
-    finally:
-        os.close(ended)
-
-
-def _copy_size(ours: int) -> None:
-    with contextlib.suppress(OSError):
-        size = fcntl.ioctl(sys.stdout.fileno(), termios.TIOCGWINSZ, bytes(8))
-        fcntl.ioctl(ours, termios.TIOCSWINSZ, size)
 
 
 def _copy(prefix: str, lines: IO[bytes]) -> None:

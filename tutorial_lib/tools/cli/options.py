@@ -25,7 +25,7 @@ from tutorial_lib.job.folder import OPTIONS_FILE, Continuation
 from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.trainer.config import AUTO, TrainConfig
+from tutorial_lib.trainer.config import TrainConfig
 
 Kind = TypeVar("Kind")
 Command = Callable[..., None]
@@ -75,7 +75,7 @@ def parse_fanouts(text: str) -> tuple[int, ...]:
 # Fields that are written in another way than they are kept: type, how the default is written, how the text is read.
 WRITTEN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "fanouts": (str, lambda hops: ",".join(map(str, hops)), parse_fanouts),
-    "cache": (str, lambda _bytes: AUTO, str),  # see ``check_loader``
+    "cache": (str, lambda count: f"{count // 10**6}MB", str),  # see ``check_loader``
     "max_memory": (str | None, lambda none: none, lambda text: text),  # DataSource reads it
     "extra_envs": (list[str] | None, lambda _none: None, lambda pairs: pairs or ()),
 }

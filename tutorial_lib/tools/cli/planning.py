@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.display import own_console
+from tutorial_lib.job.display import human_bytes
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.cli.options import OF_TRAIN, Given, JsonOption, app, filling
-from tutorial_lib.trainer.config import AUTO, TrainConfig, check_loader
+from tutorial_lib.trainer.config import TrainConfig, check_loader
+
+if TYPE_CHECKING:
+    from tutorial_lib.tools.plan import Estimate, Job
 
 GRAPH, PLACE = "Graph", "Machines"
 
@@ -55,14 +58,16 @@ def plan(
     cores: Annotated[
         int | None, _number("Of each machine; with --emulate, of this computer. (default: as this computer)", PLACE)
     ] = None,
-    layers: Annotated[int | None, _number("Of the model: one for each fan-out.", "Training")] = None,
-    measure: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Compute some steps here.")] = True,
+    calibrate: Annotated[bool | None, typer.Option("--calibrate/--no-calibrate", hidden=True)] = None,
+    layers: Annotated[int | None, typer.Option(hidden=True)] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what a job will need: memory, bytes on the wire, seconds of an epoch; where each number comes from."""
+    """Estimate the memory, the traffic and the seconds of an epoch of a job before you start it."""
+    if calibrate is not None:
+        raise InputError("--calibrate: plan measures nothing", "Measure a short run instead: train --epochs 2.")
+    if layers is not None:
+        raise InputError("--layers: the model has one layer for each hop", "Give --fanouts, such as 15,10,5.")
     config = given.make(TrainConfig, cache=check_loader(given.loader, 0, given.cache))
-    if layers is not None and layers != len(config.fanouts):
-        raise InputError(f"--layers {layers}, and --fanouts has {len(config.fanouts)}", "A layer is a hop: one each.")
     if emulate is not None and machines is not None:
         raise InputError("choose one of --emulate N and --machines N")
     if sum(one is not None for one in (given.dataset, part_config, nodes)) != 1:
@@ -77,22 +82,25 @@ def plan(
         if count is not None and count < 1:
             raise InputError(f"--{name} {count}: a job has at least one")
     from tutorial_lib.cluster.emulated import parse_wire
-    from tutorial_lib.job.estimate import fitting_cache
-    from tutorial_lib.job.reach import Setting
-    from tutorial_lib.job.sampled import sizes_of_partition
     from tutorial_lib.partition import load_partition_folder, parse_memory
     from tutorial_lib.partition.memory import memory_for_us
     from tutorial_lib.tools import plan as tool
 
     together = machines is None
-    count, partition = machines or emulate or 2, None
+    count = machines or emulate or 2
+    sizes: dict[str, Any]
     if part_config is not None:
         partition = load_partition_folder(part_config.parent, checksums=False)
-        count = partition.report.parts if machines is emulate is None else count
-        sizes = sizes_of_partition(partition)
+        parts = partition.report.parts
+        count = parts if machines is emulate is None else count
+        if parts != count:
+            raise InputError(
+                f"the partition has {parts} parts, and each of {count} machines serves one",
+                "Partition again with as many parts, or omit the number of machines.",
+            )
+        sizes = tool.sizes_of_partition(partition)
     elif given.dataset is not None:
-        source = given.make(DataSource)
-        sizes, partition = tool.sizes_of(source), tool.partition_there(source, count)
+        sizes = tool.sizes_of(given.make(DataSource))
     else:
         if edges is None or train_nodes is None:
             raise InputError("--nodes needs --edges and --train-nodes")
@@ -100,22 +108,46 @@ def plan(
         sizes |= {"train": train_nodes, "val": val_nodes}
     rate = parse_wire(wire or (None if together else "10gbit"), shaped=together)
     limit = parse_memory(memory) or memory_for_us()
-    setting = Setting(
+    job = tool.Job(
         **sizes,
-        **{"machines": count, "trainers": trainers, "servers": servers, "config": config, "together": together},
+        machines=count,
+        trainers=trainers,
+        servers=servers,
+        config=config,
+        together=together,
         wire=None if rate is None else 8.0 * rate,
         cores=cores or len(os.sched_getaffinity(0)),
         memory=math.inf if not together and memory is None else limit,
     )
-    if given.cache == AUTO:
-        setting = replace(setting, config=replace(config, cache=fitting_cache(setting)))
-    found = tool.plan(setting, partition, measure=measure, seed=given.seed)
+    found = tool.estimate(job)
     if as_json:
-        print(json.dumps(tool.to_dict(found), indent=2))
+        facts = {**asdict(job), "memory": None if math.isinf(job.memory) else job.memory, "steps": job.steps}
+        print(json.dumps({"job": facts, "estimate": {**asdict(found), "epoch": found.epoch}}, indent=2))
     else:
-        console = own_console()
-        if partition is not None:
-            console.print(f"partition: {partition.folder}", soft_wrap=True)
-        console.print(tool.table(found))
-        console.print(f"change first: {tool.first_change(found)}", soft_wrap=True)
-    tool.check_fits(found)
+        print(_report(job, found))
+    tool.check_fits(job, found)
+
+
+def _report(job: Job, found: Estimate) -> str:
+    """Return the lines for a terminal."""
+    size = f"{job.nodes:,} nodes, {job.edges:,} edges; {job.machines} machine(s), {job.trainers} trainer(s) on each"
+    rows = {
+        "memory of a server": human_bytes(round(found.server)),
+        "memory of a trainer": human_bytes(round(found.trainer)),
+        "memory of " + ("this computer" if job.together else "a machine"): human_bytes(
+            round(found.total if job.together else found.machine)
+        ),
+        "steps of an epoch": f"{job.steps:,}",
+        "input rows of a step": f"{found.input_rows:,.0f}",
+        "remote rows of a step": f"{found.remote_rows:,.0f}",
+        "  fetched in the first epoch": f"{found.first:,.0f}",
+        "  fetched later": f"{found.later:,.0f}",
+        "sent in an epoch": human_bytes(round(found.epoch_bytes)),
+        "sent in the job": human_bytes(round(found.job_bytes)),
+        "seconds of the first epoch": f"{found.first_epoch:.2g}",
+        "seconds of a later epoch": f"{found.epoch:.2g}",
+        **{f"  {name}": f"{seconds:.2g}" for name, seconds in found.seconds.items()},
+    }
+    if job.machines > 1 and job.config.loader != "dgl":
+        rows["cache for all remote rows"] = f"--cache {max(1, math.ceil(found.cache / 1e6))}MB"
+    return "\n".join([size, *(f"{name:32}{value:>16}" for name, value in rows.items())])

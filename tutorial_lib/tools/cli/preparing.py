@@ -133,25 +133,24 @@ def trace(
     run: Annotated[Path, typer.Argument(help="Run folder; of a finale, its run/.")],
     out: Annotated[Path | None, typer.Option(help="File to write. (default: RUN/trace.json)")] = None,
 ) -> None:
-    """Write the timeline of a job, for Perfetto and chrome://tracing, and as a page; train --trace tells more."""
-    from tutorial_lib.job.timeline import Timeline, facts_of
+    """Write the timeline of a job for Perfetto and chrome://tracing. `train --trace` records more."""
+    from tutorial_lib.job.trace import describe
+    from tutorial_lib.job.trace_events import read_trace
 
-    line = Timeline.of(run)
+    found = read_trace(run)
     out = out or run / "trace.json"
-    if out.is_dir() or out.suffix == ".html":
-        raise InputError(f"--out {out}: name the file of the trace; the page gets its name, with .html")
-    page = out.with_suffix(".html")
-    if any(path.exists() and not path.is_file() for path in (out, page)):
+    if out.suffix == ".html":
+        raise InputError(f"--out {out}: trace writes no page", "Name a .json file and open it in Perfetto.")
+    if out.exists() and not out.is_file():
         raise InputError(f"--out {out}: not a plain file", "Name a file, which may exist or not.")
     try:
-        for path, text in {out: json.dumps(line.trace.to_json()), page: line.page()}.items():
-            with replacing(path, durable=False) as file:  # a link in the folder of a stranger is not followed
-                file.write(text.encode())
+        with replacing(out, durable=False) as file:  # a link in the folder of a stranger is not followed
+            file.write(json.dumps(found.to_json()).encode())
     except OSError as error:
         raise InputError(f"--out {out}: {error.strerror}") from None
-    print(f"{len(line.trace.spans):,} spans on {len(line.trace.tracks)} tracks, {len(line.trace.arrows):,} arrows")
-    print("\n".join(facts_of(line.trace)))
-    print(f"{out}: open it in https://ui.perfetto.dev or chrome://tracing\n{page}: open it in any browser")
+    print(f"{len(found.spans):,} spans on {len(found.tracks)} tracks")
+    print("\n".join(describe(found)))
+    print(f"{out}: open it in https://ui.perfetto.dev or chrome://tracing")
 
 
 @app.command()

@@ -1,12 +1,10 @@
-"""Pictures of a run: how it learned, where its seconds go, traffic, memory, and how it grows with machines."""
+"""Pictures of a run: how it learned, where its seconds go, memory, and how it grows with machines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY, bare, figure, styled
@@ -15,7 +13,6 @@ from tutorial_lib.trainer.events import PHASES
 ROLES = {"server": SAND, "trainer": SKY, "torchrun": GREY}
 COLORS = dict(zip(PHASES, (ORANGE, SAND, BLUE, SKY, GREEN, LIGHT), strict=True))
 SHARE_WITH_LABEL = 0.07  # of the longest bar; narrower pieces have no room for their seconds
-DARK_SHARE = 0.55  # of the largest entry; on darker fields the figures are white
 
 
 @styled
@@ -114,40 +111,4 @@ def phases_figure(ranks: Sequence[Mapping[str, Any]]) -> Figure:
     bare(ax)
     # Legend in the order of the pieces, above them, so that the place names a piece as well as its colour does.
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=len(PHASES))
-    return fig
-
-
-@styled
-def traffic_figure(traffic: Mapping[str, Mapping[str, int]]) -> Figure:
-    """A matrix of bytes, which machine sent how much to which: rows send, columns receive, with the sums beside it.
-
-    Args:
-        traffic: receiver -> sender -> bytes, as in ``result.json``; a machine sends itself nothing over the wire.
-
-    Raises:
-        ValueError: fewer than two machines.
-    """
-    names = sorted(set(traffic) | {sender for row in traffic.values() for sender in row})
-    if len(names) < 2:
-        raise ValueError("traffic between machines needs two of them")
-    counts = np.array([[traffic.get(to, {}).get(sender, 0) for to in names] for sender in names], dtype=float)
-    unit, factor = ("GB", 1e9) if counts.max() >= 1e9 else ("MB", 1e6) if counts.max() >= 1e6 else ("kB", 1e3)
-    side = max(2.6, 0.95 * len(names))
-    fig, ax = figure(side + 2.6, side + 1.1)
-    shades = LinearSegmentedColormap.from_list("traffic", ["white", BLUE])
-    ax.imshow(counts, cmap=shades, vmin=0, vmax=max(counts.max(), 1))
-    for i, row in enumerate(counts):
-        for k, count in enumerate(row):
-            text, color = ("-", GREY) if i == k else (f"{count / factor:.3g}", INK)
-            dark = count > DARK_SHARE * counts.max()
-            ax.text(k, i, text, ha="center", va="center", color="white" if dark else color, fontsize=11)
-    received = [f"{name}\nin: {total:.3g} {unit}" for name, total in zip(names, counts.sum(0) / factor, strict=True)]
-    sent = [f"{name}\nout: {total:.3g} {unit}" for name, total in zip(names, counts.sum(1) / factor, strict=True)]
-    ax.set_xticks(range(len(names)), received)
-    ax.set_yticks(range(len(names)), sent)
-    ax.set(xlabel="receives", ylabel="sends", title=f"{unit} between machines")
-    ax.xaxis.tick_top()
-    ax.xaxis.set_label_position("top")
-    ax.tick_params(length=0)
-    ax.spines[:].set(visible=True, color=GREY)
     return fig

@@ -1,6 +1,6 @@
 """What a finale will take, said before it starts: memory and time; and a question before it takes much.
 
-Training is what ``job/estimate.py`` says of it. The steps around it are straight lines through what was measured on two
+``tools/plan.py`` estimates the training. The steps around it are straight lines through what was measured on two
 cores (``benchmarks/RESULTS.md``, the finale at full size). It may be half or twice as much: it tells minutes from
 hours, and what fits from what does not.
 """
@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 from tutorial_lib.errors import InputError, ask
 from tutorial_lib.job.display import human_bytes
-from tutorial_lib.job.estimate import COMMAND, estimate
-from tutorial_lib.job.sampled import setting_of
 from tutorial_lib.partition.memory import memory_for_us
 from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, SCALING_SCALE, FinaleSettings
-from tutorial_lib.tools.plan import sizes_of
+from tutorial_lib.tools.plan import COMMAND, estimate, job_of, sizes_of
 
 CUTTING = 62  # bytes per edge of the graph, of this process when it cuts it
 PREPARING, EVALUATING = 1.4e-6, 1.8e-6  # seconds per edge: made, cut, checked, loaded; all neighbours of all nodes
@@ -58,13 +56,13 @@ class Forecast:
         memory, there, seconds = COMMAND + CUTTING * edges, 0.0, 0.0
         for machines, of_graph, epochs in jobs:
             counts = {name: round(of_graph * sizes[name]) for name in ("nodes", "edges", "train", "val")}
-            setting = setting_of({**sizes, **counts}, layout, machines, settings.config)
-            found = estimate(setting)
-            workers = min(setting.world, setting.cores) if setting.together else machines
-            seconds += JOB + epochs * found.epoch * (1 + SCORING * setting.validating / setting.steps)
-            seconds += (PREPARING + EVALUATING * CORES / workers) * setting.edges
+            job = job_of({**sizes, **counts}, layout, machines, settings.config)
+            found = estimate(job)
+            workers = min(job.world, job.cores) if job.together else machines
+            seconds += JOB + epochs * found.epoch * (1 + SCORING * job.val / job.train)
+            seconds += (PREPARING + EVALUATING * CORES / workers) * job.edges
             if not layout.elsewhere:
-                memory = max(memory, found.all)
+                memory = max(memory, found.total)
             else:
                 there = max(there, found.machine)
         return cls(nodes, edges, memory, memory_for_us(), there, seconds)

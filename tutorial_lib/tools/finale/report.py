@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import json
 import statistics
@@ -12,8 +11,7 @@ from typing import Any
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import PUBLISHED, beside_published, human_bytes, is_published_graph, rendered
-from tutorial_lib.job.timeline import Timeline, facts_of
-from tutorial_lib.tools.finale.settings import RUN, STATE
+from tutorial_lib.tools.finale.settings import STATE
 
 
 def write_report(folder: Path) -> Path:
@@ -27,9 +25,6 @@ def write_report(folder: Path) -> Path:
     if "training" not in steps:
         raise InputError(f"the finale in {folder} has not finished its training: nothing to report yet")
     result = steps["training"]["result"]
-    line = None
-    with contextlib.suppress(InputError):  # a full disk may have ended the events before they began
-        line = Timeline.of(folder / RUN)
     real = is_published_graph(result["dataset"], steps["data"]["nodes"])
     page = rendered(
         "tools/finale/report.html.j2",
@@ -41,8 +36,6 @@ def write_report(folder: Path) -> Path:
         steps=steps,
         scaling=scaling_rows(steps),
         figures=_figures(steps, real),
-        timeline=line and line._repr_html_(),
-        facts=facts_of(line.trace) if line else [],
         size=human_bytes,
         total_of=lambda peak_rss: sum(sum(roles.values()) for roles in peak_rss.values()),
         folder=folder.name,
@@ -85,8 +78,6 @@ def _figures(steps: dict[str, Any], real: bool) -> dict[str, str]:
     }
     if result["phases"]:
         figures["phases"] = draw.phases_figure(result["phases"])
-    if len(result["traffic"]) > 1 and any(result["traffic"].values()):
-        figures["traffic"] = draw.traffic_figure(result["traffic"])
     if rows := scaling_rows(steps):
         figures["scaling"] = draw.scaling_figure(rows)
     pictures = {}
