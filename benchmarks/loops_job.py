@@ -42,8 +42,8 @@ from tutorial_lib.batches.table import RowTable
 from tutorial_lib.compat.heap import keep_freed_memory
 from tutorial_lib.tasks.evaluation import layerwise_over_part
 from tutorial_lib.tasks.node import NodeTask, TrainData
+from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.exchange import accuracy, sum_over_ranks
 from tutorial_lib.trainer.loop import finite, train_task
 from tutorial_lib.trainer.placement import CPU
 from tutorial_lib.trainer.session import Session, join, serve_if_server

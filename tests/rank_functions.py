@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from support.processes import fix_openmp
-from tutorial_lib.trainer.exchange import all_gather, broadcast, gather
+from tutorial_lib.trainer.comm import all_gather, broadcast, gather
 
 
 class OwnError(Exception):

@@ -57,6 +57,7 @@ def endless(cluster, partition, folder: Path, limits: Limits | None = None, **fi
     ],
 )
 def test_a_trainer_that_ends_by_itself(fault, words, machines, tmp_path, saw):
+    """D15. A trainer that fails exits without waiting for the other trainers."""
     cluster, partition = machines
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, fault, "1"))
     error, _ = job.end()

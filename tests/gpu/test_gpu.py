@@ -85,7 +85,7 @@ def test_layers_of_a_dgl_with_cuda():
 
 
 def test_a_batch_arrives_as_it_was():
-    """Through pinned memory and on a stream of its own."""
+    """D14. A copy through pinned memory on a side stream does not change a batch."""
     need_gpus()
     place = Placement(GPU, native=False)
     blocks = [random_block(50, 90, 300), random_block(10, 50, 80, 1)]

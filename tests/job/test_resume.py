@@ -62,7 +62,7 @@ def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(fini
 
 @pytest.mark.cluster
 def test_two_machines_go_on_in_the_middle_of_an_epoch(finished_run, nothing_left, tmp_path):
-    """Told to end, they save: no step is made twice, and all of them are those of a run that was left alone."""
+    """L2. The first SIGTERM saves in the middle of an epoch. The resumed run repeats no step and has equal losses."""
     common, finished, out = [*finished_run.options], finished_run.out, tmp_path / "run"
     slow = [*common, "--wire", "50mbit"]  # time to be told in an epoch
     printed = start_and_kill(slow, out, 1, lambda run: run.send_signal(signal.SIGTERM), code=143)
@@ -248,6 +248,7 @@ def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(tmp_path):
 
 
 def test_a_loss_that_is_no_number_ends_the_run(single_run, tmp_path, saw):
+    """D21. A loss that is not finite ends the run with an error that names the epoch and the step."""
     done = tutorial("train", *single_run.options, "--learning-rate", "1e30", "--out", str(tmp_path / "run"), code=1)
     assert "error: loss is nan in epoch 1, step 2; try a smaller --learning-rate" in done.stderr
     assert "Traceback" not in done.stderr

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from tutorial_lib.tasks.node import NodeClassification, NodeTask, TrainData, node_task, pipeline_for
 from tutorial_lib.tasks.task import Share, shares_right
+from tutorial_lib.trainer.comm import gather_by_number
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.exchange import gather_by_number
 from tutorial_lib.trainer.loop import TrainResult
 
 

@@ -126,6 +126,7 @@ def test_without_features_there_are_none(source: DataSource, dataset) -> None:
 
 
 def test_first_rows_depend_on_the_node_alone() -> None:
+    """D11. The first row of a node depends only on its original ID and the seed."""
     nodes = torch.tensor([3, CHUNK + 5, 0, 2 * CHUNK, 7])
     found = {}
     for cut in (nodes, nodes[:2], nodes[2:].flip(0)):
@@ -171,18 +172,29 @@ def test_it_is_not_the_sparse_adam_of_torch() -> None:
     assert before - theirs.weight[1].item() == pytest.approx(0.00485, rel=1e-2)
 
 
-def test_an_epoch_forgets_the_rows_of_each_step(dataset) -> None:
-    """Without zero_grad the optimiser would do the gradients of all steps before again, and keep their rows."""
+def small_task(dataset):
     graph = dataset.graph
     rows, optimizer = single_rows(graph.num_nodes(), 16, 0.01, 0)
     train = graph.ndata["train_mask"].nonzero().flatten()[:300]
     data = TrainData(graph, rows.weight, graph.ndata["label"], train, train)
     learned = {"sparse_optimizers": [optimizer], "embeddings": {"node": rows}}
-    task = node.node_task(data, CONFIG, kind=embedding.EmbeddingTask, **learned)
+    return rows, node.node_task(data, CONFIG, kind=embedding.EmbeddingTask, **learned)
+
+
+def test_an_epoch_forgets_the_rows_of_each_step(dataset) -> None:
+    """Without zero_grad the optimizer would repeat the gradients of all earlier steps and keep their rows."""
+    rows, task = small_task(dataset)
     model = CONFIG.model(16, dataset.num_classes)
     train_task(model, torch.optim.Adam(model.parameters(), lr=0.01), task)
     assert rows._trace == []
     assert int(rows.optm_state[0].max()) == 3  # steps
+
+
+def test_validation_records_no_rows(dataset) -> None:
+    """D12. Validation leaves no gradient trace, so the next step updates only the rows of its own batch."""
+    rows, task = small_task(dataset)
+    assert 0 <= task.validate(CONFIG.model(16, dataset.num_classes)) <= 1
+    assert rows._trace == []
 
 
 # ---- baseline
@@ -385,6 +397,7 @@ print("own rows, each")
 
 
 def test_a_second_model_in_a_process_has_rows_of_its_own(source: DataSource, tmp_path: Path) -> None:
+    """D11. Each embedding of a process has a unique name, so two models share no rows."""
     partition = partition_dataset(source.load(features=False), 1, tmp_path / "part")
     command = [sys.executable, "-c", TWO_OF_A_NAME, str(partition.config)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)

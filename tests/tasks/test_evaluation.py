@@ -8,7 +8,7 @@ import torch
 
 from tutorial_lib.models.sage import FirstLayer, GraphSAGE, NarrowStores
 from tutorial_lib.tasks.evaluation import layerwise_inference
-from tutorial_lib.trainer.exchange import accuracy, sum_over_ranks
+from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
 
 NODES = 30
 

@@ -96,7 +96,7 @@ def test_types_without_a_way_to_the_target_are_left_out():
 
 
 def test_every_weight_takes_part_also_without_edges():
-    """DDP waits for the gradient of every weight. A batch of a DistGraph may lack relations, or have no edge at all."""
+    """D13. Every weight gets a gradient, even if a batch lacks relations or has no edge, because DDP waits for it."""
     relations = small_graph().canonical_etypes
     model = RGCN(relations, "b", {"a": 6}, 4, 4, 3)
     few = dgl.heterograph({("b", "r", "b"): ([0], [1])}, num_nodes_dict={"a": 3, "b": 4}, idtype=torch.int64)

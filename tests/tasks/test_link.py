@@ -79,6 +79,7 @@ def test_the_hash_is_splitmix() -> None:
 
 
 def test_both_directions_of_an_edge_are_on_one_side(tiny: Dataset) -> None:
+    """D9. Both directions of an edge are on the same side of the split."""
     src, dst = tiny.graph.edges(order="eid")
     split = EdgeSplit(0, val=0.05, test=0.1)
     side = split.side(src, dst)
@@ -103,7 +104,7 @@ def ends_of(block: dgl.DGLGraph) -> torch.Tensor:
 
 @pytest.mark.parametrize("leak", [False, True])
 def test_blocks_have_all_training_edges_but_those_of_the_batch(view: TrainingGraph, *, leak: bool) -> None:
-    """With all neighbours, a hop has each edge that ends at the seeds, less the held-out ones and the batch."""
+    """D9. With full fan-out, a block has every training edge into its seeds except the edges of the batch."""
     graph = view.graph
     side = view.side(*graph.edges(order="eid"))
     train = (side == TRAIN).nonzero().flatten()
@@ -126,6 +127,7 @@ def test_blocks_have_all_training_edges_but_those_of_the_batch(view: TrainingGra
 
 
 def test_an_epoch_depends_on_the_seeds_at_its_beginning_alone(view: TrainingGraph) -> None:
+    """D8. The order of an epoch depends only on the seeds at its start."""
     edges = torch.arange(0, view.graph.num_edges(), 7)
     loader = EdgeLoader(view, edges, (3,), 50, negatives=2, per_epoch=120, training=True)
     assert len(loader) == 3
@@ -166,7 +168,7 @@ def test_ranks_by_hand() -> None:
 
 
 def test_an_end_of_an_edge_is_no_negative_of_it() -> None:
-    """Of edge 0 -> 1, among nodes 0 to 3, only 2 and 3 count, and 3 is better than 1."""
+    """D10. Of edge 0 -> 1, among nodes 0 to 3, only 2 and 3 count, and 3 is better than 1."""
     graph = dgl.graph(([0, 2], [1, 3]), num_nodes=4)
     h = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [0.8, 0.6]])
     data = LinkData(TrainingGraph(graph, EdgeSplit(), torch.arange(4)), h, None, {}, torch.arange(4))
@@ -212,7 +214,7 @@ def test_a_data_set_without_features_is_refused(tiny: Dataset) -> None:
 
 
 def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
-    """They are those of a graph from which the held-out edges were removed."""
+    """D9. The exact embeddings equal those of a graph without the held-out edges."""
     data = link_data(Whole(tiny), CONFIG, OPTIONS)
     graph, n = tiny.graph, tiny.graph.num_nodes()
     model = CONFIG.model(tiny.num_features, CONFIG.hidden_size).eval()
@@ -243,6 +245,7 @@ def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path, m
 
 
 def test_the_validation_edges_are_thinned_out_over_all_ranks(tiny: Dataset) -> None:
+    """D10. The validation edges are thinned over all ranks."""
     task = link_task(link_data(Whole(tiny), CONFIG, OPTIONS), CONFIG, OPTIONS)
     assert 200 <= len(task.val.edges) < 300
     assert len(task.batches) == 10

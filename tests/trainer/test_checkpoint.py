@@ -187,7 +187,7 @@ def test_what_the_user_keeps_there_stays(saved_twice, tmp_path_factory):
 
 
 def test_files_are_on_the_disk_before_the_manifest_names_them(tmp_path, monkeypatch):
-    """Each fsync and rename, in order: a file, its folder, the folder of that; then the manifest, and its folder."""
+    """D16. Every file and folder is flushed with fsync before the manifest replaces the previous one."""
     told = []
     fsync, replace = os.fsync, Path.replace
 
@@ -210,6 +210,7 @@ def test_files_are_on_the_disk_before_the_manifest_names_them(tmp_path, monkeypa
 
 
 def test_a_checkpoint_sets_no_attribute_but_those_that_were_saved():
+    """D17. A checkpoint restores only the known settings of an optimizer."""
     optimizer = SimpleNamespace(_lr=0.1, _eps=1e-8, step=print)
     restore_settings(optimizer, {"_lr": 0.5})
     assert optimizer._lr == 0.5
@@ -243,7 +244,7 @@ def run_ranks(mode: str, *folders: Path) -> list[list[str]]:
 
 
 def test_damage_that_only_another_machine_sees_sends_all_ranks_back(tmp_path):
-    """Each machine has a folder of its own; a bit of machine 1's rows is flipped, and rank 0 cannot see that file."""
+    """D16. All ranks load the newest checkpoint that is intact on all machines. Only machine 1 sees the damage."""
     folders = [tmp_path / f"machine-{k}" for k in (0, 1)]
     first, second = run_ranks("damage", *folders)
     assert not (folders[0] / "epoch-0002" / "embeddings-machine-1.safetensors").exists()
@@ -284,6 +285,7 @@ def test_no_checkpoint(tmp_path):
 
 
 def test_every_setting_that_differs_is_listed(saved):
+    """D17. Every setting that differs from the checkpoint is listed."""
     found = read_checkpoint(saved)
     check_same_settings(found, {**SETTINGS, "epochs": 30}, saved)
     with pytest.raises(InputError) as caught:

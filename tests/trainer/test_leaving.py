@@ -15,7 +15,7 @@ MANY = Path(__file__).parents[1] / "programs" / "leave_many_times.py"
 
 
 def test_a_rank_leaves_while_a_thread_still_has_a_tensor():
-    """The thread needs Python's lock to free it. torch 2.2's own way waits for the thread with that lock held."""
+    """D15. A rank can exit while a thread of gloo still holds a tensor and waits for the GIL."""
     command = [sys.executable, str(MANY), "--repetitions", "1", "--unfinished"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -61,7 +61,7 @@ def test_a_rank_begins_where_it_always_did(seed, rank, own):
     ("rank", "mode", "asked"), [(0, "distributed", 2), (1, "distributed", 0), (0, "standalone", 0)]
 )
 def test_rank_0_asks_each_server_once(monkeypatch, rank, mode, asked):
-    """Each with a seed of its own, and before any rank goes on."""
+    """D5. Rank 0 sends each server its own seed before any rank starts the epoch."""
     done: list[Any] = []
     monkeypatch.setenv("DGL_DIST_MODE", mode)
     monkeypatch.setattr(seeding, "alone", lambda: False)

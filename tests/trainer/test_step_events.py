@@ -82,6 +82,8 @@ def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):
 
 
 def test_bytes_of_another_machine():
+    """D22. Bytes of rows are counted by the machine that they come from."""
+
     class Book:
         partid = 1
 

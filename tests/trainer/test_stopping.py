@@ -128,6 +128,7 @@ def test_an_epoch_that_is_over_before_the_ranks_agree_is_the_last(tmp_path, monk
 
 
 def test_the_first_sigterm_is_told_and_the_second_does_what_it_did():
+    """L2. The first SIGTERM is reported to the program and the second one ends it."""
     before, got = signal.getsignal(signal.SIGTERM), []
     signal.signal(signal.SIGTERM, lambda *_: got.append("second"))
     try:

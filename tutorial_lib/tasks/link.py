@@ -29,9 +29,9 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.tasks.evaluation import layerwise_inference
 from tutorial_lib.tasks.link_scores import HITS_AT, Probe, fit_probe, is_no_end, pair_loss, rank_sums, ranks_among, unit
 from tutorial_lib.tasks.task import ROWS, RankShare, Share, TaskSpec, shares_right
+from tutorial_lib.trainer.comm import accuracy, broadcast, gather_by_number, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Pulse
-from tutorial_lib.trainer.exchange import accuracy, broadcast, gather_by_number, sum_over_ranks
 from tutorial_lib.trainer.loop import Task, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
 from tutorial_lib.trainer.session import Session

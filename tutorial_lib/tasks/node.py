@@ -17,9 +17,9 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.tasks.evaluation import layerwise_inference, layerwise_over_part
 from tutorial_lib.tasks.task import ROWS, Share, TaskSpec, shares_right
+from tutorial_lib.trainer.comm import all_gather, gather_by_number
 from tutorial_lib.trainer.config import LABOR_NEEDS, TrainConfig
 from tutorial_lib.trainer.events import Pulse
-from tutorial_lib.trainer.exchange import all_gather, gather_by_number
 from tutorial_lib.trainer.loop import Task, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
 

@@ -21,9 +21,9 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.partition import Partition, load_partition_folder
 from tutorial_lib.tasks import task_named
 from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
+from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, no_events, span
-from tutorial_lib.trainer.exchange import accuracy, sum_over_ranks
 from tutorial_lib.trainer.loop import Task, TrainResult, fit
 from tutorial_lib.trainer.placement import CPU, Placement, settle
 from tutorial_lib.trainer.session import Session

@@ -38,8 +38,8 @@ from tutorial_lib.cluster.manifests import generation, remove_checkpoint, remove
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import write_json
 from tutorial_lib.trainer import generations, state
+from tutorial_lib.trainer.comm import all_gather, alone, barrier, broadcast, gather, own_rank
 from tutorial_lib.trainer.events import Emit, no_events
-from tutorial_lib.trainer.exchange import all_gather, alone, barrier, broadcast, gather, own_rank
 from tutorial_lib.trainer.stopping import EpochPart, Stop
 
 Epochs = list[dict[str, Any]]  # one for each finished epoch, as in ``result.json``; JSON types

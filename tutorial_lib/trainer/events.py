@@ -3,8 +3,7 @@
 Each event has ``kind``, ``time`` (seconds since 1970; where it also has ``seconds``, of their end), ``rank`` and
 ``local_rank``. Kinds, with their fields:
 
-    joined      machine, client (this rank's number among those that ask DGL's servers), cpus (of the NUMA node that
-                this rank is bound to, or null)
+    joined      machine, client (this rank's number among those that ask DGL's servers)
     placed      device, backend, layers, device_reason: see ``placement``
     split       train_nodes, val_nodes (of links, of each side its edges): this rank's share
     embedding   machine, and what it holds of learned rows

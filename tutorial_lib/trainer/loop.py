@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.comm import accuracy, own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, bytes_by_place, no_events, span
-from tutorial_lib.trainer.exchange import accuracy, own_rank, sum_over_ranks
 from tutorial_lib.trainer.seeding import start_epoch
 from tutorial_lib.trainer.stopping import EpochPart, EpochStopped, Stop
 from tutorial_lib.trainer.uneven import give_missed_steps, joined

@@ -22,7 +22,7 @@ from dgl.distributed.dist_context import is_initialized
 
 from tutorial_lib.batches.service import seed_servers
 from tutorial_lib.compat.generators import seed_dgl
-from tutorial_lib.trainer.exchange import alone, barrier, own_rank
+from tutorial_lib.trainer.comm import alone, barrier, own_rank
 
 SERVERS = 2**20  # ranks from here on stand for servers
 

@@ -21,7 +21,6 @@ from tutorial_lib.batches import pieces
 from tutorial_lib.cluster._torchrun import store_on
 from tutorial_lib.cluster.forkserver import fork_as_told
 from tutorial_lib.trainer.events import EventWriter, age_of_process, span
-from tutorial_lib.trainer.numa import bind
 
 
 def collective_limit() -> timedelta:
@@ -123,7 +122,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
 
     from tutorial_lib.trainer.seeding import seed_rank
 
-    events, cpus = EventWriter(), bind()
+    events = EventWriter()
     events.emit("span", name="starting", seconds=age_of_process())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     with span(events.emit, "joining"):
@@ -133,7 +132,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
         seed_rank(seed, rank)
         graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
     session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
-    events.emit("joined", machine=session.machine, client=dgl.distributed.rpc.get_rank(), cpus=cpus and sorted(cpus))
+    events.emit("joined", machine=session.machine, client=dgl.distributed.rpc.get_rank())
     try:
         yield session
     except SystemExit as end:

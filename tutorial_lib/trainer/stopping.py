@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from tutorial_lib.cluster.members import FINISH
-from tutorial_lib.trainer.exchange import alone
+from tutorial_lib.trainer.comm import alone
 
 LOOK_SECONDS = 0.1
 MARGIN = 2

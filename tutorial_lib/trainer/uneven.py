@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from tutorial_lib.trainer.exchange import all_gather, broadcast
+from tutorial_lib.trainer.comm import all_gather, broadcast
 from tutorial_lib.trainer.state import flatten_optimizer, unflatten_optimizer
 
 

@@ -1,0 +1,70 @@
+"""Collectives of Python values, and the one module of the package that unpickles."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rank_functions import exchanged
+
+import tutorial_lib
+from support.processes import fix_openmp, fork
+from tutorial_lib.trainer.comm import all_gather, broadcast, gather
+
+PACKAGE = Path(tutorial_lib.__file__).parent
+# A parent and the child that it has started talk over a socket that nobody else has; a lesson shows what it warns of.
+OWN_CHILDREN = ("processes", "lessons")
+RANKS = PACKAGE / "trainer/comm.py"  # torch's object collectives, between the ranks of a job
+OBJECT_COLLECTIVES = {
+    *("gather_object", "all_gather_object", "scatter_object_list", "broadcast_object_list"),
+    *("send_object_list", "recv_object_list"),
+}
+
+
+def test_a_process_alone_sends_to_itself():
+    assert (gather(1), all_gather("x"), broadcast(None)) == ([1], ["x"], None)
+
+
+def test_ranks_receive_what_was_sent():
+    """Values of very different sizes, an empty tensor among them; three ranks."""
+    for rank, (gathered, everywhere, from_first) in enumerate(
+        fork(fix_openmp(exchanged), 3, backend="gloo", threads=1)
+    ):
+        assert everywhere == [[0, 0, 0.0], [1, 1000, 499500.0], [2, 2000, 1999000.0]]
+        assert gathered == (everywhere if rank == 0 else [])
+        assert from_first == {"name": "rank 0", "sum": 10.0}
+
+
+def unpickling_calls(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        last = name.rsplit(".", 1)[-1]
+        if (
+            last in OBJECT_COLLECTIVES
+            or last in ("Unpickler", "read_pickle")
+            or name in ("pickle.load", "pickle.loads", "joblib.load")
+            or (name == "torch.load" and given.get("weights_only") != "True")
+            or (last in ("load", "loadtxt", "genfromtxt") and given.get("allow_pickle", "False") != "False")
+        ):
+            yield f"{path.relative_to(PACKAGE)}:{node.lineno} {name}"
+
+
+def test_only_the_collectives_unpickle():
+    files = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in OWN_CHILDREN]
+    assert len(files) > 100
+    assert [call for path in files if path != RANKS for call in unpickling_calls(path)] == []
+    assert {call.split("dist.")[1] for call in unpickling_calls(RANKS)} <= OBJECT_COLLECTIVES
+
+
+def test_the_search_finds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
+    calls = ["dist.gather_object(x)", "pickle.loads(x)", "torch.load(x)", "np.load(x, allow_pickle=True)"]
+    harmless = ["torch.load(x, weights_only=True)", "json.loads(x)", "np.load(x)", "dist.gather(x)"]
+    path = tmp_path / "a.py"
+    path.write_text("\n".join(calls + harmless))
+    assert [call.split()[1] for call in unpickling_calls(path)] == [call.split("(")[0] for call in calls]

@@ -1,0 +1,93 @@
+"""Collectives over the ranks of a job that also work in a process without a process group.
+
+A process without a process group is rank 0 of one. Python values are sent with the object collectives of torch,
+which pickle them. A rank trusts the other ranks as much as it trusts DGL's servers, which also send pickles, see
+SECURITY.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def alone() -> bool:
+    """Return whether this process has no process group."""
+    return not dist.is_initialized()
+
+
+def own_rank() -> int:
+    """Return the rank of this process, which is 0 without a process group."""
+    return 0 if alone() else dist.get_rank()
+
+
+def barrier() -> None:
+    """Wait for all ranks."""
+    if not alone():
+        dist.barrier()
+
+
+def gather(value: Any) -> list[Any]:
+    """Return the values of all ranks in rank order on rank 0, and an empty list on the other ranks.
+
+    Tensors must be on the CPU. A view is pickled with the memory of its whole base, so clone it before.
+    """
+    if alone():
+        return [value]
+    values: list[Any] | None = [None] * dist.get_world_size() if own_rank() == 0 else None
+    dist.gather_object(value, values)
+    return values or []
+
+
+def all_gather(value: Any) -> list[Any]:
+    """Return the values of all ranks in rank order on every rank. The values are as for ``gather``."""
+    if alone():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def broadcast(value: Any, source: int = 0) -> Any:
+    """Return the value of the rank ``source`` on every rank. The values of the other ranks are ignored."""
+    if alone():
+        return value
+    values = [value if own_rank() == source else None]
+    dist.broadcast_object_list(values, src=source)
+    return values[0]
+
+
+def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Collect one value per node or edge on rank 0, in the order of the data set.
+
+    Args:
+        ids: int64 tensor of shape (M,), IDs of nodes or edges of this rank. No two ranks have the same ID.
+        values: tensor of shape (M,), one value for each ID.
+        numbers: int64 array of shape (N,), the number in the data set of each ID.
+
+    Returns:
+        The numbers in ascending order and the value of each. Both are empty on the other ranks.
+    """
+    parts = gather((ids.cpu().clone(), values.cpu().clone())) or [(ids[:0], values[:0])]
+    ids, values = (torch.cat([part[k] for part in parts]) for k in (0, 1))
+    found = torch.from_numpy(np.asarray(numbers[ids.numpy()], dtype=np.int64))
+    order = found.argsort()
+    return found[order], values[order]
+
+
+def sum_over_ranks(values: Sequence[float]) -> list[float]:
+    """Return the sum of each number over all ranks, computed in double precision."""
+    total = torch.tensor(values, dtype=torch.float64)
+    if not alone():
+        dist.all_reduce(total)
+    return total.tolist()
+
+
+def accuracy(correct: float, count: float) -> float:
+    """Return the share of correct answers, or NaN if there are no answers."""
+    return correct / count if count else float("nan")
