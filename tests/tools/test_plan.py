@@ -47,7 +47,7 @@ def test_a_data_set_is_known_by_its_partition_if_an_earlier_command_has_left_one
     words += ["--fanouts", "5,5", "--memory", "100GB"]
     assert "sampled" not in planned(capsys, *words)
     assert not list(tmp_path.iterdir())  # its size is known without making it
-    out = tmp_path / "partitions" / "synthetic-products-0-2-metis-v1"
+    out = tmp_path / "partitions" / "synthetic-products-0-2-kaminpar-v1"
     source = ["--dataset", "synthetic-products", "--scale", "0.003", "--root", str(tmp_path)]
     app(["partition", *source, "--parts", "2", "--out", str(out)], standalone_mode=False)
     assert "sampled" in planned(capsys, *words)
