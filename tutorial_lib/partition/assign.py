@@ -79,9 +79,12 @@ def assign_nodes(
         part_of = np.random.default_rng(seed).permutation(n) % parts
     else:
         adjacency = undirected_adjacency(graph)
-        part_of = _run_kaminpar(adjacency, parts, scratch / "graph.parhip", seed)
-        if train is not None:
-            balance_nodes(adjacency, part_of, train, parts)
+        nodes = np.flatnonzero(train if train is not None else [])
+        rows, file = adjacency[nodes], scratch / "graph.parhip"
+        write_parhip(adjacency, file)
+        del adjacency  # KaMinPar needs this memory
+        part_of = _run_kaminpar(file, n, parts, seed)
+        balance_nodes(rows, nodes, part_of, parts)
     empty = np.flatnonzero(np.bincount(part_of, minlength=parts) == 0)
     if len(empty):
         text = f"{method} could not cut {n} nodes into {parts} parts: part {empty[0]} has no node"
@@ -109,7 +112,7 @@ def undirected_adjacency(graph: dgl.DGLGraph | Pairs) -> sp.csr_array:
     n = graph.num_nodes()
     first = dict(zip(graph.ntypes, offsets([graph.num_nodes(kind) for kind in graph.ntypes]), strict=False))
     if isinstance(graph, Pairs):  # the reverse edges are added below
-        rows, columns = [graph.high], [graph.low]
+        rows, columns = [graph.low], [graph.high]
     else:
         rows, columns = [], []
         for relation in graph.canonical_etypes:
@@ -119,6 +122,9 @@ def undirected_adjacency(graph: dgl.DGLGraph | Pairs) -> sp.csr_array:
                 rows.append(other[one != other])
     row, column = (of[0] if len(of) == 1 else np.concatenate(of) for of in (rows, columns))
     one_way = sp.coo_array((np.ones(len(row), bool), (row, column)), shape=(n, n)).tocsr()
+    del row, column, rows, columns
+    if isinstance(graph, Pairs):
+        graph.let_go()
     return one_way + one_way.T.tocsr()
 
 
@@ -127,38 +133,42 @@ def offsets(counts: np.ndarray | list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
-def _run_kaminpar(adjacency: sp.csr_array, parts: int, file: Path, seed: int) -> np.ndarray:
-    """Partition with KaMinPar, whose Python package reads graphs only from files.
+def write_parhip(adjacency: sp.csr_array, file: Path) -> None:
+    """Write a graph without weights in the ParHIP format, because KaMinPar's Python package only reads files.
 
-    The ParHIP format has a version (3: no weights, 64-bit numbers), n, m, the offset of each node's neighbors in the
-    file in bytes, and the neighbors. KaMinPar is deterministic only with one thread.
+    The file holds a version (3: no weights, 64-bit numbers), n, m, the offset of each node's neighbors in the file in
+    bytes, and the neighbors.
     """
-    import kaminpar
-
     n, m = adjacency.shape[0], adjacency.nnz
-    if m == 0:
-        return np.random.default_rng(seed).permutation(n) % parts
     with file.open("wb") as out:
         np.array([3, n, m], np.uint64).tofile(out)
         (8 * (n + 4) + 8 * adjacency.indptr.astype(np.uint64)).tofile(out)
         for at in range(0, m, BLOCK):
             adjacency.indices[at : at + BLOCK].astype(np.uint64).tofile(out)
-    kaminpar.reseed(seed)
-    graph = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP)
+
+
+def _run_kaminpar(file: Path, n: int, parts: int, seed: int) -> np.ndarray:
+    """Partition the graph in a ParHIP file and remove the file. KaMinPar is deterministic only with one thread."""
+    import kaminpar
+
+    has_edges = file.stat().st_size > 8 * (n + 4)
+    graph = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP) if has_edges else None
     file.unlink()
+    if graph is None:
+        return np.random.default_rng(seed).permutation(n) % parts
+    kaminpar.reseed(seed)
     partitioner = kaminpar.KaMinPar(num_threads=1, ctx=kaminpar.default_context())
     return np.array(partitioner.compute_partition(graph, parts, NODE_IMBALANCE), np.int64)
 
 
-def balance_nodes(adjacency: sp.csr_array, part_of: np.ndarray, mask: np.ndarray, parts: int) -> None:
-    """Move nodes of the mask out of overfull parts, the nodes that cost the fewest additional cut edges first.
+def balance_nodes(rows: sp.csr_array, nodes: np.ndarray, part_of: np.ndarray, parts: int) -> None:
+    """Move nodes out of overfull parts, the nodes that cost the fewest additional cut edges first.
 
     Args:
+        rows: the rows of ``nodes`` in the adjacency matrix.
+        nodes: int64 array. Each part keeps at most 3 % more than its share of these nodes.
         part_of: int64 array of shape (N,), changed in place.
-        mask: bool array of shape (N,). Each part keeps at most 3 % more than its share of these nodes.
     """
-    nodes = np.flatnonzero(mask)
-    rows = adjacency[nodes]
     key = np.repeat(np.arange(len(nodes)) * parts, np.diff(rows.indptr)) + part_of[rows.indices]
     links = np.bincount(key, minlength=len(nodes) * parts).reshape(len(nodes), parts)
     limit = int(np.ceil(TRAIN_IMBALANCE * len(nodes) / parts))

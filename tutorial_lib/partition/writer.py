@@ -152,11 +152,16 @@ class Writer:
         kinds = np.repeat(np.tile(np.arange(len(inner), dtype=np.int32), 2), counts) if self.typed else None
         if "part_graph_graphbolt" in files:
             self._write_graphbolt(src, dst, kinds, nodes, files["part_graph_graphbolt"])
-        graph = dgl.graph((torch.from_numpy(src).long(), torch.from_numpy(dst).long()), num_nodes=len(nodes))
-        del src, dst
+        src, dst = torch.from_numpy(src).long(), torch.from_numpy(dst)
+        dst = dst.long()  # one after the other, to hold only one array in both types
+        graph = dgl.graph((src, dst), num_nodes=len(nodes))
         first, last = self.edge_range[[part * len(inner), (part + 1) * len(inner)]].tolist()
-        graph.edata[dgl.EID] = torch.cat([torch.arange(first, last), *(torch.from_numpy(one[2]) for one in leaving)])
-        graph.edata["inner_edge"] = (torch.arange(graph.num_edges(), dtype=torch.int32) < last - first).to(torch.uint8)
+        graph.edata[dgl.EID] = torch.empty(len(src), dtype=torch.int64)
+        torch.arange(first, last, out=graph.edata[dgl.EID][: last - first])
+        graph.edata[dgl.EID][last - first :] = torch.cat([torch.from_numpy(one[2]) for one in leaving])
+        graph.edata["inner_edge"] = torch.zeros(len(src), dtype=torch.uint8)
+        graph.edata["inner_edge"][: last - first] = 1
+        del src, dst, leaving
         graph.ndata[dgl.NID] = torch.from_numpy(nodes)
         graph.ndata["inner_node"] = (torch.arange(len(nodes)) < end - begin).to(torch.uint8)
         graph.ndata["part_id"] = torch.from_numpy(np.searchsorted(self.first_node, nodes, side="right") - 1)
