@@ -28,7 +28,7 @@ SCRIPT = Path(__file__).with_name("loops_job.py")
 
 
 def partition_of(scale: float, parts: int, root: Path | None) -> Partition:
-    """synthetic-products, cut by METIS where it fits into memory; made once and then reused."""
+    """Return a partition of synthetic-products by KaMinPar, which is made once and then reused."""
     source = DataSource("synthetic-products", scale=scale, root=root)
     return source.partition(source.load(), parts, lambda text: print(f"  {text}", flush=True))
 

@@ -1,11 +1,10 @@
 """Time and memory of partitioning, stage by stage, and the cut that comes out.
 
     python benchmarks/partition_full.py                                  # the whole graph, 2 parts, as `train` does it
-    python benchmarks/partition_full.py --parts 2,4,8 --methods multilevel,streaming
-    python benchmarks/partition_full.py --scale 0.04 --parts 2,4,8 --methods metis,multilevel,streaming,random
+    python benchmarks/partition_full.py --parts 2,4,8 --methods kaminpar,random
 
-Each cut is made by a fresh process: load (or generate and cache) the data set, take its fingerprint, choose, cut, write
-the parts. Memory is what the kernel counts as resident (VmHWM), mapped files included, with its high-water mark set
+Each cut is made by a fresh process: load (or generate and cache) the data set, take its fingerprint, cut, write the
+parts. Memory is what the kernel counts as resident (VmHWM), mapped files included, with its high-water mark set
 back before each stage. A process that passes ``--stop-at`` is stopped, so that the computer it runs on is not
 exhausted. Processor seconds are given beside seconds: on a computer that is shared, only they can be compared.
 """
@@ -80,9 +79,7 @@ def cut_once(options: argparse.Namespace, method: str, parts: int) -> dict:
     dataset = DataSource("synthetic-products", scale=options.scale, root=options.root).load()
     stages.begin("fingerprint (twice in a training run)")
     dataset.fingerprint()
-    done = partition_dataset(
-        dataset, parts, options.one / "parts", method=method, max_memory=options.max_memory, progress=stages.begin
-    )
+    done = partition_dataset(dataset, parts, options.one / "parts", method=method, log=stages.begin)
     stages.begin("")
     written = sum(file["bytes"] for file in done.manifest["files"].values())
     report = done.report
@@ -106,8 +103,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--parts", default="2")
-    parser.add_argument("--methods", default="auto")
-    parser.add_argument("--max-memory", default="12GB", help="what partition_dataset is told")
+    parser.add_argument("--methods", default="kaminpar")
     parser.add_argument("--stop-at", default="14GB", help="where the process is stopped")
     parser.add_argument(
         "--root", type=Path, default=Path("data"), help="cache of the data set, and the parts meanwhile"

@@ -64,10 +64,8 @@ MAY_SURVIVE = {
     "tutorial_lib/batches/labor.py, smallest: 5  ->  (6)": "it chooses between two ways to the same neighbours",
     "tutorial_lib/batches/neighbours.py, list_of: bool(other.any())  ->  (True)": "it spares work on nothing",
     "tutorial_lib/cluster/children.py, end_descendants: reap()  ->  pass": "of the last one: all were reaped",
-    "tutorial_lib/partition/cut.py, _improve: 1  ->  (2)": "any number below each count of links",
     "notebooks/support/exercises/lesson_06.py, parent: torch.set_num_threads(2)  ->  pass": "two cores have as many",
     "notebooks/support/exercises/lesson_07.py, _nap: time.sleep(0.02)  ->  pass": "it only makes a fault likelier",
-    'tutorial_lib/partition/build.py, _write_partition: progress("writing wide features, dense")  ->  pass': "told",
 }
 PAIRS = [(ast.Eq, ast.NotEq), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)]
 PAIRS += [(ast.And, ast.Or), (ast.Add, ast.Sub)]

@@ -76,7 +76,7 @@ def small_dataset(data_root: Path) -> Dataset:
 @pytest.fixture(scope="session")
 def partition_of(small_dataset: Dataset, data_root: Path) -> Callable[[int], Partition]:
     """``partition_of(k)``: the small data set in k parts."""
-    return lambda parts: partition_dataset(small_dataset, parts, data_root / f"{parts}-parts", method="metis")
+    return lambda parts: partition_dataset(small_dataset, parts, data_root / f"{parts}-parts", method="kaminpar")
 
 
 @pytest.fixture(scope="session")

@@ -171,11 +171,11 @@ def test_arrays_of_other_lengths_and_kinds(folder):
 
 def test_a_partition_keeps_the_ids_and_is_that_of_these_ids(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("parts") / "two"
-    partition = partition_dataset(load_dataset(folder), 2, out, method="multilevel")
+    partition = partition_dataset(load_dataset(folder), 2, out, method="random")
     assert read_ids(partition.folder).to_pylist() == ["ann", "bob", "cy", "dee"]
     write(folder, {"edges.csv": EDGES.replace("bob", "rob"), "nodes.csv": NODES.replace("bob", "rob")})
     with pytest.raises(InputError, match="holds a partition of other data"):
-        partition_dataset(load_dataset(folder), 2, out, method="multilevel")
+        partition_dataset(load_dataset(folder), 2, out, method="random")
 
 
 @pytest.mark.whole_run

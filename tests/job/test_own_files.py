@@ -137,7 +137,7 @@ def test_json_on_a_full_disk_names_the_file_and_leaves_nothing(tmp_path):
 
 def write_everything(_rank: int, _ranks: int, out: Path, dataset: Dataset, umask: int) -> None:
     os.umask(umask)
-    partition_dataset(dataset, 2, out / "metis", method="metis")
+    partition_dataset(dataset, 2, out / "kaminpar", method="kaminpar")
     partition_dataset(dataset, 2, out / "random", method="random")
     cached(out / "cache" / "made", lambda: [{"x": np.arange(3)}], print)
     write_json(out / "x.json", {})
@@ -158,7 +158,7 @@ def test_rights_are_those_that_the_umask_gives(tmp_path, umask):
         if path.stat().st_mode & 0o777 != (0o777 if path.is_dir() else 0o666) & ~umask
     }
     assert wrong == {}
-    assert (tmp_path / "metis" / "part1").is_dir()
+    assert (tmp_path / "kaminpar" / "part1").is_dir()
 
 
 def test_temporary_names_do_not_collide(tmp_path):

@@ -21,7 +21,7 @@ from tutorial_lib.tools.cli import main
 disk, root = sys.argv[1:]
 words = ["partition", "--dataset", "synthetic-products", "--scale", "0.005", "--parts", "2", "--root", root]
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", disk], check=True)
-for method in ("metis", "multilevel", "random", "read-only"):
+for method in ("kaminpar", "random", "read-only"):
     if method == "read-only":
         subprocess.run(["mount", "-t", "tmpfs", "-o", "remount,ro", "none", disk], check=True)
     try:
@@ -43,14 +43,14 @@ def graph(tmp_path: Path) -> Path:
 
 
 def test_a_full_or_read_only_disk_is_named_with_a_remedy(small_dataset, data_root, tmp_path):
-    """In a mount namespace, which an ordinary user may have too: nothing of it is left."""
+    """D18. In a mount namespace, which an ordinary user may have too: nothing of it is left."""
     if (refused := subprocess.run(["unshare", "-Urm", "true"], capture_output=True, text=True)).returncode:
         pytest.skip(f"needs a mount namespace: {refused.stderr.strip()}")
     (tmp_path / "disk").mkdir()
     command = [sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path / "disk"), str(data_root)]
     done = subprocess.run(["unshare", "-Urm", *command], capture_output=True, text=True, timeout=240)
     elsewhere = "Choose another folder: --out for partition, --root for train."
-    for method in ("metis", "multilevel", "random", "read-only"):
+    for method in ("kaminpar", "random", "read-only"):
         problem, remedy = "No space left on device", f"Free space there. {elsewhere}"
         if method == "read-only":
             problem, remedy = "Read-only file system", elsewhere

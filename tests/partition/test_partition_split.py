@@ -15,7 +15,7 @@ from shared_data import tiny_dataset
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset
 from tutorial_lib.partition import Partition, partition_dataset
-from tutorial_lib.partition.split import write_parts
+from tutorial_lib.partition.writer import Writer
 
 FIELDS = ({dgl.NID: torch.int64, "inner_node": torch.uint8, "part_id": torch.int64}, {dgl.EID: torch.int64})
 
@@ -67,7 +67,7 @@ def by_dgl_and_by_us(dataset: Dataset, parts: int, folder: Path) -> list[list[Pa
     (ranges,) = json.loads((folder / "dgl" / "g.json").read_text())["node_map"].values()
     for part, (first, end) in enumerate(ranges):
         part_of[maps[0].numpy()[first:end]] = part
-    write_parts(dataset.graph, part_of, parts, "g", "random", folder / "ours")
+    Writer(dataset, part_of, parts, folder / "ours").write("g", "random", lambda _text: None)
     ours = [np.load(folder / "ours" / f"{kind}_map.npy") for kind in ("node", "edge")]
     return [
         [Part(folder / who / "g.json", part, *found) for part in range(parts)]
@@ -78,6 +78,7 @@ def by_dgl_and_by_us(dataset: Dataset, parts: int, folder: Path) -> list[list[Pa
 @pytest.mark.parametrize("which", ["small", "one way"])
 @pytest.mark.parametrize("parts", [2, 3])
 def test_parts_mean_the_same_as_those_of_dgl(which, parts, small_dataset, tmp_path):
+    """D19. Leaving edges are stored, and all fields have DGL's types."""
     dataset = small_dataset if which == "small" else one_way_dataset()
     dgl.seed(5)
     for theirs, ours in zip(*by_dgl_and_by_us(dataset, parts, tmp_path), strict=True):
@@ -99,7 +100,7 @@ def test_parts_mean_the_same_as_those_of_dgl(which, parts, small_dataset, tmp_pa
 @pytest.fixture(scope="module")
 def bounded(small_dataset, tmp_path_factory) -> Partition:
     """The small data set in three parts, all by our own way."""
-    return partition_dataset(small_dataset, 3, tmp_path_factory.mktemp("ours") / "p", method="multilevel")
+    return partition_dataset(small_dataset, 3, tmp_path_factory.mktemp("ours") / "p", method="kaminpar")
 
 
 @pytest.mark.whole_run
@@ -126,6 +127,7 @@ def test_dgl_s_own_verification_passes(bounded, graphbolt, monkeypatch, small_da
 
 
 def test_maps_lead_back_and_edges_go_by_destination(bounded, small_dataset):
+    """D19."""
     src, dst = (end.numpy() for end in small_dataset.graph.edges(order="eid"))
     assert sorted(bounded.node_map) == list(range(small_dataset.graph.num_nodes()))
     assert (np.sort(bounded.edge_map) == np.arange(len(src))).all()
@@ -140,7 +142,7 @@ def test_halo_nodes_and_cut_are_those_of_the_report(bounded):
 
 
 def test_one_part_is_the_whole_graph(small_dataset, tmp_path):
-    done = partition_dataset(small_dataset, 1, tmp_path / "p", method="streaming")
+    done = partition_dataset(small_dataset, 1, tmp_path / "p", method="kaminpar")
     graph, feats, *_ = dgl.distributed.load_partition(str(done.config), 0)
     assert graph.num_edges() == small_dataset.graph.num_edges()
     assert torch.equal(feats["_N/feat"], small_dataset.graph.ndata["feat"])

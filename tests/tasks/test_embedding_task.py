@@ -85,7 +85,7 @@ STORES = ["node/weight", *(f"optimizer-0/learned_{name}" for name in ("step", "m
 
 @pytest.fixture(scope="module")
 def source(data_root: Path) -> DataSource:
-    return DataSource("synthetic-products", scale=0.005, root=data_root, method="metis")
+    return DataSource("synthetic-products", scale=0.005, root=data_root, method="kaminpar")
 
 
 @pytest.fixture(scope="module")
@@ -372,7 +372,7 @@ def test_the_real_graph_without_features(tmp_path: Path) -> None:
     right = (found == label).float()
     assert right[graph.ndata["val_mask"]].mean() == pytest.approx(0.6967, abs=0.002)
     assert right[graph.ndata["test_mask"]].mean() == pytest.approx(0.6714, abs=0.002)
-    partition = partition_dataset(real, 2, tmp_path / "2-parts", method="metis")
+    partition = partition_dataset(real, 2, tmp_path / "2-parts", method="kaminpar")
     assert partition.manifest["dataset"]["num_features"] == 0
 
 

@@ -325,7 +325,7 @@ def test_two_machines_agree_with_one_process(emulation, nothing_left, tiny, tmp_
     config = replace(CONFIG, epochs=5, hidden_size=32, dropout=0.0, batch_size=500)
     options = replace(OPTIONS, epoch_edges=10_000, eval_negatives=100)
     configs = {f"seed {seed}": replace(config, seed=seed) for seed in range(3)}
-    part = partition_dataset(tiny, 2, tmp_path / "parts", method="metis")
+    part = partition_dataset(tiny, 2, tmp_path / "parts", method="kaminpar")
     halved = {name: (replace(one, batch_size=250), options) for name, one in configs.items()}
     two = run_links(part, halved, tmp_path / "two")
     one = {name: train_single(tiny, config, spec=LinkPrediction(options)) for name, config in configs.items()}

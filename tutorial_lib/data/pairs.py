@@ -82,7 +82,7 @@ class Pairs:
             text = (
                 f"{self.num_edges():,} edges as one DGLGraph take {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB is free"
             )
-            raise InputError(text, "Train on several machines: they hold a part each. To cut it, --method multilevel.")
+            raise InputError(text, "Train on several machines: each of them holds one part.")
         ends = (np.concatenate(pair, dtype=np.int64) for pair in ((self.low, self.high), (self.high, self.low)))
         graph = dgl.graph(tuple(map(torch.from_numpy, ends)), num_nodes=self._size)
         graph.ndata.update(self.ndata)

@@ -24,24 +24,16 @@ class DataSource:
         scale: size of a generated data set, 0.002 to 1.0 (1.0: 2.4M nodes); synthetic-products to 8.
         seed: seed of data, partition and training.
         root: folder of downloads, caches and partitions. (default: data/)
-        method: auto, metis, multilevel, streaming or random.
+        method: kaminpar, random, or an .npy file with the part of each node.
         both_ways: add the reverse of each edge of a graph of your own.
-        max_memory: the most that partitioning may use, like 12GB; decides between methods. (default: 80 % of the free)
     """
 
     name: str
     scale: float = DEFAULT_SCALE
     seed: int = 0
     root: Path | None = None
-    method: str = "auto"
+    method: str = "kaminpar"
     both_ways: bool = False
-    max_memory: int | str | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_memory is not None:  # a mistake in it is said before anything is loaded
-            from tutorial_lib.partition import parse_memory
-
-            parse_memory(self.max_memory)
 
     def check(self) -> None:
         """Raise an InputError for a wrong name or scale, without loading anything."""
@@ -59,33 +51,20 @@ class DataSource:
     def partition(
         self, dataset: Dataset, parts: int, say: Callable[[str], None], folder: Path | None = None
     ) -> Partition:
-        """The partition in ``folder``, or in one of its own under ``root/partitions``, written or reused.
+        """Write or reuse the partition in ``folder``, or by default in a folder under ``root/partitions``."""
+        from tutorial_lib.partition import available_method, partition_dataset
 
-        A folder that is there is taken, with ``auto`` whichever of its methods made it: how much memory is free today
-        does not decide whether a graph is cut again.
-        """
-        from tutorial_lib.partition import AUTO, METHODS, PREFERENCE, choose_method, partition_dataset
-
-        options = {"seed": self.seed, "max_memory": self.max_memory, "progress": say}
-        if folder is not None:
-            return partition_dataset(dataset, parts, folder, method=self.method, **options)
-        fingerprint = dataset.fingerprint()[:12]
-        folders = {method: self._folder(fingerprint, parts, method) for method in METHODS}
-        wanted = PREFERENCE if self.method == AUTO else (self.method,)
-        there = [method for method in wanted if method in folders and folders[method].exists()]
-        choice = None if there else choose_method(dataset.structure, parts, self.method, self.max_memory, dataset.wide)
-        method = choice.method if choice else there[0]
-        return partition_dataset(dataset, parts, folders[method], method=method, choice=choice, **options)
+        if folder is None:
+            recorded = available_method(self.method)
+            folder = self._folder(dataset.fingerprint()[:12], parts, recorded)
+        return partition_dataset(dataset, parts, folder, method=self.method, seed=self.seed, log=say)
 
     def _folder(self, fingerprint: str, parts: int, method: str) -> Path:
-        """One folder for everything that decides what is in it."""
+        """Return a folder whose name contains everything that decides its content."""
         from tutorial_lib.compat.stack import graphbolt_problem
         from tutorial_lib.partition import FORMAT_VERSION
 
-        key = f"{graph_name_of(self.name)}-{fingerprint}-{parts}-{method}"
-        if method != "metis":  # which has no seed
-            key += f"-seed{self.seed}"
-        key += f"-v{FORMAT_VERSION}"
-        if graphbolt_problem() is not None:  # a torch that has it would miss the parts in its format
+        key = f"{graph_name_of(self.name)}-{fingerprint}-{parts}-{method}-seed{self.seed}-v{FORMAT_VERSION}"
+        if graphbolt_problem() is not None:  # a torch with GraphBolt would miss the parts in its format
             key += "-without-graphbolt"
         return (self.root or default_root()) / "partitions" / key

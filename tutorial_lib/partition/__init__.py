@@ -1,39 +1,31 @@
-"""A data set cut into parts that DGL's servers load, with ID maps, a counted report and checksums.
+"""Partitions of a data set in the format that DGL's servers load, with ID maps, a counted report and checksums.
 
 The folder::
 
-    NAME.json            DGL's description of the parts (``part_config``), paths relative to it
+    NAME.json            DGL's description of the parts (``part_config``) with relative paths
     part0/, part1/, ...  graph.dgl and fused_csc_sampling_graph.pt (GraphBolt), node and edge features
-    node_map.npy         int64 (N,): original id of new node i    (DGL renumbers nodes part by part)
-    edge_map.npy         int64 (E,): original id of new edge i; not of over 2**28 edges kept as pairs
-    manifest.json        what it was made from, the report, size and SHA-256 of every file
-    partition.log        what DGL and METIS printed, or what our own methods said
+    node_map.npy         int64 array of shape (N,), the original ID of new node i
+    edge_map.npy         int64 array of shape (E,), the original ID of new edge i
+    manifest.json        the input, the report, and size and SHA-256 of every file
 
-How it comes about::
-
-    build.partition_dataset
-      memory.choose_method              how much memory each method would need; auto: metis if it fits, or multilevel
-      dgl.distributed.partition_graph   metis, and random, where DGL's way fits: cut and write in one call
-      methods.assign                    elsewhere: the part of each node, by clustering and cut, or as a stream
-      split.write_parts                 and the files, one part at a time
-      report.count_partition            what the cut costs
-      types                             the same for graphs with several types of nodes; those DGL cuts, always
-      folder                            checksums; opening the folder again
+``assign`` decides which part a node goes to, ``writer`` writes the parts, ``report`` counts the cut, and ``folder``
+opens and checks the result.
 """
 
+from tutorial_lib.partition.assign import DEFAULT_METHOD, available_method
 from tutorial_lib.partition.build import FORMAT_VERSION, dataset_description, partition_dataset
 from tutorial_lib.partition.folder import Partition, load_partition_folder
-from tutorial_lib.partition.memory import AUTO, METHODS, PREFERENCE, choose_method, parse_memory
+from tutorial_lib.partition.memory import parse_memory
+from tutorial_lib.partition.report import type_counts
 
 __all__ = [
-    "AUTO",
+    "DEFAULT_METHOD",
     "FORMAT_VERSION",
-    "METHODS",
-    "PREFERENCE",
     "Partition",
-    "choose_method",
+    "available_method",
     "dataset_description",
     "load_partition_folder",
     "parse_memory",
     "partition_dataset",
+    "type_counts",
 ]

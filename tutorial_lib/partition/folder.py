@@ -23,7 +23,6 @@ import numpy as np
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file, lock_now, new_folder, sha256_of
 from tutorial_lib.partition.report import PartitionReport, TypedReport
-from tutorial_lib.partition.types import taken_apart
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -47,14 +46,14 @@ class Partition:
         return self.folder / f"{self.graph_name}.json"
 
     def check_edge_map(self) -> None:
-        """Raise an InputError if the edges' original numbers are not there, see ``split.MOST_MAPPED``."""
+        """Raise an InputError if the edges' original numbers are not there, see ``writer.MOST_MAPPED``."""
         if not (file := self.folder / "edge_map.npy").exists():
             text = f"{file} is not there: of a generated graph of this size it is not written"
             raise InputError(text, "Link prediction needs it: use a smaller --scale.")
 
     @property
     def types(self) -> dict[str, dict[str, int]] | None:
-        """Nodes and edges of each type, see ``types.type_counts``; None for a graph with one type."""
+        """Nodes and edges of each type, see ``report.type_counts``; None for a graph with one type."""
         return self.manifest.get("types")
 
     @property
@@ -88,7 +87,10 @@ class Partition:
         if of == "edge":
             self.check_edge_map()
         found = np.load(self.folder / f"{of}_map.npy")
-        return taken_apart(found, self.types[f"{of}s"]) if self.types else found
+        if not self.types:
+            return found
+        counts = self.types[f"{of}s"]
+        return dict(zip(counts, np.split(found, np.cumsum(list(counts.values()))[:-1]), strict=True))
 
 
 @contextlib.contextmanager

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from tutorial_lib.data.base import Dataset, ends
+
+if TYPE_CHECKING:
+    import dgl
+
+    from tutorial_lib.data.pairs import Pairs
+
+
+def type_counts(graph: dgl.DGLGraph | Pairs) -> dict[str, dict[str, int]]:
+    """Return the numbers of nodes and edges of each type, as ``types`` of the manifest.
+
+    ``node_map.npy`` and ``edge_map.npy`` hold the original type-wise IDs, one type after the other in this order.
+    """
+    return {
+        "nodes": {name: graph.num_nodes(name) for name in graph.ntypes},
+        "edges": {":".join(relation): graph.num_edges(relation) for relation in graph.canonical_etypes},
+    }
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments[:1] == ["launch"]:
         arguments = spread_extra_envs(arguments)
     try:
+        check_removed_options(arguments)
         check_address_space(arguments)
         app(arguments)
     except (TutorialError, UnicodeError, OSError, MemoryError, RuntimeError) as error:
@@ -65,6 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     finally:
         if lost := lost_output():
             print(f"warning: a part of the output could not be written: {lost}", file=sys.stderr)
+
+
+def check_removed_options(arguments: Sequence[str]) -> None:
+    """Raise an InputError for ``--max-memory``, which chose between partition methods."""
+    for word in arguments if {*arguments[:1]} & {"partition", "train", "finale"} else ():
+        if word.partition("=")[0] == "--max-memory":
+            text = "Leave it out: --method kaminpar writes one part at a time. With more --parts it needs less memory."
+            raise InputError("--max-memory was removed", text)
 
 
 def address_space() -> int | None:

@@ -76,7 +76,6 @@ def parse_fanouts(text: str) -> tuple[int, ...]:
 WRITTEN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "fanouts": (str, lambda hops: ",".join(map(str, hops)), parse_fanouts),
     "cache": (str, lambda count: f"{count // 10**6}MB", str),  # see ``check_loader``
-    "max_memory": (str | None, lambda none: none, lambda text: text),  # DataSource reads it
     "extra_envs": (list[str] | None, lambda _none: None, lambda pairs: pairs or ()),
 }
 

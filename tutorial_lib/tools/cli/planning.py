@@ -33,7 +33,7 @@ def _number(text: str, panel: str = GRAPH) -> typer.models.OptionInfo:
 )
 @filling(
     *(DataSource, TrainConfig),
-    without=["method", "max_memory", "both_ways", "learning_rate", *OF_TRAIN],
+    without=["method", "both_ways", "learning_rate", *OF_TRAIN],
     dataset=None,
 )
 def plan(

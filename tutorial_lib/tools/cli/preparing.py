@@ -50,7 +50,7 @@ def doctor(
 
 
 @app.command()
-@filling(DataSource, without=["method", "max_memory"])
+@filling(DataSource, without=["method"])
 def data(
     given: Given,
     dataset: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}, or the path of a graph of your own.")],
@@ -61,7 +61,7 @@ def data(
     """Load (or generate, or download) a data set, check it, and print what it holds."""
     check_arguments(dataset, given.scale, given.seed)
     from tutorial_lib.data import load_dataset
-    from tutorial_lib.partition.types import type_counts
+    from tutorial_lib.partition import type_counts
 
     options = {"scale": given.scale, "seed": given.seed, "root": given.root, "both_ways": given.both_ways}
     loaded = load_dataset(dataset, features=not graph_only, download=download, **options)

@@ -16,7 +16,7 @@ from tutorial_lib.trainer.config import TrainConfig
 
 STATE, RUN = "finale.json", "run"
 FREE = {  # may differ when a finale is continued: they change no finished step
-    *("scaling", "source.max_memory"),
+    "scaling",
     *(f"layout.{name}" for name in ("stall_timeout", "serving_timeout", "collective_timeout", "trace", "own_disks")),
     *(f"layout.real.{each.name}" for each in fields(RealMachines) if each.name != "ip_config"),
 }

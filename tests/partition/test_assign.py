@@ -1,0 +1,163 @@
+"""Which part each node goes to, and amounts of memory as text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import dgl
+import numpy as np
+import pytest
+import torch
+from shared_data import tiny_dataset
+
+from tutorial_lib.data.tables import free_in_group
+from tutorial_lib.errors import InputError
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.partition import available_method, parse_memory, partition_dataset
+from tutorial_lib.partition.assign import assign_nodes, balance_nodes, undirected_adjacency
+
+
+def edge_cut(dataset, part_of: np.ndarray) -> int:
+    src, dst = (ends.numpy() for ends in dataset.graph.edges())
+    return int((part_of[src] != part_of[dst]).sum())
+
+
+def test_adjacency_has_no_directions_duplicates_and_loops():
+    graph = dgl.graph((torch.tensor([0, 0, 1, 2, 0]), torch.tensor([1, 2, 0, 2, 1])))
+    assert (undirected_adjacency(graph).toarray() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]).all()
+
+
+def test_adjacency_of_several_types_numbers_the_types_one_after_the_other():
+    graph = dgl.heterograph({("a", "to", "b"): ([0, 1], [2, 0]), ("b", "r", "b"): ([0], [1])})
+    expected = np.zeros((5, 5), bool)
+    for one, other in ((0, 4), (1, 2), (2, 3)):
+        expected[one, other] = expected[other, one] = True
+    assert (undirected_adjacency(graph).toarray() == expected).all()
+
+
+@pytest.mark.parametrize("method", ["kaminpar", "random"])
+def test_the_seed_decides(small_dataset, tmp_path, method):
+    cuts = [assign_nodes(small_dataset.graph, 3, method, tmp_path, train=None, seed=seed) for seed in (1, 1, 2)]
+    assert (cuts[0] == cuts[1]).all()
+    assert (cuts[0] != cuts[2]).any()
+    assert cuts[0].dtype == np.int64
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_kaminpar_cuts_few_edges_and_balances_training_nodes(small_dataset, tmp_path, parts):
+    mask = small_dataset.graph.ndata["train_mask"].numpy()
+    part_of = assign_nodes(small_dataset.graph, parts, "kaminpar", tmp_path, train=mask)
+    chance = assign_nodes(small_dataset.graph, parts, "random", tmp_path, train=mask)
+    assert edge_cut(small_dataset, part_of) < edge_cut(small_dataset, chance) / 3
+    assert np.bincount(part_of).max() <= 1.1 * len(part_of) / parts
+    assert np.bincount(part_of[mask]).max() <= np.ceil(1.03 * mask.sum() / parts)
+
+
+def test_the_best_cut_of_two_squares_is_found(tmp_path):
+    dataset = tiny_dataset()
+    assert edge_cut(dataset, assign_nodes(dataset.graph, 2, "kaminpar", tmp_path, train=None)) == 2
+
+
+def test_balancing_moves_the_nodes_that_cost_least():
+    graph = undirected_adjacency(dgl.graph((torch.tensor([0, 0, 1, 3]), torch.tensor([1, 2, 2, 4]))))
+    part_of = np.array([0, 0, 0, 0, 1])
+    balance_nodes(graph[:4], np.arange(4), part_of, 2)
+    assert part_of.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_a_star_and_a_graph_without_edges(tmp_path):
+    star = dgl.graph((torch.zeros(3000, dtype=torch.int64), torch.arange(1, 3001)))
+    loops = dgl.graph((torch.arange(50), torch.arange(50)))
+    for graph in (star, loops):
+        counts = np.bincount(assign_nodes(graph, 4, "kaminpar", tmp_path, train=None), minlength=4)
+        assert counts.max() <= 1.04 * graph.num_nodes() / 4 + 1
+
+
+def test_a_file_decides(tmp_path):
+    file, wanted = tmp_path / "parts.npy", np.array([1, 0, 1, 0, 0, 0, 1, 1], np.uint8)
+    np.save(file, wanted)
+    done = partition_dataset(tiny_dataset(), 2, tmp_path / "p", method=str(file))
+    assert (done.node_map == np.argsort(wanted, kind="stable")).all()
+    assert done.report.method == available_method(str(file))
+    assert partition_dataset(tiny_dataset(), 2, tmp_path / "p", method=str(file)).reused
+    np.save(file, 1 - wanted)
+    with pytest.raises(InputError, match="other options"):
+        partition_dataset(tiny_dataset(), 2, tmp_path / "p", method=str(file))
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.zeros(7, np.int64), r"int64 of shape \(7,\), expected integers of shape \(8,\)"),
+        (np.zeros(8), "float64 of shape"),
+        (np.arange(8), "parts 0 to 7, expected 0 to 1"),
+        (-np.arange(8), "parts -7 to 0"),
+        (np.zeros(8, np.int64), "part 1 has no node"),
+        (np.array([{}] * 8), "allow_pickle"),
+    ],
+)
+def test_mistakes_in_such_a_file(array, words, tmp_path):
+    np.save(tmp_path / "parts.npy", array)
+    with pytest.raises(InputError, match=words):
+        partition_dataset(tiny_dataset(), 2, tmp_path / "p", method=str(tmp_path / "parts.npy"))
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("method", ["auto", "metis", "multilevel", "streaming"])
+def test_a_removed_method_names_the_alternative(method, tmp_path):
+    with pytest.raises(InputError, match=f"the partition method {method} was removed") as caught:
+        partition_dataset(tiny_dataset(), 2, tmp_path / "p", method=method)
+    assert "--method kaminpar" in caught.value.remedy
+    with pytest.raises(InputError, match="there is no such file"):
+        available_method("missing.npy")
+
+
+def test_without_kaminpar_nodes_are_partitioned_at_random(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "kaminpar", None)
+    said: list[str] = []
+    done = partition_dataset(tiny_dataset(), 2, tmp_path / "p", log=said.append)
+    assert done.report.method == "random"
+    assert said[0].startswith("kaminpar is not installed for this Python")
+
+
+def test_a_source_keeps_one_folder_per_method_and_seed(small_dataset, tmp_path):
+    def folder(**options) -> str:
+        source = DataSource("synthetic-products", root=tmp_path, **options)
+        return source.partition(small_dataset, 2, lambda _line: None).folder.name
+
+    assert "-2-kaminpar-seed0-v1" in folder()
+    assert "-2-random-seed1-v1" in folder(method="random", seed=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("12GB", 12 * 10**9), ("1.5 gib", 3 * 2**29), ("800M", 8 * 10**8), ("5000", 5000), (7, 7), ("1tb", 10**12)],
+)
+def test_memory_is_read(text, count):
+    assert parse_memory(text) == count
+    assert parse_memory(None) is None
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1GB", "12 GB of it", "0", "1iB", "nan", "1e9"])
+def test_what_is_not_an_amount_of_memory(text):
+    with pytest.raises(InputError, match="memory"):
+        parse_memory(text)
+
+
+def test_cached_files_of_a_container_are_free(tmp_path):
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 600\nactive_file 50\n")
+    assert free_in_group(tmp_path) == 700
+
+
+def test_the_benchmark_says_that_a_cut_failed(tmp_path):
+    script = Path(__file__).parents[2] / "benchmarks" / "partition_full.py"
+    command = [sys.executable, str(script), "--root", str(tmp_path), "--stop-at", "1MB", "--scale", "0.002"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "stopped: more than" in done.stdout
+    assert list(tmp_path.glob("tmp*")) == []
