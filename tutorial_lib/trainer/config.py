@@ -30,8 +30,7 @@ class TrainConfig:
         negatives: nodes drawn against each edge, where a task has edges.
         loader: where batches come from: pipeline (made ahead, remote rows kept), dgl (DGL's loader) or auto.
         cache: memory of each trainer for rows and lists of other machines, in the pipeline, in bytes; 0: none. "auto":
-            256MB, and on emulated machines more where the rows need it and it is free. The trainers of a machine share
-            the lists, and the rows where together they have room for all.
+            256MB, and on emulated machines more where the rows need it and it is free.
         ahead: batches that are made ahead of their use, in the pipeline.
         sampler: how neighbours are drawn: neighbor (each list by itself), labor (nodes of a batch prefer the same
             neighbours: fewer remote rows, equal variance), in the pipeline.
