@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections import deque
-from collections.abc import Callable
-from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,18 +71,3 @@ class Wire:
                 SimpleNamespace(msg_seq=number, service_id=request.service_id, data=data, tensors=tensors)
             )
         return sent
-
-
-def gathers(count: int) -> list[Callable[[Any], list[Any]]]:
-    """What ``all_gather`` is to the ranks of a job, for as many threads."""
-    values: list[Any] = [None] * count
-    meet = threading.Barrier(count, timeout=20)
-
-    def gather(place: int, value: Any) -> list[Any]:
-        values[place] = json.loads(json.dumps(value))
-        meet.wait()
-        found = list(values)
-        meet.wait()
-        return found
-
-    return [partial(gather, place) for place in range(count)]

@@ -22,7 +22,6 @@ from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
 from tutorial_lib.batches.labor import LISTS_AT_ONCE, ListsRequest, Variates, lists_of, put_together, smallest
-from tutorial_lib.batches.mates import Mates
 from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, is_graphbolt, ranges, seed_servers
 
 ASKED_AT_ONCE = 8192  # nodes
@@ -116,33 +115,26 @@ class NeighbourLists(HereLists):
 
     Args:
         graph: a ``DistGraph`` of a running job, homogeneous.
-        budget: bytes for lists of remote nodes, of all trainers of this machine.
+        budget: bytes for lists of remote nodes.
         hops: of the batches that are drawn; the lists of nodes that are further away are of no use.
         graphbolt: as of `HereLists`.
-        mates: the trainers of this machine, where there are several: they have these lists in common.
 
     Attributes:
         own: ids of this part, one range.
         remote_nodes, remote_bytes: how many remote lists are kept, and their size.
     """
 
-    def __init__(
-        self, graph: Any, budget: int, hops: int, *, graphbolt: bool = True, mates: Mates | None = None
-    ) -> None:
+    def __init__(self, graph: Any, budget: int, hops: int, *, graphbolt: bool = True) -> None:
         self.book = graph.get_partition_book()
         self.own = range_of(self.book.partid2nids(self.book.partid))
         self._dist_graph = graph
 
-        def make() -> dict[str, Tensor]:
-            indptr, indices, ids = in_edges_of_part(graph.local_partition, len(self.own))
-            sources = torch.empty(len(indices), dtype=id_type(graph.num_nodes()))
-            for at in range(0, len(indices), PIECE):  # the halo's local ids say nothing to other machines
-                sources[at : at + PIECE] = ids[indices[at : at + PIECE].long()]
-            kept = most_used(lambda ids: lists_of(self.book, ids), self.own, sources, hops - 1, budget)
-            return dict(zip(("kept", "indptr", "sources"), joined(indptr, sources, kept), strict=True))
-
-        made = mates.common(make) if mates else make()
-        self._kept, indptr, sources = made["kept"], made["indptr"], made["sources"]
+        indptr, indices, ids = in_edges_of_part(graph.local_partition, len(self.own))
+        sources = torch.empty(len(indices), dtype=id_type(graph.num_nodes()))
+        for at in range(0, len(indices), PIECE):  # the halo's local ids say nothing to other machines
+            sources[at : at + PIECE] = ids[indices[at : at + PIECE].long()]
+        kept = most_used(lambda ids: lists_of(self.book, ids), self.own, sources, hops - 1, budget)
+        self._kept, indptr, sources = joined(indptr, sources, kept)
         self.remote_nodes = len(self._kept)
         self.remote_bytes = (len(sources) - int(indptr[len(self.own)])) * sources.element_size()
         super().__init__(indptr, sources, graph.num_nodes(), graphbolt=graphbolt)

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from tutorial_lib.batches.background import ahead, run
 from tutorial_lib.batches.labor import Variates
-from tutorial_lib.batches.mates import Mates
 from tutorial_lib.batches.neighbours import Drawn, NeighbourLists
 from tutorial_lib.batches.nodes import Batch
 from tutorial_lib.batches.pieces import piece
@@ -58,23 +57,20 @@ class Pipeline:
         budget: int,
         hops: int,
         depth: int = 2,
-        mates: Mates | None = None,
     ) -> Pipeline:
         """Take over the lists of remote nodes and make room for their rows.
 
         Args:
             graph: homogeneous ``DistGraph`` of a running job, whose servers were started by ``serve_if_server``.
             features, labels: ``DistTensor``s of its nodes.
-            budget: bytes for what comes from other machines; lists get at most half of them.
-            mates: the trainers of this machine, where there are several: what they have room for is put together.
+            budget: bytes of this trainer for what comes from other machines; lists get at most half of them.
         """
-        count = mates.count if mates else 1
 
         def make() -> Pipeline:
             graphbolt = graphbolt_problem() is None
-            lists = NeighbourLists(graph, count * budget // 2, hops, graphbolt=graphbolt, mates=mates)
-            left = budget - lists.remote_bytes // count
-            table = RowTable(features, lists.book, left, scratch=lists.scratch, mates=mates)
+            lists = NeighbourLists(graph, budget // 2, hops, graphbolt=graphbolt)
+            left = budget - lists.remote_bytes
+            table = RowTable(features, lists.book, left, scratch=lists.scratch)
             return cls(lists, table, labels, depth)
 
         return run(make, "lists of neighbours")

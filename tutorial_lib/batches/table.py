@@ -4,9 +4,6 @@
     first .. first+capacity  remote rows that are kept
     then                     remote rows that have just come and for which there was no room
 
-Where several trainers of a machine together have room for all remote rows, each row has its place in memory that they
-share, and who needs one first brings it for all.
-
 Which rows are kept matters when there is not room for all. What the next batches need is known, because they are drawn
 before they are fetched: those rows stay that are needed soonest, and those go that are needed last. No other choice
 pulls fewer rows (Belady, IBM Systems Journal 5, 1966), as long as for every row that stays its next use is known.
@@ -28,8 +25,6 @@ import torch
 from dgl.distributed.kvstore import PullRequest
 from torch import Tensor
 
-from tutorial_lib.batches.mates import Mates
-from tutorial_lib.batches.neighbours import range_of
 from tutorial_lib.batches.service import answers_to, ask
 
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x1, 0x2, 0x10, 0x20, 0x4000
@@ -50,12 +45,10 @@ class RowTable:
         budget: bytes for remote rows.
         most_ahead: limit of ``look_ahead``. 0: the rows that come first are kept, for ever.
         scratch: int32 (N,), -1 but while a method uses it; of who needs one, too, in the same thread.
-        mates: the trainers of this machine, where there are several; each must have the same ``budget``.
 
     Attributes:
         shape, dtype: those of the tensor.
-        used, asked, hits: remote rows that this process keeps, or has brought for all; that were asked for; that were
-            there.
+        used, asked, hits: remote rows that are kept; that were asked for; that were there.
         look_ahead: so many batches should be announced with ``expect`` before the rows of the one before them are asked
             for. Grows until the next use of each row that is kept is known; 0 as long as there is room.
     """
@@ -67,27 +60,15 @@ class RowTable:
         budget: int,
         most_ahead: int = 32,
         scratch: Tensor | None = None,
-        mates: Mates | None = None,
     ) -> None:
         self.tensor, self.shape, self.dtype, self.book = tensor, tensor.shape, tensor.dtype, book
         own, ids = tensor.local_partition, book.partid2nids(book.partid)
         self.row_bytes = own[:1].numel() * own.element_size() if len(own) else 0
         remote = self.shape[0] - len(own)
         self.capacity = min(remote, budget // self.row_bytes) if self.row_bytes else 0
-
-        def marks() -> dict[str, Tensor]:
-            return {"brought": torch.zeros(self.shape[0], dtype=torch.bool)}
-
-        everything = (remote + 1) * self.row_bytes
-        room = mates.room(everything if budget * mates.count >= everything else 0) if mates else None
-        made = mates.common(marks if room else dict) if mates else {}
-        self.rows, self.first, in_common = _contiguous(own, self.capacity + remote, room)
-        self._brought = made["brought"] if in_common else None  # by node: whether its row is there for all trainers
-        if in_common:
-            self.capacity = remote
+        self.rows, self.first = _contiguous(own, self.capacity + remote)
         self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
         self.slot_of[ids] = torch.arange(len(ids), dtype=torch.int32)
-        self._own = range_of(ids)
         self.used = self.asked = self.hits = 0
         self.look_ahead, self.most_ahead = 0, most_ahead if self.capacity < remote else 0
         self._scratch = torch.full_like(self.slot_of, ABSENT) if scratch is None else scratch
@@ -123,16 +104,10 @@ class RowTable:
         to, origin = self._choose()
         remote, rows = self._coming.popleft()
         absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
-        if self._brought is None:
-            room, begin = min(len(absent), self.capacity - self.used), self.first + self.used
-            places = torch.arange(begin, begin + len(absent))
-            places[room:] += self.capacity - self.used - room
-            self.slot_of[absent] = places.int()
-        else:  # each row has its place, and other trainers have brought some
-            places = self.first + torch.where(absent < self._own.start, absent, absent - len(self._own))
-            self.slot_of[absent] = places.int()
-            new = ~self._brought[absent]
-            absent, places, room = absent[new], places[new], int(new.sum())
+        room, begin = min(len(absent), self.capacity - self.used), self.first + self.used
+        places = torch.arange(begin, begin + len(absent))
+        places[room:] += self.capacity - self.used - room
+        self.slot_of[absent] = places.int()
         slots = torch.index_select(self.slot_of, 0, ids)
         if self.most_ahead:
             self._kept[self.used : self.used + room] = absent[:room]
@@ -211,10 +186,6 @@ class RowTable:
         answers = answers_to(found.asked, "rows of other machines") if found.asked else ()
         for positions, answer in zip(found.chosen, answers, strict=True):
             self.rows.index_copy_(0, found.places[positions], answer.data_tensor)
-        if self._brought is not None:
-            # Another trainer must not find the mark before the row. Between two calls, torch lets go of Python's lock
-            # and takes it again, which keeps what they write in order, on every processor.
-            self._brought[found.absent] = True
 
 
 class _Asked(NamedTuple):
@@ -238,23 +209,23 @@ class _Asked(NamedTuple):
     chosen: list[Tensor]
 
 
-def _contiguous(own: Tensor, more: int, room: Path | None) -> tuple[Tensor, int, bool]:
-    """A tensor that begins with the rows of ``own``; where ``more`` further rows begin; whether those are in ``room``.
+def _contiguous(own: Tensor, more: int) -> tuple[Tensor, int]:
+    """A tensor that begins with the rows of ``own``; where ``more`` further rows begin.
 
     Its beginning is the same memory as ``own`` where that lies in a shared file at the start of a page (DGL's servers
     put it so), and else a copy. The further rows begin after the last page of ``own``.
     """
     mapping = _shared_file_of(own) if len(own) else None
-    found = _mapped(own, more, room, *mapping) if mapping else None
+    found = _mapped(own, more, *mapping) if mapping else None
     # Checked on DGL 2.1.0. Where the file has other rows than the tensor, DGL lays them out in another way: copy them.
     if found is not None and all(torch.equal(found[0][k], own[k]) for k in (0, len(own) // 2, len(own) - 1)):
-        return *found, room is not None
+        return found
     rows = torch.empty((len(own) + more, *own.shape[1:]), dtype=own.dtype)
     rows[: len(own)] = own
-    return rows, len(own), False
+    return rows, len(own)
 
 
-def _mapped(own: Tensor, more: int, room: Path | None, path: Path, offset: int) -> tuple[Tensor, int]:
+def _mapped(own: Tensor, more: int, path: Path, offset: int) -> tuple[Tensor, int]:
     row, page = own[:1].numel() * own.element_size(), mmap.PAGESIZE
     pages = -(-len(own) * row // page) * page
     first = -(-pages // row)
@@ -271,13 +242,9 @@ def _mapped(own: Tensor, more: int, room: Path | None, path: Path, offset: int) 
     # Every view of the tensor holds the buffer. Not at the end of the process, when a thread may still be reading: the
     # kernel does it then.
     weakref.finalize(buffer, libc.munmap, address, total).atexit = False
-    fixed = [(path, "rb", address, pages, PROT_READ, offset)]
-    if room:
-        fixed.append((room, "r+b", address + pages, total - pages, PROT_READ | PROT_WRITE, 0))
-    for name, mode, at, size, rights, begin in fixed:
-        with name.open(mode) as file:
-            if libc.mmap(at, size, rights, MAP_SHARED | MAP_FIXED, file.fileno(), begin) == MAP_FAILED:
-                raise OSError(ctypes.get_errno(), f"cannot map {name}")
+    with path.open("rb") as file:
+        if libc.mmap(address, pages, PROT_READ, MAP_SHARED | MAP_FIXED, file.fileno(), offset) == MAP_FAILED:
+            raise OSError(ctypes.get_errno(), f"cannot map {path}")
     return torch.frombuffer(buffer, dtype=own.dtype).view(first + more, *own.shape[1:]), first
 
 

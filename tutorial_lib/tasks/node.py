@@ -10,14 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutorial_lib.batches.mates import Mates
 from tutorial_lib.batches.nodes import Batch, BatchLoader, rows_of
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.errors import InputError
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.tasks.evaluation import layerwise_inference, layerwise_over_part
 from tutorial_lib.tasks.task import ROWS, Share, TaskSpec, shares_right
-from tutorial_lib.trainer.comm import all_gather, gather_by_number
+from tutorial_lib.trainer.comm import gather_by_number
 from tutorial_lib.trainer.config import LABOR_NEEDS, TrainConfig
 from tutorial_lib.trainer.events import Pulse
 from tutorial_lib.trainer.loop import Task, TrainResult
@@ -108,10 +107,8 @@ def pipeline_for(graph: Any, features: Any, labels: Any, config: TrainConfig) ->
         return None
     if getattr(graph, "local_partition", None) is None:
         return None
-    place, count = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    mates = Mates(int(graph.get_partition_book().partid), place, count, all_gather) if count > 1 else None
     hops = len(config.fanouts)
-    return Pipeline.of(graph, features, labels, budget=config.cache, hops=hops, depth=config.ahead, mates=mates)
+    return Pipeline.of(graph, features, labels, budget=config.cache, hops=hops, depth=config.ahead)
 
 
 class NodeClassification(TaskSpec):

@@ -28,8 +28,7 @@ class TrainConfig:
         embedding_size, embedding_learning_rate: of rows that are learned, where a task has them.
         negatives: nodes drawn against each edge, where a task has edges.
         loader: where batches come from: pipeline (made ahead, remote rows kept), dgl (DGL's loader) or auto.
-        cache: bytes of each trainer for feature rows and adjacency of other machines, in the pipeline; 0: none. The
-            trainers of a machine share the adjacency, and the rows where together they have room for all. `plan`
+        cache: bytes of each trainer for feature rows and adjacency of other machines, in the pipeline; 0: none. `plan`
             estimates how much holds everything.
         ahead: batches that are made ahead of their use, in the pipeline.
         sampler: how neighbours are drawn: neighbor (each list by itself), labor (nodes of a batch prefer the same
