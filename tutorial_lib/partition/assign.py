@@ -157,7 +157,7 @@ def _run_kaminpar(file: Path, n: int, parts: int, seed: int) -> np.ndarray:
     if graph is None:
         return np.random.default_rng(seed).permutation(n) % parts
     kaminpar.reseed(seed)
-    partitioner = kaminpar.KaMinPar(num_threads=1, ctx=kaminpar.default_context())
+    partitioner = kaminpar.KaMinPar(1, kaminpar.default_context())  # one thread
     return np.array(partitioner.compute_partition(graph, parts, NODE_IMBALANCE), np.int64)
 
 
