@@ -4,7 +4,7 @@
     python benchmarks/bench.py --only loops      # or: techniques, accuracy, start, threads, recording
 
 Two emulated machines with one core each, one server and one trainer on each, GraphSAGE 3 x 256, fan-out 15,10,5, batch
-1000, Adam at 0.003, synthetic-products at scale 0.04 in two parts by METIS. The loops take turns, epoch by epoch,
+1000, Adam at 0.003, synthetic-products at scale 0.04 in two parts. The loops take turns, epoch by epoch,
 in the same processes, so that whatever else the computer does meets all of them; compare the ratios, not the seconds.
 
 The tables are printed and written to benchmarks/out/bench.md, every single measurement to benchmarks/out/bench.json.
