@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -69,7 +70,7 @@ def test_a_job_on_them_copies_and_goes_on(lab, disk_folder, data_root, tmp_path)
     run = tmp_path / "run"
     words = ["train", "--on", lab, *SMALL, "--root", str(data_root), "--out", str(run)]
     done = tutorial(*words, "--epochs", "1")
-    assert "machine-1: 11 of 11 files copied, checksums verified" in done.stdout
+    assert re.search(r"machine-1: (\d+) of \1 files copied, checksums verified", done.stdout)
     assert on("machine-0", f"ls -A /tmp/tutorial; test -e {run} && echo shared; true").split() == ["partitions"]
     done = tutorial("train", "--resume", "--trust", "--out", str(run), "--epochs", "2")
     assert "machine-1: 2 of" in done.stdout  # settings and addresses
