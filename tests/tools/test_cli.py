@@ -153,6 +153,8 @@ def test_options_of_the_places_arrive():
             ["partition", "--dataset", "synthetic-products", "--parts", "2", "--out", "p", "--max-memory", "1GB"],
             "--max-memory was removed",
         ),
+        (["plan", "--dataset", "synthetic-products", "--layers=3"], "--layers was removed"),
+        (["plan", "--dataset", "synthetic-products", "--no-calibrate"], "--no-calibrate was removed"),
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, run_here):

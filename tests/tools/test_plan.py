@@ -48,7 +48,7 @@ MEASURED = [
 
 @pytest.mark.parametrize(("job", "measured"), MEASURED)
 def test_an_estimate_is_near_the_measurement(job, measured):
-    """Seconds and bytes within a factor of two, memory within a third."""
+    """Seconds and bytes within a factor of two, memory within 20 (server) and 35 (trainer) percent."""
     found = estimate(job)
     server, trainer, sent, seconds = measured
     assert found.server / 1e6 == pytest.approx(server, rel=0.2)
@@ -119,8 +119,6 @@ def test_a_partition_names_its_machines_and_its_cut(capsys, partition_of):
         (["--dataset", "cora"], "unknown data set"),
         ([*NUMBERS, "--machines", "0"], "--machines 0: a job has at least one"),
         ([*NUMBERS, "--emulate", "0"], "--emulate 0: a job has at least one"),
-        ([*NUMBERS, "--layers", "3"], "--layers: the model has one layer for each hop"),
-        ([*NUMBERS, "--no-calibrate"], "--calibrate: plan measures nothing"),
         ([*NUMBERS, "--cache", "auto"], "--cache auto: the cache has a fixed size"),
         ([*NUMBERS[:4], "--train-nodes", "0"], "no training nodes"),
         (NUMBERS[:2], "--nodes needs --edges and --train-nodes"),

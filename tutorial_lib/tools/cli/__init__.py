@@ -21,6 +21,15 @@ from tutorial_lib.tools.cli.options import app
 
 RETRY_SECONDS = 0.05
 LEAST_ADDRESSES = 15 << 28  # the imports of torch 2.2.1 and DGL take 3.55 GB, most of it never touched
+REMOVED_OPTIONS = {  # by name: the commands that had the option, and the remedy
+    "--max-memory": (
+        ("partition", "train", "finale"),
+        "Omit it. --method kaminpar writes one part at a time. With more --parts it needs less memory.",
+    ),
+    "--calibrate": (("plan",), "plan measures nothing. Measure a short run instead: train --epochs 2."),
+    "--no-calibrate": (("plan",), "Omit it. plan measures nothing."),
+    "--layers": (("plan",), "The model has one layer for each hop. Give --fanouts, such as 15,10,5."),
+}
 WITH_TORCH = {"doctor", "data", "partition", "plan", "train", "finale", "launch"}
 
 
@@ -69,11 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def check_removed_options(arguments: Sequence[str]) -> None:
-    """Raise an InputError for ``--max-memory``, which chose between partition methods."""
-    for word in arguments if {*arguments[:1]} & {"partition", "train", "finale"} else ():
-        if word.partition("=")[0] == "--max-memory":
-            text = "Leave it out: --method kaminpar writes one part at a time. With more --parts it needs less memory."
-            raise InputError("--max-memory was removed", text)
+    """Raise an InputError that names the alternative if a command line contains an option of an earlier version."""
+    for word in arguments[1:]:
+        commands, alternative = REMOVED_OPTIONS.get(word.partition("=")[0], ((), ""))
+        if arguments[0] in commands:
+            raise InputError(f"{word.partition('=')[0]} was removed", alternative)
 
 
 def address_space() -> int | None:

@@ -58,15 +58,9 @@ def plan(
     cores: Annotated[
         int | None, _number("Of each machine; with --emulate, of this computer. (default: as this computer)", PLACE)
     ] = None,
-    calibrate: Annotated[bool | None, typer.Option("--calibrate/--no-calibrate", hidden=True)] = None,
-    layers: Annotated[int | None, typer.Option(hidden=True)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate the memory, the traffic and the seconds of an epoch of a job before you start it."""
-    if calibrate is not None:
-        raise InputError("--calibrate: plan measures nothing", "Measure a short run instead: train --epochs 2.")
-    if layers is not None:
-        raise InputError("--layers: the model has one layer for each hop", "Give --fanouts, such as 15,10,5.")
     config = given.make(TrainConfig, cache=check_loader(given.loader, 0, given.cache))
     if emulate is not None and machines is not None:
         raise InputError("choose one of --emulate N and --machines N")
