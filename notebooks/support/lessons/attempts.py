@@ -41,7 +41,7 @@ def attempt(call: Callable[..., Any], *args: Any, **options: Any) -> None:
 
 @contextlib.contextmanager
 def stderr_of_children() -> Iterator[list[str]]:
-    """Collects, line by line, what child processes write to standard error."""
+    """Collect the lines that child processes write to standard error, without the colors of Python 3.13."""
     lines: list[str] = []
     saved = os.dup(2)
     with tempfile.TemporaryFile() as file:
@@ -52,4 +52,5 @@ def stderr_of_children() -> Iterator[list[str]]:
             os.dup2(saved, 2)
             os.close(saved)
             file.seek(0)
-            lines += file.read().decode(errors="replace").splitlines()
+            text = file.read().decode(errors="replace")
+            lines += re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
