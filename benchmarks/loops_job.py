@@ -8,7 +8,6 @@ barrier before it to a barrier after it; the bytes are those that left this mach
     guide            guide_loop.py
     ours             what ``train`` does: training.train_task with batches from the pipeline
     ours, ...        the same with one thing changed; "..., first come": the rows that come first stay for ever;
-                     "..., labor": see batches.labor
     ours, recorded   the same, and what each thread does when is written down, as with ``train --trace``
     alone            the guide's forward, backward and step over its batches, in memory before: as many steps, but of
                      the first IN_MEMORY batches in turns, for all of a large graph do not fit
@@ -122,9 +121,7 @@ class Loops:
             self.pipelines[name] = run(lambda: self._pipeline(name), "the pipeline")
         means = name != "ours, rows copied, means in the model"
         pipeline = self.pipelines[name]
-        labor = {"labor": 1, "labor over 16 batches": 16}.get(name.rpartition(", ")[2])
-        more = {"shuffle": True, "means": means, "labor": labor}
-        return PipelineLoader(pipeline, data.train, config.fanouts, config.batch_size, **more)
+        return PipelineLoader(pipeline, data.train, config.fanouts, config.batch_size, shuffle=True, means=means)
 
     def _pipeline(self, name: str) -> Pipeline:
         hops = len(self.config.fanouts)

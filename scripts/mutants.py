@@ -48,8 +48,6 @@ NOTHING_TO_RUN = 5  # pytest's exit code
 # By the mutant as it is printed: why no test can or need notice it.
 MAY_SURVIVE = {
     "tutorial_lib/batches/neighbours.py, seed_all: 1  ->  (2)": "another seed is as good",
-    "tutorial_lib/batches/neighbours.py, draw_alike: self.indptr[lists[own] + 1] - self.indptr[lists[own]]"
-    "  ->  (self.indptr[lists[own] + 1] + self.indptr[lists[own]])": "it chooses between two ways to the same numbers",
     "tutorial_lib/cluster/agent.py, _reap: 1024  ->  (1025)": "a thousandth of a memory that is told",
     "tutorial_lib/cluster/children.py, end_descendants: time.monotonic() < deadline"
     "  ->  (time.monotonic() <= deadline)": "the moment of the deadline itself",
@@ -61,7 +59,6 @@ MAY_SURVIVE = {
     "tutorial_lib/tasks/evaluation.py, source: 1  ->  (2)": "how far a thread is ahead changes no number",
     "tutorial_lib/batches/background.py, ahead: future.cancel()  ->  pass": "it only saves work that nobody wants",
     "tutorial_lib/batches/edges.py, side: point < self.test  ->  (point <= self.test)": "no pair has that very hash",
-    "tutorial_lib/batches/labor.py, smallest: 5  ->  (6)": "it chooses between two ways to the same neighbours",
     "tutorial_lib/batches/neighbours.py, list_of: bool(other.any())  ->  (True)": "it spares work on nothing",
     "tutorial_lib/cluster/children.py, end_descendants: reap()  ->  pass": "of the last one: all were reaped",
     "notebooks/support/exercises/lesson_06.py, parent: torch.set_num_threads(2)  ->  pass": "two cores have as many",

@@ -80,13 +80,7 @@ def tell(session: Session) -> None:
     model = CONFIG.model(data.features.shape[1], 47)
     expected = logits_of(BatchLoader(graph, nodes, FANOUTS, 25), data, model)
     labels = data.labels[nodes].long()
-    made, alike = settings(graph), []
-    for name in ("nothing kept", "all kept"):  # drawn by the servers of the other machine, and here
-        torch.manual_seed(7)
-        loader = PipelineLoader(made[name], nodes, [4, 3, 2], 25, labor=2)
-        alike.append(torch.cat([batch.inputs.mean for batch in loader]))
-    session.events.emit("alike", same=torch.equal(*alike), rows=len(alike[0]))
-    for name, pipeline in made.items():
+    for name, pipeline in settings(graph).items():
         loader = PipelineLoader(pipeline, nodes, FANOUTS, 25)
         found = logits_of(loader, data, model)
         again = logits_of(PipelineLoader(pipeline, nodes, FANOUTS, 25, means=False), data, model)

@@ -11,7 +11,7 @@ resumed, and begins with nothing kept, would draw other neighbours than one that
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import dgl
@@ -21,8 +21,17 @@ from dgl.distributed import rpc
 from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
-from tutorial_lib.batches.labor import LISTS_AT_ONCE, ListsRequest, Variates, lists_of, put_together, smallest
-from tutorial_lib.batches.service import answers_to, ask, id_type, in_edges_of_part, is_graphbolt, ranges, seed_servers
+from tutorial_lib.batches.service import (
+    answers_to,
+    ask,
+    id_type,
+    in_edges_of_part,
+    is_graphbolt,
+    lists_of,
+    put_together,
+    ranges,
+    seed_servers,
+)
 
 ASKED_AT_ONCE = 8192  # nodes
 PIECE = 8 * 2**20  # edges converted at a time
@@ -178,22 +187,6 @@ class NeighbourLists(HereLists):
             places, counts = at.unique_consecutive(return_counts=True)
             pieces.append((places, counts, answer.global_src[order]))
         self.scratch[nodes.long()] = -1
-        indptr, sources = put_together(pieces, len(nodes), self.dtype)
-        return Drawn(indptr.int(), sources)
-
-    def draw_alike(self, nodes: Tensor, fanout: int, variates: Variates) -> Drawn:
-        """``draw``, but of each list those with the smallest numbers; the same whoever has the lists, see `labor`."""
-        lists = self.list_of(nodes)
-        far, own = (lists < 0).nonzero().flatten(), (lists >= 0).nonzero().flatten()
-        asked, chosen = ask(self.book, nodes[far].long(), lambda ids: ListsRequest(ids, fanout, astuple(variates)))
-        pieces = []
-        reads = self.indptr[lists[own] + 1] - self.indptr[lists[own]]
-        numbers = variates.ready_for(len(self.scratch), int(reads.sum()))
-        for places in own.split(LISTS_AT_ONCE):
-            whole = self.whole_lists(lists[places])
-            pieces.append((places, *smallest(whole.indptr.diff().long(), whole.sources, fanout, numbers)))
-        for positions, answer in zip(chosen, answers_to(asked, "sampled neighbours"), strict=True):
-            pieces.append((far[positions], answer.counts, answer.sources))
         indptr, sources = put_together(pieces, len(nodes), self.dtype)
         return Drawn(indptr.int(), sources)
 

@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tutorial_lib.batches.background import ahead, run
-from tutorial_lib.batches.labor import Variates
 from tutorial_lib.batches.neighbours import Drawn, NeighbourLists
 from tutorial_lib.batches.nodes import Batch
 from tutorial_lib.batches.pieces import piece
@@ -96,7 +95,6 @@ class PipelineLoader:
         fanouts: neighbours per hop, outermost first.
         shuffle: a new order, from torch's generator, each time the loader is iterated.
         means: make the first layer's means here; False: a block and the rows of its nodes, as for any other model.
-        labor: draw as `labor` says, with this ``batch_dependency``; None: each list by itself.
     """
 
     pipeline: Pipeline
@@ -106,7 +104,6 @@ class PipelineLoader:
     _: KW_ONLY
     shuffle: bool = False
     means: bool = True
-    labor: int | None = None
     _labels: Tensor | None = None
 
     def __len__(self) -> int:
@@ -133,13 +130,13 @@ class PipelineLoader:
 
         def drawn(number: int) -> Batch:
             lists, own = self.pipeline.lists, (seed + number) % 2**31
-            if number and number % SEGMENT == 0 and self.labor is None:
+            if number and number % SEGMENT == 0:
                 lists.seed_all(own)
             elif not lists.graphbolt:
                 lists.seed(own)  # of DGL: which server is to answer is drawn from the same generator, at each pull
-            return self._drawn(self.seeds[parts[number]], labels[parts[number]], seed, number)
+            return self._drawn(self.seeds[parts[number]], labels[parts[number]])
 
-        for number in range(done // SEGMENT * SEGMENT, done) if self.labor is None else ():
+        for number in range(done // SEGMENT * SEGMENT, done):
             drawn(number)
         table.expect_nothing()  # of these
         numbers, waiting, asked = iter(range(done, len(parts))), deque[Batch](), deque[tuple[Batch, Tensor]]()
@@ -168,27 +165,22 @@ class PipelineLoader:
                 table.expect_nothing()
             raise
 
-    def _drawn(self, seeds: Tensor, labels: Tensor, seed: int, number: int) -> Batch:
+    def _drawn(self, seeds: Tensor, labels: Tensor) -> Batch:
         """A batch whose ``inputs`` are still what they will be made from: edges into its input nodes, or None."""
         start = time.perf_counter()
         lists = self.pipeline.lists
         nodes, blocks = seeds.to(lists.dtype), []
 
-        def draw(hop: int) -> Drawn:
-            if self.labor is None:
-                return lists.draw(nodes, self.fanouts[hop])
-            return lists.draw_alike(nodes, self.fanouts[hop], Variates.of(seed, number, hop, self.labor))
-
         for hop in reversed(range(int(self.means), len(self.fanouts))):
             with piece("sampling", nodes=len(nodes), fanout=self.fanouts[hop]):
-                drawn = draw(hop)
+                drawn = lists.draw(nodes, self.fanouts[hop])
                 every, indices = lists.compact(drawn, nodes)
             parts = (drawn.indptr, indices, torch.empty(0, dtype=indices.dtype))  # no edge ids
             block = dgl.create_block(("csc", parts), num_src_nodes=len(every), num_dst_nodes=len(nodes))
             blocks.insert(0, block)
             nodes = every
         with piece("sampling", nodes=len(nodes), fanout=self.fanouts[0]):
-            outermost = draw(0) if self.means else None
+            outermost = lists.draw(nodes, self.fanouts[0]) if self.means else None
         self.pipeline.table.expect(_needed(nodes, outermost))
         return Batch(nodes, seeds, blocks, outermost, labels, {"sampling": time.perf_counter() - start})
 

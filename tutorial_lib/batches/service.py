@@ -1,6 +1,6 @@
-"""Requests to DGL's servers besides their own: lists of neighbours (`labor`), and to seed their generators.
+"""Requests to DGL's servers besides their own: lists of neighbours, and to seed their generators.
 
-Every server of a job must have imported both modules before it serves (``session.serve_if_server`` does).
+Every server of a job must import this module before it serves (``session.serve_if_server`` does).
 
 Answers may be taken in another order than they were asked for: while rows are on their way, neighbours are drawn. DGL's
 own calls would take any answer for theirs: while something that was asked for here is on its way, use none of them.
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import dgl
 import numpy as np
 import torch
+import torch.nn.functional as F
 from dgl import NID
 from dgl.distributed import rpc
 from torch import Tensor
@@ -24,7 +25,7 @@ from torch import Tensor
 from tutorial_lib.batches.pieces import piece
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
-RESEED = 770001  # DGL's own services use other numbers
+RESEED, LISTS = 770001, 770002  # DGL's own services use other numbers
 LIMIT_SECONDS = 120.0
 _arrived: dict[int, Any] = {}  # messages that nobody has taken yet, by the number of their request
 
@@ -122,15 +123,6 @@ def id_type(largest: int) -> torch.dtype:
     return torch.int32 if largest <= torch.iinfo(torch.int32).max else torch.int64
 
 
-def all_lists(server_state: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """In a server: number of in-neighbours of each of some nodes of its own part, and int64 ids of all of them."""
-    book = server_state.partition_book
-    local = book.nid2localnid(ids, book.partid)
-    indptr, indices, ids_here = in_edges_of_part(server_state.graph, len(book.partid2nids(book.partid)))
-    begin, counts = indptr[local].long(), (indptr[local + 1] - indptr[local]).long()
-    return counts, ids_here[indices[ranges(begin, counts)].long()]
-
-
 class Message:
     """What requests and answers of ours have in common: dataclasses, which travel as the values of their fields."""
 
@@ -139,6 +131,79 @@ class Message:
 
     def __setstate__(self: Any, state: Any) -> None:
         self.__init__(*(state if isinstance(state, tuple) else (state,)))  # DGL gives a single value as it is
+
+
+@dataclass(eq=False)
+class ListsRequest(Message, rpc.Request):
+    """Asks a machine for all in-neighbors of some nodes of its part.
+
+    Attributes:
+        ids: int64 global node IDs.
+    """
+
+    ids: Tensor
+
+    def process_request(self, server_state: Any) -> ListsResponse:
+        """Return the in-neighbors. This method runs in the server."""
+        book = server_state.partition_book
+        local = book.nid2localnid(self.ids, book.partid)
+        indptr, indices, global_ids = in_edges_of_part(server_state.graph, len(book.partid2nids(book.partid)))
+        begin, counts = indptr[local].long(), (indptr[local + 1] - indptr[local]).long()
+        found = global_ids[indices[ranges(begin, counts)].long()]
+        return ListsResponse(found.to(id_type(len(found) and int(found.max()))), counts.int())
+
+
+@dataclass(eq=False)
+class ListsResponse(Message, rpc.Response):
+    """In-neighbors of the requested nodes.
+
+    Attributes:
+        sources: int32 or int64 global IDs of all neighbors, in the order of the requested nodes.
+        counts: int32 number of neighbors of each node.
+    """
+
+    sources: Tensor
+    counts: Tensor
+
+
+rpc.register_service(LISTS, ListsRequest, ListsResponse)
+
+
+def lists_of(book: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the in-neighbors of remote nodes.
+
+    Args:
+        book: partition book of the graph.
+        ids: int64 tensor of K global node IDs.
+
+    Returns:
+        int64 (K,) number of neighbors of each node, and int64 IDs of all neighbors in the order of ``ids``.
+    """
+    asked, chosen = ask(book, ids, ListsRequest)
+    answers = zip(chosen, answers_to(asked, "lists of neighbours"), strict=True)
+    indptr, found = put_together([(at, answer.counts, answer.sources) for at, answer in answers], len(ids), torch.int64)
+    return indptr.diff(), found
+
+
+def put_together(lists: Sequence[tuple[Tensor, Tensor, Tensor]], n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Merge lists of neighbors into one CSC structure.
+
+    Args:
+        lists: int64 positions of some nodes, the number of neighbors of each, and the IDs of all neighbors.
+        n: number of nodes.
+        dtype: type of the merged IDs.
+
+    Returns:
+        int64 (n + 1,) first position of each list, and the neighbors of all nodes.
+    """
+    counts = torch.zeros(n, dtype=torch.int64)
+    for places, count, _ in lists:
+        counts[places] = count.long()
+    indptr = F.pad(torch.cumsum(counts, 0), (1, 0))
+    found = torch.empty(int(indptr[-1]), dtype=dtype)
+    for places, _, neighbors in lists:
+        found[ranges(indptr[places], counts[places])] = neighbors.to(dtype)
+    return indptr, found
 
 
 def seed_servers(values: Mapping[int, int]) -> None:

@@ -82,7 +82,6 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
         import dgl
 
         # A server answers the requests that it knows: to seed its generator, to send or draw lists of neighbours.
-        import tutorial_lib.batches.labor  # noqa: F401
         from tutorial_lib.batches import service
         from tutorial_lib.compat.server_sleep import connect_soon
 
