@@ -8,7 +8,6 @@ barrier before it to a barrier after it; the bytes are those that left this mach
     guide            guide_loop.py
     ours             what ``train`` does: training.train_task with batches from the pipeline
     ours, ...        the same with one thing changed; "..., first come": the rows that come first stay for ever;
-    ours, recorded   the same, and what each thread does when is written down, as with ``train --trace``
     alone            the guide's forward, backward and step over its batches, in memory before: as many steps, but of
                      the first IN_MEMORY batches in turns, for all of a large graph do not fit
     ours alone       the same of our batches
@@ -32,7 +31,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from support.lessons.multi_machine_wire import set_wire
-from tutorial_lib.batches import pieces
 from tutorial_lib.batches.background import run
 from tutorial_lib.batches.neighbours import NeighbourLists
 from tutorial_lib.batches.nodes import BatchLoader
@@ -84,7 +82,6 @@ class Loops:
             else:
                 plain = config.model(width, self.classes)
         self.models[name] = plain
-        pieces.on = name == "ours, recorded"
         model = CPU.wrap(plain)
         return model, torch.optim.Adam(model.parameters(), lr=config.learning_rate)
 
@@ -108,7 +105,6 @@ class Loops:
         task = NodeTask(self.data, self._loader(name))
 
         def ours() -> None:
-            pieces.on = name == "ours, recorded"
             train_task(model, optimizer, task, emit=self.session.events.emit)
 
         return ours

@@ -153,6 +153,7 @@ def test_options_of_the_places_arrive():
             ["partition", "--dataset", "synthetic-products", "--parts", "2", "--out", "p", "--max-memory", "1GB"],
             "--max-memory was removed",
         ),
+        (["train", "--trace"], "--trace was removed"),
         (["train", "--sampler", "labor"], "--sampler was removed"),
         (["train", "--batch-dependency=16"], "--batch-dependency was removed"),
         (["plan", "--dataset", "synthetic-products", "--layers=3"], "--layers was removed"),

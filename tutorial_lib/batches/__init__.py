@@ -10,7 +10,6 @@ again, and one thread asks for the next batch while this one is computed:
     table        rows of features: this part's from the servers' shared memory, remote ones are kept as they come
     service      how servers are asked, and how their answers come
     background   the one thread that draws and fetches
-    pieces       what of this took how long, for `trace`
 
 All of it is exact: features do not change while a model is trained, and neighbours are drawn from the same lists with
 the same probabilities. See ``benchmarks/RESULTS.md`` for what each of them is worth.

@@ -22,7 +22,6 @@ from torch import Tensor
 from tutorial_lib.batches.background import ahead, run
 from tutorial_lib.batches.neighbours import Drawn, NeighbourLists
 from tutorial_lib.batches.nodes import Batch
-from tutorial_lib.batches.pieces import piece
 from tutorial_lib.batches.table import RowTable
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.models.sage import FirstLayer
@@ -150,16 +149,14 @@ class PipelineLoader:
 
         try:
             while True:
-                with piece("batch"):
-                    ask()
-                    for _ in range(2):  # not as many as are wanted at once: the first batch is waited for
-                        if len(waiting) <= table.look_ahead and (number := next(numbers, None)) is not None:
-                            waiting.append(drawn(number))
-                            ask()
-                    if not asked:
-                        return
-                    batch = self._filled(*asked.popleft())
-                yield batch
+                ask()
+                for _ in range(2):  # not as many as are wanted at once: the first batch is waited for
+                    if len(waiting) <= table.look_ahead and (number := next(numbers, None)) is not None:
+                        waiting.append(drawn(number))
+                        ask()
+                if not asked:
+                    return
+                yield self._filled(*asked.popleft())
         except GeneratorExit:
             if self.pipeline.turn is turn:  # who comes next may use the connection to the servers
                 table.expect_nothing()
@@ -167,39 +164,36 @@ class PipelineLoader:
 
     def _drawn(self, seeds: Tensor, labels: Tensor) -> Batch:
         """A batch whose ``inputs`` are still what they will be made from: edges into its input nodes, or None."""
-        start = time.perf_counter()
+        start = time.time()
         lists = self.pipeline.lists
         nodes, blocks = seeds.to(lists.dtype), []
 
         for hop in reversed(range(int(self.means), len(self.fanouts))):
-            with piece("sampling", nodes=len(nodes), fanout=self.fanouts[hop]):
-                drawn = lists.draw(nodes, self.fanouts[hop])
-                every, indices = lists.compact(drawn, nodes)
+            drawn = lists.draw(nodes, self.fanouts[hop])
+            every, indices = lists.compact(drawn, nodes)
             parts = (drawn.indptr, indices, torch.empty(0, dtype=indices.dtype))  # no edge ids
             block = dgl.create_block(("csc", parts), num_src_nodes=len(every), num_dst_nodes=len(nodes))
             blocks.insert(0, block)
             nodes = every
-        with piece("sampling", nodes=len(nodes), fanout=self.fanouts[0]):
-            outermost = lists.draw(nodes, self.fanouts[0]) if self.means else None
+        outermost = lists.draw(nodes, self.fanouts[0]) if self.means else None
         self.pipeline.table.expect(_needed(nodes, outermost))
-        return Batch(nodes, seeds, blocks, outermost, labels, {"sampling": time.perf_counter() - start})
+        return Batch(nodes, seeds, blocks, outermost, labels, {"sampling": (start, time.time() - start)})
 
     def _filled(self, batch: Batch, needed: Tensor) -> Batch:
         """With rows of its input nodes, or inputs of the first layer; and where their bytes came from."""
-        start, table = time.perf_counter(), self.pipeline.table
-        with piece("pull") as facts:
-            slots = table.slots(needed)
-            own, sources = slots.split([len(batch.input_nodes), len(slots) - len(batch.input_nodes)])
-            inputs: Any = torch.index_select(table.rows, 0, own)
-            if batch.inputs is not None:
-                indptr = batch.inputs.indptr
-                with torch.no_grad():
-                    mean = F.embedding_bag(sources, table.rows, indptr, mode="mean", include_last_offset=True)
-                inputs = FirstLayer(inputs, mean)
-            here, pulled = table.count()
-            facts["bytes_local"], facts["bytes_remote"] = places = here * table.row_bytes, pulled * table.row_bytes
-        seconds = {**(batch.seconds or {}), "pull": time.perf_counter() - start}
-        return replace(batch, inputs=inputs, seconds=seconds, bytes_by_place=places)
+        start, table = time.time(), self.pipeline.table
+        slots = table.slots(needed)
+        own, sources = slots.split([len(batch.input_nodes), len(slots) - len(batch.input_nodes)])
+        inputs: Any = torch.index_select(table.rows, 0, own)
+        if batch.inputs is not None:
+            indptr = batch.inputs.indptr
+            with torch.no_grad():
+                mean = F.embedding_bag(sources, table.rows, indptr, mode="mean", include_last_offset=True)
+            inputs = FirstLayer(inputs, mean)
+        here, pulled = table.count()
+        background = {**(batch.background or {}), "pull": (start, time.time() - start)}
+        places = here * table.row_bytes, pulled * table.row_bytes
+        return replace(batch, inputs=inputs, background=background, bytes_by_place=places)
 
 
 def _needed(nodes: Tensor, drawn: Drawn | None) -> Tensor:

@@ -8,8 +8,6 @@ own calls would take any answer for theirs: while something that was asked for h
 
 from __future__ import annotations
 
-import inspect
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +20,6 @@ from dgl import NID
 from dgl.distributed import rpc
 from torch import Tensor
 
-from tutorial_lib.batches.pieces import piece
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
 RESEED, LISTS = 770001, 770002  # DGL's own services use other numbers
@@ -40,10 +37,7 @@ def ask(book: Any, ids: Tensor, request: Callable[[Tensor], rpc.Request]) -> tup
     parts = part_of.unique().tolist()
     chosen = [(part_of == part).nonzero().flatten() for part in parts]
     requests = [(part, request(ids[positions])) for part, positions in zip(parts, chosen, strict=True)]
-    with piece("ask", nodes=len(ids)) as facts:
-        asked = rpc.send_requests_to_machine(requests) if requests else {}
-        facts["asked"] = list(asked)
-    return asked, chosen
+    return (rpc.send_requests_to_machine(requests) if requests else {}), chosen
 
 
 def answers_to(asked: dict[int, int], what: str) -> list[Any]:
@@ -53,39 +47,18 @@ def answers_to(asked: dict[int, int], what: str) -> list[Any]:
         WaitedTooLong: a server does not answer within two minutes.
     """
     found: list[Any] = [None] * len(asked)
-    with piece(what, answers=list(asked)):
-        for count, (number, position) in enumerate(asked.items(), start=1):
-            who = f"{what}: answer {count} of {len(asked)} from the DGL servers of other machines"
-            for left in attempts(who, LIMIT_SECONDS, pause=0):
-                if number in _arrived:
-                    break
-                message = rpc.recv_rpc_message(max(1, int(1000 * min(left, NOTICE_SECONDS))))  # 0 would be for ever
-                if message is not None:
-                    _arrived[message.msg_seq] = message
-            message = _arrived.pop(number)
-            _, kind = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
-            found[position] = rpc.deserialize_from_payload(kind, message.data, message.tensors)
+    for count, (number, position) in enumerate(asked.items(), start=1):
+        who = f"{what}: answer {count} of {len(asked)} from the DGL servers of other machines"
+        for left in attempts(who, LIMIT_SECONDS, pause=0):
+            if number in _arrived:
+                break
+            message = rpc.recv_rpc_message(max(1, int(1000 * min(left, NOTICE_SECONDS))))  # 0 would be for ever
+            if message is not None:
+                _arrived[message.msg_seq] = message
+        message = _arrived.pop(number)
+        _, kind = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
+        found[position] = rpc.deserialize_from_payload(kind, message.data, message.tensors)
     return found
-
-
-def tell_requests(emit: Callable[..., None]) -> None:
-    """In a server: an event ``served`` for each request, from when it is taken up until it is answered."""
-    take = rpc.recv_request
-    if not hasattr(rpc, "get_msg_seq") or [*inspect.signature(take).parameters] != ["timeout"]:
-        return  # another DGL than we know: its servers answer, and tell nothing
-    taken: tuple[Any, ...] = ()
-
-    def recv_request(timeout: int = 0) -> tuple[Any, int, int]:
-        nonlocal taken
-        if taken:
-            what, client, number, start = taken
-            emit("served", what=what, client=client, number=number, seconds=round(time.time() - start, 6))
-        found = take(timeout)
-        request, client, _group = found
-        taken = () if request is None else (type(request).__name__, client, rpc.get_msg_seq(), time.time())
-        return found
-
-    rpc.recv_request = recv_request
 
 
 def is_graphbolt(part: Any) -> bool:

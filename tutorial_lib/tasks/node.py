@@ -136,7 +136,6 @@ class NodeClassification(TaskSpec):
         pipeline = getattr(task.batches, "pipeline", None)
         if pipeline is None:
             return layerwise_inference(model, share.graph, *common)
-        share.emit("kept", pipeline=pipeline.describe())
         return layerwise_over_part(model, pipeline.lists, *common, budget=config.cache)
 
 

@@ -61,8 +61,6 @@ def train(
     check_machines(given)
     if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
-    if single_process and given.trace:
-        raise InputError("--trace is of the processes of a job; --single-process has its steps anyway, see trace RUN")
     config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
     keep = given.make(Continuation, options=options)
     folder = keep.folder(out or default_run_folder(source.name), config)
@@ -190,7 +188,7 @@ def finale(
 @app.command(context_settings={"allow_interspersed_args": False})
 @filling(
     *(LaunchRequest, RealMachines),
-    without=["device", "show_output", "server_threads", "trace"],
+    without=["device", "show_output", "server_threads"],
     part_config=...,
     ip_config=Path("ip_config.txt"),
     workspace=Path(),
