@@ -38,7 +38,6 @@ TECHNIQUES = (
     "ours, no lists kept",
     "ours, nothing kept",
     "ours, nothing kept, nothing ahead",
-    "ours, DGL's sampler",
     "ours, rows copied, means in the model",
     "ours, DGL's loader",
 )

@@ -31,11 +31,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from support.lessons.multi_machine_wire import set_wire
-from tutorial_lib.batches.background import run
-from tutorial_lib.batches.neighbours import NeighbourLists
+from tutorial_lib.batches.feature_cache import FeatureCache
+from tutorial_lib.batches.neighbor_sampler import NeighborSampler
 from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.batches.table import RowTable
+from tutorial_lib.batches.prefetch import run
 from tutorial_lib.compat.heap import keep_freed_memory
 from tutorial_lib.tasks.evaluation import layerwise_over_part
 from tutorial_lib.tasks.node import NodeTask, TrainData
@@ -127,9 +127,9 @@ class Loops:
             remote = self.graph.num_nodes() - len(self.data.features.local_partition)
             rows = int(remote * self.data.features.shape[1] * 4 * float(name.split()[1].rstrip("%")) / 100)
             lists = 8 * self.graph.num_edges()  # all: the question is what rows are worth
-        made = NeighbourLists(self.graph, lists, hops, graphbolt=name != "ours, DGL's sampler")
+        made = NeighborSampler(self.graph, lists, hops)
         book = self.graph.get_partition_book()
-        table = RowTable(self.data.features, book, rows, 0 if name.endswith("first come") else 32)
+        table = FeatureCache(self.data.features, book, rows, 0 if name.endswith("first come") else 32)
         return Pipeline(made, table, self.data.labels, 0 if "nothing ahead" in name else self.config.ahead)
 
 
@@ -178,7 +178,7 @@ def compare(session: Session, settings: dict[str, Any]) -> None:
                 session.events.emit("timed", wire=speed, round=number, loop=name, pipeline=kept, **found)
 
 
-class Recorder(RowTable):
+class Recorder(FeatureCache):
     """Notes which remote rows each batch needs, and how long its window into the next batches is."""
 
     def __init__(self, *settings: Any) -> None:
@@ -186,8 +186,8 @@ class Recorder(RowTable):
         self.needed: list[torch.Tensor] = []
         self.windows: list[int] = []
 
-    def expect(self, ids: torch.Tensor) -> None:
-        super().expect(ids)
+    def announce(self, ids: torch.Tensor) -> None:
+        super().announce(ids)
         self.needed.append(self._coming[-1][0])
         self.windows.append(self.look_ahead)
 
@@ -197,10 +197,10 @@ def rows(session: Session, settings: dict[str, Any]) -> None:
     loops = Loops(session, settings)
     for name in settings["loops"]:
         pipeline = run(lambda name=name: loops._pipeline(name), "the pipeline")
-        table: Any = pipeline.table
+        table: Any = pipeline.cache
         if not name.endswith("first come"):
-            pipeline.table = table = Recorder(
-                loops.data.features, pipeline.lists.book, table.capacity * table.row_bytes
+            pipeline.cache = table = Recorder(
+                loops.data.features, pipeline.sampler.book, table.capacity * table.row_bytes
             )
         loops.pipelines[name] = pipeline
         torch.manual_seed(loops.config.seed * 1000 + session.rank)
@@ -245,7 +245,7 @@ def learn(session: Session, settings: dict[str, Any]) -> None:
     nodes = session.split(torch.ones(n, dtype=torch.bool), even=False)
     test = graph.ndata["test_mask"][nodes].bool()
     labels = graph.ndata["label"][nodes]
-    lists = run(lambda: NeighbourLists(graph, 0, 3), "lists")
+    lists = run(lambda: NeighborSampler(graph, 0, 3), "lists")
     for seed in settings["seeds"]:
         loops.config = TrainConfig.from_dict({**settings["config"], "seed": seed})
         loops.forget()

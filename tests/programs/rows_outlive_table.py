@@ -9,7 +9,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from row_support import Book, Rows
 
-from tutorial_lib.batches.table import RowTable
+from tutorial_lib.batches.feature_cache import FeatureCache
 
 file = Path(sys.argv[1])
 
@@ -20,7 +20,7 @@ def mapped() -> int:
 
 tensor = Rows(torch.ones(50, 100), 10, 40, shared=file)
 before = mapped()
-table = RowTable(tensor, Book(10, 40), budget=4000)
+table = FeatureCache(tensor, Book(10, 40), budget=4000)
 rows = table.rows[3:5]
 del table
 gc.collect()

@@ -136,7 +136,7 @@ class NodeClassification(TaskSpec):
         pipeline = getattr(task.batches, "pipeline", None)
         if pipeline is None:
             return layerwise_inference(model, share.graph, *common)
-        return layerwise_over_part(model, pipeline.lists, *common, budget=config.cache)
+        return layerwise_over_part(model, pipeline.sampler, *common, budget=config.cache)
 
 
 TASK = NodeClassification()

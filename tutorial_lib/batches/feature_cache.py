@@ -25,7 +25,7 @@ import torch
 from dgl.distributed.kvstore import PullRequest
 from torch import Tensor
 
-from tutorial_lib.batches.service import answers_to, ask
+from tutorial_lib.batches.rpc import receive, request
 
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x1, 0x2, 0x10, 0x20, 0x4000
 PROT_READ, PROT_WRITE = 0x1, 0x2
@@ -34,7 +34,7 @@ ABSENT = -1
 NEVER = 2**31 - 1  # a row that none of the batches needs that are drawn
 
 
-class RowTable:
+class FeatureCache:
     """Rows of a ``DistTensor`` by node id; reads like the ``DistTensor`` itself: ``table[ids]``.
 
     For data that nobody writes to: a row that has come once is not asked for again.
@@ -49,8 +49,8 @@ class RowTable:
     Attributes:
         shape, dtype: those of the tensor.
         used, asked, hits: remote rows that are kept; that were asked for; that were there.
-        look_ahead: so many batches should be announced with ``expect`` before the rows of the one before them are asked
-            for. Grows until the next use of each row that is kept is known; 0 as long as there is room.
+        look_ahead: number of batches to announce before the rows of the batch before them are requested. It grows
+            until the next use of each cached row is known, and stays 0 while there is room for all rows.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RowTable:
         self._coming: deque[tuple[Tensor, int]] = deque()
         self._asked: deque[_Asked] = deque()  # of those after these, in their order
 
-    def expect(self, ids: Tensor) -> None:
+    def announce(self, ids: Tensor) -> None:
         """Announce the ids of a call of ``slots``, after those that have been announced before."""
         self._scratch[ids.long()] = order = torch.arange(len(ids), dtype=torch.int32)
         once = ids[torch.index_select(self._scratch, 0, ids) == order].long()  # each of them, in no order that matters
@@ -87,20 +87,20 @@ class RowTable:
         slots = torch.index_select(self.slot_of, 0, once)
         self._coming.append((once[(slots < 0) | (slots >= self.first)], len(once)))
 
-    def expect_nothing(self) -> None:
+    def cancel(self) -> None:
         """Forget what was announced, an iteration over batches was broken off; rows on their way are waited for."""
         while self._asked:
             self._land(self._asked.popleft())
         self._coming.clear()
 
-    def ask(self, ids: Tensor) -> None:
+    def request(self, ids: Tensor) -> None:
         """Ask for the rows that the first announced call of ``slots`` needs, and do not wait for them.
 
         What the table says from now on is how it will be when they have come. The rows themselves stay where they are
         until then: the positions that earlier calls got are right until the call after them.
         """
         if not self._coming:
-            self.expect(ids)
+            self.announce(ids)
         to, origin = self._choose()
         remote, rows = self._coming.popleft()
         absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
@@ -115,7 +115,7 @@ class RowTable:
         self._passing = absent[room:]
         asked, chosen = {}, []
         if len(absent):
-            asked, chosen = ask(self.book, absent, lambda some: PullRequest(self.tensor.kvstore_key, some))
+            asked, chosen = request(self.book, absent, lambda some: PullRequest(self.tensor.kvstore_key, some))
         self._asked.append(_Asked(ids, slots, rows, len(remote), absent, places, to, origin, asked, chosen))
 
     def slots(self, ids: Tensor) -> Tensor:
@@ -124,12 +124,12 @@ class RowTable:
         They are valid until the next call, which may overwrite rows for which there was no room.
         """
         if not self._asked:
-            self.ask(ids)
+            self.request(ids)
         found = self._asked.popleft()
         self._land(found)
         same = found.ids is ids or torch.equal(found.ids.long(), ids.long())
         if not same or bool((found.slots == ABSENT).any()):  # another call than this one had been announced
-            self.expect_nothing()
+            self.cancel()
             return self.slots(ids)
         pulled = len(found.absent)
         self._used_now = found.rows - pulled, pulled
@@ -183,7 +183,7 @@ class RowTable:
     def _land(self, found: _Asked) -> None:
         """Take in rows that are on their way, when those before them have been read."""
         self.rows[found.to] = self.rows[found.origin]
-        answers = answers_to(found.asked, "rows of other machines") if found.asked else ()
+        answers = receive(found.asked, "rows of other machines") if found.asked else ()
         for positions, answer in zip(found.chosen, answers, strict=True):
             self.rows.index_copy_(0, found.places[positions], answer.data_tensor)
 
@@ -194,7 +194,7 @@ class _Asked(NamedTuple):
     Attributes:
         ids, slots: of the call, and what it returns; rows, remote: how many rows, how many of them remote.
         absent, places: int64 ids of those that come, and where they go; to, origin: what moves before.
-        asked, chosen: what ``ask`` gave.
+        asked, chosen: what ``request`` gave.
     """
 
     ids: Tensor
