@@ -188,7 +188,7 @@ class Recorder(FeatureCache):
 
     def announce(self, ids: torch.Tensor) -> None:
         super().announce(ids)
-        self.needed.append(self._coming[-1][0])
+        self.needed.append(self._announced[-1][0])
         self.windows.append(self.look_ahead)
 
 

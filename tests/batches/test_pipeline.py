@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 import dgl
 import pytest
 import torch
+import torch.nn.functional as F
 from row_support import Book, Rows, Wire
 
 from tutorial_lib.batches import neighbor_sampler, prefetch, rpc
@@ -90,7 +90,7 @@ def test_no_cache_of_its_size_pulls_fewer_rows(monkeypatch, room, early):
             table.request(batches[number + 1])
         slots = table.slots(ids)
         on_their_way.append(len(wire.waiting))
-        assert torch.equal(table.rows[slots.long()], everything[ids.long()])
+        assert torch.equal(table.read(slots), everything[ids.long()])
     remote = [{node for node in ids.tolist() if not 20 <= node < 25} for ids in batches]
     assert sum(map(len, tensor.asked)) == fewest_pulls(remote, room)
     assert (max(on_their_way), on_their_way[-1]) == (2 * early, 0)  # a question to each of two machines
@@ -120,9 +120,9 @@ def test_as_many_batches_are_announced_as_tell_when_each_kept_row_is_needed(monk
 def test_fewer_batches_are_announced_when_fewer_would_tell():
     table = FeatureCache(Rows(torch.randn(60, 5), 0, 10), Book(0, 10), budget=200)
     table.look_ahead = 3
-    table._coming.extend([(torch.empty(0), 0)] * 4)
+    table._announced.extend([(torch.empty(0), 0)] * 4)
     for last, expected in [(NEVER, 4), (NEVER, 4), (2, 4), (1, 3), (0, 2), (0, 1), (0, 0), (0, 0)]:
-        table._look(last)
+        table._adapt(last)
         assert table.look_ahead == expected
 
 
@@ -147,16 +147,22 @@ def test_another_call_than_the_one_that_was_announced(monkeypatch, early):
 def test_own_rows_are_not_copied(tmp_path):
     tensor = Rows(torch.zeros(50, 100), 10, 40, shared=tmp_path / "rows")
     table = FeatureCache(tensor, Book(10, 40), budget=4000)
-    assert table.first > 30  # further rows begin after the last page of the file
     tensor.local_partition[7] = 3.0
     assert torch.equal(table[torch.tensor([17])], torch.full((1, 100), 3.0))
 
 
-def test_rows_outlive_their_table(tmp_path):
-    """Who holds a view of the rows holds their memory; with the last view, it is given back."""
-    command = [sys.executable, str(PROGRAMS / "rows_outlive_table.py"), str(tmp_path / "rows")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout.split()) == (0, ["200.0", "1", "0"]), done.stderr
+@pytest.mark.parametrize("own", [(0, 0), (0, 60), (20, 25)])
+def test_means_of_lists_of_slots(monkeypatch, own):
+    """Lists with own rows, with rows of other machines, with both and with none, as embedding_bag computes them."""
+    everything = torch.randn(60, 5)
+    tensor = Rows(everything, *own)
+    Wire(monkeypatch, tensor)
+    table = FeatureCache(tensor, Book(*own), budget=10 * 20)
+    ids = torch.randint(60, (40,), dtype=torch.int32)
+    ids[:10], ids[10:20] = 22, 50
+    indptr = torch.tensor([0, 0, 5, 10, 15, 15, 30, 40, 40], dtype=torch.int32)
+    expected = F.embedding_bag(ids, everything, indptr, mode="mean", include_last_offset=True)
+    assert torch.allclose(table.mean(table.slots(ids), indptr), expected, atol=1e-6)
 
 
 def test_a_part_without_nodes(monkeypatch):
@@ -164,7 +170,7 @@ def test_a_part_without_nodes(monkeypatch):
     tensor = Rows(everything, 0, 0)
     Wire(monkeypatch, tensor)
     table = FeatureCache(tensor, Book(0, 0), budget=1000)
-    assert (table.capacity, table.row_bytes) == (0, 0)
+    assert (table.capacity, table.row_bytes) == (9, 16)
     assert torch.equal(table[torch.tensor([3, 8, 3])], everything[[3, 8, 3]])
 
 

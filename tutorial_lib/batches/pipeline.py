@@ -16,7 +16,6 @@ from typing import Any
 
 import dgl
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tutorial_lib.batches.feature_cache import FeatureCache
@@ -185,12 +184,9 @@ class PipelineLoader:
         start, cache = time.time(), self.pipeline.cache
         slots = cache.slots(needed)
         own, sources = slots.split([len(batch.input_nodes), len(slots) - len(batch.input_nodes)])
-        inputs: Any = torch.index_select(cache.rows, 0, own)
+        inputs: Any = cache.read(own)
         if batch.inputs is not None:
-            indptr = batch.inputs.indptr
-            with torch.no_grad():
-                mean = F.embedding_bag(sources, cache.rows, indptr, mode="mean", include_last_offset=True)
-            inputs = FirstLayer(inputs, mean)
+            inputs = FirstLayer(inputs, cache.mean(sources, batch.inputs.indptr))
         local, pulled = cache.count()
         background = {**(batch.background or {}), "pull": (start, time.time() - start)}
         places = local * cache.row_bytes, pulled * cache.row_bytes

@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.batches.feature_cache import FeatureCache
@@ -130,6 +129,4 @@ def _means(
         for ids in parts:
             whole = lists.all_neighbors(ids)
             slots = table.slots(torch.cat([ids.to(lists.dtype), whole.sources]))
-            sources = slots[len(ids) :]
-            mean = F.embedding_bag(sources, table.rows, whole.indptr, mode="mean", include_last_offset=True)
-            yield ids, torch.index_select(table.rows, 0, slots[: len(ids)]), mean
+            yield ids, table.read(slots[: len(ids)]), table.mean(slots[len(ids) :], whole.indptr)
