@@ -1,7 +1,7 @@
 """The guide's loop, ours and the computing alone, side by side: `make bench`.
 
     python benchmarks/bench.py                   # everything, about 10 minutes
-    python benchmarks/bench.py --only loops      # or: techniques, accuracy, start, threads, recording
+    python benchmarks/bench.py --only loops      # or: techniques, accuracy, start, threads
 
 Two emulated machines with one core each, one server and one trainer on each, GraphSAGE 3 x 256, fan-out 15,10,5, batch
 1000, Adam at 0.003, synthetic-products at scale 0.04 in two parts. The loops take turns, epoch by epoch,
@@ -16,17 +16,13 @@ import argparse
 import json
 import os
 import statistics
-import tempfile
-import timeit
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from jobs import computer, median, partition_of, run_job, run_training
 
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import EventWriter
 
 OUT = Path(__file__).with_name("out")
 CONFIG = TrainConfig(fanouts=(15, 10, 5), batch_size=1000, hidden_size=256, learning_rate=0.003)
@@ -42,7 +38,6 @@ TECHNIQUES = (
     "ours, no lists kept",
     "ours, nothing kept",
     "ours, nothing kept, nothing ahead",
-    "ours, DGL's sampler",
     "ours, rows copied, means in the model",
     "ours, DGL's loader",
 )
@@ -159,31 +154,6 @@ def threads(partition_into: Callable[[int], Any], rounds: int) -> tuple[str, lis
     return table(["machines", "threads of a trainer", *(f"{name}, s" for name in LOOPS)], rows), events
 
 
-def recording(partition: Any, rounds: int) -> tuple[str, list[dict[str, Any]]]:
-    """What ``train --trace`` costs: of the trainers an epoch with it and one without, in turn; of the servers the lines
-    that they write, as if each held up a trainer.
-    """
-    names = ["ours", "ours, recorded"]
-    settings = {"config": CONFIG.to_dict(), "speeds": ("unshaped",), "warm": 3, "rounds": rounds, "loops": names}
-    events = run_job(partition, settings, trace=True, on_event=show)
-    seconds = median(events, "seconds", loop="ours")
-    ratios = {}
-    for field in ("seconds", "cpu_seconds"):
-        rounds_of = [[median(events, field, loop=name, round=k) for name in names] for k in range(rounds)]
-        ratios[field] = statistics.quantiles([recorded / plain for plain, recorded in rounds_of], n=4)
-    of_rank = [e for e in events if e.get("rank") == 0 and e["kind"] == "timed" and e["round"] >= 0]
-    began = of_rank[0]["time"] - of_rank[0]["seconds"]
-    served = sum(e["kind"] == "served" and began < e["time"] < of_rank[-1]["time"] for e in events) / len(of_rank)
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, TUTORIAL_LOG_DIR=folder):
-        emit = EventWriter(0).emit
-        each = timeit.timeit(lambda: emit("served", what="Pull", client=1, number=1, seconds=0.001), number=2000) / 2000
-    shown = [f"{half:.3f} ({low:.3f} to {high:.3f})" for low, half, high in ratios.values()]
-    row = [f"{seconds:.2f}", *shown, f"{served:.0f}", f"{1e6 * each:.0f}", f"{served * each / seconds:.2%}"]
-    head = ["epoch, s", "recorded / not, seconds", "recorded / not, processor seconds of a trainer"]
-    head += ["requests an epoch", "a line of a server, us", "all of them, of the epoch"]
-    return table(head, [row]) + "\n\nMedian and quartiles of the rounds. Target: below 1.03.", events
-
-
 STAGES = ("servers are started", "trainers are started", "all have joined", "the first step is done", "all has ended")
 
 
@@ -215,9 +185,7 @@ def show(event: dict[str, Any]) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", choices=["loops", "techniques", "accuracy", "start", "threads", "recording"], action="append"
-    )
+    parser.add_argument("--only", choices=["loops", "techniques", "accuracy", "start", "threads"], action="append")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--epochs", type=int, default=10, help="of the comparison of accuracies")
     parser.add_argument("--scale", type=float, default=0.04)
@@ -233,7 +201,6 @@ def main() -> None:
         ("accuracy", lambda: accuracies(partition, options.epochs)),
         ("start", lambda: starts(partition, 3)),
         ("threads", lambda: threads(lambda parts: partition_of(options.scale, parts, options.root), 3)),
-        ("recording", lambda: recording(partition, max(20, options.rounds))),
     ):
         if options.only and name not in options.only:
             continue

@@ -39,19 +39,17 @@ def run_job(
     *,
     samplers: int = 0,
     threads: int = 1,
-    trace: bool = False,
     on_event: Callable[[dict[str, Any]], None] = lambda _event: None,
     use: dict[str, MachineUse] | None = None,
 ) -> list[dict[str, Any]]:
     """Run ``loops_job.py`` with one trainer and one server on each machine; returns its events.
 
     Args:
-        trace: the servers tell of each request.
         use: filled with what each machine used.
     """
     machines = partition.report.parts
     keep = settings.get("keep_freed_memory", True)
-    environment = {**(large_pages() if keep else {}), **({"TUTORIAL_TRACE": "1"} if trace else {})}
+    environment = large_pages() if keep else {}
     events: list[dict[str, Any]] = []
 
     def take(event: dict[str, Any]) -> None:

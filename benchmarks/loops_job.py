@@ -8,8 +8,6 @@ barrier before it to a barrier after it; the bytes are those that left this mach
     guide            guide_loop.py
     ours             what ``train`` does: training.train_task with batches from the pipeline
     ours, ...        the same with one thing changed; "..., first come": the rows that come first stay for ever;
-                     "..., labor": see batches.labor
-    ours, recorded   the same, and what each thread does when is written down, as with ``train --trace``
     alone            the guide's forward, backward and step over its batches, in memory before: as many steps, but of
                      the first IN_MEMORY batches in turns, for all of a large graph do not fit
     ours alone       the same of our batches
@@ -33,12 +31,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from support.lessons.multi_machine_wire import set_wire
-from tutorial_lib.batches import pieces
-from tutorial_lib.batches.background import run
-from tutorial_lib.batches.neighbours import NeighbourLists
+from tutorial_lib.batches.feature_cache import FeatureCache
+from tutorial_lib.batches.neighbor_sampler import NeighborSampler
 from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.batches.table import RowTable
+from tutorial_lib.batches.prefetch import run
 from tutorial_lib.compat.heap import keep_freed_memory
 from tutorial_lib.tasks.evaluation import layerwise_over_part
 from tutorial_lib.tasks.node import NodeTask, TrainData
@@ -85,7 +82,6 @@ class Loops:
             else:
                 plain = config.model(width, self.classes)
         self.models[name] = plain
-        pieces.on = name == "ours, recorded"
         model = CPU.wrap(plain)
         return model, torch.optim.Adam(model.parameters(), lr=config.learning_rate)
 
@@ -109,7 +105,6 @@ class Loops:
         task = NodeTask(self.data, self._loader(name))
 
         def ours() -> None:
-            pieces.on = name == "ours, recorded"
             train_task(model, optimizer, task, emit=self.session.events.emit)
 
         return ours
@@ -122,9 +117,7 @@ class Loops:
             self.pipelines[name] = run(lambda: self._pipeline(name), "the pipeline")
         means = name != "ours, rows copied, means in the model"
         pipeline = self.pipelines[name]
-        labor = {"labor": 1, "labor over 16 batches": 16}.get(name.rpartition(", ")[2])
-        more = {"shuffle": True, "means": means, "labor": labor}
-        return PipelineLoader(pipeline, data.train, config.fanouts, config.batch_size, **more)
+        return PipelineLoader(pipeline, data.train, config.fanouts, config.batch_size, shuffle=True, means=means)
 
     def _pipeline(self, name: str) -> Pipeline:
         hops = len(self.config.fanouts)
@@ -134,9 +127,9 @@ class Loops:
             remote = self.graph.num_nodes() - len(self.data.features.local_partition)
             rows = int(remote * self.data.features.shape[1] * 4 * float(name.split()[1].rstrip("%")) / 100)
             lists = 8 * self.graph.num_edges()  # all: the question is what rows are worth
-        made = NeighbourLists(self.graph, lists, hops, graphbolt=name != "ours, DGL's sampler")
+        made = NeighborSampler(self.graph, lists, hops)
         book = self.graph.get_partition_book()
-        table = RowTable(self.data.features, book, rows, 0 if name.endswith("first come") else 32)
+        table = FeatureCache(self.data.features, book, rows, 0 if name.endswith("first come") else 32)
         return Pipeline(made, table, self.data.labels, 0 if "nothing ahead" in name else self.config.ahead)
 
 
@@ -185,7 +178,7 @@ def compare(session: Session, settings: dict[str, Any]) -> None:
                 session.events.emit("timed", wire=speed, round=number, loop=name, pipeline=kept, **found)
 
 
-class Recorder(RowTable):
+class Recorder(FeatureCache):
     """Notes which remote rows each batch needs, and how long its window into the next batches is."""
 
     def __init__(self, *settings: Any) -> None:
@@ -193,9 +186,9 @@ class Recorder(RowTable):
         self.needed: list[torch.Tensor] = []
         self.windows: list[int] = []
 
-    def expect(self, ids: torch.Tensor) -> None:
-        super().expect(ids)
-        self.needed.append(self._coming[-1][0])
+    def announce(self, ids: torch.Tensor) -> None:
+        super().announce(ids)
+        self.needed.append(self._announced[-1][0])
         self.windows.append(self.look_ahead)
 
 
@@ -204,10 +197,10 @@ def rows(session: Session, settings: dict[str, Any]) -> None:
     loops = Loops(session, settings)
     for name in settings["loops"]:
         pipeline = run(lambda name=name: loops._pipeline(name), "the pipeline")
-        table: Any = pipeline.table
+        table: Any = pipeline.cache
         if not name.endswith("first come"):
-            pipeline.table = table = Recorder(
-                loops.data.features, pipeline.lists.book, table.capacity * table.row_bytes
+            pipeline.cache = table = Recorder(
+                loops.data.features, pipeline.sampler.book, table.capacity * table.row_bytes
             )
         loops.pipelines[name] = pipeline
         torch.manual_seed(loops.config.seed * 1000 + session.rank)
@@ -252,7 +245,7 @@ def learn(session: Session, settings: dict[str, Any]) -> None:
     nodes = session.split(torch.ones(n, dtype=torch.bool), even=False)
     test = graph.ndata["test_mask"][nodes].bool()
     labels = graph.ndata["label"][nodes]
-    lists = run(lambda: NeighbourLists(graph, 0, 3), "lists")
+    lists = run(lambda: NeighborSampler(graph, 0, 3), "lists")
     for seed in settings["seeds"]:
         loops.config = TrainConfig.from_dict({**settings["config"], "seed": seed})
         loops.forget()

@@ -27,7 +27,7 @@ TIMED = 10
 SEEDS = 5
 
 
-WAYS = ("first come", "needed soonest", "labor", "labor over 16 batches")  # the last two keep what is needed soonest
+WAYS = ("first come", "needed soonest")
 
 
 def name_of(share: int, way: str) -> str:

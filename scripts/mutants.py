@@ -1,6 +1,6 @@
 """Which bugs do the tests notice? Puts one at a time into a copy of the code and runs the tests that should see it.
 
-    python scripts/mutants.py [--count 160] [--seed 0] [--only batches/table] [--list]
+    python scripts/mutants.py [--count 160] [--seed 0] [--only batches/feature_cache] [--list]
 
 The bugs are made from the syntax tree, so that they follow the code; which of them are tried is drawn with the seed, as
 many from each group of ``TARGETS``. A mutant is caught when the tests fail, or do not end in three times their time.
@@ -47,9 +47,7 @@ STAGES = ("not cluster", "cluster")  # without machines, then with
 NOTHING_TO_RUN = 5  # pytest's exit code
 # By the mutant as it is printed: why no test can or need notice it.
 MAY_SURVIVE = {
-    "tutorial_lib/batches/neighbours.py, seed_all: 1  ->  (2)": "another seed is as good",
-    "tutorial_lib/batches/neighbours.py, draw_alike: self.indptr[lists[own] + 1] - self.indptr[lists[own]]"
-    "  ->  (self.indptr[lists[own] + 1] + self.indptr[lists[own]])": "it chooses between two ways to the same numbers",
+    "tutorial_lib/batches/neighbor_sampler.py, seed_all: 1  ->  (2)": "another seed is as good",
     "tutorial_lib/cluster/agent.py, _reap: 1024  ->  (1025)": "a thousandth of a memory that is told",
     "tutorial_lib/cluster/children.py, end_descendants: time.monotonic() < deadline"
     "  ->  (time.monotonic() <= deadline)": "the moment of the deadline itself",
@@ -59,10 +57,9 @@ MAY_SURVIVE = {
     "tutorial_lib/trainer/checkpoint.py, save: barrier()  ->  pass": "it is for a rank that still writes rows then",
     "tutorial_lib/tasks/evaluation.py, layerwise_over_part: 256_000_000  ->  (256000001)": "a byte more of a budget",
     "tutorial_lib/tasks/evaluation.py, source: 1  ->  (2)": "how far a thread is ahead changes no number",
-    "tutorial_lib/batches/background.py, ahead: future.cancel()  ->  pass": "it only saves work that nobody wants",
+    "tutorial_lib/batches/prefetch.py, prefetch: future.cancel()  ->  pass": "it only saves work that nobody wants",
     "tutorial_lib/batches/edges.py, side: point < self.test  ->  (point <= self.test)": "no pair has that very hash",
-    "tutorial_lib/batches/labor.py, smallest: 5  ->  (6)": "it chooses between two ways to the same neighbours",
-    "tutorial_lib/batches/neighbours.py, list_of: bool(other.any())  ->  (True)": "it spares work on nothing",
+    "tutorial_lib/batches/neighbor_sampler.py, list_of: bool(remote.any())  ->  (True)": "it spares work on nothing",
     "tutorial_lib/cluster/children.py, end_descendants: reap()  ->  pass": "of the last one: all were reaped",
     "notebooks/support/exercises/lesson_06.py, parent: torch.set_num_threads(2)  ->  pass": "two cores have as many",
     "notebooks/support/exercises/lesson_07.py, _nap: time.sleep(0.02)  ->  pass": "it only makes a fault likelier",

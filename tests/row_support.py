@@ -12,7 +12,7 @@ import pytest
 import torch
 from dgl.distributed.kvstore import KVSTORE_PULL, PullRequest, PullResponse
 
-from tutorial_lib.batches import service
+from tutorial_lib.batches import rpc
 
 
 class Rows:
@@ -54,9 +54,9 @@ class Wire:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: Rows) -> None:
         self.rows, self.waiting, self._numbers = rows, deque[Any](), count(100)
-        service.rpc.register_service(KVSTORE_PULL, PullRequest, PullResponse)  # as a client does when it joins
-        monkeypatch.setattr(service.rpc, "send_requests_to_machine", self.send)
-        monkeypatch.setattr(service.rpc, "recv_rpc_message", lambda _ms: self.waiting.popleft())
+        rpc.rpc.register_service(KVSTORE_PULL, PullRequest, PullResponse)  # as a client does when it joins
+        monkeypatch.setattr(rpc.rpc, "send_requests_to_machine", self.send)
+        monkeypatch.setattr(rpc.rpc, "recv_rpc_message", lambda _ms: self.waiting.popleft())
 
     def send(self, requests: list[tuple[int, Any]]) -> dict[int, int]:
         sent = {}
@@ -65,7 +65,7 @@ class Wire:
         for position, (_part, request) in enumerate(requests):
             assert request.name == self.rows.kvstore_key
             answer = PullResponse(0, self.rows.rows[request.id_tensor])
-            data, tensors = service.rpc.serialize_to_payload(answer)
+            data, tensors = rpc.rpc.serialize_to_payload(answer)
             sent[number := next(self._numbers)] = position
             self.waiting.append(
                 SimpleNamespace(msg_seq=number, service_id=request.service_id, data=data, tensors=tensors)

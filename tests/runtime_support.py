@@ -96,7 +96,7 @@ def finished_run(emulation: None, data_root: Path, all_workers: Path) -> Finishe
     settings += ["--batch-size", "20", "--fanouts", "5,5", "--cache", "200kB"]
     options = ["--emulate", "2", *settings, "--root", str(data_root)]
     dataset = load_dataset("synthetic-products", scale=0.005, seed=seed, root=data_root)
-    return run_once(all_workers / "finished", options, dataset, "--trace")
+    return run_once(all_workers / "finished", options, dataset)
 
 
 @pytest.fixture(scope="session")

@@ -115,7 +115,7 @@ def test_files_are_short_and_few_at_the_root():
 def test_what_is_replaced_is_where_the_list_says():
     text = (ROOT / "docs" / "patches.md").read_text()
     places = re.findall(r"\| `([\w/]+\.py): (\w+)`", text)
-    assert len(places) > 8
+    assert len(places) > 5
     for file, name in places:
         (path,) = [path for room in ("", "cluster") if (path := ROOT / "tutorial_lib" / room / file).exists()]
         assert re.search(rf"\b{name}\b", path.read_text()), f"docs/patches.md names {file}: {name}"

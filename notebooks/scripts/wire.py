@@ -20,7 +20,7 @@ from sage import GraphSAGE
 from seeds import seed_job
 from support.lessons.multi_machine_wire import set_wire
 from train import arguments, join_job, leave_job, split
-from tutorial_lib.batches.table import RowTable
+from tutorial_lib.batches.feature_cache import FeatureCache
 
 
 def received():
@@ -33,7 +33,7 @@ def sources(g, feat, book):
     """Where features come from: the servers; caches of our own and the library's, for a quarter or all remote rows."""
     remote = len(feat) - len(feat.local_partition)
     caches = {"quarter": RowCache(feat, book, remote // 4), "all": RowCache(feat, book, remote)}
-    return {"none": feat, **caches, "library": RowTable(feat, book, remote // 4 * feat.shape[1] * 4)}  # in bytes
+    return {"none": feat, **caches, "library": FeatureCache(feat, book, remote // 4 * feat.shape[1] * 4)}  # in bytes
 
 
 def train(model, optimizer, items, depth):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
@@ -15,14 +14,14 @@ from types import SimpleNamespace
 import dgl
 import pytest
 import torch
+import torch.nn.functional as F
 from row_support import Book, Rows, Wire
 
-from tutorial_lib.batches import background, labor, neighbours, service
-from tutorial_lib.batches.labor import ListsRequest, ListsResponse, lists_of
-from tutorial_lib.batches.neighbours import Drawn, HereLists, NeighbourLists, joined, most_used
+from tutorial_lib.batches import neighbor_sampler, prefetch, rpc
+from tutorial_lib.batches.feature_cache import NEVER, FeatureCache
+from tutorial_lib.batches.neighbor_sampler import Adjacency, Neighbors, NeighborSampler, append_lists, most_used
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.batches.service import id_type, ranges
-from tutorial_lib.batches.table import NEVER, RowTable
+from tutorial_lib.batches.rpc import NeighborsRequest, NeighborsResponse, fetch_neighbors, id_type, ranges
 from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.plan import JobPlan
@@ -44,7 +43,7 @@ def test_rows_are_those_of_the_tensor(monkeypatch, tmp_path, where, room):
     everything = torch.randn(60, 100, generator=generator)
     tensor = Rows(everything, 20, 45, shared=tmp_path / "rows" if where == "shared memory" else None)
     Wire(monkeypatch, tensor)
-    table = RowTable(tensor, Book(20, 45), budget=room * 400)
+    table = FeatureCache(tensor, Book(20, 45), budget=room * 400)
     assert (table.used, table.asked, table.hits, table.look_ahead, table.most_ahead) == (0, 0, 0, 0, 32 * (room < 35))
     for _ in range(6):
         ids = torch.randint(60, (30,), generator=generator, dtype=torch.int32)
@@ -80,18 +79,18 @@ def test_no_cache_of_its_size_pulls_fewer_rows(monkeypatch, room, early):
     batches = [torch.multinomial(popular, 24, generator=generator).int() for _ in range(40)]
     tensor = Rows(everything, 20, 25)
     wire = Wire(monkeypatch, tensor)
-    table = RowTable(tensor, Book(20, 25), budget=room * 20, most_ahead=40)
+    table = FeatureCache(tensor, Book(20, 25), budget=room * 20, most_ahead=40)
     for ids in batches:
-        table.expect(ids)
+        table.announce(ids)
     on_their_way = []
     for number, ids in enumerate(batches):
         if early and number == 0:
-            table.ask(ids)
+            table.request(ids)
         if early and number + 1 < len(batches):
-            table.ask(batches[number + 1])
+            table.request(batches[number + 1])
         slots = table.slots(ids)
         on_their_way.append(len(wire.waiting))
-        assert torch.equal(table.rows[slots.long()], everything[ids.long()])
+        assert torch.equal(table.read(slots), everything[ids.long()])
     remote = [{node for node in ids.tolist() if not 20 <= node < 25} for ids in batches]
     assert sum(map(len, tensor.asked)) == fewest_pulls(remote, room)
     assert (max(on_their_way), on_their_way[-1]) == (2 * early, 0)  # a question to each of two machines
@@ -103,13 +102,13 @@ def test_as_many_batches_are_announced_as_tell_when_each_kept_row_is_needed(monk
     everything = torch.randn(60, 5)
     tensor = Rows(everything, 0, 10)
     Wire(monkeypatch, tensor)
-    table = RowTable(tensor, Book(0, 10), budget=10 * period * 20)
+    table = FeatureCache(tensor, Book(0, 10), budget=10 * period * 20)
     batches = (torch.arange(10, 20) + 10 * (number % period) for number in range(30))
     waiting: deque[torch.Tensor] = deque()
     seen = []
     while True:
         while len(waiting) <= table.look_ahead and (batch := next(batches, None)) is not None:
-            table.expect(batch)
+            table.announce(batch)
             waiting.append(batch)
         if not waiting:
             break
@@ -119,11 +118,11 @@ def test_as_many_batches_are_announced_as_tell_when_each_kept_row_is_needed(monk
 
 
 def test_fewer_batches_are_announced_when_fewer_would_tell():
-    table = RowTable(Rows(torch.randn(60, 5), 0, 10), Book(0, 10), budget=200)
+    table = FeatureCache(Rows(torch.randn(60, 5), 0, 10), Book(0, 10), budget=200)
     table.look_ahead = 3
-    table._coming.extend([(torch.empty(0), 0)] * 4)
+    table._announced.extend([(torch.empty(0), 0)] * 4)
     for last, expected in [(NEVER, 4), (NEVER, 4), (2, 4), (1, 3), (0, 2), (0, 1), (0, 0), (0, 0)]:
-        table._look(last)
+        table._adapt(last)
         assert table.look_ahead == expected
 
 
@@ -132,40 +131,46 @@ def test_another_call_than_the_one_that_was_announced(monkeypatch, early):
     everything = torch.randn(60, 5)
     tensor = Rows(everything, 20, 25)
     wire = Wire(monkeypatch, tensor)
-    table = RowTable(tensor, Book(20, 25), budget=10 * 20)
+    table = FeatureCache(tensor, Book(20, 25), budget=10 * 20)
     for first in (0, 30, 40):
-        table.expect(torch.arange(first, first + 8))
+        table.announce(torch.arange(first, first + 8))
         if early:
-            table.ask(torch.arange(first, first + 8))
+            table.request(torch.arange(first, first + 8))
         other = torch.arange(first + 4, first + 20)
         assert torch.equal(table[other], everything[other])
-    table.expect(torch.arange(12))
-    table.ask(torch.arange(12))
-    table.expect_nothing()
+    table.announce(torch.arange(12))
+    table.request(torch.arange(12))
+    table.cancel()
     assert not wire.waiting
 
 
 def test_own_rows_are_not_copied(tmp_path):
     tensor = Rows(torch.zeros(50, 100), 10, 40, shared=tmp_path / "rows")
-    table = RowTable(tensor, Book(10, 40), budget=4000)
-    assert table.first > 30  # further rows begin after the last page of the file
+    table = FeatureCache(tensor, Book(10, 40), budget=4000)
     tensor.local_partition[7] = 3.0
     assert torch.equal(table[torch.tensor([17])], torch.full((1, 100), 3.0))
 
 
-def test_rows_outlive_their_table(tmp_path):
-    """Who holds a view of the rows holds their memory; with the last view, it is given back."""
-    command = [sys.executable, str(PROGRAMS / "rows_outlive_table.py"), str(tmp_path / "rows")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout.split()) == (0, ["200.0", "1", "0"]), done.stderr
+@pytest.mark.parametrize("own", [(0, 0), (0, 60), (20, 25)])
+def test_means_of_lists_of_slots(monkeypatch, own):
+    """Lists with own rows, with rows of other machines, with both and with none, as embedding_bag computes them."""
+    everything = torch.randn(60, 5)
+    tensor = Rows(everything, *own)
+    Wire(monkeypatch, tensor)
+    table = FeatureCache(tensor, Book(*own), budget=10 * 20)
+    ids = torch.randint(60, (40,), dtype=torch.int32)
+    ids[:10], ids[10:20] = 22, 50
+    indptr = torch.tensor([0, 0, 5, 10, 15, 15, 30, 40, 40], dtype=torch.int32)
+    expected = F.embedding_bag(ids, everything, indptr, mode="mean", include_last_offset=True)
+    assert torch.allclose(table.mean(table.slots(ids), indptr), expected, atol=1e-6)
 
 
 def test_a_part_without_nodes(monkeypatch):
     everything = torch.randn(9, 4)
     tensor = Rows(everything, 0, 0)
     Wire(monkeypatch, tensor)
-    table = RowTable(tensor, Book(0, 0), budget=1000)
-    assert (table.capacity, table.row_bytes) == (0, 0)
+    table = FeatureCache(tensor, Book(0, 0), budget=1000)
+    assert (table.capacity, table.row_bytes) == (9, 16)
     assert torch.equal(table[torch.tensor([3, 8, 3])], everything[[3, 8, 3]])
 
 
@@ -211,7 +216,7 @@ def test_a_server_answers_with_the_lists_of_its_part(far):
     """Ids that fit into 32 bits are sent in them; others whole."""
     part = part_with_halo(4, 3)
     part.ndata[dgl.NID][3:] += far
-    answer = ListsRequest(torch.tensor([2, 1, 0])).process_request(
+    answer = NeighborsRequest(torch.tensor([2, 1, 0])).process_request(
         SimpleNamespace(partition_book=PartBook(), graph=part)
     )
     assert answer.counts.tolist() == [3, 0, 2]
@@ -231,18 +236,18 @@ def test_lists_of_two_machines_come_in_the_order_of_the_nodes(monkeypatch):
     def answers(asked, _what):
         found = [[lists[node] for node in sent[number]] for number in asked]
         return [
-            ListsResponse(torch.tensor(list(chain(*each))), torch.tensor([len(one) for one in each])) for each in found
+            NeighborsResponse(torch.tensor(list(chain(*each))), torch.tensor([len(one) for one in each]))
+            for each in found
         ]
 
-    monkeypatch.setattr(service.rpc, "send_requests_to_machine", send)
-    monkeypatch.setattr(labor, "answers_to", answers)
-    counts, found = lists_of(PartBook(), torch.tensor(list(lists)))
+    monkeypatch.setattr(rpc.rpc, "send_requests_to_machine", send)
+    monkeypatch.setattr(rpc, "receive", answers)
+    counts, found = fetch_neighbors(PartBook(), torch.tensor(list(lists)))
     assert sent == [[0, 1, 2], [3, 4]]
     assert [each.tolist() for each in found.split(counts.tolist())] == list(lists.values())
 
 
-@pytest.mark.parametrize("graphbolt", [True, False])
-def test_neighbours_are_drawn_here_and_by_the_machine_that_has_the_node(monkeypatch, graphbolt):
+def test_neighbours_are_drawn_here_and_by_the_machine_that_has_the_node(monkeypatch):
     """Node 4's list is kept, as far as the memory goes; node 3's is not, so its own machine draws."""
     asked: list[list[int]] = []
 
@@ -255,25 +260,25 @@ def test_neighbours_are_drawn_here_and_by_the_machine_that_has_the_node(monkeypa
         source, node = (torch.tensor(ends) for ends in zip(*edges, strict=True))
         return [SimpleNamespace(global_src=source, global_dst=node)]
 
-    monkeypatch.setattr(neighbours, "ask", ask)
-    monkeypatch.setattr(neighbours, "answers_to", answers_to)
-    monkeypatch.setattr(neighbours, "lists_of", lambda _book, ids: answer_lists(ids))
+    monkeypatch.setattr(neighbor_sampler, "request", ask)
+    monkeypatch.setattr(neighbor_sampler, "receive", answers_to)
+    monkeypatch.setattr(neighbor_sampler, "fetch_neighbors", lambda _book, ids: answer_lists(ids))
     graph = SimpleNamespace(get_partition_book=PartBook, num_nodes=lambda: 6, local_partition=part_with_halo(4, 3))
-    lists = NeighbourLists(graph, 4, 2, graphbolt=graphbolt)
+    lists = NeighborSampler(graph, 4, 2)
     assert (lists.remote_nodes, lists.remote_bytes, lists.dtype) == (1, 4, torch.int32)
     assert lists.list_of(torch.arange(6)).tolist() == [0, 1, 2, -1, 3, -1]
     for nodes, remote in [([2, 1, 0, 4], []), ([3, 2, 1], [[3]]), ([1, 0, 3, 4], [[3]])]:
         asked.clear()
-        drawn = lists.draw(torch.tensor(nodes, dtype=torch.int32), -1)
+        drawn = lists.sample(torch.tensor(nodes, dtype=torch.int32), -1)
         assert asked == remote
         ends = drawn.indptr.tolist()
         found = [sorted(drawn.sources[begin:end].tolist()) for begin, end in pairwise(ends)]
         assert found == [sorted(NEIGHBOURS[node]) for node in nodes]
-        few = lists.draw(torch.tensor(nodes, dtype=torch.int32), 1)
+        few = lists.sample(torch.tensor(nodes, dtype=torch.int32), 1)
         assert few.indptr.diff().tolist() == [
             len(NEIGHBOURS[node]) if node == 3 else min(1, len(NEIGHBOURS[node])) for node in nodes
         ]
-    whole = lists.whole(torch.tensor([2, 4]))
+    whole = lists.all_neighbors(torch.tensor([2, 4]))
     assert (whole.indptr.tolist(), sorted(whole.sources[:3].tolist()), whole.sources[3:].tolist()) == (
         [0, 3, 4],
         [0, 1, 4],
@@ -300,7 +305,7 @@ def test_lists_are_kept_for_the_most_used_nodes_within_the_budget():
         kept = most_used(answer, range(4), own, rounds, budget)
         assert [node for ids, _, _ in kept for node in ids.tolist()] == expected
         assert sum(len(found) for _, _, found in kept) == sum(len(lists[node]) for node in expected)
-        others, merged_indptr, sources = joined(indptr, own, kept)
+        others, merged_indptr, sources = append_lists(indptr, own, kept)
         assert others.tolist() == sorted(expected)
         for number, node in enumerate([0, 1, 2, 3, *others.tolist()]):
             found = sources[merged_indptr[number] : merged_indptr[number + 1]].tolist()
@@ -312,9 +317,9 @@ def test_eight_bytes_for_each_node_of_the_whole_graph():
     n = 10**6
 
     graph = SimpleNamespace(get_partition_book=PartBook, num_nodes=lambda: n, local_partition=part_with_halo(4, 3))
-    lists = NeighbourLists(graph, 0, 2)
+    lists = NeighborSampler(graph, 0, 2)
     features = Rows(torch.zeros(n, 1), 0, 3)
-    table = RowTable(features, lists.book, 4000, scratch=lists.scratch)
+    table = FeatureCache(features, lists.book, 4000, scratch=lists.scratch)
     tensors = [*vars(lists).items(), *vars(table).items()]
     sizes = {name: value.nbytes for name, value in tensors if isinstance(value, torch.Tensor) and name != "rows"}
     assert sizes["scratch"] == sizes["_scratch"] == sizes["slot_of"] == 4 * n  # the first two are one
@@ -322,45 +327,43 @@ def test_eight_bytes_for_each_node_of_the_whole_graph():
 
 
 def test_nodes_of_a_hop_are_numbered_destinations_first():
-    lists = NeighbourLists.__new__(NeighbourLists)
+    lists = NeighborSampler.__new__(NeighborSampler)
     lists.scratch = torch.full((10,), -1, dtype=torch.int32)
     nodes = torch.tensor([7, 2], dtype=torch.int32)
-    drawn = Drawn(torch.tensor([0, 3, 5], dtype=torch.int32), torch.tensor([9, 2, 4, 9, 7], dtype=torch.int32))
+    drawn = Neighbors(torch.tensor([0, 3, 5], dtype=torch.int32), torch.tensor([9, 2, 4, 9, 7], dtype=torch.int32))
     every, indices = lists.compact(drawn, nodes)
     assert every.tolist() == [7, 2, 4, 9]
     assert every[indices.long()].tolist() == drawn.sources.tolist()
     assert (lists.scratch == -1).all()
 
 
-class OwnLists(HereLists):
+class OwnLists(Adjacency):
     """All lists of a graph of 60 nodes are here."""
 
-    def __init__(self, graphbolt: bool) -> None:
+    def __init__(self) -> None:
         counts = torch.randint(3, 9, (60,), generator=torch.Generator().manual_seed(1))
         indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
         sources = torch.cat([torch.randperm(60, generator=torch.Generator().manual_seed(k))[:n] for k, n in
                              enumerate(counts.tolist())]).int()  # fmt: skip
-        super().__init__(indptr, sources, 60, graphbolt=graphbolt)
-        self.draw, self.seed_all = self.draw_here, self.seed
+        super().__init__(indptr, sources, 60)
+        self.sample, self.seed_all = self.sample_lists, self.seed
 
 
-@pytest.mark.parametrize("graphbolt", [True, False])
-def test_what_is_drawn_depends_on_the_seed_and_not_on_what_is_pulled(monkeypatch, graphbolt):
+def test_what_is_drawn_depends_on_the_seed_and_not_on_what_is_pulled(monkeypatch):
     """Which server is asked for rows is drawn, too; who has all rows asks for none."""
     features = torch.randn(60, 5)
     drawn = []
     for room in (0, 60):
         tensor = Rows(features, 20, 25)
         wire = Wire(monkeypatch, tensor)
-        lists = OwnLists(graphbolt)
+        lists = OwnLists()
 
         def send(requests, wire=wire, lists=lists):
-            lists.draw_here(torch.arange(60), 2)
+            lists.sample_lists(torch.arange(60), 2)
             return wire.send(requests)
 
-        if not graphbolt:  # DGL draws them with one generator
-            monkeypatch.setattr(service.rpc, "send_requests_to_machine", send)
-        pipeline = Pipeline(lists, RowTable(tensor, Book(20, 25), room * 20), torch.arange(60))
+        monkeypatch.setattr(rpc.rpc, "send_requests_to_machine", send)  # DGL uses one generator
+        pipeline = Pipeline(lists, FeatureCache(tensor, Book(20, 25), room * 20), torch.arange(60))
         for seed in (3, 3, 4):
             torch.manual_seed(seed)
             found = list(PipelineLoader(pipeline, torch.arange(0, 60, 2), [3, 2], 8, shuffle=True))
@@ -368,8 +371,7 @@ def test_what_is_drawn_depends_on_the_seed_and_not_on_what_is_pulled(monkeypatch
             for batch in found:
                 assert torch.equal(batch.labels, batch.seeds)
                 assert torch.equal(batch.inputs.own, features[batch.input_nodes.long()])
-                assert 0 < batch.seconds["sampling"] < 60
-                assert 0 < batch.seconds["pull"] < 60
+                assert all(0 < seconds < 60 for _start, seconds in batch.background.values())
     assert len({tuple(one.flatten().tolist()) for one in drawn}) == 2
     assert all(torch.equal(drawn[0], drawn[k]) for k in (1, 3, 4))
 
@@ -380,7 +382,7 @@ def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
     features = torch.randn(60, 5)
     tensor = Rows(features, 20, 25)
     wire = Wire(monkeypatch, tensor)
-    pipeline = Pipeline(OwnLists(True), RowTable(tensor, Book(20, 25), room * 20), torch.arange(60))
+    pipeline = Pipeline(OwnLists(), FeatureCache(tensor, Book(20, 25), room * 20), torch.arange(60))
     loader = PipelineLoader(pipeline, torch.arange(60), [3, 2], 8)
     first, second = iter(loader), iter(loader)
     batches = [next(first), next(second), next(second), next(first), next(second)]
@@ -412,9 +414,9 @@ def test_the_next_items_are_made_in_the_meantime():
             made.append((number, threading.current_thread().name))
             yield number
 
-    found = background.ahead(items, 2, "an item")
+    found = prefetch.prefetch(items, 2, "an item")
     assert next(found) == 0
-    background.background().submit(lambda: None).result(timeout=10)  # after what the thread has to do by now
+    prefetch.sampling_thread().submit(lambda: None).result(timeout=10)  # after what the thread has to do by now
     assert [number for number, _ in made] == [0, 1, 2]
     assert list(found) == [1, 2, 3, 4]
     assert len({name for _, name in made}) == 1
@@ -423,9 +425,9 @@ def test_the_next_items_are_made_in_the_meantime():
 
 def test_nothing_is_made_in_the_meantime():
     made = []
-    found = background.ahead(lambda: (made.append(number) or number for number in range(3)), 0, "an item")
+    found = prefetch.prefetch(lambda: (made.append(number) or number for number in range(3)), 0, "an item")
     assert next(found) == 0
-    background.background().submit(lambda: None).result(timeout=10)
+    prefetch.sampling_thread().submit(lambda: None).result(timeout=10)
     assert made == [0]
     assert list(found) == [1, 2]
 
@@ -435,11 +437,11 @@ def test_an_error_comes_in_its_place_and_the_thread_goes_on():
         yield 1
         raise ValueError("no answer")
 
-    found = background.ahead(items, 2, "an item")
+    found = prefetch.prefetch(items, 2, "an item")
     assert next(found) == 1
     with pytest.raises(ValueError, match="no answer"):
         next(found)
-    assert list(background.ahead(lambda: (letter for letter in "ab"), 2, "an item")) == ["a", "b"]
+    assert list(prefetch.prefetch(lambda: (letter for letter in "ab"), 2, "an item")) == ["a", "b"]
 
 
 def test_who_leaves_early_has_the_generator_closed_by_the_thread():
@@ -451,53 +453,26 @@ def test_who_leaves_early_has_the_generator_closed_by_the_thread():
         finally:
             closed.append(threading.current_thread().name)
 
-    found = background.ahead(items, 2, "an item")
+    found = prefetch.prefetch(items, 2, "an item")
     assert next(found) == 0
     found.close()
     assert closed == ["batches_0"]
 
 
 def test_a_wait_says_what_for(monkeypatch):
-    monkeypatch.setattr(background, "WAIT_SECONDS", 0.1)
-    found = background.ahead(lambda: (time.sleep(0.5) for _ in range(1)), 1, "the next batch")
+    monkeypatch.setattr(prefetch, "WAIT_SECONDS", 0.1)
+    found = prefetch.prefetch(lambda: (time.sleep(0.5) for _ in range(1)), 1, "the next batch")
     with pytest.raises(WaitedTooLong, match=r"waited 0\.1 s for the next batch, which a thread fetches from the serv"):
         next(found)
 
 
 def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    monkeypatch.setattr(service, "LIMIT_SECONDS", 2.5)
-    monkeypatch.setattr(service.rpc, "recv_rpc_message", lambda ms: time.sleep(ms / 1000))  # as DGL: None, in time
+    monkeypatch.setattr(rpc, "LIMIT_SECONDS", 2.5)
+    monkeypatch.setattr(rpc.rpc, "recv_rpc_message", lambda ms: time.sleep(ms / 1000))  # as DGL: None, in time
     what = "rows: answer 1 of 2 from the DGL servers of other machines"
     with pytest.raises(WaitedTooLong, match=f"waited 2.5 s for {what}"):
-        service.answers_to({7: 0, 8: 1}, "rows")
+        rpc.receive({7: 0, 8: 1}, "rows")
     assert capsys.readouterr().err == f"waiting for {what} (for at most 2.5 s)\n"
-
-
-def test_a_server_tells_how_long_it_took_for_a_request(monkeypatch):
-    found = iter([("first", 3, 0), (None, -1, 0), ("second", 4, 0), ("third", 3, 0)])
-    monkeypatch.setattr(service.rpc, "recv_request", lambda timeout=0: next(found))  # noqa: ARG005
-    monkeypatch.setattr(service.rpc, "get_msg_seq", lambda: 17)
-    told = []
-    service.tell_requests(lambda kind, **facts: told.append((kind, facts.pop("seconds") >= 0, facts)))
-    assert service.rpc.recv_request() == ("first", 3, 0)
-    assert told == []
-    service.rpc.recv_request(5)
-    request = {"what": "str", "number": 17}
-    assert told == [("served", True, {**request, "client": 3})]
-    service.rpc.recv_request()
-    assert len(told) == 1
-    service.rpc.recv_request()
-    assert told[1:] == [("served", True, {**request, "client": 4})]
-
-
-@pytest.mark.parametrize("changed", ["arguments", "no number"])
-def test_a_server_of_another_dgl_tells_nothing(monkeypatch, changed):
-    take = (lambda group, timeout: None) if changed == "arguments" else (lambda timeout=0: None)  # noqa: ARG005
-    monkeypatch.setattr(service.rpc, "recv_request", take)
-    if changed == "no number":
-        monkeypatch.delattr(service.rpc, "get_msg_seq")
-    service.tell_requests(print)
-    assert service.rpc.recv_request is take
 
 
 @pytest.mark.parametrize(
@@ -536,8 +511,6 @@ def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left,
     with cluster:
         coordinator = Coordinator(cluster, plan)
         coordinator.run()
-    alike = [event for event in coordinator.events if event["kind"] == "alike"]
-    assert [event["same"] and event["rows"] > 60 for event in alike] == [True, True]
     compared = [event for event in coordinator.events if event["kind"] == "compared"]
     assert len(compared) == 2 * 5
     for event in compared:

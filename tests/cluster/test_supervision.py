@@ -22,7 +22,7 @@ from pyroute2 import DiagSocket
 
 from tutorial_lib.cluster import children, network
 from tutorial_lib.cluster import members as of_job
-from tutorial_lib.cluster.agent import ALIVE_SECONDS, LOOK_SECONDS, MOST_WAITING, Agent, Process
+from tutorial_lib.cluster.agent import ALIVE_SECONDS, MOST_WAITING, Agent, Process
 from tutorial_lib.cluster.agents import Progress
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
 from tutorial_lib.cluster.members import (
@@ -476,27 +476,24 @@ def test_without_a_forkserver_torchrun_starts_the_trainers(quiet_agent, monkeypa
     assert env["DGL_ROLE"] == "client"
 
 
-@pytest.mark.parametrize(("trace", "told"), [(False, [1, 1, 1, 2]), (True, [2, 2, 3, 5])])
-def test_bytes_are_told_with_each_word_and_for_a_trace_at_each_look(quiet_agent, monkeypatch, trace, told):
-    clock, tells = [quiet_agent.next_look], []
-    if trace:
-        quiet_agent.plan.env["TUTORIAL_TRACE"] = "1"
+def test_bytes_are_told_with_each_word(quiet_agent, monkeypatch):
+    clock, tells = [quiet_agent.next_word], []
     monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(quiet_agent.sent, "report", lambda _put: tells.append(1))
     seen = []
-    for seconds in (0.0, 0.1, LOOK_SECONDS, ALIVE_SECONDS):
+    for seconds in (0.0, 0.1, 0.25, ALIVE_SECONDS):
         clock[0] += seconds
         quiet_agent._look_around()
         seen.append(len(tells))
-    assert seen == told
+    assert seen == [1, 1, 1, 2]
 
 
 def test_an_agent_looks_at_memory_with_each_sign_of_life(quiet_agent, monkeypatch):
-    clock, looks = [quiet_agent.next_look], []
+    clock, looks = [quiet_agent.next_word], []
     monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(quiet_agent.health, "look_at_memory", lambda: looks.append("memory"))
     seen = []
-    for seconds in (0.0, 0.1, LOOK_SECONDS, ALIVE_SECONDS):
+    for seconds in (0.0, 0.1, 0.25, ALIVE_SECONDS):
         clock[0] += seconds
         quiet_agent._look_around()
         seen.append((len(looks), len(quiet_agent.link.heard)))

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from commands import events_of, tutorial
 
-from tutorial_lib.batches import pieces
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.trace import Trace, describe
 from tutorial_lib.job.trace_events import read_trace
-from tutorial_lib.trainer.events import PHASES, age_of_process, span, tell_pieces
+from tutorial_lib.trainer.events import PHASES, age_of_process, span
 
 MEGABYTE = 1_000_000
 
@@ -94,12 +93,15 @@ def test_machines_are_moved_by_what_their_clocks_are_ahead(tmp_path):
     assert describe(trace)[0].endswith("at most 2.00 ms")
 
 
-def test_what_is_done_at_the_same_time_gets_a_track_of_its_own(tmp_path):
-    found = [["gradients", "all-reduce", 10.0, 2.0, {}], ["gradients", "all-reduce", 11.0, 2.0, {}]]
-    found += [["gradients", "all-reduce", 12.9995, 1.0, {}]]  # by half a millisecond too early: after the second
-    trace = read_trace(run_with(tmp_path / "run", event("pieces", 14.0, pieces=found)))
-    assert times(trace, "rank 0, gradients") == [("all-reduce", 10.0, 12.0), ("all-reduce", 12.9995, 13.9995)]
-    assert times(trace, "rank 0, gradients (2)") == [("all-reduce", 11.0, 13.0)]
+def test_work_at_the_same_time_gets_a_track_of_its_own(tmp_path):
+    """A step event holds the spans of the thread that made the batch."""
+    steps = [
+        {**step(0, 14.0, forward=0.5), "background": {"sampling": [10.0, 2.0], "pull": [12.9995, 1.0]}},
+        {**step(1, 15.0, forward=0.5), "background": {"sampling": [11.0, 2.0]}},
+    ]
+    trace = read_trace(run_with(tmp_path / "run", *steps))
+    assert times(trace, "rank 0, batches") == [("sampling", 10.0, 12.0), ("pull", 12.9995, 13.9995)]
+    assert times(trace, "rank 0, batches (2)") == [("sampling", 11.0, 13.0)]
     check_nesting(trace.to_json())
 
 
@@ -138,26 +140,13 @@ def test_what_is_no_run_or_has_no_events_is_one_sentence(tmp_path, run_here):
     assert (done.returncode, "No such file or directory" in done.stderr) == (2, True)
 
 
-def test_pieces_are_kept_only_if_they_are_asked_for(monkeypatch):
+def test_a_span_has_the_seconds_of_its_body():
     told: list[dict] = []
-
-    def emit(kind: str, **fields) -> None:
-        told.append({"kind": kind, **fields})
-
-    with pieces.piece("sampling"):
+    with span(lambda kind, **fields: told.append({"kind": kind, **fields}), "validation", epoch=3):
         pass
-    tell_pieces(emit)
-    assert told == []
-    monkeypatch.setattr(pieces, "on", True)
-    with span(emit, "validation", epoch=3):
-        for _ in range(1500):
-            with pieces.piece("sampling", nodes=2) as facts:
-                facts["more"] = 1
-    assert [(e["kind"], len(e.get("pieces", ()))) for e in told] == [("span", 0), ("pieces", 1000), ("pieces", 500)]
-    assert (told[0]["name"], told[0]["epoch"]) == ("validation", 3)
-    thread, name, start, seconds, facts = told[1]["pieces"][0]
-    assert (thread, name, facts) == ("MainThread", "sampling", {"nodes": 2, "more": 1})
-    assert start > 0 <= seconds < told[0]["seconds"] < age_of_process()
+    (event,) = told
+    assert 0 <= event.pop("seconds") < age_of_process()
+    assert event == {"kind": "span", "name": "validation", "epoch": 3}
 
 
 @pytest.mark.cluster
@@ -172,8 +161,7 @@ def test_a_job_on_two_machines(finished_run, tmp_path):
     assert names >= {"coordinator", "machine-0", "machine-1", "rank 0", "rank 1", "rank 0, batches", "server 0"}
     spans = {e["name"] for e in events if e["ph"] == "X"}
     assert spans >= {"loading its part", "serving", "joining", "preparing", "epoch 3", "step 25", *PHASES}
-    assert spans >= {"batch", "ask", "sampled neighbours", "rows of other machines", "all-reduce", "evaluation"}
-    assert spans >= {"imports, for all processes here", "validation", "checkpoint", "Sampling", "Pull", "leaving"}
+    assert spans >= {"imports, for all processes here", "validation", "checkpoint", "evaluation", "leaving"}
     for machine, clock in trace["otherData"]["clocks"].items():  # one clock, in truth
         assert machine in ("machine-0", "machine-1")
         assert abs(clock["ahead_ms"]) <= clock["within_ms"] + 0.1 < 500

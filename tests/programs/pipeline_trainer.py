@@ -13,11 +13,11 @@ from dgl.distributed import DistGraph, DistTensor
 from torch import Tensor
 
 from tutorial_lib.batches import pipeline as pipeline_module
-from tutorial_lib.batches.background import run
-from tutorial_lib.batches.neighbours import NeighbourLists
+from tutorial_lib.batches.feature_cache import FeatureCache
+from tutorial_lib.batches.neighbor_sampler import NeighborSampler
 from tutorial_lib.batches.nodes import FULL, BatchLoader
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.batches.table import RowTable
+from tutorial_lib.batches.prefetch import run
 from tutorial_lib.tasks.evaluation import layerwise_inference, layerwise_over_part
 from tutorial_lib.tasks.node import NodeTask, TrainData
 from tutorial_lib.trainer.config import TrainConfig
@@ -34,19 +34,18 @@ def logits_of(loader: BatchLoader | PipelineLoader, data: TrainData, model: torc
 
 
 def settings(graph: DistGraph) -> dict[str, Pipeline]:
-    """No memory for anything remote, a little, enough; both samplers; nothing ahead."""
+    """No memory for remote data, a little, enough, and nothing ahead."""
     ndata, book = graph.ndata, graph.get_partition_book()
 
-    def made(budget: int, *, graphbolt: bool = True, depth: int = 2) -> Pipeline:
-        lists = run(lambda: NeighbourLists(graph, budget // 2, 3, graphbolt=graphbolt), "lists")
-        return Pipeline(lists, RowTable(ndata["feat"], book, budget // 2), ndata["label"], depth)
+    def made(budget: int, *, depth: int = 2) -> Pipeline:
+        lists = run(lambda: NeighborSampler(graph, budget // 2, 3), "lists")
+        return Pipeline(lists, FeatureCache(ndata["feat"], book, budget // 2), ndata["label"], depth)
 
     return {
         "nothing kept": made(0),
         "a little kept": made(300_000),
         "all kept": made(100_000_000),
-        "nothing kept, DGL's sampler": made(0, graphbolt=False),
-        "all kept, DGL's sampler, nothing ahead": made(100_000_000, graphbolt=False, depth=0),
+        "all kept, nothing ahead": made(100_000_000, depth=0),
     }
 
 
@@ -57,7 +56,7 @@ def tell_inference(session: Session, data: TrainData, model: torch.nn.Module) ->
     expected = layerwise_inference(
         model, graph, data.features, nodes, 100, lambda k, w: DistTensor((n, w), torch.float32, f"a{k}"), wait
     )[nodes]
-    lists = run(lambda: NeighbourLists(graph, 0, 3), "lists")
+    lists = run(lambda: NeighborSampler(graph, 0, 3), "lists")
     for budget in (0, 20_000, 10**8):
         found = layerwise_over_part(
             model,
@@ -80,13 +79,7 @@ def tell(session: Session) -> None:
     model = CONFIG.model(data.features.shape[1], 47)
     expected = logits_of(BatchLoader(graph, nodes, FANOUTS, 25), data, model)
     labels = data.labels[nodes].long()
-    made, alike = settings(graph), []
-    for name in ("nothing kept", "all kept"):  # drawn by the servers of the other machine, and here
-        torch.manual_seed(7)
-        loader = PipelineLoader(made[name], nodes, [4, 3, 2], 25, labor=2)
-        alike.append(torch.cat([batch.inputs.mean for batch in loader]))
-    session.events.emit("alike", same=torch.equal(*alike), rows=len(alike[0]))
-    for name, pipeline in made.items():
+    for name, pipeline in settings(graph).items():
         loader = PipelineLoader(pipeline, nodes, FANOUTS, 25)
         found = logits_of(loader, data, model)
         again = logits_of(PipelineLoader(pipeline, nodes, FANOUTS, 25, means=False), data, model)
@@ -108,7 +101,7 @@ def tell(session: Session) -> None:
         torch.manual_seed(seed)
         drawn.append(torch.cat([batch.inputs.mean for batch in loader]))
     same = [first.shape == second.shape and torch.equal(first, second) for first, second in pairwise(drawn)]
-    session.events.emit("drawn", lists=pipeline.lists.remote_nodes, width=drawn[0].shape[1], same=same)
+    session.events.emit("drawn", lists=pipeline.sampler.remote_nodes, width=drawn[0].shape[1], same=same)
     session.barrier()
     tell_rest(session, settings(graph), nodes)
 
@@ -118,8 +111,8 @@ def tell_rest(session: Session, pipelines: dict[str, Pipeline], nodes: Tensor) -
     pipeline_module.SEGMENT = 4
     for name in ("nothing kept", "all kept"):
         loader = PipelineLoader(pipelines[name], nodes, [4, 3, 2], len(nodes) // 10, shuffle=True)
-        draw, drawn = loader.pipeline.lists.draw, []
-        loader.pipeline.lists.draw = lambda *args, draw=draw, drawn=drawn: drawn.append(1) or draw(*args)
+        draw, drawn = loader.pipeline.sampler.sample, []
+        loader.pipeline.sampler.sample = lambda *args, draw=draw, drawn=drawn: drawn.append(1) or draw(*args)
         torch.manual_seed(5)
         every = list(loader)
         for done in (6, 8, len(every)):

@@ -11,7 +11,7 @@ import torch
 from rank_functions import drawn_after_start_epoch
 
 from support.processes import fix_openmp, fork
-from tutorial_lib.batches import service
+from tutorial_lib.batches import rpc
 from tutorial_lib.trainer import seeding
 from tutorial_lib.trainer.seeding import derived_seed, reseed, seed_rank, start_epoch
 
@@ -68,10 +68,10 @@ def test_rank_0_asks_each_server_once(monkeypatch, rank, mode, asked):
     monkeypatch.setattr(seeding, "is_initialized", lambda: True)
     monkeypatch.setattr(seeding, "own_rank", lambda: rank)
     monkeypatch.setattr(seeding, "barrier", lambda: done.append("barrier"))
-    monkeypatch.setattr(service.rpc, "get_num_server", lambda: 2)
-    monkeypatch.setattr(service.rpc, "send_request", lambda server, request: done.append((server, request.value)))
-    monkeypatch.setattr(service, "answers_to", lambda asked, _what: done.extend(["answer"] * len(asked)))
-    monkeypatch.setattr(service.rpc, "get_msg_seq", lambda: len(done))
+    monkeypatch.setattr(rpc.rpc, "get_num_server", lambda: 2)
+    monkeypatch.setattr(rpc.rpc, "send_request", lambda server, request: done.append((server, request.value)))
+    monkeypatch.setattr(rpc, "receive", lambda asked, _what: done.extend(["answer"] * len(asked)))
+    monkeypatch.setattr(rpc.rpc, "get_msg_seq", lambda: len(done))
     start_epoch(3, 1)
     asks = [(0, derived_seed(3, 1, 2**20)), (1, derived_seed(3, 1, 2**20 + 1))]
     assert done == ([*asks, "answer", "answer"] if asked else []) + ["barrier"]

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 from support.processes import fix_openmp, fork
-from tutorial_lib.batches import pieces
 from tutorial_lib.trainer.loop import Task, train_task
 from tutorial_lib.trainer.placement import CPU
 
@@ -49,22 +48,14 @@ def remembered(optimizer: torch.optim.Adam) -> list[float]:
     return [state[name].item() for name in ("step", "exp_avg", "exp_avg_sq")]
 
 
-def rank_main(rank: int, _ranks: int, batches: Any, recorded: bool) -> list[list[float]]:
-    pieces.on = recorded
+def rank_main(rank: int, _ranks: int, batches: Any) -> list[list[float]]:
     model, optimizer = start()
     task, wrapped = Targets(data=None, batches=batches[rank]), CPU.wrap(model)
-    told: list[Any] = []
-
-    def emit(_kind: str, **fields: Any) -> None:
-        told.extend(fields.get("pieces", ()))
 
     def train() -> list[float]:
-        return [train_task(wrapped, optimizer, task, emit=emit), model.weight.item(), *remembered(optimizer)]
+        return [train_task(wrapped, optimizer, task), model.weight.item(), *remembered(optimizer)]
 
-    found = [train() for _ in range(EPOCHS)]
-    names = [name for _, name, *_ in [*told, *pieces.taken()]]
-    assert names == ["all-reduce"] * (EPOCHS * max(map(len, BATCHES)) if recorded else 0)
-    return found
+    return [train() for _ in range(EPOCHS)]
 
 
 def in_one_process(batches: Any) -> list[list[float]]:
@@ -83,13 +74,10 @@ def in_one_process(batches: Any) -> list[list[float]]:
     return epochs
 
 
-@pytest.mark.parametrize(
-    ("order", "recorded"), [*((order, False) for order in ORDERS), ("rank 2 makes every step", True)]
-)
-def test_all_ranks_take_the_steps_of_one_process(order: str, recorded: bool) -> None:
-    """Also where each all-reduce is recorded: DDP and ``Join`` then go through a hook."""
+@pytest.mark.parametrize("order", ORDERS)
+def test_all_ranks_take_the_steps_of_one_process(order: str) -> None:
     batches = ORDERS[order]
-    ranks = fork(fix_openmp(rank_main), len(batches), (batches, recorded), backend="gloo", threads=1, timeout=120)
+    ranks = fork(fix_openmp(rank_main), len(batches), (batches,), backend="gloo", threads=1, timeout=120)
     expected = in_one_process(batches)
     for epochs in ranks:
         for got, wanted in zip(epochs, expected, strict=True):

@@ -8,9 +8,8 @@ again, and one thread asks for the next batch while this one is computed:
 
     neighbours   lists of in-neighbours: those of this machine's part, and of remote nodes as far as memory is given
     table        rows of features: this part's from the servers' shared memory, remote ones are kept as they come
-    service      how servers are asked, and how their answers come; labor has the request for neighbours
+    service      how servers are asked, and how their answers come
     background   the one thread that draws and fetches
-    pieces       what of this took how long, for `trace`
 
 All of it is exact: features do not change while a model is trained, and neighbours are drawn from the same lists with
 the same probabilities. See ``benchmarks/RESULTS.md`` for what each of them is worth.

@@ -25,7 +25,8 @@ class Batch:
         seeds: int64 (B,) ids of the nodes to compute.
         blocks: message-flow graphs, outermost hop first.
         inputs, labels: rows of the input nodes, and labels of the seeds, where the loader has fetched them.
-        seconds: what drawing ("sampling") and fetching ("pull") took in the background; None: they were not done there.
+        background: start (seconds since 1970) and duration in seconds of the phases "sampling" and "pull", for a batch
+            that a background thread made.
         bytes_by_place: of the rows that the loader fetched, from this machine and from others.
     """
 
@@ -34,7 +35,7 @@ class Batch:
     blocks: list[Any]
     inputs: Any = None
     labels: Tensor | None = None
-    seconds: dict[str, float] | None = None
+    background: dict[str, tuple[float, float]] | None = None
     bytes_by_place: tuple[int, int] | None = None
 
 

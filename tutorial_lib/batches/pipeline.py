@@ -1,9 +1,9 @@
-"""Batches for node classification, drawn and fetched ahead of their use, with the first layer's sums already made.
+"""Batches for node classification that a thread samples and fetches ahead of their use.
 
-The first layer of GraphSAGE takes the mean of the neighbours' features. No weight is involved, so it is made where
-the rows are read: of the outermost hop, by far the largest, neither are the nodes made unique nor are their rows
-copied. Features wider than the hidden layer are left as they are: there the layer multiplies first, and means of short
-rows cost less.
+The first layer of GraphSAGE averages the neighbors' features, and no weight is involved. The loader computes this mean
+while it reads the rows. So the nodes of the outermost hop, by far the largest, are neither made unique nor are their
+rows copied. An epoch at scale 0.16 needs 10 % less processor time than with copied rows. If features are wider than
+the hidden layer, the model multiplies first, and the loader returns rows.
 """
 
 from __future__ import annotations
@@ -16,16 +16,12 @@ from typing import Any
 
 import dgl
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from tutorial_lib.batches.background import ahead, run
-from tutorial_lib.batches.labor import Variates
-from tutorial_lib.batches.neighbours import Drawn, NeighbourLists
+from tutorial_lib.batches.feature_cache import FeatureCache
+from tutorial_lib.batches.neighbor_sampler import Neighbors, NeighborSampler
 from tutorial_lib.batches.nodes import Batch
-from tutorial_lib.batches.pieces import piece
-from tutorial_lib.batches.table import RowTable
-from tutorial_lib.compat.stack import graphbolt_problem
+from tutorial_lib.batches.prefetch import prefetch, run
 from tutorial_lib.models.sage import FirstLayer
 
 # Batches that follow from one seed. An epoch that goes on in its middle begins with a new seed, and not at its start.
@@ -34,15 +30,18 @@ SEGMENT = 100
 
 @dataclass
 class Pipeline:
-    """What the loaders of one trainer share.
+    """Sampler, cache and labels that the loaders of one trainer share.
 
     Attributes:
-        depth: batches that are made ahead of their use.
-        turn: of which iteration the table has been told last.
+        sampler: used by the sampling thread only.
+        cache: used by the sampling thread only.
+        labels: ``DistTensor`` of all nodes.
+        depth: number of batches that are made ahead of their use.
+        turn: the iteration that used the cache last.
     """
 
-    lists: NeighbourLists
-    table: RowTable
+    sampler: NeighborSampler
+    cache: FeatureCache
     labels: Any
     depth: int = 2
     turn: object = None
@@ -58,45 +57,46 @@ class Pipeline:
         hops: int,
         depth: int = 2,
     ) -> Pipeline:
-        """Take over the lists of remote nodes and make room for their rows.
+        """Copy adjacency of remote nodes, and allocate the cache for their rows.
 
         Args:
             graph: homogeneous ``DistGraph`` of a running job, whose servers were started by ``serve_if_server``.
-            features, labels: ``DistTensor``s of its nodes.
-            budget: bytes of this trainer for what comes from other machines; lists get at most half of them.
+            features: ``DistTensor`` of all nodes.
+            labels: ``DistTensor`` of all nodes.
+            budget: bytes for adjacency and rows of other machines. Adjacency gets at most half of them.
+            hops: number of sampled hops.
+            depth: number of batches that are made ahead of their use.
         """
 
         def make() -> Pipeline:
-            graphbolt = graphbolt_problem() is None
-            lists = NeighbourLists(graph, budget // 2, hops, graphbolt=graphbolt)
-            left = budget - lists.remote_bytes
-            table = RowTable(features, lists.book, left, scratch=lists.scratch)
-            return cls(lists, table, labels, depth)
+            sampler = NeighborSampler(graph, budget // 2, hops)
+            left = budget - sampler.remote_bytes
+            return cls(sampler, FeatureCache(features, sampler.book, left, scratch=sampler.scratch), labels, depth)
 
-        return run(make, "lists of neighbours")
+        return run(make, "neighbors of remote nodes")
 
     def describe(self) -> dict[str, int]:
-        """For ``result.json``: what is kept, and how often it was of use."""
+        """Return the size of the cached data and the hits of the feature cache."""
         return {
-            "lists_kept": self.lists.remote_nodes,
-            "lists_bytes": self.lists.remote_bytes,
-            "rows_kept": self.table.used,
-            "rows_bytes": self.table.used * self.table.row_bytes,
-            "rows_asked": self.table.asked,
-            "rows_found": self.table.hits,
+            "lists_kept": self.sampler.remote_nodes,
+            "lists_bytes": self.sampler.remote_bytes,
+            "rows_kept": self.cache.used,
+            "rows_bytes": self.cache.used * self.cache.row_bytes,
+            "rows_asked": self.cache.asked,
+            "rows_found": self.cache.hits,
         }
 
 
 @dataclass
 class PipelineLoader:
-    """Iterates over batches like ``BatchLoader``, with their inputs and labels.
+    """Iterates over batches like ``BatchLoader``. Each batch has its inputs and labels.
 
     Attributes:
-        seeds: int64 ids of this trainer's nodes.
-        fanouts: neighbours per hop, outermost first.
-        shuffle: a new order, from torch's generator, each time the loader is iterated.
-        means: make the first layer's means here; False: a block and the rows of its nodes, as for any other model.
-        labor: draw as `labor` says, with this ``batch_dependency``; None: each list by itself.
+        seeds: int64 IDs of this trainer's nodes.
+        fanouts: neighbors per hop, outermost first.
+        batch_size: seeds per batch. The last batch may be smaller.
+        shuffle: draw a new order from torch's generator in each iteration.
+        means: compute the first layer's means. Without them, a batch has a block and the rows of its nodes.
     """
 
     pipeline: Pipeline
@@ -106,7 +106,6 @@ class PipelineLoader:
     _: KW_ONLY
     shuffle: bool = False
     means: bool = True
-    labor: int | None = None
     _labels: Tensor | None = None
 
     def __len__(self) -> int:
@@ -116,100 +115,84 @@ class PipelineLoader:
         return self.after(0)
 
     def after(self, done: int) -> Iterator[Batch]:
-        """The batches behind the first ``done`` ones, of which less than ``SEGMENT`` are drawn and none is fetched."""
+        """Yield all batches but the first ``done``. Fewer than ``SEGMENT`` of those are sampled again."""
         order = torch.randperm(len(self.seeds)) if self.shuffle else torch.arange(len(self.seeds))
         seed = int(torch.randint(2**31 - 1, ()))
-        return ahead(lambda: self._make(order, seed, done), self.pipeline.depth, "the next batch")
+        return prefetch(lambda: self._make(order, seed, done), self.pipeline.depth, "the next batch")
 
     def _make(self, order: Tensor, seed: int, done: int = 0) -> Generator[Batch, None, None]:
-        """Runs in the background, where random numbers depend on ``seed`` and on the place in the segment."""
-        table, self.pipeline.turn = self.pipeline.table, (turn := object())
-        table.expect_nothing()  # of an iteration before this one
-        self.pipeline.lists.seed(seed)
-        if self._labels is None and len(self.seeds):  # all of them in one request
+        """Run in the sampling thread. Its random numbers depend on ``seed`` and on the position in the segment."""
+        sampler, cache = self.pipeline.sampler, self.pipeline.cache
+        self.pipeline.turn = turn = object()
+        cache.cancel()  # requests of an earlier iteration
+        sampler.seed(seed)
+        if self._labels is None and len(self.seeds):  # one request for all labels
             self._labels = self.pipeline.labels[self.seeds].long()
         labels: Any = self._labels
         parts = order.split(self.batch_size) if len(order) else ()
 
-        def drawn(number: int) -> Batch:
-            lists, own = self.pipeline.lists, (seed + number) % 2**31
-            if number and number % SEGMENT == 0 and self.labor is None:
-                lists.seed_all(own)
-            elif not lists.graphbolt:
-                lists.seed(own)  # of DGL: which server is to answer is drawn from the same generator, at each pull
-            return self._drawn(self.seeds[parts[number]], labels[parts[number]], seed, number)
+        def sample(number: int) -> Batch:
+            # DGL chooses the server of each pull with the same generator, so every batch is seeded.
+            seed_generators = sampler.seed_all if number and number % SEGMENT == 0 else sampler.seed
+            seed_generators((seed + number) % 2**31)
+            return self._sample(self.seeds[parts[number]], labels[parts[number]])
 
-        for number in range(done // SEGMENT * SEGMENT, done) if self.labor is None else ():
-            drawn(number)
-        table.expect_nothing()  # of these
-        numbers, waiting, asked = iter(range(done, len(parts))), deque[Batch](), deque[tuple[Batch, Tensor]]()
+        for number in range(done // SEGMENT * SEGMENT, done):
+            sample(number)
+        cache.cancel()  # of these batches
+        numbers, sampled, requested = iter(range(done, len(parts))), deque[Batch](), deque[tuple[Batch, Tensor]]()
 
-        def ask() -> None:
-            """For the rows of two batches: a machine can begin to answer when it has answered."""
-            if waiting and len(asked) < 2:
-                batch = waiting.popleft()
-                asked.append((batch, _needed(batch.input_nodes, batch.inputs)))
-                table.ask(asked[-1][1])
+        def request_rows() -> None:
+            """Keep two requests in flight, so that a server can start on one when it has answered the other."""
+            if sampled and len(requested) < 2:
+                batch = sampled.popleft()
+                requested.append((batch, _needed(batch.input_nodes, batch.inputs)))
+                cache.request(requested[-1][1])
 
         try:
             while True:
-                with piece("batch"):
-                    ask()
-                    for _ in range(2):  # not as many as are wanted at once: the first batch is waited for
-                        if len(waiting) <= table.look_ahead and (number := next(numbers, None)) is not None:
-                            waiting.append(drawn(number))
-                            ask()
-                    if not asked:
-                        return
-                    batch = self._filled(*asked.popleft())
-                yield batch
+                request_rows()
+                for _ in range(2):  # more at once would delay the first batch
+                    if len(sampled) <= cache.look_ahead and (number := next(numbers, None)) is not None:
+                        sampled.append(sample(number))
+                        request_rows()
+                if not requested:
+                    return
+                yield self._fill(*requested.popleft())
         except GeneratorExit:
-            if self.pipeline.turn is turn:  # who comes next may use the connection to the servers
-                table.expect_nothing()
+            if self.pipeline.turn is turn:  # the caller may use the connection to the servers
+                cache.cancel()
             raise
 
-    def _drawn(self, seeds: Tensor, labels: Tensor, seed: int, number: int) -> Batch:
-        """A batch whose ``inputs`` are still what they will be made from: edges into its input nodes, or None."""
-        start = time.perf_counter()
-        lists = self.pipeline.lists
-        nodes, blocks = seeds.to(lists.dtype), []
-
-        def draw(hop: int) -> Drawn:
-            if self.labor is None:
-                return lists.draw(nodes, self.fanouts[hop])
-            return lists.draw_alike(nodes, self.fanouts[hop], Variates.of(seed, number, hop, self.labor))
-
+    def _sample(self, seeds: Tensor, labels: Tensor) -> Batch:
+        """Return a batch without rows. With means, ``inputs`` are the sampled neighbors of its input nodes."""
+        start, sampler = time.time(), self.pipeline.sampler
+        nodes, blocks = seeds.to(sampler.dtype), []
         for hop in reversed(range(int(self.means), len(self.fanouts))):
-            with piece("sampling", nodes=len(nodes), fanout=self.fanouts[hop]):
-                drawn = draw(hop)
-                every, indices = lists.compact(drawn, nodes)
-            parts = (drawn.indptr, indices, torch.empty(0, dtype=indices.dtype))  # no edge ids
-            block = dgl.create_block(("csc", parts), num_src_nodes=len(every), num_dst_nodes=len(nodes))
+            sampled = sampler.sample(nodes, self.fanouts[hop])
+            every, indices = sampler.compact(sampled, nodes)
+            csc = (sampled.indptr, indices, torch.empty(0, dtype=indices.dtype))  # without edge IDs
+            block = dgl.create_block(("csc", csc), num_src_nodes=len(every), num_dst_nodes=len(nodes))
             blocks.insert(0, block)
             nodes = every
-        with piece("sampling", nodes=len(nodes), fanout=self.fanouts[0]):
-            outermost = draw(0) if self.means else None
-        self.pipeline.table.expect(_needed(nodes, outermost))
-        return Batch(nodes, seeds, blocks, outermost, labels, {"sampling": time.perf_counter() - start})
+        outermost = sampler.sample(nodes, self.fanouts[0]) if self.means else None
+        self.pipeline.cache.announce(_needed(nodes, outermost))
+        return Batch(nodes, seeds, blocks, outermost, labels, {"sampling": (start, time.time() - start)})
 
-    def _filled(self, batch: Batch, needed: Tensor) -> Batch:
-        """With rows of its input nodes, or inputs of the first layer; and where their bytes came from."""
-        start, table = time.perf_counter(), self.pipeline.table
-        with piece("pull") as facts:
-            slots = table.slots(needed)
-            own, sources = slots.split([len(batch.input_nodes), len(slots) - len(batch.input_nodes)])
-            inputs: Any = torch.index_select(table.rows, 0, own)
-            if batch.inputs is not None:
-                indptr = batch.inputs.indptr
-                with torch.no_grad():
-                    mean = F.embedding_bag(sources, table.rows, indptr, mode="mean", include_last_offset=True)
-                inputs = FirstLayer(inputs, mean)
-            here, pulled = table.count()
-            facts["bytes_local"], facts["bytes_remote"] = places = here * table.row_bytes, pulled * table.row_bytes
-        seconds = {**(batch.seconds or {}), "pull": time.perf_counter() - start}
-        return replace(batch, inputs=inputs, seconds=seconds, bytes_by_place=places)
+    def _fill(self, batch: Batch, needed: Tensor) -> Batch:
+        """Return the batch with its rows, or with the inputs of the first layer."""
+        start, cache = time.time(), self.pipeline.cache
+        slots = cache.slots(needed)
+        own, sources = slots.split([len(batch.input_nodes), len(slots) - len(batch.input_nodes)])
+        inputs: Any = cache.read(own)
+        if batch.inputs is not None:
+            inputs = FirstLayer(inputs, cache.mean(sources, batch.inputs.indptr))
+        local, pulled = cache.count()
+        background = {**(batch.background or {}), "pull": (start, time.time() - start)}
+        places = local * cache.row_bytes, pulled * cache.row_bytes
+        return replace(batch, inputs=inputs, background=background, bytes_by_place=places)
 
 
-def _needed(nodes: Tensor, drawn: Drawn | None) -> Tensor:
-    """The nodes whose rows are read, some of them more than once."""
-    return nodes if drawn is None else torch.cat([nodes, drawn.sources])
+def _needed(nodes: Tensor, sampled: Neighbors | None) -> Tensor:
+    """Return the nodes whose rows are read. A node may occur more than once."""
+    return nodes if sampled is None else torch.cat([nodes, sampled.sources])

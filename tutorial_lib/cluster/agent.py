@@ -45,7 +45,7 @@ from tutorial_lib.cluster.plan import (
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments, sockets_of
 
 PR_SET_CHILD_SUBREAPER = 36
-LOOK_SECONDS, ALIVE_SECONDS, FLUSH_SECONDS, PLAN_SECONDS = 0.25, 2.0, 3.0, 60.0
+ALIVE_SECONDS, FLUSH_SECONDS, PLAN_SECONDS = 2.0, 3.0, 60.0
 MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read; then events stay in their files
 
 
@@ -78,7 +78,7 @@ class Agent:
         self.sent = network.SentBytes(self.interface)
         self.output = OutputFiles(self.logs) if plan.show_output else None
         self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(self.others)
-        self.next_look = self.next_word = self.last_heard = time.monotonic()
+        self.next_word = self.last_heard = time.monotonic()
 
     def run(self) -> None:
         """Do the job; returns when everything this machine started is gone."""
@@ -206,10 +206,6 @@ class Agent:
             self._give_up(f"heard nothing from the coordinator for {self.plan.silence:g} s")
         for message in self.health.early_ends() if self.training and self.forkserver is None else ():
             self.link.put(message)
-        if now >= self.next_look:
-            self.next_look = now + LOOK_SECONDS
-            if "TUTORIAL_TRACE" in self.plan.env:
-                self.sent.report(self.link.put)
         if now < self.next_word:
             return
         self.next_word = now + ALIVE_SECONDS

@@ -279,8 +279,7 @@ class Coordinator:
         return f"the agent ended unexpectedly ({how_it_ended(code)})"
 
     def _take_event(self, index: int, event: Event) -> None:
-        if event["kind"] not in ("pieces", "served"):  # many; the run folder has them
-            self.events.append(event)
+        self.events.append(event)
         self.on_event(event)
         if event["kind"] == "failure":
             role, k = event.get("role", "trainer"), event["local_rank"]

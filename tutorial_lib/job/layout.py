@@ -93,7 +93,6 @@ class Layout:
     device: str = "cpu"
     serving_timeout: float = 300.0
     collective_timeout: float = 600.0
-    trace: bool = False
 
     prefix: ClassVar[str] = "--"  # of the options that count processes
 

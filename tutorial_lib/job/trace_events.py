@@ -141,22 +141,14 @@ class _Reading:
         track, seconds = self._track(event), [event[phase] for phase in PHASES]
         at = time - sum(seconds)
         facts = {name: event[name] for name in ("epoch", "loss", "bytes_local", "bytes_remote")}
+        shift = time - event["time"]
+        for name, (start, took) in event.get("background", {}).items():
+            self._add((track[0], f"{track[1]}, batches"), name, start + shift, start + shift + took)
         self._add(track, f"step {event['step'] + 1}", at, time, **facts)
         for phase, took in zip(PHASES, seconds, strict=True):
             if took:
                 self._add(track, phase, at, at + took)
             at += took
-
-    def _pieces(self, event: Event, time: float) -> None:
-        (machine, track), shift = self._track(event), time - event["time"]
-        for thread, name, start, seconds, facts in event["pieces"]:
-            of = "" if thread == "MainThread" else f", {thread.split('_')[0]}"
-            self._add((machine, track + of), name, start + shift, start + shift + seconds, **facts)
-
-    def _served(self, event: Event, time: float) -> None:
-        name = event["what"].removesuffix("Request")
-        facts = {"client": event["client"], "number": event["number"]}
-        self._add(self._track(event), name, time - event["seconds"], time, **facts)
 
     def _left(self, event: Event, time: float) -> None:
         self._next(self._track(event), time, "leaving")

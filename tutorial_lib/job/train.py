@@ -136,7 +136,6 @@ def _plan(
     values += 3 * config.embedding_size + 1 if config.task == "embedding" else 0
     compact = config.in_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
     words = ["--use_graphbolt"] if compact else []
-    trace = {"TUTORIAL_TRACE": "1"} if layout.trace else {}
 
     def plan_at(parts: PurePath, run: PurePath, cwd: PurePath) -> JobPlan:
         return layout.plan(
@@ -146,7 +145,7 @@ def _plan(
             ip_config=str(run / IP_CONFIG),
             log_dir=str(run / logs),
             cwd=str(cwd),
-            env={"TUTORIAL_SEED": str(config.seed), **large_pages(), **trace},
+            env={"TUTORIAL_SEED": str(config.seed), **large_pages()},
             # In a container the host's /dev/shm has 64 MB; that of an emulated machine is its own.
             forks=layout.device == "cpu",  # who forks must not have touched CUDA: on GPUs each process imports itself
             shm_of_trainers=4 * sum(partition.report.nodes) * values if isinstance(cluster, LocalCluster) else 0,

@@ -10,13 +10,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutorial_lib.batches.background import ahead
-from tutorial_lib.batches.neighbours import NeighbourLists
+from tutorial_lib.batches.feature_cache import FeatureCache
+from tutorial_lib.batches.neighbor_sampler import NeighborSampler
 from tutorial_lib.batches.nodes import FULL, BatchLoader, rows_of
-from tutorial_lib.batches.table import RowTable
+from tutorial_lib.batches.prefetch import prefetch
 from tutorial_lib.models.sage import FirstLayer, NarrowStores
 from tutorial_lib.trainer.events import OnBatch, no_events
 from tutorial_lib.trainer.placement import CPU, Placement
@@ -89,7 +88,7 @@ def layerwise_inference(
 
 def layerwise_over_part(
     model: nn.Module,
-    lists: NeighbourLists,
+    lists: NeighborSampler,
     features: Any,
     nodes: Any,
     batch_size: int,
@@ -113,7 +112,7 @@ def layerwise_over_part(
 
     def source(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
         parts = ids.split(batch_size) if len(ids) else ()
-        for part, own, mean in ahead(lambda: _means(lists, x[name], parts, budget), 1, "rows for the evaluation"):
+        for part, own, mean in prefetch(lambda: _means(lists, x[name], parts, budget), 1, "rows for the evaluation"):
             _blocks, own, mean = place.take([], own, mean)
             yield part, None, FirstLayer(own, mean)
 
@@ -122,14 +121,12 @@ def layerwise_over_part(
 
 
 def _means(
-    lists: NeighbourLists, x: Any, parts: tuple[Tensor, ...], budget: int
+    lists: NeighborSampler, x: Any, parts: tuple[Tensor, ...], budget: int
 ) -> Generator[tuple[Tensor, Tensor, Tensor], None, None]:
     """Ids, own rows and mean rows of all in-neighbours, for each batch of nodes."""
-    table = RowTable(x, lists.book, budget)
+    table = FeatureCache(x, lists.book, budget)
     with torch.no_grad():
         for ids in parts:
-            whole = lists.whole(ids)
+            whole = lists.all_neighbors(ids)
             slots = table.slots(torch.cat([ids.to(lists.dtype), whole.sources]))
-            sources = slots[len(ids) :]
-            mean = F.embedding_bag(sources, table.rows, whole.indptr, mode="mean", include_last_offset=True)
-            yield ids, torch.index_select(table.rows, 0, slots[: len(ids)]), mean
+            yield ids, table.read(slots[: len(ids)]), table.mean(slots[len(ids) :], whole.indptr)

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from tutorial_lib.batches.nodes import Batch, BatchLoader, rows_of
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.errors import InputError
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.tasks.evaluation import layerwise_inference, layerwise_over_part
 from tutorial_lib.tasks.task import ROWS, Share, TaskSpec, shares_right
 from tutorial_lib.trainer.comm import gather_by_number
-from tutorial_lib.trainer.config import LABOR_NEEDS, TrainConfig
+from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Pulse
 from tutorial_lib.trainer.loop import Task, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
@@ -84,13 +83,9 @@ def node_task(
     """A ``kind`` of NodeTask with the batches that ``config`` says, from the pipeline or else from DGL's loader."""
 
     def loader(ids: Tensor, *, shuffle: bool = False) -> BatchLoader | PipelineLoader:
-        if pipeline is None and config.sampler == "labor":
-            raise InputError("--sampler labor draws in the pipeline, which this run does not use", LABOR_NEEDS)
         if pipeline is not None:
             means = data.features.shape[1] <= config.hidden_size
-            labor = config.batch_dependency if config.sampler == "labor" else None
-            more = {"shuffle": shuffle, "means": means, "labor": labor}
-            return PipelineLoader(pipeline, ids, config.fanouts, config.batch_size, **more)
+            return PipelineLoader(pipeline, ids, config.fanouts, config.batch_size, shuffle=shuffle, means=means)
         seeds = ids if data.target is None else {data.target: ids}
         threads = config.sampling_threads
         return BatchLoader(data.graph, seeds, config.fanouts, config.batch_size, shuffle=shuffle, threads=threads)
@@ -141,8 +136,7 @@ class NodeClassification(TaskSpec):
         pipeline = getattr(task.batches, "pipeline", None)
         if pipeline is None:
             return layerwise_inference(model, share.graph, *common)
-        share.emit("kept", pipeline=pipeline.describe())
-        return layerwise_over_part(model, pipeline.lists, *common, budget=config.cache)
+        return layerwise_over_part(model, pipeline.sampler, *common, budget=config.cache)
 
 
 TASK = NodeClassification()

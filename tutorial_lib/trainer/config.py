@@ -11,8 +11,6 @@ if TYPE_CHECKING:  # the command line makes its options of this class; its help 
     from tutorial_lib.models.sage import GraphSAGE
 
 LOADERS = ("auto", "pipeline", "dgl")
-SAMPLERS = ("neighbor", "labor")
-LABOR_NEEDS = "That is there for the task node on machines with --samplers 0, and not with --loader dgl."
 
 
 @dataclass(frozen=True)
@@ -31,9 +29,6 @@ class TrainConfig:
         cache: bytes of each trainer for feature rows and adjacency of other machines, in the pipeline; 0: none. `plan`
             estimates how much holds everything.
         ahead: batches that are made ahead of their use, in the pipeline.
-        sampler: how neighbours are drawn: neighbor (each list by itself), labor (nodes of a batch prefer the same
-            neighbours: fewer remote rows, equal variance), in the pipeline.
-        batch_dependency: with labor, batches until the neighbours that are preferred are quite others.
     """
 
     epochs: int = 20
@@ -52,8 +47,6 @@ class TrainConfig:
     loader: str = "auto"
     cache: int = 256_000_000
     ahead: int = 2
-    sampler: str = "neighbor"
-    batch_dependency: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types only."""
@@ -77,17 +70,6 @@ class TrainConfig:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout, plain=plain)
-
-
-def check_sampler(config: TrainConfig, samplers: int, *, single_process: bool) -> None:
-    """Raise an InputError where the neighbours cannot be drawn in the way that is asked for."""
-    if config.sampler not in SAMPLERS:
-        raise InputError(f"there is no --sampler {config.sampler!r}", f"Known: {', '.join(SAMPLERS)}.")
-    labor = config.sampler == "labor"
-    if labor and (single_process or not config.in_pipeline(samplers)):
-        raise InputError("--sampler labor draws in the pipeline, which this run does not use", LABOR_NEEDS)
-    if config.batch_dependency > 1 and not labor:
-        raise InputError("--batch-dependency is for --sampler labor")
 
 
 def check_loader(loader: str, samplers: int, cache: str) -> int:

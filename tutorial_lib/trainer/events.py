@@ -7,16 +7,14 @@ Each event has ``kind``, ``time`` (seconds since 1970; where it also has ``secon
     placed      device, backend, layers, device_reason: see ``placement``
     split       train_nodes, val_nodes (of links, of each side its edges): this rank's share
     embedding   machine, and what it holds of learned rows
-    step        epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote
+    step        epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote; background: start (seconds
+                since 1970) and seconds of "sampling" and "pull", if a background thread made the batch
     span        name, seconds, and what it is of: starting (imports too, where they are not shared), joining,
                 preparing, validation, checkpoint, evaluation; of each rank
-    pieces      with ``--trace``, pieces: see ``batches.pieces``
-    served      with ``--trace``, from a server: what, client, number (of the request), seconds
     progress    what (validation, evaluation), batches, of, in an evaluation also layer, layers
     epoch       epoch, loss, seconds, score, val_score, val_accuracy: of all ranks, from rank 0
     checkpoint  epochs: so many are saved, from rank 0; of a run that stopped in the middle of the next, its step
     resumed     epochs: so many came from the checkpoint, from rank 0; step, as in checkpoint
-    kept        pipeline: what it holds of other machines, see ``Pipeline.describe``
     evaluating  from rank 0
     evaluation  score, val_score, test_score, val_accuracy, test_accuracy, scores: of all ranks, from rank 0
     failure     exception, message, traceback, and role where it was not the trainer but its sampler
@@ -43,8 +41,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from tutorial_lib.batches import pieces
 
 PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update", "waiting")
 PULSE_SECONDS = 1.0
@@ -90,13 +86,6 @@ def span(emit: Emit, name: str, **fields: Any) -> Iterator[None]:
     start = time.perf_counter()
     yield
     emit("span", name=name, seconds=round(time.perf_counter() - start, 6), **fields)
-    tell_pieces(emit)
-
-
-def tell_pieces(emit: Emit) -> None:
-    """Emit what was recorded since the last time; an event must not get too long."""
-    while found := pieces.taken():
-        emit("pieces", pieces=found)
 
 
 def age_of_process() -> float:
@@ -119,17 +108,22 @@ class StepLog:
 
     def _restart(self) -> None:
         self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._background: dict[str, tuple[float, float]] = {}
         self._last = time.perf_counter()
 
-    def lap(self, phase: str, shares: Mapping[str, float] | None = None) -> None:
-        """Book the time since the last lap to a phase, or to several, shared out as ``shares`` are.
+    def lap(self, phase: str, batch: Any = None) -> None:
+        """Add the time since the last lap to a phase.
 
-        A batch that was made in the background was waited for less long than its phases took.
+        The wait for a batch that a background thread made is shorter than the thread's work. It is divided among the
+        phases of the thread in proportion to their durations.
         """
         now = time.perf_counter()
-        shares = shares if shares and any(shares.values()) else dict.fromkeys(shares or [phase], 1.0)
+        self._background = getattr(batch, "background", None) or self._background
+        phases = self._background if batch is not None else {}
+        total = sum(seconds for _start, seconds in phases.values())
+        shares = {name: seconds / total for name, (_start, seconds) in phases.items()} if total else {phase: 1.0}
         for name, share in shares.items():
-            self._seconds[name] += (now - self._last) * (share / sum(shares.values()))
+            self._seconds[name] += (now - self._last) * share
         self._last = now
 
     def done(self, loss: float, bytes_local: int, bytes_remote: int) -> None:
@@ -137,12 +131,12 @@ class StepLog:
         seconds = {phase: round(seconds, 6) for phase, seconds in self._seconds.items()}
         event = {"epoch": self.epoch, "step": self.step, "steps": self.steps, "loss": loss, **seconds}
         event |= {"bytes_local": bytes_local, "bytes_remote": bytes_remote}
+        event |= {"background": self._background} if self._background else {}
         self.step += 1
         if self.step < self.steps:
             self.emit("step", **event)
         else:
             self._held = event
-        tell_pieces(self.emit)
         self._restart()
 
     def close(self) -> None:

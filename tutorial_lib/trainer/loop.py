@@ -173,7 +173,7 @@ def train_task(
     log = StepLog(emit, epoch, len(task.batches), part.steps)
     with joined(model, task.sparse_optimizers):
         for batch in part.rest(task.batches, task.inputs):
-            log.lap("sampling", getattr(batch, "seconds", None))
+            log.lap("sampling", batch=batch)
             prepared = task.prepare(batch)
             log.lap("pull")
             loss, examples = task.loss(model, prepared)

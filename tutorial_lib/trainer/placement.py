@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tutorial_lib.batches import pieces
 from tutorial_lib.errors import InputError
 from tutorial_lib.models.sage import CscBlock, GraphSAGE
 from tutorial_lib.trainer.comm import all_gather, alone, own_rank
@@ -105,10 +103,7 @@ class Placement:
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         """DDP over the ranks of the job."""
         ids = [self.device] if self.on_gpu else None
-        wrapped = DistributedDataParallel(model, device_ids=ids, process_group=self.group)
-        if pieces.on and not self.on_gpu:  # of a GPU, the end of the sum is not known here
-            wrapped.register_comm_hook(wrapped.process_group, _timed_sum)
-        return wrapped
+        return DistributedDataParallel(model, device_ids=ids, process_group=self.group)
 
     def take(self, blocks: list[Any], *tensors: Tensor) -> tuple[Any, ...]:
         """Blocks and tensors of a batch on the device; on the CPU, the very same objects. The copy may still run."""
@@ -136,18 +131,6 @@ class Placement:
         """For ``result.json``."""
         layers = "dgl" if self.native else "plain torch"
         return {"device": self.device.type, "backend": self.backend, "layers": layers, "device_reason": self.reason}
-
-
-def _timed_sum(group, bucket):  # DDP refuses types that are written as text
-    """The mean of gradients over the ranks, as DDP makes it without a hook, and a piece of its own."""
-    start, size = time.time(), bucket.buffer().nbytes
-
-    def end(future: torch.futures.Future) -> Tensor:
-        pieces.add("all-reduce", start, "gradients", bytes=size)
-        return future.value()[0]
-
-    mean = bucket.buffer().div_(group.size())
-    return dist.all_reduce(mean, group=group, async_op=True).get_future().then(end)  # type: ignore[union-attr]
 
 
 CPU = Placement()

@@ -20,7 +20,7 @@ import torch
 from dgl.distributed import rpc
 from dgl.distributed.dist_context import is_initialized
 
-from tutorial_lib.batches.service import seed_servers
+from tutorial_lib.batches.rpc import seed_servers
 from tutorial_lib.compat.generators import seed_dgl
 from tutorial_lib.trainer.comm import alone, barrier, own_rank
 

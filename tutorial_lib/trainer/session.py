@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tutorial_lib.batches import pieces
 from tutorial_lib.cluster._torchrun import store_on
 from tutorial_lib.cluster.forkserver import fork_as_told
 from tutorial_lib.trainer.events import EventWriter, age_of_process, span
@@ -82,14 +81,11 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
         import dgl
 
         # A server answers the requests that it knows: to seed its generator, to send or draw lists of neighbours.
-        import tutorial_lib.batches.labor  # noqa: F401
-        from tutorial_lib.batches import service
+        import tutorial_lib.batches.rpc  # noqa: F401
         from tutorial_lib.compat.server_sleep import connect_soon
 
         gc.enable()
         connect_soon()
-        if pieces.on:
-            service.tell_requests(EventWriter(int(os.environ["TUTORIAL_INDEX"])).emit)
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"], use_graphbolt=graphbolt)
         sys.exit(0)

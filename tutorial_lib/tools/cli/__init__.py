@@ -26,6 +26,12 @@ REMOVED_OPTIONS = {  # by name: the commands that had the option, and the remedy
         ("partition", "train", "finale"),
         "Omit it. --method kaminpar writes one part at a time. With more --parts it needs less memory.",
     ),
+    "--sampler": (
+        ("train",),
+        "Each node now samples its neighbors independently. A larger --cache or smaller --fanouts pull fewer rows.",
+    ),
+    "--batch-dependency": (("train",), "Batches are independent. A larger --cache pulls fewer rows."),
+    "--trace": (("train",), "Omit it. Every run records its timeline. The command trace RUN writes it to a file."),
     "--calibrate": (("plan",), "plan measures nothing. Measure a short run instead: train --epochs 2."),
     "--no-calibrate": (("plan",), "Omit it. plan measures nothing."),
     "--layers": (("plan",), "The model has one layer for each hop. Give --fanouts, such as 15,10,5."),

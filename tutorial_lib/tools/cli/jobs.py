@@ -19,7 +19,7 @@ from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools.cli.options import OF_TRAIN, Given, MachinesOption, app, check_machines, filling
-from tutorial_lib.trainer.config import TrainConfig, check_loader, check_sampler
+from tutorial_lib.trainer.config import TrainConfig, check_loader
 
 RUNNING: list[Path] = []  # folder of the run of `train` that this process has begun
 
@@ -61,10 +61,7 @@ def train(
     check_machines(given)
     if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
-    if single_process and given.trace:
-        raise InputError("--trace is of the processes of a job; --single-process has its steps anyway, see trace RUN")
     config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
-    check_sampler(config, given.samplers, single_process=single_process)
     keep = given.make(Continuation, options=options)
     folder = keep.folder(out or default_run_folder(source.name), config)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are told before
@@ -191,7 +188,7 @@ def finale(
 @app.command(context_settings={"allow_interspersed_args": False})
 @filling(
     *(LaunchRequest, RealMachines),
-    without=["device", "show_output", "server_threads", "trace"],
+    without=["device", "show_output", "server_threads"],
     part_config=...,
     ip_config=Path("ip_config.txt"),
     workspace=Path(),

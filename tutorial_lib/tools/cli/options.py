@@ -39,8 +39,8 @@ app = typer.Typer(
     "doctor --emulate 2 says what this computer lacks. The lessons: make lab.",
 )
 
-# What only ``train`` asks for: other tasks than classes of nodes, other ways to draw neighbours.
-OF_TRAIN = ("task", "embedding_size", "embedding_learning_rate", "sampler", "batch_dependency")
+# What only ``train`` asks for: other tasks than classes of nodes.
+OF_TRAIN = ("task", "embedding_size", "embedding_learning_rate")
 LARGEST = 2**31 - 1  # of a number that C++ code takes
 MOST_PROCESSES = 1024  # of a kind on a machine: each is looked at before a job
 

@@ -133,7 +133,7 @@ def trace(
     run: Annotated[Path, typer.Argument(help="Run folder; of a finale, its run/.")],
     out: Annotated[Path | None, typer.Option(help="File to write. (default: RUN/trace.json)")] = None,
 ) -> None:
-    """Write the timeline of a job for Perfetto and chrome://tracing. `train --trace` records more."""
+    """Write the timeline of a job for Perfetto and chrome://tracing."""
     from tutorial_lib.job.trace import describe
     from tutorial_lib.job.trace_events import read_trace
 
