@@ -6,7 +6,7 @@ import dgl
 import pytest
 import torch
 
-from tutorial_lib.models.sage import FirstLayer, GraphSAGE, NarrowStores
+from tutorial_lib.models.sage import GraphSAGE
 from tutorial_lib.tasks.evaluation import layerwise_inference
 from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
 
@@ -45,31 +45,6 @@ def test_layer_by_layer_is_the_formula(layers):
     assert not found.requires_grad
     assert told == [(number, 5, layer, layers) for layer in range(layers) for number in range(1, 6)]
     assert barriers == [5 * (layer + 1) for layer in range(layers)]
-
-
-@pytest.mark.parametrize(
-    ("hidden", "layers", "widths"), [(8, 3, [8, 6, 3]), (8, 2, [6, 3]), (6, 3, [6, 6, 3]), (8, 1, [3])]
-)
-def test_a_narrow_last_layer_multiplies_before_it_is_stored(hidden, layers, widths):
-    """The logits of the model as it is, from narrower stores: three classes, so two products of three numbers."""
-    torch.manual_seed(1)
-    graph = dgl.graph(torch.randint(NODES - 1, (2, 90)).unbind(), num_nodes=NODES)
-    model, x, made = Strict(5, hidden, 3, layers), torch.randn(NODES, 5), []
-
-    def source(stores, name, ids):
-        for node in ids.tolist():
-            rows, near = stores[name], graph.in_edges(node)[0]
-            yield node, None, FirstLayer(rows[[node]], rows[near].sum(0, keepdim=True) / max(1, len(near)))
-
-    def new_store(_depth, width):
-        made.append(width)
-        return torch.full((NODES, width), float("nan"))
-
-    found = layerwise_inference(NarrowStores(model), source, x, torch.arange(NODES), 1, new_store)
-    stores = lambda _depth, width: torch.full((NODES, width), float("nan"))  # noqa: E731
-    expected = layerwise_inference(model, graph, x, torch.arange(NODES), 7, stores)
-    assert made == widths
-    assert torch.allclose(found, expected, atol=1e-5)
 
 
 def test_shares_and_sums():

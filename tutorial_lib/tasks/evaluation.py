@@ -10,14 +10,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.batches.background import ahead
 from tutorial_lib.batches.neighbours import NeighbourLists
 from tutorial_lib.batches.nodes import FULL, BatchLoader, rows_of
 from tutorial_lib.batches.table import RowTable
-from tutorial_lib.models.sage import FirstLayer, NarrowStores
+from tutorial_lib.models.sage import CscBlock
 from tutorial_lib.trainer.events import OnBatch, no_events
 from tutorial_lib.trainer.placement import CPU, Placement
 
@@ -103,7 +102,7 @@ def layerwise_over_part(
     """``layerwise_inference`` of a GraphSAGE where a machine asks for a remote row once per layer; nothing is sampled.
 
     Through DGL's loader lists of neighbours travel, and a row is asked for by every batch that needs it. The lists of
-    this machine's nodes are here anyway; only rows are asked for. A narrow last layer multiplies before it is stored.
+    this machine's nodes are here anyway; only rows are asked for.
 
     Args:
         lists: made with the graph of ``features``.
@@ -113,23 +112,20 @@ def layerwise_over_part(
 
     def source(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
         parts = ids.split(batch_size) if len(ids) else ()
-        for part, own, mean in ahead(lambda: _means(lists, x[name], parts, budget), 1, "rows for the evaluation"):
-            _blocks, own, mean = place.take([], own, mean)
-            yield part, None, FirstLayer(own, mean)
+        for part, block, rows in ahead(lambda: _batches(lists, x[name], parts, budget), 1, "rows for the evaluation"):
+            (placed,), rows = place.take([block], rows)
+            yield part, placed, rows
 
-    narrow = NarrowStores(model)
-    return layerwise_inference(narrow, source, features, nodes, batch_size, new_store, wait_for_all, on_batch)
+    return layerwise_inference(model, source, features, nodes, batch_size, new_store, wait_for_all, on_batch)
 
 
-def _means(
+def _batches(
     lists: NeighbourLists, x: Any, parts: tuple[Tensor, ...], budget: int
-) -> Generator[tuple[Tensor, Tensor, Tensor], None, None]:
-    """Ids, own rows and mean rows of all in-neighbours, for each batch of nodes."""
+) -> Generator[tuple[Tensor, CscBlock, Tensor], None, None]:
+    """Ids, block of all in-neighbours and rows of its source nodes, for each batch of nodes."""
     table = RowTable(x, lists.book, budget)
-    with torch.no_grad():
-        for ids in parts:
-            whole = lists.whole(ids)
-            slots = table.slots(torch.cat([ids.to(lists.dtype), whole.sources]))
-            sources = slots[len(ids) :]
-            mean = F.embedding_bag(sources, table.rows, whole.indptr, mode="mean", include_last_offset=True)
-            yield ids, torch.index_select(table.rows, 0, slots[: len(ids)]), mean
+    for ids in parts:
+        nodes = ids.to(lists.dtype)
+        whole = lists.whole(ids)
+        sources, indices = lists.compact(whole, nodes)
+        yield ids, CscBlock(whole.indptr, indices), torch.index_select(table.rows, 0, table.slots(sources))

@@ -4,7 +4,7 @@ Each event has ``kind``, ``time`` (seconds since 1970; where it also has ``secon
 ``local_rank``. Kinds, with their fields:
 
     joined      machine, client (this rank's number among those that ask DGL's servers)
-    placed      device, backend, layers, device_reason: see ``placement``
+    placed      device, backend, device_reason: see ``placement``
     split       train_nodes, val_nodes (of links, of each side its edges): this rank's share
     embedding   machine, and what it holds of learned rows
     step        epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote
