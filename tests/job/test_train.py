@@ -16,7 +16,7 @@ from tutorial_lib.cluster.preflight_parts import asks_for_graphbolt, shm_bytes_n
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import _plan
-from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.tasks.inference import layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
 
 SMALL = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "32"]

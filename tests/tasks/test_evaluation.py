@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tutorial_lib.models.sage import GraphSAGE
-from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.tasks.inference import layerwise_inference
 from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
 
 NODES = 30

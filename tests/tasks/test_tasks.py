@@ -21,7 +21,7 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.partition import partition_dataset
 from tutorial_lib.tasks import TASKS, check_task, link, task_named
-from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.tasks.inference import layerwise_inference
 from tutorial_lib.tasks.link import LinkOptions
 from tutorial_lib.tools.cli import main
 from tutorial_lib.trainer.config import TrainConfig
@@ -50,14 +50,15 @@ def test_unknown_task():
 def test_every_task_has_its_module():
     specs = [task_named(name) for name in TASKS]
     assert [spec.name for spec in specs] == list(TASKS)
-    assert [spec.score for spec in specs] == ["accuracy", "MRR", "accuracy", "accuracy"]
+    assert [spec.score_name for spec in specs] == ["accuracy", "MRR", "accuracy", "accuracy"]
     assert [spec.uses_features for spec in specs] == [True, True, False, True]
+    assert [spec.uses_labels for spec in specs] == [True, False, True, True]
 
 
 @pytest.mark.parametrize(("task", "score"), [("link", "MRR"), ("node", "accuracy")])
 def test_only_an_accuracy_is_called_one(task, score, data_root, tmp_path, monkeypatch):
     """The MRR of links once stood in result.json as val_accuracy."""
-    monkeypatch.setattr(link.TASK, "options", LinkOptions(epoch_edges=1000, validation_edges=200, eval_negatives=20))
+    monkeypatch.setattr(link, "DEFAULTS", LinkOptions(epoch_edges=1000, validation_edges=200, eval_negatives=20))
     config = TrainConfig(task=task, epochs=1, fanouts=(3,), batch_size=5000, hidden_size=8)
     source = DataSource("synthetic-products", scale=0.002, root=data_root)
     returned = run_single(source, config, tmp_path / "run")

@@ -6,7 +6,7 @@ Each event has ``kind``, ``time`` (seconds since 1970; where it also has ``secon
     joined      machine, client (this rank's number among those that ask DGL's servers)
     placed      device, backend, device_reason: see ``placement``
     split       train_nodes, val_nodes (of links, of each side its edges): this rank's share
-    embedding   machine, and what it holds of learned rows
+    warning     text: something that the user should read, from rank 0
     step        epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote
     span        name, seconds, and what it is of: starting (imports too, where they are not shared), joining,
                 preparing, validation, checkpoint, evaluation; of each rank
