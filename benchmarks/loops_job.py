@@ -41,7 +41,7 @@ from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.batches.table import RowTable
 from tutorial_lib.compat.heap import keep_freed_memory
 from tutorial_lib.partition import load_partition_folder
-from tutorial_lib.tasks.inference import layerwise_over_part
+from tutorial_lib.tasks.inference import from_adjacency, layerwise_inference
 from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.shard import DistShard
 from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
@@ -261,10 +261,10 @@ def learn(session: Session, settings: dict[str, Any]) -> None:
                 loops[name]()
             plain = our_model(loops, name)
             where = f"{name}-{seed}".replace(" ", "-")
-            logits = layerwise_over_part(
-                plain, lists, loops.features, nodes, 5000, lambda k, w, where=where: store(n, w, f"{where}-{k}"),
-                session.barrier,
-            )  # fmt: skip
+            shard = loops.shard
+            shard.new_store = lambda k, width, _ntype, where=where: store(n, width, f"{where}-{k}")
+            source = from_adjacency(shard, lists, loops.config.cache)
+            logits = layerwise_inference(plain, source, loops.features, shard, 5000)
             right = float((logits[nodes].argmax(1) == labels)[test].sum())
             found = accuracy(*sum_over_ranks([right, float(test.sum())]))
             session.events.emit("learned", seed=seed, loop=name, test_accuracy=found)

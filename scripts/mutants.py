@@ -57,7 +57,6 @@ MAY_SURVIVE = {
     "tutorial_lib/cluster/children.py, end_descendants: time.sleep(POLL_SECONDS)  ->  pass": "it only looks more often",
     "tutorial_lib/cluster/transfer.py, _send_files: 1  ->  (2)": "asked is whether there is more, not how much",
     "tutorial_lib/trainer/checkpoint.py, save: barrier()  ->  pass": "it is for a rank that still writes rows then",
-    "tutorial_lib/tasks/inference.py, layerwise_over_part: 256_000_000  ->  (256000001)": "a byte more of a budget",
     "tutorial_lib/tasks/inference.py, source: 1  ->  (2)": "how far a thread is ahead changes no number",
     "tutorial_lib/batches/background.py, ahead: future.cancel()  ->  pass": "it only saves work that nobody wants",
     "tutorial_lib/batches/edges.py, side: point < self.test  ->  (point <= self.test)": "no pair has that very hash",

@@ -5,8 +5,10 @@ Over all neighbours nothing is left to chance, so every setting must give the sa
 
 from __future__ import annotations
 
+import os
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 from dgl.distributed import DistGraph, DistTensor
@@ -18,7 +20,9 @@ from tutorial_lib.batches.neighbours import NeighbourLists
 from tutorial_lib.batches.nodes import FULL, BatchLoader
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.batches.table import RowTable
-from tutorial_lib.tasks.inference import layerwise_inference, layerwise_over_part
+from tutorial_lib.partition import load_partition_folder
+from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference
+from tutorial_lib.tasks.shard import DistShard
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import Session, join, serve_if_server
 
@@ -52,23 +56,14 @@ def settings(graph: DistGraph) -> dict[str, Pipeline]:
 
 def tell_inference(session: Session, features: DistTensor, model: torch.nn.Module) -> None:
     """Logits of all nodes, layer by layer: through DGL's loader, and from this machine's lists."""
-    graph, n, wait = session.graph, session.graph.num_nodes(), session.barrier
-    nodes = session.split(torch.ones(n, dtype=torch.bool), even=False)
-    expected = layerwise_inference(
-        model, graph, features, nodes, 100, lambda k, w: DistTensor((n, w), torch.float32, f"a{k}"), wait
-    )[nodes]
+    graph = session.graph
+    shard = DistShard(session, load_partition_folder(Path(os.environ["DGL_CONF_PATH"]).parent, checksums=False))
+    nodes = shard.own()
+    expected = layerwise_inference(model, from_graph(shard), features, shard, 100)[nodes]
     lists = run(lambda: NeighbourLists(graph, 0, 3), "lists")
     for budget in (0, 20_000, 10**8):
-        found = layerwise_over_part(
-            model,
-            lists,
-            features,
-            nodes,
-            100,
-            lambda k, w, b=budget: DistTensor((n, w), torch.float32, f"b{b}{k}"),
-            wait,
-            budget=budget,
-        )[nodes]
+        shard.new_store = lambda k, w, _ntype, b=budget: DistTensor((graph.num_nodes(), w), torch.float32, f"b{b}{k}")
+        found = layerwise_inference(model, from_adjacency(shard, lists, budget), features, shard, 100)[nodes]
         largest, scale = float((found - expected).abs().max()), float(expected.abs().max())
         session.events.emit("inferred", budget=budget, largest=largest, scale=scale)
 

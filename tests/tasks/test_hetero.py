@@ -21,7 +21,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.models.rgcn import RGCN, RelationalLayer, types_by_depth
 from tutorial_lib.partition import dataset_description, load_partition_folder, partition_dataset
 from tutorial_lib.tasks.hetero import TASK, HeteroTask
-from tutorial_lib.tasks.inference import layerwise_inference
+from tutorial_lib.tasks.inference import from_graph, layerwise_inference
 from tutorial_lib.tasks.learnable import STD, learnable_embeddings, single_embedding, typed_seed
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.shard import LocalShard
@@ -136,9 +136,8 @@ def test_inference_by_layers_is_the_whole_graph_at_once(academic):
     task = HeteroTask(LocalShard(academic), CONFIG)
     model, stores = task.model.eval(), task.features
     assert sorted(task.embeddings) == ["author", "field"]
-    everyone = {name: graph.nodes(name) for name in graph.ntypes}
-    logits = layerwise_inference(model, graph, stores, everyone, 300, LocalShard(academic).new_store)
-    block = dgl.to_block(graph, everyone)
+    logits = layerwise_inference(model, from_graph(task.shard, typed=True), stores, task.shard, 300)
+    block = dgl.to_block(graph, {name: graph.nodes(name) for name in graph.ntypes})
     with torch.no_grad():
         whole = model.layer(1, block, model.layer(0, block, stores))["paper"]
     assert torch.allclose(logits, whole, atol=1e-4)
@@ -231,11 +230,10 @@ def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
     same = np.load(out / "predictions.npy") == np.load(whole / "predictions.npy")
     assert same.mean() > 0.998
     # The weights and rows of the machines, evaluated here on the plain graph, predict what they predicted together.
-    graph = academic.graph
+    shard = LocalShard(academic)
     config = TrainConfig.from_dict(json.loads((whole / "checkpoint" / "config.json").read_text()))
-    model = HeteroTask(LocalShard(academic), config).model
+    model = HeteroTask(shard, config).model
     model.load_state_dict(load_file(whole / "checkpoint" / "model.safetensors"))
     stores = {"paper": academic.target_data["feat"], **rows[0]}
-    everyone = {name: graph.nodes(name) for name in graph.ntypes}
-    logits = layerwise_inference(model, graph, stores, everyone, 1000, LocalShard(academic).new_store)
+    logits = layerwise_inference(model, from_graph(shard, typed=True), stores, shard, 1000)
     assert (logits.argmax(1).numpy() == np.load(whole / "predictions.npy")).mean() > 0.998

@@ -24,7 +24,7 @@ from tutorial_lib.batches.edges import SIDES, TEST, TRAIN, EdgeLoader, EdgeSplit
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import dataset_description, partition_dataset
-from tutorial_lib.tasks.link import TASK, LinkOptions, LinkTask, draw_negatives, edge_ranks, fit_probe
+from tutorial_lib.tasks.link import TASK, LinkOptions, LinkResult, LinkTask, draw_negatives, edge_ranks, fit_probe
 from tutorial_lib.tasks.ranking import SCALE, SHIFT, pair_loss, rank_sums, ranks_among, unit
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.shard import LocalShard
@@ -215,6 +215,30 @@ def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
     assert torch.allclose(h, unit(task.model([removed, removed], graph.ndata["feat"])), atol=1e-5)
 
 
+def without_labels(dataset: Dataset, *dropped: str) -> Dataset:
+    """The same graph without classes and without some of its node data."""
+    graph = dataset.graph.local_var()
+    for name in ("label", *dropped):
+        del graph.ndata[name]
+    return replace(dataset, structure=graph, num_classes=0)
+
+
+def test_a_graph_without_labels_has_no_probe(tiny: Dataset, tmp_path: Path) -> None:
+    told: list[str] = []
+    plain = without_labels(tiny, "train_mask", "val_mask", "test_mask")
+    TASK.check(dataset_description(plain))
+    result = train_single(
+        plain, replace(CONFIG, epochs=1), **LINK, emit=lambda _kind, **fields: told.append(str(fields.get("text")))
+    )
+    assert isinstance(result, LinkResult)
+    assert told.count("The graph has no classes, so the probe on classes is skipped.") == 1
+    assert 0 < result.test_score < 1
+    assert [result.scores[f"{side}_probe_accuracy"] for side in ("val", "test")] == [None, None]
+    result.save(tmp_path)
+    assert not (tmp_path / "predictions.npy").exists()
+    assert np.load(tmp_path / "embeddings.npy").shape == (tiny.graph.num_nodes(), CONFIG.hidden_size)
+
+
 @pytest.mark.whole_run
 def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "LOOK_SECONDS", 0)
@@ -327,3 +351,18 @@ def test_two_machines_agree_with_one_process(emulation, nothing_left, tiny, tmp_
         on_two, in_one = (mean(pair[k] for pair in found.values()) for k in (0, 1))
         assert on_two == pytest.approx(in_one, abs=0.015), found
     assert mean(pair[0] for pair in mrr.values()) > 0.25  # ranks by chance give 0.05
+
+
+@pytest.mark.cluster
+def test_two_machines_without_labels(emulation, nothing_left, tiny, tmp_path) -> None:
+    """MRR is that of one process with the weights of the job, and there is no probe."""
+    plain = without_labels(tiny)
+    config = replace(CONFIG, epochs=1)
+    found = run_links(partition_dataset(plain, 2, tmp_path / "parts"), {"one": (config, OPTIONS)}, tmp_path / "two")[
+        "one"
+    ]
+    task = LinkTask(LocalShard(plain), config, OPTIONS)
+    task.model.load_state_dict(load_file(found["out"] / "checkpoint" / "model.safetensors"))
+    assert found["test_score"] == pytest.approx(task.evaluate().test_score, abs=0.01)
+    assert found["scores"]["test_probe_accuracy"] is None
+    assert not (found["out"] / "predictions.npy").exists()

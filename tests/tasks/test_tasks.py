@@ -21,8 +21,9 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.partition import partition_dataset
 from tutorial_lib.tasks import TASKS, check_task, link, task_named
-from tutorial_lib.tasks.inference import layerwise_inference
+from tutorial_lib.tasks.inference import from_graph, layerwise_inference
 from tutorial_lib.tasks.link import LinkOptions
+from tutorial_lib.tasks.shard import LocalShard
 from tutorial_lib.tools.cli import main
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -122,27 +123,18 @@ def test_accuracy_is_of_the_counts_of_all_ranks():
 
 def test_a_layer_waits_for_the_rows_of_the_others(small_dataset):
     """This process computes half of the nodes. The other half is there when all have waited, and not before."""
-    graph, features, n = small_dataset.graph, small_dataset.graph.ndata["feat"], small_dataset.graph.num_nodes()
-    model = SMALL.model(small_dataset.num_features, 5).eval()
-    whole: list[torch.Tensor] = []
-    alone = layerwise_inference(
-        model,
-        graph,
-        features,
-        graph.nodes(),
-        500,
-        lambda _depth, width: whole.append(torch.empty(n, width)) or whole[-1],
-    )
+    shard, n = LocalShard(small_dataset), small_dataset.graph.num_nodes()
+    model, source = SMALL.model(small_dataset.num_features, 5).eval(), from_graph(shard)
     stores: list[torch.Tensor] = []
-
-    def new_store(_depth: int, width: int) -> torch.Tensor:
-        stores.append(torch.full((n, width), torch.nan))
-        return stores[-1]
+    shard.new_store = lambda _depth, width, _ntype: stores.append(torch.full((n, width), torch.nan)) or stores[-1]
+    alone = layerwise_inference(model, source, shard.data["feat"], shard, 500)
+    whole, stores = stores, []
 
     def wait_for_all() -> None:
         assert stores[-1][: n // 2].isfinite().all()  # ours are all there
         stores[-1][n // 2 :] = whole[len(stores) - 1][n // 2 :]
 
-    found = layerwise_inference(model, graph, features, graph.nodes()[: n // 2], 500, new_store, wait_for_all)
+    shard.barrier, shard.own = wait_for_all, lambda _ntype: small_dataset.graph.nodes()[: n // 2]
+    found = layerwise_inference(model, source, shard.data["feat"], shard, 500)
     assert len(stores) == 2
     assert torch.allclose(found, alone, atol=1e-5)

@@ -29,7 +29,6 @@ from tutorial_lib.tasks.shard import Shard
 from tutorial_lib.tasks.task import Task, split_accuracy
 from tutorial_lib.trainer.comm import accuracy, broadcast, gather_by_number, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Pulse
 from tutorial_lib.trainer.loop import TrainResult
 
 ROWS = 100_000  # embeddings read at a time
@@ -65,22 +64,17 @@ class LinkOptions:
     """Settings of link prediction besides a ``TrainConfig``.
 
     Attributes:
-        val, test: shares of the undirected pairs that are held out.
         epoch_edges: training edges in an epoch, over all ranks. A graph has many more.
         validation_edges: validation edges that are ranked after an epoch, over all ranks.
         eval_negatives: nodes against which each held-out edge is ranked, the same for all edges.
         probe_nodes: largest number of training nodes that the linear probe is fitted on. Rank 0 fits 20,000 rows of
             256 values for 47 classes in about 20 s and 0.2 GB.
-        leak: keep the edges of a batch in its blocks. This only serves to show the damage.
     """
 
-    val: float = 0.05
-    test: float = 0.05
     epoch_edges: int = 100_000
     validation_edges: int = 2000
     eval_negatives: int = 100
     probe_nodes: int = 20_000
-    leak: bool = False
 
 
 DEFAULTS = LinkOptions()
@@ -104,14 +98,13 @@ class LinkTask(Task):
         self.options = options = options or DEFAULTS
         graph, original = shard.graph, shard.original_nodes()
         self.features = shard.data["feat"]
-        self.view = TrainingGraph(graph, EdgeSplit(config.seed, options.val, options.test), torch.from_numpy(original))
+        self.view = TrainingGraph(graph, EdgeSplit(config.seed), torch.from_numpy(original))
         self.edges = dict(zip(SIDES, shard.edges(self.view.side, len(SIDES)), strict=True))
         drawn = draw_negatives(graph.num_nodes(), options.eval_negatives, config.seed)
         self.negatives = torch.from_numpy(np.argsort(original)[drawn])
         self.model = shard.place.model(config, self.features.shape[1], config.hidden_size)
         per_epoch, val = -(-options.epoch_edges // shard.world_size), self.edges["val"]
-        training = {"per_epoch": per_epoch, "training": True, "leak": options.leak}
-        self.batches = self._loader(self.edges["train"], config.negatives, **training)
+        self.batches = self._loader(self.edges["train"], config.negatives, per_epoch=per_epoch, training=True)
         step = max(1, len(val) * shard.world_size // options.validation_edges)
         self.val = self._loader(val[::step], self.negatives)
 
@@ -163,16 +156,14 @@ class LinkTask(Task):
         """Return exact embeddings of unit length, float32 of shape (N, D), that use all training edges."""
         import dgl
 
-        shard, size = self.shard, self.config.eval_batch_size
-
-        def source(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
+        def source(x: Mapping[str, Any], ntype: str, ids: Tensor, size: int) -> Iterator[tuple[Tensor, Any, Any]]:
             for seeds in ids.split(size) if len(ids) else ():
                 block = self.view.sample_block(seeds, FULL)
-                (placed,), rows = self.place.take([block], x[name][block.srcdata[dgl.NID]])
+                (placed,), rows = self.place.take([block], x[ntype][block.srcdata[dgl.NID]])
                 yield seeds, placed, rows
 
-        stores, pulse = (shard.new_store, shard.barrier), Pulse(shard.emit, "evaluation")
-        return layerwise_inference(self.model, source, self.features, shard.own(), size, *stores, pulse, last=unit)
+        size = self.config.eval_batch_size
+        return layerwise_inference(self.model, source, self.features, self.shard, size, last=unit)
 
     def _probe(self, h: Any) -> tuple[Tensor | None, float | None, float | None]:
         """Return the probe's predictions in the order of the data set and its accuracies, or None without classes.

@@ -13,12 +13,11 @@ from tutorial_lib.batches.nodes import Batch, BatchLoader, rows_of
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.errors import InputError
 from tutorial_lib.models.sage import FirstLayer
-from tutorial_lib.tasks.inference import layerwise_inference, layerwise_over_part
+from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference
 from tutorial_lib.tasks.shard import Shard
 from tutorial_lib.tasks.task import Task, split_accuracy
 from tutorial_lib.trainer.comm import gather_by_number
 from tutorial_lib.trainer.config import LABOR_NEEDS, TrainConfig
-from tutorial_lib.trainer.events import Pulse
 from tutorial_lib.trainer.loop import TrainResult
 
 ROWS = 100_000  # nodes whose outputs are read at a time
@@ -93,29 +92,16 @@ class NodeTask(Task):
         return int(self.correct(model(blocks, rows), labels).sum()), len(labels)
 
     def evaluate(self) -> TrainResult:
-        outputs, nodes, predictions, correct = self._infer(), self.shard.own(), [], []
+        shard, config, lists = self.shard, self.config, self.pipeline and self.pipeline.lists
+        source = from_adjacency(shard, lists, config.cache) if lists else from_graph(shard, typed=self.typed)
+        outputs = layerwise_inference(self.model, source, self.features, shard, config.eval_batch_size)
+        nodes, predictions, correct = shard.own(), [], []
         for ids in nodes.split(ROWS):
             rows = rows_of(outputs, ids)
             predictions.append(self.predict(rows))
             correct.append(self.correct(rows, rows_of(self.labels, ids)))
-        val, test = split_accuracy(self.shard, nodes, torch.cat(correct))
-        numbers = self.shard.original_nodes()
-        return TrainResult(val, test, gather_by_number(nodes, torch.cat(predictions), numbers)[1])
-
-    def _infer(self) -> Any:
-        """Return the outputs for every node from all its neighbors, a store of shape (N, outputs).
-
-        Each rank computes nodes of its own machine, because only a write to its own machine has happened when the call
-        returns. No barrier waits for a write to another machine, so a reader could still see zeros.
-        """
-        shard, config = self.shard, self.config
-        nodes = {ntype: shard.own(ntype) for ntype in shard.graph.ntypes} if self.typed else shard.own()
-        pulse = Pulse(shard.emit, "evaluation")
-        common = (self.features, nodes, config.eval_batch_size, shard.new_store, shard.barrier, pulse, self.place)
-        if self.pipeline is None:
-            return layerwise_inference(self.model, shard.graph, *common)
-        shard.emit("kept", pipeline=self.pipeline.describe())
-        return layerwise_over_part(self.model, self.pipeline.lists, *common, budget=config.cache)
+        val, test = split_accuracy(shard, nodes, torch.cat(correct))
+        return TrainResult(val, test, gather_by_number(nodes, torch.cat(predictions), shard.original_nodes())[1])
 
     def _make_pipeline(self) -> Pipeline | None:
         """Return the pipeline, or None if DGL's loader makes the batches.
