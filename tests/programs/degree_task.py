@@ -37,9 +37,9 @@ class DegreeTask(NodeTask):
     def make_model(self) -> nn.Module:
         return self.place.model(self.config, self.features.shape[1], 1)
 
-    def loss(self, model: nn.Module, prepared: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
-        blocks, inputs, degrees = prepared
-        return F.mse_loss(model(blocks, inputs).flatten(), degrees.float().log1p()), len(degrees)
+    def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
+        blocks, rows, degrees = inputs
+        return F.mse_loss(model(blocks, rows).flatten(), degrees.float().log1p()), len(degrees)
 
     def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return (outputs.flatten() - labels.float().log1p()).abs() < math.log(2)

@@ -122,9 +122,9 @@ class LinkTask(Task):
         features = self.features[batch.input_nodes]
         return self.place.take(batch.blocks, features, batch.src, batch.dst, batch.negatives)
 
-    def loss(self, model: nn.Module, prepared: tuple[Any, ...]) -> tuple[Tensor, int]:
+    def loss(self, model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor, int]:
         """Return the binary cross-entropy."""
-        blocks, features, src, dst, negatives = prepared
+        blocks, features, src, dst, negatives = inputs
         return pair_loss(unit(model(blocks, features)), src, dst, negatives), len(src)
 
     def score(self, model: nn.Module, inputs: tuple[Any, ...]) -> tuple[float, int]:

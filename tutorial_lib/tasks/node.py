@@ -81,10 +81,10 @@ class NodeTask(Task):
         blocks, own, mean, labels = self.place.take(batch.blocks, inputs.own, inputs.mean, labels)
         return blocks, FirstLayer(own, mean), labels
 
-    def loss(self, model: nn.Module, prepared: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
+    def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
         """Return the cross-entropy."""
-        blocks, inputs, labels = prepared
-        return F.cross_entropy(model(blocks, inputs), labels), len(labels)
+        blocks, rows, labels = inputs
+        return F.cross_entropy(model(blocks, rows), labels), len(labels)
 
     def score(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[int, int]:
         """Return the number of correct predictions."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from tutorial_lib.compat.heap import give_back_freed_memory
 from tutorial_lib.data.base import Dataset
-from tutorial_lib.errors import InputError
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.tasks import task_named
 from tutorial_lib.tasks.shard import DistShard, LocalShard
@@ -44,7 +43,7 @@ def train_in_job(
     """
     task_class, emit = task_class or task_named(config.task), session.events.emit
     emit_once = emit if session.rank == 0 else no_events
-    place = _checked(task_class, settle("cpu" if device == "auto" and not task_class.on_gpu else device))
+    place = settle("cpu" if device == "auto" and not task_class.on_gpu else device)
     own_part = session.graph.get_partition_book().partid
     shard = DistShard(session, load_partition_folder(partition_folder, checksums=False, part=own_part), place)
     with span(emit, "preparing"):
@@ -84,15 +83,9 @@ def train_single(
     The arguments are those of ``train_in_job`` and ``loop.fit``.
     """
     task_class = task_class or task_named(config.task)
-    task = task_class(LocalShard(dataset, _checked(task_class, place), emit), config, **options)
+    task = task_class(LocalShard(dataset, place, emit), config, **options)
     epochs = fit(task.model, task, config, emit=emit, saver=saver, score=task.score_name)
     with span(emit, "evaluation"):
         result = task.evaluate()
     result.score, result.epochs, result.model = task.score_name, epochs, task.model
     return result
-
-
-def _checked(task_class: type[Task], place: Placement) -> Placement:
-    if place.on_gpu and not task_class.on_gpu:
-        raise InputError(f"--task {task_class.name} computes on the CPU", "Take --device cpu.")
-    return place

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from tutorial_lib.batches.nodes import rows_of
 from tutorial_lib.errors import InputError
 from tutorial_lib.tasks.shard import Shard
-from tutorial_lib.trainer import loop
 from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.events import OnBatch, bytes_by_place, no_events
 from tutorial_lib.trainer.loop import TrainResult
 
 
-class Task(loop.Task):
+class Task(ABC):
     """A model, its batches, its loss and its exact evaluation, on the shard of one process.
 
     A module of this folder has one subclass as its ``TASK``. All ranks create it with the same configuration, and the
@@ -29,6 +31,9 @@ class Task(loop.Task):
         uses_features, uses_labels: whether the graph must have ``feat`` and ``label``.
         on_gpu: whether the model can run on a GPU.
         model: the model without DistributedDataParallel.
+        batches, val: batches of this rank in an epoch and in a validation.
+        embeddings: learnable embeddings by name, which are saved with the weights of the model.
+        sparse_optimizers: optimizers of the embeddings.
     """
 
     name: ClassVar[str]
@@ -36,10 +41,16 @@ class Task(loop.Task):
     uses_features: ClassVar[bool] = True
     uses_labels: ClassVar[bool] = True
     on_gpu: ClassVar[bool] = True
+
     model: nn.Module
+    batches: Any
+    val: Any
+    embeddings: Mapping[str, Any] = MappingProxyType({})
+    sparse_optimizers: Sequence[Any] = ()
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
-        super().__init__(shard, None)
+        if shard.place.on_gpu and not self.on_gpu:
+            raise InputError(f"--task {self.name} computes on the CPU", "Take --device cpu.")
         self.shard, self.config, self.place = shard, config, shard.place
 
     @classmethod
@@ -61,6 +72,39 @@ class Task(loop.Task):
         if cls.uses_labels and not labels:
             other = "For a graph without labels: --task link." if features else NEITHER
             raise InputError(f"{facts['name']}: --task {cls.name} needs labels, and there are none", other)
+
+    @property
+    @abstractmethod
+    def split(self) -> dict[str, int]:
+        """Numbers of nodes or edges of this rank, for its event ``split``."""
+
+    @abstractmethod
+    def inputs(self, batch: Any) -> tuple[Any, ...]:
+        """Read the rows of a batch and return the blocks, the rows and more on the device of the model."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, inputs: Any) -> tuple[Tensor, int]:
+        """Return the mean loss over the examples of a batch, and their number."""
+
+    @abstractmethod
+    def score(self, model: nn.Module, inputs: Any) -> tuple[float, int]:
+        """Return the sum of the scores of the examples of a batch, each between 0 and 1, and their number."""
+
+    def traffic(self, batch: Any, inputs: Any) -> tuple[int, int]:
+        """Return the bytes of rows that came from this machine and from other machines."""
+        fetched = getattr(batch, "bytes_by_place", None)
+        return fetched or bytes_by_place(self.shard.graph, batch.input_nodes, inputs[1])
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module, on_batch: OnBatch = no_events) -> float:
+        """Return the mean score over all ranks with sampled neighbors, which is a little below the exact score."""
+        model.eval()
+        total = count = 0.0
+        for number, batch in enumerate(self.val, start=1):
+            score, examples = self.score(model, self.inputs(batch))
+            total, count = total + score, count + examples
+            on_batch(number, len(self.val))
+        return accuracy(*sum_over_ranks([total, count]))
 
     @abstractmethod
     def evaluate(self) -> TrainResult:
