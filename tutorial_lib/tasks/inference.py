@@ -10,13 +10,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tutorial_lib.batches.background import ahead
 from tutorial_lib.batches.neighbours import NeighbourLists
 from tutorial_lib.batches.nodes import FULL, BatchLoader, rows_of
 from tutorial_lib.batches.table import RowTable
-from tutorial_lib.models.sage import CscBlock
+from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.tasks.shard import Shard
 from tutorial_lib.trainer.events import Pulse
 
@@ -82,20 +83,22 @@ def from_adjacency(shard: Shard, lists: NeighbourLists, budget: int) -> Source:
     """Return a source of batches from the adjacency of this machine's part, which no server is asked for.
 
     DGL's loader would send adjacency over the network, and every batch would fetch its own remote rows. Here ``budget``
-    bytes of remote rows stay in a cache for the following batches.
+    bytes of remote rows stay in a cache for the following batches, and the means are computed where the rows are read.
     """
 
-    def batches(store: Any, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, CscBlock, Tensor], None, None]:
+    def batches(store: Any, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, FirstLayer], None, None]:
         cache = RowTable(store, lists.book, budget)
         for ids in parts:
             edges = lists.whole(ids)
-            sources, indices = lists.compact(edges, ids.to(lists.dtype))
-            yield ids, CscBlock(edges.indptr, indices), torch.index_select(cache.rows, 0, cache.slots(sources))
+            slots = cache.slots(torch.cat([ids.to(lists.dtype), edges.sources]))
+            own, sources = torch.index_select(cache.rows, 0, slots[: len(ids)]), slots[len(ids) :]
+            mean = F.embedding_bag(sources, cache.rows, edges.indptr, mode="mean", include_last_offset=True)
+            yield ids, FirstLayer(own, mean)
 
     def source(x: Mapping[str, Any], ntype: str, ids: Tensor, size: int) -> Iterator[tuple[Tensor, Any, Any]]:
         parts = ids.split(size) if len(ids) else ()
-        for part, block, rows in ahead(lambda: batches(x[ntype], parts), 1, "rows for the evaluation"):
-            (placed,), rows = shard.place.take([block], rows)
-            yield part, placed, rows
+        for part, inputs in ahead(lambda: batches(x[ntype], parts), 1, "rows for the evaluation"):
+            _blocks, own, mean = shard.place.take([], inputs.own, inputs.mean)
+            yield part, None, FirstLayer(own, mean)
 
     return source
