@@ -37,8 +37,10 @@ from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.batches.prefetch import run
 from tutorial_lib.compat.heap import keep_freed_memory
-from tutorial_lib.tasks.evaluation import layerwise_over_part
-from tutorial_lib.tasks.node import NodeTask, TrainData
+from tutorial_lib.partition import load_partition_folder
+from tutorial_lib.tasks.inference import from_adjacency, layerwise_inference
+from tutorial_lib.tasks.node import NodeTask
+from tutorial_lib.tasks.shard import DistShard
 from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import finite, train_task
@@ -56,9 +58,10 @@ class Loops:
         self.session, self.graph = session, session.graph
         self.config = TrainConfig.from_dict(settings["config"])
         self.classes = settings["num_classes"]
-        ndata = self.graph.ndata
-        train = session.split(ndata["train_mask"])
-        self.data = TrainData(self.graph, ndata["feat"], ndata["label"], train, train[:0])
+        partition = load_partition_folder(Path(os.environ["DGL_CONF_PATH"]).parent, checksums=False)
+        self.shard = DistShard(session, partition)
+        self.features, self.labels = self.graph.ndata["feat"], self.graph.ndata["label"]
+        self.train = self.shard.nodes("train_mask")
         self.made: dict[str, Loop] = {}
         self.models: dict[str, torch.nn.Module] = {}
         self.pipelines: dict[str, Pipeline] = {}
@@ -73,7 +76,7 @@ class Loops:
         self.made.clear()
 
     def _learner(self, name: str, *, guide: bool) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        config, width = self.config, self.data.features.shape[1]
+        config, width = self.config, self.features.shape[1]
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
             if guide:
@@ -87,14 +90,12 @@ class Loops:
 
     def _make(self, name: str) -> Loop:
         model, optimizer = self._learner(name, guide=name in ("guide", "alone"))
-        steps = math.ceil(len(self.data.train) / self.config.batch_size)
+        steps = math.ceil(len(self.train) / self.config.batch_size)
         if name in ("guide", "alone"):
-            loader = guide_loop.loader_of(
-                self.graph, self.data.train, list(self.config.fanouts), self.config.batch_size
-            )
+            loader = guide_loop.loader_of(self.graph, self.train, list(self.config.fanouts), self.config.batch_size)
             if name == "guide":
                 return lambda: guide_loop.epoch(self.graph, model, optimizer, loader)
-            read, labels = self.data.features, self.data.labels
+            read, labels = self.features, self.labels
             first = islice(loader, IN_MEMORY)
             batches = [(blocks, read[nodes], labels[seeds].long()) for nodes, seeds, blocks in first]
             return lambda: from_memory(model, optimizer, batches, steps)
@@ -102,7 +103,7 @@ class Loops:
             loader = self._loader("ours")
             saved = [(batch.blocks, batch.inputs, batch.labels) for batch in islice(loader, IN_MEMORY)]
             return lambda: from_memory(model, optimizer, saved, steps)
-        task = NodeTask(self.data, self._loader(name))
+        task = NodeTask(self.shard, self.config, self._loader(name))
 
         def ours() -> None:
             train_task(model, optimizer, task, emit=self.session.events.emit)
@@ -110,27 +111,27 @@ class Loops:
         return ours
 
     def _loader(self, name: str) -> PipelineLoader | BatchLoader:
-        config, data = self.config, self.data
+        config = self.config
         if name == "ours, DGL's loader":
-            return BatchLoader(data.graph, data.train, config.fanouts, config.batch_size, shuffle=True, threads=1)
+            return BatchLoader(self.graph, self.train, config.fanouts, config.batch_size, shuffle=True, threads=1)
         if name not in self.pipelines:
             self.pipelines[name] = run(lambda: self._pipeline(name), "the pipeline")
         means = name != "ours, rows copied, means in the model"
         pipeline = self.pipelines[name]
-        return PipelineLoader(pipeline, data.train, config.fanouts, config.batch_size, shuffle=True, means=means)
+        return PipelineLoader(pipeline, self.train, config.fanouts, config.batch_size, shuffle=True, means=means)
 
     def _pipeline(self, name: str) -> Pipeline:
         hops = len(self.config.fanouts)
         lists = 0 if "no lists kept" in name or "nothing kept" in name else self.config.cache // 2
         rows = 0 if "no rows kept" in name or "nothing kept" in name else self.config.cache // 2
         if "% of the remote rows kept" in name:
-            remote = self.graph.num_nodes() - len(self.data.features.local_partition)
-            rows = int(remote * self.data.features.shape[1] * 4 * float(name.split()[1].rstrip("%")) / 100)
+            remote = self.graph.num_nodes() - len(self.features.local_partition)
+            rows = int(remote * self.features.shape[1] * 4 * float(name.split()[1].rstrip("%")) / 100)
             lists = 8 * self.graph.num_edges()  # all: the question is what rows are worth
         made = NeighborSampler(self.graph, lists, hops)
         book = self.graph.get_partition_book()
-        table = FeatureCache(self.data.features, book, rows, 0 if name.endswith("first come") else 32)
-        return Pipeline(made, table, self.data.labels, 0 if "nothing ahead" in name else self.config.ahead)
+        table = FeatureCache(self.features, book, rows, 0 if name.endswith("first come") else 32)
+        return Pipeline(made, table, self.labels, 0 if "nothing ahead" in name else self.config.ahead)
 
 
 def from_memory(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list, steps: int) -> None:
@@ -199,9 +200,7 @@ def rows(session: Session, settings: dict[str, Any]) -> None:
         pipeline = run(lambda name=name: loops._pipeline(name), "the pipeline")
         table: Any = pipeline.cache
         if not name.endswith("first come"):
-            pipeline.cache = table = Recorder(
-                loops.data.features, pipeline.sampler.book, table.capacity * table.row_bytes
-            )
+            pipeline.cache = table = Recorder(loops.features, pipeline.sampler.book, table.capacity * table.row_bytes)
         loops.pipelines[name] = pipeline
         torch.manual_seed(loops.config.seed * 1000 + session.rank)
         batches, pulled = 0, [0]
@@ -255,10 +254,10 @@ def learn(session: Session, settings: dict[str, Any]) -> None:
                 loops[name]()
             plain = our_model(loops, name)
             where = f"{name}-{seed}".replace(" ", "-")
-            logits = layerwise_over_part(
-                plain, lists, loops.data.features, nodes, 5000, lambda k, w, where=where: store(n, w, f"{where}-{k}"),
-                session.barrier,
-            )  # fmt: skip
+            shard = loops.shard
+            shard.new_store = lambda k, width, _ntype, where=where: store(n, width, f"{where}-{k}")
+            source = from_adjacency(shard, lists, loops.config.cache)
+            logits = layerwise_inference(plain, source, loops.features, shard, 5000)
             right = float((logits[nodes].argmax(1) == labels)[test].sum())
             found = accuracy(*sum_over_ranks([right, float(test.sum())]))
             session.events.emit("learned", seed=seed, loop=name, test_accuracy=found)
@@ -273,7 +272,7 @@ def store(n: int, width: int, name: str) -> Any:
 
 def our_model(loops: Loops, name: str) -> torch.nn.Module:
     """The weights of a loop's model in ``models.GraphSAGE``; the names of the weights are the same."""
-    model = loops.config.model(loops.data.features.shape[1], loops.classes)
+    model = loops.config.model(loops.features.shape[1], loops.classes)
     model.load_state_dict(loops.models[name].state_dict())
     return model
 

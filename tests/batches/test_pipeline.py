@@ -396,12 +396,11 @@ def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
     assert not wire.waiting
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_the_first_layer_with_the_mean_taken(plain):
+def test_the_first_layer_with_the_mean_taken():
     torch.manual_seed(0)
     block = dgl.create_block((torch.tensor([0, 3, 4, 4]), torch.tensor([0, 0, 1, 0])), num_src_nodes=5, num_dst_nodes=3)
     x = torch.randn(5, 6)
-    model = GraphSAGE(6, 8, 4, 1, 0.0, plain=plain)
+    model = GraphSAGE(6, 8, 4, 1, 0.0)
     mean = torch.stack([(x[0] + x[3] + x[4]) / 3, x[4], torch.zeros(6)])
     assert torch.allclose(model([block], x), model([], FirstLayer(x[:3], mean)), atol=1e-6)
 

@@ -98,7 +98,7 @@ def test_what_they_are(program, tmp_path):
 def test_only_threads_that_know_of_forks_are_there(program, tmp_path):
     """Of libraries: OpenBLAS (named like the process) and jemalloc. None of ours, of OpenMP, or of DGL."""
     with LocalCluster(servers=2) as cluster:
-        job = program(cluster, TELLS.replace("import torch\n", "import torch, dgl, tutorial_lib.tasks.task\n"), "0")
+        job = program(cluster, TELLS.replace("import torch\n", "import torch, dgl, tutorial_lib.tasks.run\n"), "0")
         wait_until(lambda: told(tmp_path), "a server", 60)
         (tmp_path / "go").touch()
         error, _ = job.end()

@@ -61,9 +61,9 @@ def train_ranks(rank: int, world_size: int, devices: tuple[torch.device, ...]) -
     """Five steps of DDP over the ranks; the mean loss of each step over all ranks' batches."""
     import torch.distributed as dist
 
-    place = Placement(devices[rank], native=False)
+    place = Placement(devices[rank])
     torch.manual_seed(0)
-    plain = GraphSAGE(100, 32, 10, dropout=0.0, plain=True).to(place.device)
+    plain = GraphSAGE(100, 32, 10, dropout=0.0).to(place.device)
     model = place.wrap(plain)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
@@ -83,7 +83,7 @@ def train_ranks(rank: int, world_size: int, devices: tuple[torch.device, ...]) -
 def seconds_per_step(place: Placement, steps: int = 5) -> float:
     """Of 3 x 256 GraphSAGE with 1000 seeds: copy, forward, backward, update."""
     torch.manual_seed(0)
-    model = GraphSAGE(100, 256, 47, plain=True).to(place.device)
+    model = GraphSAGE(100, 256, 47).to(place.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     drawn = batch(1000)
     for step in range(steps + 1):

@@ -18,8 +18,8 @@ from gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_b
 from solution_support import lesson_source
 
 from support.processes import spawn
-from tutorial_lib.models.sage import PlainSAGEConv
-from tutorial_lib.trainer.placement import CPU, Placement, dgl_runs_on
+from tutorial_lib.models.sage import SAGEConv
+from tutorial_lib.trainer.placement import CPU, Placement
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 GPU = torch.device("cuda", 0)
@@ -48,7 +48,7 @@ def need_dgl() -> None:
 @pytest.mark.parametrize("shape", BLOCKS)
 def test_plain_layer_equals_itself_on_the_cpu(shape, sizes):
     need_gpus()
-    block, layer = random_block(*BLOCKS[shape]), PlainSAGEConv(*sizes)
+    block, layer = random_block(*BLOCKS[shape]), SAGEConv(*sizes)
     x = torch.randn(BLOCKS[shape][1], sizes[0])
     expected = outcome(layer, block, x, CPU.device)
     moved = block.map(lambda tensor: tensor.to(GPU))
@@ -64,30 +64,17 @@ def test_plain_layer_equals_that_of_dgl_on_the_cpu(shape):
     block, (dst, src, *_) = random_block(*BLOCKS[shape]), BLOCKS[shape]
     into = torch.repeat_interleave(torch.arange(dst), block.indptr.diff())
     theirs = dgl.create_block((block.indices, into), num_src_nodes=src, num_dst_nodes=dst)
-    native, plain = dgl.nn.SAGEConv(16, 32, "mean"), PlainSAGEConv(16, 32)
+    native, plain = dgl.nn.SAGEConv(16, 32, "mean"), SAGEConv(16, 32)
     plain.load_state_dict(native.state_dict())
     x = torch.randn(src, 16)
     moved = block.map(lambda tensor: tensor.to(GPU))
     assert largest_difference(outcome(plain, moved, x, GPU), outcome(native, theirs, x, CPU.device)) <= TOLERANCE
 
 
-def test_layers_of_a_dgl_with_cuda():
-    need_dgl()
-    need_gpus()
-    if not dgl_runs_on(GPU):
-        pytest.skip("this DGL is a CPU build; on a GPU the layers are plain torch")
-    import dgl
-
-    graph = dgl.graph((torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])))
-    layer, x = dgl.nn.SAGEConv(4, 2, "mean"), torch.randn(3, 4)
-    expected = outcome(layer, graph, x, CPU.device)
-    assert largest_difference(outcome(layer, graph.to(GPU), x, GPU), expected) <= TOLERANCE
-
-
 def test_a_batch_arrives_as_it_was():
     """D14. A copy through pinned memory on a side stream does not change a batch."""
     need_gpus()
-    place = Placement(GPU, native=False)
+    place = Placement(GPU)
     blocks = [random_block(50, 90, 300), random_block(10, 50, 80, 1)]
     for k in range(20):  # memory that is given back is used again
         x = torch.full((90, 100), float(k))
@@ -138,7 +125,7 @@ def test_a_fork_after_cuda_fails_as_we_say_and_spawn_works():
 
 def test_seconds_per_step():
     need_gpus()
-    cpu, gpu = seconds_per_step(CPU), seconds_per_step(Placement(GPU, native=False))
+    cpu, gpu = seconds_per_step(CPU), seconds_per_step(Placement(GPU))
     print(f"a step: {cpu:.3f} s on {torch.get_num_threads()} threads, {gpu:.4f} s on {torch.cuda.get_device_name(GPU)}")
 
 

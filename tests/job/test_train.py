@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from commands import check_predictions, train
 from safetensors.torch import load_file
 from shared_data import shared_data
@@ -16,7 +15,8 @@ from tutorial_lib.cluster.preflight_parts import asks_for_graphbolt, shm_bytes_n
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import _plan
-from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.tasks.inference import from_graph, layerwise_inference
+from tutorial_lib.tasks.shard import LocalShard
 from tutorial_lib.trainer.config import TrainConfig
 
 SMALL = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "32"]
@@ -43,11 +43,8 @@ def check_checkpoint(out: Path, dataset: Dataset) -> None:
     config = TrainConfig.from_dict(json.loads((out / "checkpoint" / "config.json").read_text()))
     model = config.model(dataset.num_features, dataset.num_classes)
     model.load_state_dict(load_file(out / "checkpoint" / "model.safetensors"))
-    graph = dataset.graph
-    n = graph.num_nodes()
-    logits = layerwise_inference(
-        model, graph, graph.ndata["feat"], graph.nodes(), 5000, lambda _depth, width: torch.empty(n, width)
-    )
+    shard = LocalShard(dataset)
+    logits = layerwise_inference(model, from_graph(shard), shard.data["feat"], shard, 5000)
     top = logits.topk(2).values
     clear = (top[:, 0] - top[:, 1] > 1e-4).numpy()  # where two classes tie, the order of a sum may decide
     assert clear.mean() > 0.99

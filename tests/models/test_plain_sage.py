@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import dgl
 import pytest
@@ -11,7 +12,8 @@ import torch
 from dgl.nn import SAGEConv
 
 from tutorial_lib.batches.nodes import BatchLoader
-from tutorial_lib.models.sage import CscBlock, GraphSAGE, PlainSAGEConv, mean_of_neighbours
+from tutorial_lib.models.sage import CscBlock, GraphSAGE, mean_of_neighbors
+from tutorial_lib.models.sage import SAGEConv as PlainSAGEConv
 
 TOLERANCE = 1e-5
 
@@ -78,22 +80,29 @@ def test_without_edges_a_node_keeps_its_own_part():
 
 def test_mean_of_no_destination():
     block = CscBlock(torch.zeros(1, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
-    assert mean_of_neighbours(block, torch.randn(4, 5)).shape == (0, 5)
+    assert mean_of_neighbors(block, torch.randn(4, 5)).shape == (0, 5)
 
 
 def test_gradients_are_those_of_finite_differences():
     block = CscBlock.of(make_block(5, 8, 12, reached=3))
     x = torch.randn(8, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: mean_of_neighbours(block, x), (x,))
+    assert torch.autograd.gradcheck(lambda x: mean_of_neighbors(block, x), (x,))
 
 
-def model(plain: bool, sizes=(20, 16, 5)) -> GraphSAGE:
-    torch.manual_seed(5)
-    return GraphSAGE(*sizes, num_layers=3, plain=plain)
+class NativeSAGE(GraphSAGE):
+    """The model with DGL's layers."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.layers = torch.nn.ModuleList(SAGEConv(a, b, "mean") for a, b in pairwise(self.sizes))
 
 
 def test_equal_seeds_give_equal_weights_and_the_same_names():
-    theirs, ours = model(False).state_dict(), model(True).state_dict()
+    layers = []
+    for kind in (lambda a, b: SAGEConv(a, b, "mean"), PlainSAGEConv):
+        torch.manual_seed(5)
+        layers.append(kind(20, 16).state_dict())
+    theirs, ours = layers
     assert list(theirs) == list(ours)
     assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
 
@@ -103,10 +112,12 @@ def test_checkpoints_go_both_ways(small_dataset):
     graph = small_dataset.graph
     loader = BatchLoader(graph, torch.arange(200), [5, 5, 5], 50)
     width = small_dataset.num_features
-    theirs = GraphSAGE(width, 16, 5).eval()
-    ours = GraphSAGE(width, 16, 5, plain=True).eval()
+    theirs, ours, back = (
+        NativeSAGE(width, 16, 5).eval(),
+        GraphSAGE(width, 16, 5).eval(),
+        NativeSAGE(width, 16, 5).eval(),
+    )
     ours.load_state_dict(theirs.state_dict())
-    back = GraphSAGE(width, 16, 5).eval()
     back.load_state_dict(ours.state_dict())
     for batch in loader:
         x = graph.ndata["feat"][batch.input_nodes]
@@ -121,7 +132,7 @@ def test_it_needs_no_dgl():
         "import sys; sys.modules['dgl'] = None; import torch\n"
         "from tutorial_lib.models.sage import CscBlock, GraphSAGE\n"
         "block = CscBlock(torch.tensor([0, 1, 3]), torch.tensor([2, 0, 1]))\n"
-        "print(GraphSAGE(4, 8, 3, 1, plain=True)([block], torch.ones(3, 4)).shape)"
+        "print(GraphSAGE(4, 8, 3, 1)([block], torch.ones(3, 4)).shape)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "torch.Size([2, 3])\n", done.stderr

@@ -1,4 +1,4 @@
-"""A task that a new maintainer adds: how many neighbours a node has, from its features and those of its neighbours.
+"""A task that a new maintainer adds: predict the number of neighbors of a node from features.
 
 As ``tutorial_lib/tasks/degree.py``, with "degree" in ``tasks.TASKS``, it is ``train --task degree``.
 """
@@ -11,15 +11,11 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutorial_lib.tasks.node import NodeClassification, NodeTask, TrainData, node_task, pipeline_for
-from tutorial_lib.tasks.task import Share, shares_right
-from tutorial_lib.trainer.comm import gather_by_number
-from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.loop import TrainResult
+from tutorial_lib.tasks.node import NodeTask
 
 
 class Degrees:
-    """The labels: in a job, the server that holds a node is asked."""
+    """The labels. In a job, the server that holds a node computes its degree."""
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
@@ -29,32 +25,27 @@ class Degrees:
 
 
 class DegreeTask(NodeTask):
-    """The model says log(1 + degree); it is right within a factor of two."""
+    """The model predicts log(1 + degree). A prediction within a factor of two is correct."""
 
-    def loss(self, model: nn.Module, prepared: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
-        blocks, inputs, degrees = prepared
-        return F.mse_loss(model(blocks, inputs).flatten(), degrees.float().log1p()), len(degrees)
+    name = "degree"
+    score_name = "share within a factor of two"
+    uses_labels = False
 
-    def right(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def get_labels(self) -> Degrees:
+        return Degrees(self.shard.graph)
+
+    def make_model(self) -> nn.Module:
+        return self.place.model(self.config, self.features.shape[1], 1)
+
+    def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
+        blocks, rows, degrees = inputs
+        return F.mse_loss(model(blocks, rows).flatten(), degrees.float().log1p()), len(degrees)
+
+    def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return (outputs.flatten() - labels.float().log1p()).abs() < math.log(2)
 
-
-class DegreePrediction(NodeClassification):
-    name = "degree"
-    score = "share within a factor of two"
-
-    def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, NodeTask]:
-        graph, features, degrees = share.graph, share.data["feat"], Degrees(share.graph)
-        data = TrainData(graph, features, degrees, share.nodes("train_mask"), share.nodes("val_mask"), share.place)
-        task = node_task(data, config, pipeline_for(graph, features, degrees, config), DegreeTask)
-        return share.place.model(config, features.shape[1], 1), task
-
-    def evaluate(self, share: Share, model: nn.Module, task: NodeTask, config: TrainConfig) -> TrainResult:
-        nodes = share.own()
-        outputs = self.outputs(share, model, task, config)[nodes]
-        val, test = shares_right(share, nodes, task.right(outputs, task.data.labels[nodes]))
-        degrees = outputs.flatten().expm1().round().long()
-        return TrainResult(val, test, gather_by_number(nodes, degrees, share.numbers())[1])
+    def predict(self, outputs: Tensor) -> Tensor:
+        return outputs.flatten().expm1().round().long()
 
 
-TASK = DegreePrediction()
+TASK = DegreeTask

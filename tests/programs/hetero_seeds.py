@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tutorial_lib.partition import load_partition_folder
-from tutorial_lib.tasks.task import train_in_job
+from tutorial_lib.tasks.run import train_in_job
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import join, serve_if_server

@@ -5,8 +5,10 @@ Over all neighbours nothing is left to chance, so every setting must give the sa
 
 from __future__ import annotations
 
+import os
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 from dgl.distributed import DistGraph, DistTensor
@@ -18,8 +20,9 @@ from tutorial_lib.batches.neighbor_sampler import NeighborSampler
 from tutorial_lib.batches.nodes import FULL, BatchLoader
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.batches.prefetch import run
-from tutorial_lib.tasks.evaluation import layerwise_inference, layerwise_over_part
-from tutorial_lib.tasks.node import NodeTask, TrainData
+from tutorial_lib.partition import load_partition_folder
+from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference
+from tutorial_lib.tasks.shard import DistShard
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import Session, join, serve_if_server
 
@@ -27,10 +30,11 @@ FANOUTS = [FULL] * 3
 CONFIG = TrainConfig(fanouts=(5, 5, 5), hidden_size=128)
 
 
-def logits_of(loader: BatchLoader | PipelineLoader, data: TrainData, model: torch.nn.Module) -> Tensor:
+def logits_of(loader: BatchLoader | PipelineLoader, features: DistTensor, model: torch.nn.Module) -> Tensor:
     model.eval()
     with torch.no_grad():
-        return torch.cat([model(*NodeTask(data, loader).inputs(batch)[:2]) for batch in loader])
+        inputs = ((b.blocks, features[b.input_nodes] if b.inputs is None else b.inputs) for b in loader)
+        return torch.cat([model(*each) for each in inputs])
 
 
 def settings(graph: DistGraph) -> dict[str, Pipeline]:
@@ -49,25 +53,16 @@ def settings(graph: DistGraph) -> dict[str, Pipeline]:
     }
 
 
-def tell_inference(session: Session, data: TrainData, model: torch.nn.Module) -> None:
+def tell_inference(session: Session, features: DistTensor, model: torch.nn.Module) -> None:
     """Logits of all nodes, layer by layer: through DGL's loader, and from this machine's lists."""
-    graph, n, wait = session.graph, session.graph.num_nodes(), session.barrier
-    nodes = session.split(torch.ones(n, dtype=torch.bool), even=False)
-    expected = layerwise_inference(
-        model, graph, data.features, nodes, 100, lambda k, w: DistTensor((n, w), torch.float32, f"a{k}"), wait
-    )[nodes]
-    lists = run(lambda: NeighborSampler(graph, 0, 3), "lists")
+    graph = session.graph
+    shard = DistShard(session, load_partition_folder(Path(os.environ["DGL_CONF_PATH"]).parent, checksums=False))
+    nodes = shard.own()
+    expected = layerwise_inference(model, from_graph(shard), features, shard, 100)[nodes]
+    sampler = run(lambda: NeighborSampler(graph, 0, 3), "adjacency")
     for budget in (0, 20_000, 10**8):
-        found = layerwise_over_part(
-            model,
-            lists,
-            data.features,
-            nodes,
-            100,
-            lambda k, w, b=budget: DistTensor((n, w), torch.float32, f"b{b}{k}"),
-            wait,
-            budget=budget,
-        )[nodes]
+        shard.new_store = lambda k, w, _ntype, b=budget: DistTensor((graph.num_nodes(), w), torch.float32, f"b{b}{k}")
+        found = layerwise_inference(model, from_adjacency(shard, sampler, budget), features, shard, 100)[nodes]
         largest, scale = float((found - expected).abs().max()), float(expected.abs().max())
         session.events.emit("inferred", budget=budget, largest=largest, scale=scale)
 
@@ -75,14 +70,14 @@ def tell_inference(session: Session, data: TrainData, model: torch.nn.Module) ->
 def tell(session: Session) -> None:
     graph = session.graph
     nodes = session.split(graph.ndata["train_mask"])[:60]
-    data = TrainData(graph, graph.ndata["feat"], graph.ndata["label"], nodes, nodes)
-    model = CONFIG.model(data.features.shape[1], 47)
-    expected = logits_of(BatchLoader(graph, nodes, FANOUTS, 25), data, model)
-    labels = data.labels[nodes].long()
+    features, all_labels = graph.ndata["feat"], graph.ndata["label"]
+    model = CONFIG.model(features.shape[1], 47)
+    expected = logits_of(BatchLoader(graph, nodes, FANOUTS, 25), features, model)
+    labels = all_labels[nodes].long()
     for name, pipeline in settings(graph).items():
         loader = PipelineLoader(pipeline, nodes, FANOUTS, 25)
-        found = logits_of(loader, data, model)
-        again = logits_of(PipelineLoader(pipeline, nodes, FANOUTS, 25, means=False), data, model)
+        found = logits_of(loader, features, model)
+        again = logits_of(PipelineLoader(pipeline, nodes, FANOUTS, 25, means=False), features, model)
         session.events.emit(
             "compared",
             setting=name,
@@ -93,8 +88,8 @@ def tell(session: Session) -> None:
             kept=pipeline.describe(),
         )
     session.barrier()
-    tell_inference(session, data, model)
-    pipeline = Pipeline.of(graph, data.features, data.labels, budget=100_000_000, hops=3)
+    tell_inference(session, features, model)
+    pipeline = Pipeline.of(graph, features, all_labels, budget=100_000_000, hops=3)
     loader = PipelineLoader(pipeline, nodes, [4, 3, 2], 25, shuffle=True)
     drawn = []
     for seed in (5, 5, 6):

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import tutorial_lib
 from tutorial_lib.partition import load_partition_folder
-from tutorial_lib.tasks.task import train_in_job
+from tutorial_lib.tasks.run import train_in_job
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import EventWriter

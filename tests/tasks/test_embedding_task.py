@@ -20,7 +20,6 @@ import dgl
 import numpy as np
 import pytest
 import torch
-from commands import events_of
 from lifelines import processes_of, wait_for_step
 from programs.rows_script import run_rows_script
 from safetensors.torch import load_file, save_file
@@ -28,6 +27,7 @@ from shared_data import shared_data
 from solution_support import NOTEBOOKS
 
 from support.lessons.breaking import failure_of
+from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.cluster.coordinator import Limits
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import summary_table
@@ -36,10 +36,10 @@ from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed, run_single
 from tutorial_lib.partition import Partition, partition_dataset
-from tutorial_lib.tasks import TASKS, embedding, node, task_named
-from tutorial_lib.tasks.learned_rows import CHUNK, first_rows, memory_of, read_rows, single_embedding
-from tutorial_lib.tasks.node import TrainData
-from tutorial_lib.tasks.task import train_single
+from tutorial_lib.tasks import TASKS, embedding, link, node, task_named
+from tutorial_lib.tasks.learnable import CHUNK, first_rows, read_embeddings, single_embedding
+from tutorial_lib.tasks.run import train_single
+from tutorial_lib.tasks.shard import LocalShard
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import train_task
@@ -49,13 +49,6 @@ _IN_CELL: dict[str, Any] = {"torch": torch}
 _CELLS = json.loads(next(NOTEBOOKS.glob("14_*.ipynb")).read_text())["cells"]  # the lesson's cell, as it is
 exec(next(text for cell in _CELLS if "def propagate_labels" in (text := "".join(cell["source"]))), _IN_CELL)
 propagate_labels = _IN_CELL["propagate_labels"]
-
-
-def held_by(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of each machine, rows and bytes as the ``embedding`` events tell."""
-    found = sorted((event for event in events if event["kind"] == "embedding"), key=lambda event: event["rank"])
-    keys = ("rows", "weight", "step", "mem", "power", "shared_memory")
-    return {event["machine"]: {key: event[key] for key in keys} for event in found}
 
 
 def single_rows(count: int, width: int, lr: float, seed: int) -> tuple[Any, Any]:
@@ -104,10 +97,16 @@ def test_tasks_are_known_by_name() -> None:
 def test_each_task_says_what_data_it_needs() -> None:
     facts = {"name": "x", "num_features": 0, "num_classes": 3}
     embedding.TASK.check(facts)
-    with pytest.raises(InputError, match="x: --task node needs node features"):
+    with pytest.raises(InputError, match="x: --task node needs node features") as caught:
         node.TASK.check(facts)
-    with pytest.raises(InputError, match="x: --task embedding needs labels"):
+    assert "--task embedding" in caught.value.remedy
+    with pytest.raises(InputError, match="x: --task node needs labels") as caught:
+        node.TASK.check({"name": "x", "num_features": 3, "num_classes": 0})
+    assert "--task link" in caught.value.remedy
+    link.TASK.check({"name": "x", "num_features": 3, "num_classes": 0})
+    with pytest.raises(InputError, match="x: --task embedding needs labels") as caught:
         embedding.TASK.check({**facts, "num_classes": 0})
+    assert "Add node features" in caught.value.remedy
 
 
 def test_the_summary_names_the_score() -> None:
@@ -152,8 +151,6 @@ def test_a_step_takes_the_mean_of_a_rows_gradients_and_counts_each_row() -> None
     changed = (rows.weight - before)[1:3]
     assert torch.allclose(changed, torch.full((2, 2), -0.1), atol=1e-5)  # Adam's first step is as long as the rate
     assert rows._trace == []
-    sizes = memory_of(rows, optimizer)
-    assert sizes == {"rows": 4, "weight": 32, "step": 16, "mem": 32, "power": 32}
 
 
 def test_it_is_not_the_sparse_adam_of_torch() -> None:
@@ -174,18 +171,16 @@ def test_it_is_not_the_sparse_adam_of_torch() -> None:
 
 def small_task(dataset):
     graph = dataset.graph
-    rows, optimizer = single_rows(graph.num_nodes(), 16, 0.01, 0)
     train = graph.ndata["train_mask"].nonzero().flatten()[:300]
-    data = TrainData(graph, rows.weight, graph.ndata["label"], train, train)
-    learned = {"sparse_optimizers": [optimizer], "embeddings": {"node": rows}}
-    return rows, node.node_task(data, CONFIG, kind=embedding.EmbeddingTask, **learned)
+    loader = BatchLoader(graph, train, CONFIG.fanouts, CONFIG.batch_size, shuffle=True)
+    task = embedding.EmbeddingTask(LocalShard(dataset), CONFIG, loader)
+    return task.embeddings["node"], task
 
 
 def test_an_epoch_forgets_the_rows_of_each_step(dataset) -> None:
     """Without zero_grad the optimizer would repeat the gradients of all earlier steps and keep their rows."""
     rows, task = small_task(dataset)
-    model = CONFIG.model(16, dataset.num_classes)
-    train_task(model, torch.optim.Adam(model.parameters(), lr=0.01), task)
+    train_task(task.model, torch.optim.Adam(task.model.parameters(), lr=0.01), task)
     assert rows._trace == []
     assert int(rows.optm_state[0].max()) == 3  # steps
 
@@ -193,7 +188,7 @@ def test_an_epoch_forgets_the_rows_of_each_step(dataset) -> None:
 def test_validation_records_no_rows(dataset) -> None:
     """D12. Validation leaves no gradient trace, so the next step updates only the rows of its own batch."""
     rows, task = small_task(dataset)
-    assert 0 <= task.validate(CONFIG.model(16, dataset.num_classes)) <= 1
+    assert 0 <= task.validate(task.model) <= 1
     assert rows._trace == []
 
 
@@ -256,9 +251,9 @@ def test_rows_are_read_in_the_order_of_the_data_set(tmp_path: Path, monkeypatch:
     """Two machines, five nodes: the data set's node i is the new node node_map_inverse[i]."""
     for number, values in enumerate(([10.0, 11.0, 12.0], [13.0, 14.0])):
         save_file({"node/weight": torch.tensor(values)[:, None]}, tmp_path / f"embeddings-machine-{number}.safetensors")
-    monkeypatch.setattr("tutorial_lib.tasks.learned_rows.read_checkpoint", lambda _: SimpleNamespace(folder=tmp_path))
+    monkeypatch.setattr("tutorial_lib.tasks.learnable.read_checkpoint", lambda _: SimpleNamespace(folder=tmp_path))
     partition = SimpleNamespace(report=SimpleNamespace(parts=2), node_map_inverse=np.array([2, 3, 0, 4, 1]))
-    assert read_rows(tmp_path, partition).flatten().tolist() == [12.0, 13.0, 10.0, 14.0, 11.0]
+    assert read_embeddings(tmp_path, partition).flatten().tolist() == [12.0, 13.0, 10.0, 14.0, 11.0]
 
 
 def test_stores_of_one_process(tmp_path: Path) -> None:
@@ -336,14 +331,9 @@ def test_a_killed_trainer_changes_no_row(
     left_alone, broken_off = (raw_rows(run, 2) for run in (whole, out))
     for key in STORES:
         assert torch.equal(left_alone[key], broken_off[key]), key
-    assert not torch.equal(left_alone["node/weight"], read_rows(whole, parts))  # the parts' order is another one
+    assert not torch.equal(left_alone["node/weight"], read_embeddings(whole, parts))  # the parts' order is another one
     assert np.array_equal(*(np.load(run / "predictions.npy") for run in (whole, out)))
     assert (result["test_accuracy"], result["task"]) == (again["test_accuracy"], "embedding")
-    held = held_by(events_of(whole))
-    assert [held[f"machine-{k}"]["rows"] for k in (0, 1)] == parts.report.nodes
-    for machine in held.values():
-        tensors = sum(machine[name] for name in ("weight", "step", "mem", "power"))
-        assert 0 <= machine["shared_memory"] - tensors < 50_000  # whole pages, and DGL's descriptions
 
 
 @pytest.mark.cluster
@@ -378,17 +368,15 @@ def test_the_real_graph_without_features(tmp_path: Path) -> None:
 
 TWO_OF_A_NAME = """
 import sys, dgl, numpy as np, torch
-from tutorial_lib.tasks.learned_rows import distributed_embedding, memory_of, single_embedding
+from tutorial_lib.tasks.learnable import distributed_embedding, single_embedding
 dgl.distributed.initialize("")
 graph = dgl.distributed.DistGraph("synthetic_products", part_config=sys.argv[1])
 everyone = np.arange(graph.num_nodes())
 first, second = (distributed_embedding(graph, "_N", everyone, 4, seed) for seed in (0, 1))
-optimizer = dgl.distributed.optim.SparseAdam([second], lr=0.01)
 backwards = everyone[::-1].copy()
 mapped = distributed_embedding(graph, "_N", backwards, 4, 0, "mapped")  # new node i is the data set's last but i
 assert torch.equal(mapped.weight[everyone], single_embedding(len(everyone), 4, 0).weight[backwards])
 assert not torch.equal(first.weight[everyone[:9]], second.weight[everyone[:9]])
-assert sorted(memory_of(second, optimizer)) == ["mem", "power", "rows", "step", "weight"]
 one, two = (distributed_embedding(graph, "_N", everyone, 4, 0, "learned-author-0") for _ in range(2))
 one.weight[everyone[:9]] = torch.zeros(9, 4)
 assert two.weight[everyone[:9]].all()

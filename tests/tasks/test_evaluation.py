@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import dgl
 import pytest
 import torch
 
-from tutorial_lib.models.sage import FirstLayer, GraphSAGE, NarrowStores
-from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.models.sage import GraphSAGE
+from tutorial_lib.tasks.inference import from_graph, layerwise_inference
 from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
+from tutorial_lib.trainer.events import no_events
+from tutorial_lib.trainer.placement import CPU
 
 NODES = 30
 
@@ -26,16 +30,19 @@ def test_layer_by_layer_is_the_formula(layers):
     """Node 29 has no edge; nodes come in another order than that of the graph."""
     torch.manual_seed(0)
     src, dst = torch.randint(NODES - 1, (2, 90))
-    x, order, told, barriers = torch.randn(NODES, 5), torch.randperm(NODES), [], []
+    x, order, barriers = torch.randn(NODES, 5), torch.randperm(NODES), []
     model = Strict(5, 8, 3, layers, dropout=0.9)
     model.train()
-    found = layerwise_inference(
-        *(model, dgl.graph((src, dst), num_nodes=NODES), x, order, 7),
-        new_store=lambda _depth, width: torch.full((NODES, width), float("nan")),
-        wait_for_all=lambda: barriers.append(len(told)),
-        on_batch=lambda number, batches, *, layer, layers: told.append((number, batches, layer, layers)),
-        last=torch.sigmoid,
+    shard = SimpleNamespace(
+        graph=dgl.graph((src, dst), num_nodes=NODES),
+        target="_N",
+        place=CPU,
+        emit=no_events,
+        own=lambda _ntype: order,
+        new_store=lambda _depth, width, _ntype: torch.full((NODES, width), float("nan")),
+        barrier=lambda: barriers.append(1),
     )
+    found = layerwise_inference(model, from_graph(shard), x, shard, 7, last=torch.sigmoid)
     adjacency = torch.zeros(NODES, NODES).index_put((dst, src), torch.ones(90), accumulate=True)
     mean = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
     for depth, layer in enumerate(model.layers):
@@ -43,33 +50,7 @@ def test_layer_by_layer_is_the_formula(layers):
         x = x.relu() if depth < layers - 1 else x
     assert torch.allclose(found, x.sigmoid(), atol=1e-5)
     assert not found.requires_grad
-    assert told == [(number, 5, layer, layers) for layer in range(layers) for number in range(1, 6)]
-    assert barriers == [5 * (layer + 1) for layer in range(layers)]
-
-
-@pytest.mark.parametrize(
-    ("hidden", "layers", "widths"), [(8, 3, [8, 6, 3]), (8, 2, [6, 3]), (6, 3, [6, 6, 3]), (8, 1, [3])]
-)
-def test_a_narrow_last_layer_multiplies_before_it_is_stored(hidden, layers, widths):
-    """The logits of the model as it is, from narrower stores: three classes, so two products of three numbers."""
-    torch.manual_seed(1)
-    graph = dgl.graph(torch.randint(NODES - 1, (2, 90)).unbind(), num_nodes=NODES)
-    model, x, made = Strict(5, hidden, 3, layers), torch.randn(NODES, 5), []
-
-    def source(stores, name, ids):
-        for node in ids.tolist():
-            rows, near = stores[name], graph.in_edges(node)[0]
-            yield node, None, FirstLayer(rows[[node]], rows[near].sum(0, keepdim=True) / max(1, len(near)))
-
-    def new_store(_depth, width):
-        made.append(width)
-        return torch.full((NODES, width), float("nan"))
-
-    found = layerwise_inference(NarrowStores(model), source, x, torch.arange(NODES), 1, new_store)
-    stores = lambda _depth, width: torch.full((NODES, width), float("nan"))  # noqa: E731
-    expected = layerwise_inference(model, graph, x, torch.arange(NODES), 7, stores)
-    assert made == widths
-    assert torch.allclose(found, expected, atol=1e-5)
+    assert len(barriers) == layers
 
 
 def test_shares_and_sums():

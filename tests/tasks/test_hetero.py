@@ -20,10 +20,11 @@ from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.models.rgcn import RGCN, RelationalLayer, types_by_depth
 from tutorial_lib.partition import dataset_description, load_partition_folder, partition_dataset
-from tutorial_lib.tasks.evaluation import layerwise_inference
-from tutorial_lib.tasks.hetero import TASK, model_for
-from tutorial_lib.tasks.learned_rows import STD, learned_rows, single_embedding, typed_seed
-from tutorial_lib.tasks.task import Whole, train_single
+from tutorial_lib.tasks.hetero import TASK, HeteroTask
+from tutorial_lib.tasks.inference import from_graph, layerwise_inference
+from tutorial_lib.tasks.learnable import STD, learnable_embeddings, single_embedding, typed_seed
+from tutorial_lib.tasks.run import train_single
+from tutorial_lib.tasks.shard import LocalShard
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import bytes_by_place
 from tutorial_lib.trainer.generations import read_checkpoint
@@ -132,12 +133,11 @@ def test_bytes_are_counted_for_each_type():
 
 def test_inference_by_layers_is_the_whole_graph_at_once(academic):
     graph = academic.graph
-    model = model_for(graph, "paper", academic.num_classes, CONFIG).eval()
-    rows, _ = learned_rows(Whole(academic), ["author", "field"], CONFIG)
-    stores = {"paper": academic.target_data["feat"], **{name: one.weight for name, one in rows.items()}}
-    everyone = {name: graph.nodes(name) for name in graph.ntypes}
-    logits = layerwise_inference(model, graph, stores, everyone, 300, Whole(academic).new_store)
-    block = dgl.to_block(graph, everyone)
+    task = HeteroTask(LocalShard(academic), CONFIG)
+    model, stores = task.model.eval(), task.features
+    assert sorted(task.embeddings) == ["author", "field"]
+    logits = layerwise_inference(model, from_graph(task.shard, typed=True), stores, task.shard, 300)
+    block = dgl.to_block(graph, {name: graph.nodes(name) for name in graph.ntypes})
     with torch.no_grad():
         whole = model.layer(1, block, model.layer(0, block, stores))["paper"]
     assert torch.allclose(logits, whole, atol=1e-4)
@@ -225,16 +225,15 @@ def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
     rows = [rows_in_original_order(run, folder, academic) for run in (whole, out)]
     for name in rows[0]:
         assert torch.allclose(rows[0][name], rows[1][name], atol=1e-4), name
-    first, _ = learned_rows(Whole(academic), list(rows[0]), TrainConfig())
+    first, _ = learnable_embeddings(LocalShard(academic), list(rows[0]), TrainConfig())
     assert all(not torch.allclose(rows[0][name], first[name].weight, atol=1e-3) for name in rows[0])
     same = np.load(out / "predictions.npy") == np.load(whole / "predictions.npy")
     assert same.mean() > 0.998
     # The weights and rows of the machines, evaluated here on the plain graph, predict what they predicted together.
-    graph = academic.graph
+    shard = LocalShard(academic)
     config = TrainConfig.from_dict(json.loads((whole / "checkpoint" / "config.json").read_text()))
-    model = model_for(graph, "paper", academic.num_classes, config)
+    model = HeteroTask(shard, config).model
     model.load_state_dict(load_file(whole / "checkpoint" / "model.safetensors"))
     stores = {"paper": academic.target_data["feat"], **rows[0]}
-    everyone = {name: graph.nodes(name) for name in graph.ntypes}
-    logits = layerwise_inference(model, graph, stores, everyone, 1000, Whole(academic).new_store)
+    logits = layerwise_inference(model, from_graph(shard, typed=True), stores, shard, 1000)
     assert (logits.argmax(1).numpy() == np.load(whole / "predictions.npy")).mean() > 0.998

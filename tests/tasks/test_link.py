@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import dgl
 import numpy as np
@@ -23,19 +24,10 @@ from tutorial_lib.batches.edges import SIDES, TEST, TRAIN, EdgeLoader, EdgeSplit
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import dataset_description, partition_dataset
-from tutorial_lib.tasks.link import (
-    TASK,
-    LinkData,
-    LinkOptions,
-    LinkPrediction,
-    draw_negatives,
-    edge_ranks,
-    embed,
-    link_data,
-    link_task,
-)
-from tutorial_lib.tasks.link_scores import SCALE, SHIFT, fit_probe, pair_loss, rank_sums, ranks_among, unit
-from tutorial_lib.tasks.task import Whole, train_single
+from tutorial_lib.tasks.link import TASK, LinkOptions, LinkResult, LinkTask, draw_negatives, edge_ranks, fit_probe
+from tutorial_lib.tasks.ranking import SCALE, SHIFT, pair_loss, rank_sums, ranks_among, unit
+from tutorial_lib.tasks.run import train_single
+from tutorial_lib.tasks.shard import LocalShard
 from tutorial_lib.trainer import stopping
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
@@ -45,7 +37,7 @@ from tutorial_lib.trainer.stopping import EpochStopped, Stop
 
 CONFIG = TrainConfig(epochs=3, fanouts=(5, 5), batch_size=100, hidden_size=16, dropout=0.2, learning_rate=0.01)
 OPTIONS = LinkOptions(epoch_edges=1000, validation_edges=200, eval_negatives=50)
-SPEC = LinkPrediction(OPTIONS)
+LINK: dict[str, Any] = {"task_class": LinkTask, "options": OPTIONS}
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +163,10 @@ def test_an_end_of_an_edge_is_no_negative_of_it() -> None:
     """D10. Of edge 0 -> 1, among nodes 0 to 3, only 2 and 3 count, and 3 is better than 1."""
     graph = dgl.graph(([0, 2], [1, 3]), num_nodes=4)
     h = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [0.8, 0.6]])
-    data = LinkData(TrainingGraph(graph, EdgeSplit(), torch.arange(4)), h, None, {}, torch.arange(4))
-    assert edge_ranks(data, h, torch.tensor([0]), 10).tolist() == [2.0]
-    assert edge_ranks(data, h, torch.tensor([1]), 10).tolist() == [2.0]  # 2 -> 3: 0.6, and 2 . 1 is 0.8
+    assert edge_ranks(graph, h, torch.tensor([0]), torch.arange(4), 10).tolist() == [2.0]
+    assert edge_ranks(graph, h, torch.tensor([1]), torch.arange(4), 10).tolist() == [
+        2.0
+    ]  # 2 -> 3: 0.6, and 2 . 1 is 0.8
 
 
 def ranks_one_by_one(graph: dgl.DGLGraph, h: np.ndarray, edges: np.ndarray, negatives: np.ndarray) -> np.ndarray:
@@ -197,7 +190,8 @@ def test_the_probe_says_what_scikit_learn_says(classes: int) -> None:
     probe = fit_probe(h, labels)
     x = StandardScaler().fit_transform(h.double().numpy())
     expected = LogisticRegression(max_iter=200, tol=1e-3).fit(x, labels.numpy()).predict(x)
-    assert (probe.predict(h).numpy() == expected).all()
+    assert (probe.predict(h.double().numpy()) == expected).all()
+    assert fit_probe(h, torch.zeros(300, dtype=torch.int64)) is None
 
 
 def test_negatives_are_different_and_depend_on_the_seed_alone() -> None:
@@ -215,20 +209,42 @@ def test_a_data_set_without_features_is_refused(tiny: Dataset) -> None:
 
 def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
     """D9. The exact embeddings equal those of a graph without the held-out edges."""
-    data = link_data(Whole(tiny), CONFIG, OPTIONS)
-    graph, n = tiny.graph, tiny.graph.num_nodes()
-    model = CONFIG.model(tiny.num_features, CONFIG.hidden_size).eval()
-    h = embed(model, data, graph.nodes(), 700, lambda _d, width: torch.empty(n, width))
-    removed = dgl.remove_edges(graph, torch.cat([data.edges["val"], data.edges["test"]]))
-    assert torch.allclose(h, unit(model([removed, removed], graph.ndata["feat"])), atol=1e-5)
+    graph, task = tiny.graph, LinkTask(LocalShard(tiny), replace(CONFIG, eval_batch_size=700), OPTIONS)
+    h = task.embed()
+    removed = dgl.remove_edges(graph, torch.cat([task.edges["val"], task.edges["test"]]))
+    assert torch.allclose(h, unit(task.model([removed, removed], graph.ndata["feat"])), atol=1e-5)
+
+
+def without_labels(dataset: Dataset, *dropped: str) -> Dataset:
+    """The same graph without classes and without some of its node data."""
+    graph = dataset.graph.local_var()
+    for name in ("label", *dropped):
+        del graph.ndata[name]
+    return replace(dataset, structure=graph, num_classes=0)
+
+
+def test_a_graph_without_labels_has_no_probe(tiny: Dataset, tmp_path: Path) -> None:
+    told: list[str] = []
+    plain = without_labels(tiny, "train_mask", "val_mask", "test_mask")
+    TASK.check(dataset_description(plain))
+    result = train_single(
+        plain, replace(CONFIG, epochs=1), **LINK, emit=lambda _kind, **fields: told.append(str(fields.get("text")))
+    )
+    assert isinstance(result, LinkResult)
+    assert told.count("The graph has no classes, so the probe on classes is skipped.") == 1
+    assert 0 < result.test_score < 1
+    assert [result.scores[f"{side}_probe_accuracy"] for side in ("val", "test")] == [None, None]
+    result.save(tmp_path)
+    assert not (tmp_path / "predictions.npy").exists()
+    assert np.load(tmp_path / "embeddings.npy").shape == (tiny.graph.num_nodes(), CONFIG.hidden_size)
 
 
 @pytest.mark.whole_run
 def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "LOOK_SECONDS", 0)
-    whole = train_single(tiny, CONFIG, spec=SPEC)
+    whole = train_single(tiny, CONFIG, **LINK)
     assert whole.epochs[-1].loss < 0.75 * whole.epochs[0].loss
-    untrained = train_single(tiny, replace(CONFIG, epochs=0), spec=SPEC)
+    untrained = train_single(tiny, replace(CONFIG, epochs=0), **LINK)
     assert whole.test_score > untrained.test_score + 0.1
     assert whole.scores["test_hits@10"] > untrained.scores["test_hits@10"]
     assert rank_sums(whole.test_ranks)[0] / len(whole.test_edges) == pytest.approx(whole.test_score)
@@ -236,17 +252,17 @@ def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path, m
     folder = tmp_path / "checkpoint"
     looks = iter([False] * 14)
     with pytest.raises(EpochStopped):  # after step 5 of the second of the epochs, which have ten
-        train_single(tiny, CONFIG, spec=SPEC, saver=Checkpoints(folder, {}, stop=Stop(lambda: next(looks, True))))
+        train_single(tiny, CONFIG, **LINK, saver=Checkpoints(folder, {}, stop=Stop(lambda: next(looks, True))))
     saved = read_checkpoint(folder)
     assert (len(saved.epochs), saved.step) == (1, 5)
-    resumed = train_single(tiny, CONFIG, spec=SPEC, saver=Checkpoints(folder, {}, resume=True))
+    resumed = train_single(tiny, CONFIG, **LINK, saver=Checkpoints(folder, {}, resume=True))
     assert torch.equal(resumed.embeddings, whole.embeddings)
     assert [epoch.loss for epoch in resumed.epochs] == [epoch.loss for epoch in whole.epochs]
 
 
 def test_the_validation_edges_are_thinned_out_over_all_ranks(tiny: Dataset) -> None:
     """D10. The validation edges are thinned over all ranks."""
-    task = link_task(link_data(Whole(tiny), CONFIG, OPTIONS), CONFIG, OPTIONS)
+    task = LinkTask(LocalShard(tiny), CONFIG, OPTIONS)
     assert 200 <= len(task.val.edges) < 300
     assert len(task.batches) == 10
 
@@ -277,19 +293,17 @@ def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, 
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((out / "result.json").read_text())
     config = TrainConfig.from_dict(result["config"])
-    data = link_data(Whole(tiny), config, LinkOptions())
-    model = config.model(tiny.num_features, config.hidden_size)
-    model.load_state_dict(load_file(out / "checkpoint" / "model.safetensors"))
-    n = tiny.graph.num_nodes()
-    expected = embed(model, data, tiny.graph.nodes(), 5000, lambda _d, width: torch.empty(n, width))
+    task = LinkTask(LocalShard(tiny), config)
+    task.model.load_state_dict(load_file(out / "checkpoint" / "model.safetensors"))
+    expected = task.embed()
     embeddings = torch.from_numpy(np.load(out / "embeddings.npy"))
     assert torch.allclose(embeddings, expected, atol=1e-4)
 
     with np.load(out / "test_edges.npz") as found:
         edge, rank = (torch.from_numpy(found[name]) for name in ("edge", "rank"))
-    assert torch.equal(edge, data.edges["test"])
+    assert torch.equal(edge, task.edges["test"])
     some = slice(None, None, max(1, len(edge) // 100))
-    by_hand = ranks_one_by_one(tiny.graph, embeddings.numpy(), edge[some].numpy(), data.negatives.numpy())
+    by_hand = ranks_one_by_one(tiny.graph, embeddings.numpy(), edge[some].numpy(), task.negatives.numpy())
     assert np.abs(by_hand - rank[some].numpy()).max() <= 1  # a sum of products may round otherwise
     assert (by_hand == rank[some].numpy()).mean() > 0.9
     assert (result["score"], result["val_accuracy"], result["test_accuracy"]) == ("MRR", None, None)
@@ -301,7 +315,7 @@ def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, 
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
     splits = [event for event in events if event["kind"] == "split"]
     for side in SIDES:
-        assert sum(event[f"{side}_edges"] for event in splits) == len(data.edges[side])
+        assert sum(event[f"{side}_edges"] for event in splits) == len(task.edges[side])
     assert abs(splits[0]["train_edges"] - splits[1]["train_edges"]) <= 1
 
 
@@ -328,7 +342,7 @@ def test_two_machines_agree_with_one_process(emulation, nothing_left, tiny, tmp_
     part = partition_dataset(tiny, 2, tmp_path / "parts", method="kaminpar")
     halved = {name: (replace(one, batch_size=250), options) for name, one in configs.items()}
     two = run_links(part, halved, tmp_path / "two")
-    one = {name: train_single(tiny, config, spec=LinkPrediction(options)) for name, config in configs.items()}
+    one = {name: train_single(tiny, config, task_class=LinkTask, options=options) for name, config in configs.items()}
     mrr = {name: (two[name]["test_score"], one[name].test_score) for name in configs}
     key = "test_probe_accuracy"
     probe = {name: (two[name]["scores"][key], one[name].scores[key]) for name in configs}
@@ -337,3 +351,18 @@ def test_two_machines_agree_with_one_process(emulation, nothing_left, tiny, tmp_
         on_two, in_one = (mean(pair[k] for pair in found.values()) for k in (0, 1))
         assert on_two == pytest.approx(in_one, abs=0.015), found
     assert mean(pair[0] for pair in mrr.values()) > 0.25  # ranks by chance give 0.05
+
+
+@pytest.mark.cluster
+def test_two_machines_without_labels(emulation, nothing_left, tiny, tmp_path) -> None:
+    """MRR is that of one process with the weights of the job, and there is no probe."""
+    plain = without_labels(tiny)
+    config = replace(CONFIG, epochs=1)
+    found = run_links(partition_dataset(plain, 2, tmp_path / "parts"), {"one": (config, OPTIONS)}, tmp_path / "two")[
+        "one"
+    ]
+    task = LinkTask(LocalShard(plain), config, OPTIONS)
+    task.model.load_state_dict(load_file(found["out"] / "checkpoint" / "model.safetensors"))
+    assert found["test_score"] == pytest.approx(task.evaluate().test_score, abs=0.01)
+    assert found["scores"]["test_probe_accuracy"] is None
+    assert not (found["out"] / "predictions.npy").exists()

@@ -21,8 +21,9 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.partition import partition_dataset
 from tutorial_lib.tasks import TASKS, check_task, link, task_named
-from tutorial_lib.tasks.evaluation import layerwise_inference
+from tutorial_lib.tasks.inference import from_graph, layerwise_inference
 from tutorial_lib.tasks.link import LinkOptions
+from tutorial_lib.tasks.shard import LocalShard
 from tutorial_lib.tools.cli import main
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -50,14 +51,15 @@ def test_unknown_task():
 def test_every_task_has_its_module():
     specs = [task_named(name) for name in TASKS]
     assert [spec.name for spec in specs] == list(TASKS)
-    assert [spec.score for spec in specs] == ["accuracy", "MRR", "accuracy", "accuracy"]
+    assert [spec.score_name for spec in specs] == ["accuracy", "MRR", "accuracy", "accuracy"]
     assert [spec.uses_features for spec in specs] == [True, True, False, True]
+    assert [spec.uses_labels for spec in specs] == [True, False, True, True]
 
 
 @pytest.mark.parametrize(("task", "score"), [("link", "MRR"), ("node", "accuracy")])
 def test_only_an_accuracy_is_called_one(task, score, data_root, tmp_path, monkeypatch):
     """The MRR of links once stood in result.json as val_accuracy."""
-    monkeypatch.setattr(link.TASK, "options", LinkOptions(epoch_edges=1000, validation_edges=200, eval_negatives=20))
+    monkeypatch.setattr(link, "DEFAULTS", LinkOptions(epoch_edges=1000, validation_edges=200, eval_negatives=20))
     config = TrainConfig(task=task, epochs=1, fanouts=(3,), batch_size=5000, hidden_size=8)
     source = DataSource("synthetic-products", scale=0.002, root=data_root)
     returned = run_single(source, config, tmp_path / "run")
@@ -121,27 +123,18 @@ def test_accuracy_is_of_the_counts_of_all_ranks():
 
 def test_a_layer_waits_for_the_rows_of_the_others(small_dataset):
     """This process computes half of the nodes. The other half is there when all have waited, and not before."""
-    graph, features, n = small_dataset.graph, small_dataset.graph.ndata["feat"], small_dataset.graph.num_nodes()
-    model = SMALL.model(small_dataset.num_features, 5).eval()
-    whole: list[torch.Tensor] = []
-    alone = layerwise_inference(
-        model,
-        graph,
-        features,
-        graph.nodes(),
-        500,
-        lambda _depth, width: whole.append(torch.empty(n, width)) or whole[-1],
-    )
+    shard, n = LocalShard(small_dataset), small_dataset.graph.num_nodes()
+    model, source = SMALL.model(small_dataset.num_features, 5).eval(), from_graph(shard)
     stores: list[torch.Tensor] = []
-
-    def new_store(_depth: int, width: int) -> torch.Tensor:
-        stores.append(torch.full((n, width), torch.nan))
-        return stores[-1]
+    shard.new_store = lambda _depth, width, _ntype: stores.append(torch.full((n, width), torch.nan)) or stores[-1]
+    alone = layerwise_inference(model, source, shard.data["feat"], shard, 500)
+    whole, stores = stores, []
 
     def wait_for_all() -> None:
         assert stores[-1][: n // 2].isfinite().all()  # ours are all there
         stores[-1][n // 2 :] = whole[len(stores) - 1][n // 2 :]
 
-    found = layerwise_inference(model, graph, features, graph.nodes()[: n // 2], 500, new_store, wait_for_all)
+    shard.barrier, shard.own = wait_for_all, lambda _ntype: small_dataset.graph.nodes()[: n // 2]
+    found = layerwise_inference(model, source, shard.data["feat"], shard, 500)
     assert len(stores) == 2
     assert torch.allclose(found, alone, atol=1e-5)

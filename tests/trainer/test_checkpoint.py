@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.errors import InputError
-from tutorial_lib.tasks.task import train_single
+from tutorial_lib.tasks.run import train_single
 from tutorial_lib.trainer import generations
 from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig

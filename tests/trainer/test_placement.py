@@ -12,10 +12,9 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
-from tutorial_lib.models.sage import PlainSAGEConv
 from tutorial_lib.trainer import placement
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.placement import CPU, Placement, assign, settle
+from tutorial_lib.trainer.placement import CPU, assign, settle
 
 no_gpu = pytest.mark.skipif(
     torch.cuda.is_available() and not os.environ.get("TUTORIAL_NO_SKIP"), reason="this computer has a GPU"
@@ -68,16 +67,7 @@ def test_the_cpu_moves_nothing():
     assert CPU.take(blocks, features) == (blocks, features)
     assert CPU.take(blocks, features)[1] is features
     assert settle("cpu") == CPU
-    assert CPU.describe() == {"device": "cpu", "backend": "none", "layers": "dgl", "device_reason": "asked for"}
-
-
-def test_layers_follow_the_build_of_dgl_and_weights_do_not():
-    config = TrainConfig(fanouts=(5, 5), hidden_size=16)
-    native, plain = (Placement(native=native).model(config, 10, 3) for native in (True, False))
-    assert isinstance(plain.layers[0], PlainSAGEConv)
-    assert not isinstance(native.layers[0], PlainSAGEConv)
-    for name, weight in native.state_dict().items():
-        assert torch.equal(weight, plain.state_dict()[name])
+    assert CPU.describe() == {"device": "cpu", "backend": "none", "device_reason": "asked for"}
 
 
 def test_real_machines_are_asked_when_the_ranks_have_met(tmp_path, monkeypatch):
@@ -102,12 +92,12 @@ def test_cuda_without_a_gpu_is_refused_before_anything_starts(where, tmp_path, r
 def test_auto_without_a_gpu_is_the_cpu(data_root, tmp_path):
     source = DataSource("synthetic-products", scale=0.002, root=data_root)
     auto = run_single(source, TrainConfig(epochs=1, fanouts=(3,), hidden_size=8), tmp_path / "run", device="auto")
-    assert (auto["device"], auto["backend"], auto["layers"], auto["device_reason"]) == ("cpu", "none", "dgl", "no GPU")
+    assert (auto["device"], auto["backend"], auto["device_reason"]) == ("cpu", "none", "no GPU")
 
 
 @pytest.mark.cluster
 def test_ranks_agree_and_the_result_says_so(finished_run):
     result = finished_run.result
-    assert (result["device"], result["backend"], result["layers"]) == ("cpu", "gloo", "dgl")
+    assert (result["device"], result["backend"]) == ("cpu", "gloo")
     placed = [event for event in events_of(finished_run.out) if event["kind"] == "placed"]
     assert sorted(event["rank"] for event in placed) == [0, 1]

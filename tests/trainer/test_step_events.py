@@ -9,13 +9,14 @@ import torch
 from commands import events_of
 from rich.console import Console
 
-from support.multi_process import train_epoch
 from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.job.display import RunDisplay
-from tutorial_lib.tasks.node import TrainData
+from tutorial_lib.tasks.node import NodeTask
+from tutorial_lib.tasks.shard import LocalShard
 from tutorial_lib.tools.finale.figures import phases_figure
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import PHASES, Pulse, StepLog, bytes_by_place, phases_of
+from tutorial_lib.trainer.loop import train_task
 
 EPOCHS = 3
 CONFIG = TrainConfig(epochs=EPOCHS, fanouts=(5, 5), batch_size=50, hidden_size=16)
@@ -52,7 +53,6 @@ def test_two_machines_tell_every_step_of_every_rank(finished_run):
 def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):
     graph = small_dataset.graph
     train = graph.ndata["train_mask"].nonzero().flatten()
-    data = TrainData(graph, graph.ndata["feat"], graph.ndata["label"], train, train[:0])
     rows, told = [], []
 
     class Recorded(BatchLoader):
@@ -61,12 +61,11 @@ def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):
                 rows.append(len(batch.input_nodes))
                 yield batch
 
-    model = CONFIG.model(100, small_dataset.num_classes)
-    loss = train_epoch(
-        model,
-        torch.optim.Adam(model.parameters()),
-        data,
-        Recorded(graph, train, [5, 5], 300, shuffle=True),
+    task = NodeTask(LocalShard(small_dataset), CONFIG, Recorded(graph, train, [5, 5], 300, shuffle=True))
+    loss = train_task(
+        task.model,
+        torch.optim.Adam(task.model.parameters()),
+        task,
         epoch=4,
         emit=lambda kind, **fields: told.append((kind, fields)),
     )

@@ -16,10 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.errors import first_sigterm
+from tutorial_lib.tasks.task import Task
 from tutorial_lib.trainer import generations, stopping
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.loop import Task, fit
+from tutorial_lib.trainer.loop import fit
 from tutorial_lib.trainer.stopping import EpochStopped, Stop
 
 COUNTS = (12, 6, 0)  # batches of each rank
@@ -46,12 +47,16 @@ class Noisy(Task):
     """A weight that shall be near the number of the batch, through dropout."""
 
     split: Any = None
+    evaluate: Any = None
+
+    def __init__(self, batches: Any, val: Any) -> None:
+        self.batches, self.val = batches, val
 
     def inputs(self, batch: float) -> tuple[Any, ...]:
         return torch.ones(1, 4), torch.tensor([[batch]])
 
-    def loss(self, model: torch.nn.Module, prepared: Any) -> tuple[torch.Tensor, int]:
-        ones, target = prepared
+    def loss(self, model: torch.nn.Module, inputs: Any) -> tuple[torch.Tensor, int]:
+        ones, target = inputs
         return F.mse_loss(model(F.dropout(ones, 0.5)), target), 1
 
     def score(self, model: torch.nn.Module, inputs: Any) -> tuple[float, int]:
@@ -87,7 +92,7 @@ def start(rank: int, folder: Path, number: int, asked: tuple[int, tuple[int, ...
         if kind == "step":
             told.append((fields["epoch"], fields["step"], fields["loss"]))
 
-    task = Noisy(None, Numbers(COUNTS[rank]), Numbers(2))
+    task = Noisy(Numbers(COUNTS[rank]), Numbers(2))
     dist.barrier()
     try:
         epochs = fit(DistributedDataParallel(model), task, CONFIG, emit=emit, saver=saver)
@@ -123,7 +128,7 @@ def test_an_epoch_that_is_over_before_the_ranks_agree_is_the_last(tmp_path, monk
     saver = Checkpoints(tmp_path, {}, every=9, emit=lambda *kind, **fields: told.append((*kind, fields)))
     saver.stop = Stop(lambda: True)
     with pytest.raises(EpochStopped):
-        fit(torch.nn.Linear(4, 1, bias=False), Noisy(None, Numbers(1), Numbers(2)), CONFIG, saver=saver)
+        fit(torch.nn.Linear(4, 1, bias=False), Noisy(Numbers(1), Numbers(2)), CONFIG, saver=saver)
     assert told == [("checkpoint", {"epochs": 1})]
 
 

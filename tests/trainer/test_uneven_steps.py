@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from support.processes import fix_openmp, fork
-from tutorial_lib.trainer.loop import Task, train_task
+from tutorial_lib.tasks.task import Task
+from tutorial_lib.trainer.loop import train_task
 from tutorial_lib.trainer.placement import CPU
 
 BATCHES = ([1.0, 5.0, -2.0], [3.0, 1.0], [])  # of each rank: one target each; the last has nothing to do
@@ -25,12 +26,16 @@ class Targets(Task):
 
     split: Any = None
     score: Any = None
+    evaluate: Any = None
+
+    def __init__(self, batches: list[float]) -> None:
+        self.batches = batches
 
     def inputs(self, batch: float) -> tuple[Any, ...]:
         return (torch.ones(1, 1), torch.tensor([[batch]]))
 
-    def loss(self, model: torch.nn.Module, prepared: Any) -> tuple[torch.Tensor, int]:
-        one, target = prepared
+    def loss(self, model: torch.nn.Module, inputs: Any) -> tuple[torch.Tensor, int]:
+        one, target = inputs
         return F.mse_loss(model(one), target), 1
 
     def traffic(self, *_batch: Any) -> tuple[int, int]:
@@ -50,7 +55,7 @@ def remembered(optimizer: torch.optim.Adam) -> list[float]:
 
 def rank_main(rank: int, _ranks: int, batches: Any) -> list[list[float]]:
     model, optimizer = start()
-    task, wrapped = Targets(data=None, batches=batches[rank]), CPU.wrap(model)
+    task, wrapped = Targets(batches[rank]), CPU.wrap(model)
 
     def train() -> list[float]:
         return [train_task(wrapped, optimizer, task), model.weight.item(), *remembered(optimizer)]

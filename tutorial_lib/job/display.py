@@ -220,7 +220,7 @@ def summary_table(result: dict[str, Any]) -> Table:
     table.add_row("epochs", f"{len(epochs)}, {sum(e['seconds'] for e in epochs) / max(1, len(epochs)):.2f} s each")
     exact = {f"valid {score}": result["val_score"], f"test {score}": result["test_score"], **result.get("scores", {})}
     for name, value in (({"loss": epochs[-1]["loss"]} if epochs else {}) | exact).items():
-        table.add_row(name, f"{value:.4f}")
+        table.add_row(name, "-" if value is None else f"{value:.4f}")
     table.add_row("seconds", f"{result['seconds']:.1f}")
     if result["bytes_sent"]:
         sent = ", ".join(f"{name} {human_bytes(count)}" for name, count in result["bytes_sent"].items())

@@ -15,8 +15,8 @@ In ``result.json`` of a run that was continued with ``--resume``, ``epochs`` and
 ``seconds``, ``bytes_sent`` and ``peak_rss`` are those of the last start, whose first ``resumed_epochs`` epochs came
 from the checkpoint. ``phases`` has for each rank the mean seconds per epoch in each phase of a step, and the mean bytes
 of features per epoch from its own machine and from others; ``events.phases_of`` makes it. Where the model was:
-``device`` ("cpu", "cuda"), ``backend`` of the gradients ("gloo", "nccl", "none"), ``layers`` ("dgl", "plain torch") and
-``device_reason``, see ``placement``.
+``device`` ("cpu", "cuda"), ``backend`` of the gradients ("gloo", "nccl", "none"), and ``device_reason``, see
+``placement``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def distributed_result(
         bytes_sent={name: used.bytes_sent for name, used in use.items()},
         peak_rss={name: used.peak_rss for name, used in use.items()},
         partition=asdict(partition.report),
-        **{key: placed[key] for key in ("device", "backend", "layers", "device_reason") if key in placed},
+        **{key: placed[key] for key in ("device", "backend", "device_reason") if key in placed},
         resumed_epochs=len(resumed),
         phases=phases_of([*earlier, *events]),
     )

@@ -32,7 +32,7 @@ from tutorial_lib.job.result import distributed_result, result_of
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, dataset_description
 from tutorial_lib.tasks import task_named
-from tutorial_lib.tasks.task import train_single
+from tutorial_lib.tasks.run import train_single
 from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of

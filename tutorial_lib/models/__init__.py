@@ -1,1 +1,1 @@
-"""GraphSAGE and R-GCN, for blocks of DGL or of our own; nothing here knows of machines or tasks."""
+"""GraphSAGE and R-GCN on message-flow graphs. The models know neither machines nor tasks."""

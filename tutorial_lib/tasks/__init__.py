@@ -1,6 +1,6 @@
-"""What can be learned: ``train --task NAME``. Each task is a module of this folder with a ``TASK``, a ``TaskSpec``.
+"""The tasks of ``train --task NAME``. Each module named here has a ``TASK``, a subclass of ``Task``.
 
-Importing this module imports no torch and no DGL; the command line's help does not wait for them.
+Importing this package imports neither torch nor DGL, so ``--help`` does not wait for them.
 """
 
 from __future__ import annotations
@@ -11,22 +11,18 @@ from typing import TYPE_CHECKING
 from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:
-    from tutorial_lib.tasks.task import TaskSpec
+    from tutorial_lib.tasks.task import Task
 
 TASKS = (
-    "node",  # classes of nodes from their features (the default)
-    "link",  # which edges there are; node embeddings without labels
-    "embedding",  # classes of nodes of a graph without features: the inputs are learned
-    "hetero",  # classes of the nodes of one type, in a graph with several types
+    "node",  # classify nodes by their features (the default)
+    "link",  # predict edges, without labels
+    "embedding",  # classify nodes of a graph without features by learnable embeddings
+    "hetero",  # classify the nodes of one type in a graph with several types
 )
 
 
-def task_named(name: str) -> TaskSpec:
-    """The task of a module of this folder.
-
-    Raises:
-        InputError: there is no such task.
-    """
+def task_named(name: str) -> type[Task]:
+    """Return the task of a module of this package, or raise an InputError."""
     check_task(name)
     return import_module(f"tutorial_lib.tasks.{name}").TASK
 

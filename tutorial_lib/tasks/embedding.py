@@ -1,78 +1,48 @@
-"""Classes of nodes of a graph without features: a row for each node is learned, with GraphSAGE on top.
+"""Node classification without features: GraphSAGE on one learnable embedding per node.
 
-The rows take the place of features: a job keeps them in a ``DistEmbedding``, so that each machine holds those of its
-own part, with the state of their optimiser. Batches, loss and evaluation are those of node classification.
-
-Without features, accuracy says how well the *place* of a node in the graph tells its class. There is no row for a node
-that was not in the graph while training; the model cannot be used for one.
+The embeddings take the place of the features. The accuracy then shows how well the position of a node in the graph
+predicts its class. The model has no embedding for a node that was not in the graph during training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tutorial_lib.batches.nodes import Batch
-from tutorial_lib.errors import InputError
-from tutorial_lib.tasks.learned_rows import learned_rows, memory_of, shared_memory
-from tutorial_lib.tasks.node import NodeClassification, NodeTask, TrainData, node_task
-from tutorial_lib.tasks.task import Share
-from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.tasks.learnable import learnable_embeddings
+from tutorial_lib.tasks.node import NodeTask
 
 
-@dataclass
 class EmbeddingTask(NodeTask):
-    """Node classification whose inputs are learned, see ``loop.Task``.
-
-    Attributes:
-        embeddings: "node": ``DistEmbedding`` or ``NodeEmbedding``; the ``features`` of ``data`` are its values, to
-            evaluate with.
-        dropout: share of whole rows that a step does without. With all of them, the row of a training node soon spells
-            out its own label, and nothing is left to learn for its neighbours.
-    """
-
-    dropout: float = 0.5
-
-    def prepare(self, batch: Batch) -> tuple[Any, Tensor, Tensor]:
-        """Blocks, rows of the input nodes, labels of the seeds.
-
-        Rows are read here and not ahead of time: the step before this one may have changed them.
-        """
-        with torch.enable_grad():
-            # A leaf on the CPU: its gradient goes where the row is kept.
-            rows = self.embeddings["node"](batch.input_nodes)
-            kept = rows * F.dropout(torch.ones(len(rows), 1), self.dropout)
-        blocks, labels = self.data.place.take(batch.blocks, self.data.labels[batch.seeds].long())
-        return blocks, kept.to(self.data.place.device), labels
-
-
-class EmbeddingClassification(NodeClassification):
-    """GraphSAGE on learned rows. A graph with features will do: they are not read."""
+    """Classify nodes by learnable embeddings. Features of the graph are ignored."""
 
     name = "embedding"
     uses_features = False
+    uses_pipeline = False
 
-    def check(self, facts: Mapping[str, Any]) -> None:
-        super().check(facts)
-        if not facts["num_classes"]:
-            raise InputError(f"{facts['name']}: --task embedding needs labels, and there are none")
+    def get_features(self) -> Any:
+        target = self.shard.target
+        created, optimizer = learnable_embeddings(self.shard, [target], self.config)
+        self.embeddings, self.sparse_optimizers = {"node": created[target]}, [optimizer]
+        return created[target].weight
 
-    def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, NodeTask]:
-        """See ``TaskSpec``; besides, an ``embedding`` event of each machine tells what it holds."""
-        found, optimizer = learned_rows(share, [share.target], config)
-        rows, (train, val) = found[share.target], (share.nodes(f"{side}_mask") for side in ("train", "val"))
-        data = TrainData(share.graph, rows.weight, share.data["label"], train, val, share.place)
-        if share.machine is not None:
-            held = {**memory_of(rows, optimizer), "shared_memory": shared_memory()}
-            share.emit("embedding", machine=share.machine, **held)
-        model = share.place.model(config, config.embedding_size, share.num_classes)
-        learned = {"sparse_optimizers": [optimizer], "embeddings": {"node": rows}, "dropout": config.dropout}
-        return model, node_task(data, config, kind=EmbeddingTask, **learned)
+    def inputs(self, batch: Batch) -> tuple[Any, Tensor, Tensor]:
+        """Return blocks, embeddings of the input nodes and labels of the seeds.
+
+        In training, the gradient of the embeddings goes back to where they are stored, and whole rows are dropped.
+        Otherwise the row of a training node soon encodes its own label, and its neighbors have nothing left to learn.
+        """
+        if torch.is_grad_enabled():
+            rows = self.embeddings["node"](batch.input_nodes)
+            rows = rows * F.dropout(torch.ones(len(rows), 1), self.config.dropout)
+        else:
+            rows = self.features[batch.input_nodes]
+        blocks, labels = self.place.take(batch.blocks, self.labels[batch.seeds].long())
+        return blocks, rows.to(self.place.device), labels
 
 
-TASK = EmbeddingClassification()
+TASK = EmbeddingTask

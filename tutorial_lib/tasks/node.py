@@ -1,9 +1,8 @@
-"""Classes of nodes from their features: the task that is learned, on a job's ranks and in one process."""
+"""Node classification with GraphSAGE on node features."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,130 +12,118 @@ from torch import Tensor, nn
 from tutorial_lib.batches.nodes import Batch, BatchLoader, rows_of
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.models.sage import FirstLayer
-from tutorial_lib.tasks.evaluation import layerwise_inference, layerwise_over_part
-from tutorial_lib.tasks.task import ROWS, Share, TaskSpec, shares_right
+from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference
+from tutorial_lib.tasks.shard import Shard
+from tutorial_lib.tasks.task import Task, split_accuracy
 from tutorial_lib.trainer.comm import gather_by_number
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Pulse
-from tutorial_lib.trainer.loop import Task, TrainResult
-from tutorial_lib.trainer.placement import CPU, Placement
+from tutorial_lib.trainer.loop import TrainResult
+
+ROWS = 100_000  # nodes whose outputs are read at a time
 
 
-@dataclass
-class TrainData:
-    """What the loop reads: tensors of a plain graph or DistTensors of a distributed one.
+class NodeTask(Task):
+    """Classify nodes.
+
+    Args:
+        train_loader: batches to train on instead of the batches that ``config`` describes.
 
     Attributes:
-        features: (N, F) float32; in a graph with several types, by type.
-        labels: (N,) int64; like features, indexed with int64 node ids.
-        train, val: int64 ids of this process's share of the training and validation nodes.
-        place: where the model is; batches are moved there.
-        target: type of the nodes with labels, in a graph with several types.
+        features: float32 of shape (N, F), a tensor or ``DistTensor``. With several types of nodes, a dictionary.
+        labels: int64 of shape (N,).
     """
 
-    graph: Any
-    features: Any
-    labels: Any
-    train: Tensor
-    val: Tensor
-    place: Placement = CPU
-    target: str | None = None
+    name = "node"
+    typed = False  # whether IDs and features are dictionaries
+    uses_pipeline = True
 
+    def __init__(self, shard: Shard, config: TrainConfig, train_loader: Any = None) -> None:
+        super().__init__(shard, config)
+        self.features, self.labels = self.get_features(), self.get_labels()
+        self.model = self.make_model()
+        self.nodes = {side: shard.nodes(f"{side}_mask") for side in ("train", "val")}
+        self.pipeline = self._make_pipeline() if train_loader is None else None
+        self.batches = train_loader or self._loader(self.nodes["train"], shuffle=True)
+        self.val = self._loader(self.nodes["val"])
 
-@dataclass
-class NodeTask(Task):
-    """See ``loop.Task``: ``data`` is a ``TrainData``."""
+    def get_features(self) -> Any:
+        """Return the rows that the first layer reads."""
+        return self.shard.data["feat"]
+
+    def get_labels(self) -> Any:
+        """Return the labels, which are indexed with int64 node IDs."""
+        return self.shard.data["label"]
+
+    def make_model(self) -> nn.Module:
+        """Return the model with initial weights."""
+        return self.place.model(self.config, self.features.shape[1], self.shard.num_classes)
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        """Return the prediction for each row of the model's outputs."""
+        return outputs.argmax(1)
+
+    def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return which outputs agree with the labels, bool of shape (B,)."""
+        return outputs.argmax(1) == labels
 
     @property
     def split(self) -> dict[str, int]:
-        """Numbers of nodes of this rank."""
-        return {"train_nodes": len(self.data.train), "val_nodes": len(self.data.val)}
+        return {f"{side}_nodes": len(ids) for side, ids in self.nodes.items()}
 
     def inputs(self, batch: Batch) -> tuple[Any, Any, Tensor]:
-        """Blocks, features and labels of a batch; on a DistGraph they come partly over the wire."""
+        """Return blocks, features and labels of a batch on the device of the model."""
         inputs, labels = batch.inputs, batch.labels
         if inputs is None or labels is None:
-            inputs, labels = self.data.features[batch.input_nodes], self.data.labels[batch.seeds].long()
+            inputs, labels = self.features[batch.input_nodes], self.labels[batch.seeds].long()
         if not isinstance(inputs, FirstLayer):
-            return self.data.place.take(batch.blocks, inputs, labels)
-        blocks, own, mean, labels = self.data.place.take(batch.blocks, inputs.own, inputs.mean, labels)
+            return self.place.take(batch.blocks, inputs, labels)
+        blocks, own, mean, labels = self.place.take(batch.blocks, inputs.own, inputs.mean, labels)
         return blocks, FirstLayer(own, mean), labels
 
-    def loss(self, model: nn.Module, prepared: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
-        """Cross-entropy."""
-        blocks, inputs, labels = prepared
-        return F.cross_entropy(model(blocks, inputs), labels), len(labels)
+    def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
+        """Return the cross-entropy."""
+        blocks, rows, labels = inputs
+        return F.cross_entropy(model(blocks, rows), labels), len(labels)
 
     def score(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[int, int]:
-        """How many are right."""
+        """Return the number of correct predictions."""
         blocks, rows, labels = inputs
-        return int(self.right(model(blocks, rows), labels).sum()), len(labels)
+        return int(self.correct(model(blocks, rows), labels).sum()), len(labels)
 
-    def right(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """bool (B,): which outputs of the model say what the labels say."""
-        return outputs.argmax(1) == labels
+    def evaluate(self) -> TrainResult:
+        shard, config, sampler = self.shard, self.config, self.pipeline and self.pipeline.sampler
+        source = from_adjacency(shard, sampler, config.cache) if sampler else from_graph(shard, typed=self.typed)
+        outputs = layerwise_inference(self.model, source, self.features, shard, config.eval_batch_size)
+        nodes, predictions, correct = shard.own(), [], []
+        for ids in nodes.split(ROWS):
+            rows = rows_of(outputs, ids)
+            predictions.append(self.predict(rows))
+            correct.append(self.correct(rows, rows_of(self.labels, ids)))
+        val, test = split_accuracy(shard, nodes, torch.cat(correct))
+        return TrainResult(val, test, gather_by_number(nodes, torch.cat(predictions), shard.original_nodes())[1])
 
+    def _make_pipeline(self) -> Pipeline | None:
+        """Return the pipeline, or None if DGL's loader makes the batches.
 
-def node_task(
-    data: TrainData, config: TrainConfig, pipeline: Pipeline | None = None, kind: type[NodeTask] = NodeTask, **more: Any
-) -> NodeTask:
-    """A ``kind`` of NodeTask with the batches that ``config`` says, from the pipeline or else from DGL's loader."""
-
-    def loader(ids: Tensor, *, shuffle: bool = False) -> BatchLoader | PipelineLoader:
-        if pipeline is not None:
-            means = data.features.shape[1] <= config.hidden_size
-            return PipelineLoader(pipeline, ids, config.fanouts, config.batch_size, shuffle=shuffle, means=means)
-        seeds = ids if data.target is None else {data.target: ids}
-        threads = config.sampling_threads
-        return BatchLoader(data.graph, seeds, config.fanouts, config.batch_size, shuffle=shuffle, threads=threads)
-
-    return kind(data, loader(data.train, shuffle=True), loader(data.val), **more)
-
-
-def pipeline_for(graph: Any, features: Any, labels: Any, config: TrainConfig) -> Pipeline | None:
-    """The pipeline of this trainer; None where DGL's loader is asked for, or "auto" finds a reason for it.
-
-    The reasons: sampler processes, which draw elsewhere; servers on other machines than the trainers; no servers.
-    """
-    if config.loader == "dgl" or (config.loader == "auto" and int(os.environ.get("DGL_NUM_SAMPLER", 0))):
-        return None
-    if getattr(graph, "local_partition", None) is None:
-        return None
-    hops = len(config.fanouts)
-    return Pipeline.of(graph, features, labels, budget=config.cache, hops=hops, depth=config.ahead)
-
-
-class NodeClassification(TaskSpec):
-    """GraphSAGE on features."""
-
-    name = "node"
-
-    def begin(self, share: Share, config: TrainConfig) -> tuple[nn.Module, NodeTask]:
-        graph, features, labels = share.graph, share.data["feat"], share.data["label"]
-        data = TrainData(graph, features, labels, share.nodes("train_mask"), share.nodes("val_mask"), share.place)
-        model = share.place.model(config, features.shape[1], share.num_classes)
-        return model, node_task(data, config, pipeline_for(graph, features, labels, config))
-
-    def evaluate(self, share: Share, model: nn.Module, task: NodeTask, config: TrainConfig) -> TrainResult:
-        logits, nodes = self.outputs(share, model, task, config), share.own()
-        predictions = torch.cat([rows_of(logits, part).argmax(1) for part in nodes.split(ROWS)])
-        val, test = shares_right(share, nodes, predictions == rows_of(share.data["label"], nodes))
-        return TrainResult(val, test, gather_by_number(nodes, predictions, share.numbers())[1])
-
-    def outputs(self, share: Share, model: nn.Module, task: NodeTask, config: TrainConfig) -> Any:
-        """The model's outputs for every node (of the target type) over all its neighbours, (N, outputs), in a store.
-
-        Each trainer does a share of its own machine's part, and writes only rows that its machine holds. Such a write
-        has happened when the call returns; one to another machine has not, and no barrier tells when: a reader could
-        still see zeros.
+        DGL's loader is used if ``--loader`` asks for it, for sampler processes, without servers, and if the servers of
+        this machine do not share its memory.
         """
-        data, pulse = task.data, Pulse(share.emit, "evaluation")
-        nodes = share.own() if data.target is None else {name: share.own(name) for name in share.graph.ntypes}
-        common = (data.features, nodes, config.eval_batch_size, share.new_store, share.barrier, pulse, data.place)
-        pipeline = getattr(task.batches, "pipeline", None)
-        if pipeline is None:
-            return layerwise_inference(model, share.graph, *common)
-        return layerwise_over_part(model, pipeline.sampler, *common, budget=config.cache)
+        graph, config = self.shard.graph, self.config
+        automatic = config.loader == "auto" and int(os.environ.get("DGL_NUM_SAMPLER", 0))
+        local = getattr(graph, "local_partition", None) is not None
+        if not (self.uses_pipeline and local) or config.loader == "dgl" or automatic:
+            return None
+        hops = len(config.fanouts)
+        return Pipeline.of(graph, self.features, self.labels, budget=config.cache, hops=hops, depth=config.ahead)
+
+    def _loader(self, ids: Tensor, *, shuffle: bool = False) -> BatchLoader | PipelineLoader:
+        config, graph = self.config, self.shard.graph
+        if self.pipeline is not None:
+            means = self.features.shape[1] <= config.hidden_size
+            return PipelineLoader(self.pipeline, ids, config.fanouts, config.batch_size, shuffle=shuffle, means=means)
+        seeds = {self.shard.target: ids} if self.typed else ids
+        threads = config.sampling_threads
+        return BatchLoader(graph, seeds, config.fanouts, config.batch_size, shuffle=shuffle, threads=threads)
 
 
-TASK = NodeClassification()
+TASK = NodeTask

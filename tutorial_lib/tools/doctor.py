@@ -154,11 +154,11 @@ def gpus() -> Finding:
     if not match:
         remedy = "Install the CUDA build of the same torch version."
         return Finding("gpus", FAIL, f"{many}, but torch is not there or a build without CUDA", remedy)
-    status, layers, builds = OK, "DGL's", f"{many}, torch for CUDA {match[1]}, dgl {dgl}"
+    status, builds = OK, f"{many}, torch for CUDA {match[1]}, dgl {dgl}"
     if dgl is None or "+cu" not in dgl:
-        status, layers = SKIP, "plain torch"
+        status = SKIP
         builds = f"{many}, torch for CUDA {match[1]}, but PyPI's dgl is a CPU build: no graph can be put on a GPU"
-    return Finding("gpus", status, f"{builds}; train --device cuda samples on the CPU, its layers are {layers}")
+    return Finding("gpus", status, f"{builds}; train --device cuda samples on the CPU")
 
 
 def gpu_devices() -> list[str]:

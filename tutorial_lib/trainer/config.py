@@ -61,7 +61,7 @@ class TrainConfig:
         """Whether trainers on machines draw from lists of their own: no server then needs the number of an edge."""
         return self.task == "node" and self.loader != "dgl" and not samplers
 
-    def model(self, in_size: int, num_classes: int, *, plain: bool = False) -> GraphSAGE:
+    def model(self, in_size: int, num_classes: int) -> GraphSAGE:
         """A model whose first weights depend on ``seed`` alone, so that every rank starts with the same."""
         import torch
 
@@ -69,7 +69,7 @@ class TrainConfig:
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout, plain=plain)
+            return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout)
 
 
 def check_loader(loader: str, samplers: int, cache: str) -> int:

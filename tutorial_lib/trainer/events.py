@@ -4,11 +4,11 @@ Each event has ``kind``, ``time`` (seconds since 1970; where it also has ``secon
 ``local_rank``. Kinds, with their fields:
 
     joined      machine, client (this rank's number among those that ask DGL's servers)
-    placed      device, backend, layers, device_reason: see ``placement``
+    placed      device, backend, device_reason: see ``placement``
     split       train_nodes, val_nodes (of links, of each side its edges): this rank's share
-    embedding   machine, and what it holds of learned rows
     step        epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote; background: start (seconds
                 since 1970) and seconds of "sampling" and "pull", if a background thread made the batch
+    warning     text: something that the user should read, from rank 0
     span        name, seconds, and what it is of: starting (imports too, where they are not shared), joining,
                 preparing, validation, checkpoint, evaluation; of each rank
     progress    what (validation, evaluation), batches, of, in an evaluation also layer, layers

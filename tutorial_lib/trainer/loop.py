@@ -4,79 +4,35 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tutorial_lib.trainer.checkpoint import Checkpoints
-from tutorial_lib.trainer.comm import accuracy, own_rank, sum_over_ranks
+from tutorial_lib.trainer.comm import own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, bytes_by_place, no_events, span
+from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, no_events, span
 from tutorial_lib.trainer.seeding import start_epoch
 from tutorial_lib.trainer.stopping import EpochPart, EpochStopped, Stop
 from tutorial_lib.trainer.uneven import give_missed_steps, joined
 
 
-@dataclass
-class Task(ABC):
-    """What is learned, and from which batches; the loop knows no more of it. ``tasks.node.NodeTask`` is one.
+class Trainable(Protocol):
+    """What the loop needs of a task. ``tasks.task.Task`` implements it."""
 
-    Attributes:
-        data: what the batches are about; it has the ``graph``.
-        batches, val: this rank's batches of one epoch and of a validation, with a length, in an order that torch's
-            generator gives when they are iterated.
-        sparse_optimizers: those of DistEmbeddings; they step after the dense one.
-        embeddings: rows that are learned besides the model's weights, by name; they go into checkpoints.
-    """
-
-    data: Any
     batches: Any
-    val: Any = None
-    sparse_optimizers: Sequence[Any] = ()
-    embeddings: Mapping[str, Any] = field(default_factory=dict)
+    sparse_optimizers: Sequence[Any]
+    embeddings: Mapping[str, Any]
 
-    @property
-    @abstractmethod
-    def split(self) -> dict[str, int]:
-        """What this rank has, for its ``split`` event."""
-
-    @abstractmethod
-    def inputs(self, batch: Any) -> tuple[Any, ...]:
-        """Pull the rows that a batch needs, and move it to where the model is: blocks, rows, and what else there is."""
-
-    def prepare(self, batch: Any) -> tuple[Any, ...]:
-        """``inputs``, to learn from."""
-        return self.inputs(batch)
-
-    @abstractmethod
-    def loss(self, model: nn.Module, prepared: Any) -> tuple[Tensor, int]:
-        """Mean loss over the examples of a batch, and their number."""
-
-    @abstractmethod
-    def score(self, model: nn.Module, inputs: Any) -> tuple[float, int]:
-        """The sum of the scores of a batch's examples, each between 0 and 1, and their number."""
-
-    def traffic(self, batch: Any, prepared: Any) -> tuple[int, int]:
-        """Bytes of rows that came from this machine and from others."""
-        fetched = getattr(batch, "bytes_by_place", None)
-        return fetched or bytes_by_place(self.data.graph, batch.input_nodes, prepared[1])
-
-    @torch.no_grad()
-    def validate(self, model: nn.Module, on_batch: OnBatch = no_events) -> float:
-        """Mean score over all ranks with sampled neighbours: quick, and a little below the exact one."""
-        model.eval()
-        total = count = 0.0
-        for number, batch in enumerate(self.val, start=1):
-            found, examples = self.score(model, self.inputs(batch))
-            total, count = total + found, count + examples
-            on_batch(number, len(self.val))
-        return accuracy(*sum_over_ranks([total, count]))
+    def inputs(self, batch: Any) -> tuple[Any, ...]: ...
+    def loss(self, model: nn.Module, inputs: Any) -> tuple[Tensor, int]: ...
+    def traffic(self, batch: Any, inputs: Any) -> tuple[int, int]: ...
+    def validate(self, model: nn.Module, on_batch: OnBatch = ...) -> float: ...
 
 
 @dataclass
@@ -149,7 +105,7 @@ class TrainResult:
 def train_task(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    task: Task,
+    task: Trainable,
     *,
     epoch: int = 0,
     emit: Emit = no_events,
@@ -174,9 +130,9 @@ def train_task(
     with joined(model, task.sparse_optimizers):
         for batch in part.rest(task.batches, task.inputs):
             log.lap("sampling", batch=batch)
-            prepared = task.prepare(batch)
+            inputs = task.inputs(batch)
             log.lap("pull")
-            loss, examples = task.loss(model, prepared)
+            loss, examples = task.loss(model, inputs)
             value = finite(loss.item(), epoch, log.step)
             log.lap("forward")
             for each in (optimizer, *task.sparse_optimizers):
@@ -188,7 +144,7 @@ def train_task(
                 sparse.step()
             log.lap("update")
             part.add(value, examples)
-            log.done(value, *task.traffic(batch, prepared))
+            log.done(value, *task.traffic(batch, inputs))
             if stop.here(epoch, part.steps):
                 part.stopped = part.steps < len(task.batches)
                 break
@@ -211,7 +167,7 @@ def finite(loss: float, epoch: int, step: int) -> float:
 
 def fit(
     model: nn.Module,
-    task: Task,
+    task: Trainable,
     config: TrainConfig,
     *,
     emit: Emit = no_events,

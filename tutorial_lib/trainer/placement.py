@@ -80,14 +80,12 @@ class Placement:
 
     Attributes:
         backend: of the gradients: "gloo", "nccl", or "none" in a single process.
-        native: the layers are DGL's; else ``PlainSAGEConv``.
         reason: why it is so, for people.
         group: process group of the gradients; None is the default one.
     """
 
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (it cannot be changed)
     backend: str = "none"
-    native: bool = True
     reason: str = "asked for"
     group: Any = field(default=None, repr=False)
 
@@ -97,8 +95,8 @@ class Placement:
         return self.device.type == "cuda"
 
     def model(self, config: Any, in_size: int, num_classes: int) -> GraphSAGE:
-        """``config.model`` on this device, with layers that can run there and the same first weights as anywhere."""
-        return config.model(in_size, num_classes, plain=not self.native).to(self.device)
+        """``config.model`` on this device, with the same first weights as anywhere."""
+        return config.model(in_size, num_classes).to(self.device)
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         """DDP over the ranks of the job."""
@@ -109,8 +107,6 @@ class Placement:
         """Blocks and tensors of a batch on the device; on the CPU, the very same objects. The copy may still run."""
         if not self.on_gpu:
             return (blocks, *tensors)
-        if self.native:
-            return ([block.to(self.device) for block in blocks], *(self._copy(list(tensors))))
         parts = [CscBlock.of(block) for block in blocks]
         flat = [tensor for block in parts for tensor in (block.indptr, block.indices)]
         moved = iter(self._copy([*flat, *tensors]))
@@ -129,8 +125,7 @@ class Placement:
 
     def describe(self) -> dict[str, str]:
         """For ``result.json``."""
-        layers = "dgl" if self.native else "plain torch"
-        return {"device": self.device.type, "backend": self.backend, "layers": layers, "device_reason": self.reason}
+        return {"device": self.device.type, "backend": self.backend, "device_reason": self.reason}
 
 
 CPU = Placement()
@@ -139,17 +134,6 @@ CPU = Placement()
 @functools.cache
 def _side_stream(device: torch.device) -> Any:
     return torch.cuda.Stream(device)
-
-
-def dgl_runs_on(device: torch.device) -> bool:
-    """Whether this build of DGL can put a graph there; PyPI's can not."""
-    import dgl
-
-    try:
-        dgl.graph(([0], [0])).to(device)
-    except dgl.DGLError:
-        return False
-    return True
 
 
 def settle(wanted: str) -> Placement:
@@ -173,4 +157,4 @@ def settle(wanted: str) -> Placement:
     torch.cuda.set_device(device)
     # Everything else that ranks tell each other is on the CPU and stays with the default group, gloo.
     group = dist.new_group(backend="nccl") if backend == "nccl" else None
-    return Placement(device, backend, dgl_runs_on(device), mine.reason, group)
+    return Placement(device, backend, mine.reason, group)
