@@ -6,7 +6,7 @@ Every loop has its own model and optimiser, and all read the same servers over t
 barrier before it to a barrier after it; the bytes are those that left this machine's interface meanwhile.
 
     guide            guide_loop.py
-    ours             what ``train`` does: training.train_task with batches from the pipeline
+    ours             what ``train`` does: trainer.loop.train_epoch with batches from the pipeline
     ours, ...        the same with one thing changed; "..., first come": the rows that come first stay for ever;
     ours, recorded   the same, and what each thread does when is written down, as with ``train --trace``
     alone            the guide's forward, backward and step over its batches, in memory before: as many steps, but of
@@ -41,9 +41,11 @@ from tutorial_lib.batches.table import RowTable
 from tutorial_lib.compat.heap import keep_freed_memory
 from tutorial_lib.tasks.evaluation import layerwise_over_part
 from tutorial_lib.tasks.node import NodeTask, TrainData
-from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
+from tutorial_lib.trainer.checkpoint import TrainState
+from tutorial_lib.trainer.comm import accuracy, equal_steps, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.loop import finite, train_task
+from tutorial_lib.trainer.loop import check_finite, train_epoch
+from tutorial_lib.trainer.manifest import EpochResult
 from tutorial_lib.trainer.placement import CPU
 from tutorial_lib.trainer.session import Session, join, serve_if_server
 
@@ -103,25 +105,31 @@ class Loops:
             return lambda: from_memory(model, optimizer, batches, steps)
         if name == "ours alone":
             loader = self._loader("ours")
-            saved = [(batch.blocks, batch.inputs, batch.labels) for batch in islice(loader, IN_MEMORY)]
+            saved = [
+                (batch.blocks, batch.inputs, batch.labels) for _step, batch in islice(loader.batches(0), IN_MEMORY)
+            ]
             return lambda: from_memory(model, optimizer, saved, steps)
-        task = NodeTask(self.data, self._loader(name))
+        task, state = NodeTask(self.data, self._loader(name)), TrainState()
 
         def ours() -> None:
             pieces.on = name == "ours, recorded"
-            train_task(model, optimizer, task, emit=self.session.events.emit)
+            train_epoch(model, optimizer, task, state, emit=self.session.events.emit)
+            state.step = 0
+            state.epochs.append(EpochResult(state.epoch, 0.0, 0.0, 0.0))
 
         return ours
 
     def _loader(self, name: str) -> PipelineLoader | BatchLoader:
         config, data = self.config, self.data
+        steps, seed = equal_steps(len(data.train), config.batch_size), self.session.rank
+        common: Any = {"steps": steps, "seed": seed, "shuffle": True}
         if name == "ours, DGL's loader":
-            return BatchLoader(data.graph, data.train, config.fanouts, config.batch_size, shuffle=True, threads=1)
+            return BatchLoader(data.graph, data.train, config.fanouts, config.batch_size, threads=1, **common)
         if name not in self.pipelines:
             self.pipelines[name] = run(lambda: self._pipeline(name), "the pipeline")
         means = name != "ours, rows copied, means in the model"
         pipeline = self.pipelines[name]
-        return PipelineLoader(pipeline, data.train, config.fanouts, config.batch_size, shuffle=True, means=means)
+        return PipelineLoader(pipeline, data.train, config.fanouts, config.batch_size, means=means, **common)
 
     def _pipeline(self, name: str) -> Pipeline:
         hops = len(self.config.fanouts)
@@ -144,7 +152,7 @@ def from_memory(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batche
         for number in range(steps):
             blocks, inputs, labels = batches[number % len(batches)]
             loss = F.cross_entropy(model(blocks, inputs), labels)
-            finite(loss.item(), 0, number)
+            check_finite(loss.item(), 0, number)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

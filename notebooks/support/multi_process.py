@@ -1,4 +1,4 @@
-"""A training epoch, without the advice of DGL's loaders; and a folder for a lesson."""
+"""Warnings of DGL that the lessons hide, and a folder for a lesson."""
 
 from __future__ import annotations
 
@@ -6,27 +6,6 @@ import subprocess
 import sys
 import tempfile
 import warnings
-
-import torch
-from torch import nn
-
-from tutorial_lib.batches.nodes import BatchLoader
-from tutorial_lib.tasks.node import NodeTask, TrainData
-from tutorial_lib.trainer.events import Emit, no_events
-from tutorial_lib.trainer.loop import train_task
-
-
-def train_epoch(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    data: TrainData,
-    loader: BatchLoader,
-    *,
-    epoch: int = 0,
-    emit: Emit = no_events,
-) -> float:
-    """``train_task`` for node classification with the batches of ``loader``."""
-    return train_task(model, optimizer, NodeTask(data, loader), epoch=epoch, emit=emit)
 
 
 def hush_dgl() -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import dgl
 import torch
 import torch.nn.functional as F
-from dgl.distributed import rpc
 from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
@@ -30,7 +29,6 @@ from tutorial_lib.batches.service import (
     lists_of,
     put_together,
     ranges,
-    seed_servers,
 )
 
 ASKED_AT_ONCE = 8192  # nodes
@@ -147,13 +145,6 @@ class NeighbourLists(HereLists):
         self.remote_nodes = len(self._kept)
         self.remote_bytes = (len(sources) - int(indptr[len(self.own)])) * sources.element_size()
         super().__init__(indptr, sources, graph.num_nodes(), graphbolt=graphbolt)
-
-    def seed_all(self, seed: int) -> None:
-        """Seed what draws: here, and the servers of other machines."""
-        self.seed(seed)
-        servers = rpc.get_num_server()
-        of_each = servers // self.book.num_partitions()
-        seed_servers({k: (seed + 1 + k) % 2**31 for k in range(servers) if k // of_each != self.book.partid})
 
     def list_of(self, nodes: Tensor) -> Tensor:
         """int64: the number of each node's list, those of this part first; -1 where it is not here."""

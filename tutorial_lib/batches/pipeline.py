@@ -21,14 +21,12 @@ from torch import Tensor
 
 from tutorial_lib.batches.background import ahead, run
 from tutorial_lib.batches.neighbours import Drawn, NeighbourLists
-from tutorial_lib.batches.nodes import Batch
+from tutorial_lib.batches.nodes import Batch, epoch_chunks
 from tutorial_lib.batches.pieces import piece
 from tutorial_lib.batches.table import RowTable
+from tutorial_lib.compat.generators import derive_seed
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.models.sage import FirstLayer
-
-# Batches that follow from one seed. An epoch that goes on in its middle begins with a new seed, and not at its start.
-SEGMENT = 100
 
 
 @dataclass
@@ -88,13 +86,17 @@ class Pipeline:
 
 @dataclass
 class PipelineLoader:
-    """Iterates over batches like ``BatchLoader``, with their inputs and labels.
+    """Loads batches like ``BatchLoader``, with their inputs and labels, ahead of their use in a background thread.
 
     Attributes:
-        seeds: int64 ids of this trainer's nodes.
-        fanouts: neighbours per hop, outermost first.
-        shuffle: a new order, from torch's generator, each time the loader is iterated.
-        means: make the first layer's means here; False: a block and the rows of its nodes, as for any other model.
+        pipeline: adjacency and feature cache of this trainer.
+        seeds: int64 IDs of this trainer's nodes.
+        fanouts: neighbors per hop, outermost first.
+        batch_size: largest number of seeds in a batch.
+        steps: number of batches in an epoch, see ``trainer.comm.equal_steps``. None divides by ``batch_size``.
+        shuffle: use another order of the seeds in each epoch.
+        seed: seed of this rank's order and samples.
+        means: compute the means of the first layer here. False yields a block and the rows of its nodes instead.
     """
 
     pipeline: Pipeline
@@ -102,44 +104,34 @@ class PipelineLoader:
     fanouts: Sequence[int]
     batch_size: int
     _: KW_ONLY
+    steps: int | None = None
     shuffle: bool = False
+    seed: int = 0
     means: bool = True
     _labels: Tensor | None = None
 
     def __len__(self) -> int:
-        return -(-len(self.seeds) // self.batch_size)
+        return -(-len(self.seeds) // self.batch_size) if self.steps is None else self.steps
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self.after(0)
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
+        """Yield the steps of an epoch from ``start`` on, each with its batch. Earlier batches are not sampled."""
+        return ahead(lambda: self._make(epoch, start), self.pipeline.depth, "the next batch")
 
-    def after(self, done: int) -> Iterator[Batch]:
-        """The batches behind the first ``done`` ones, of which less than ``SEGMENT`` are drawn and none is fetched."""
-        order = torch.randperm(len(self.seeds)) if self.shuffle else torch.arange(len(self.seeds))
-        seed = int(torch.randint(2**31 - 1, ()))
-        return ahead(lambda: self._make(order, seed, done), self.pipeline.depth, "the next batch")
-
-    def _make(self, order: Tensor, seed: int, done: int = 0) -> Generator[Batch, None, None]:
-        """Runs in the background, where random numbers depend on ``seed`` and on the place in the segment."""
+    def _make(self, epoch: int, start: int) -> Generator[tuple[int, Batch], None, None]:
+        """Sample and fetch in the background thread."""
         table, self.pipeline.turn = self.pipeline.table, (turn := object())
         table.expect_nothing()  # of an iteration before this one
-        self.pipeline.lists.seed(seed)
         if self._labels is None and len(self.seeds):  # all of them in one request
             self._labels = self.pipeline.labels[self.seeds].long()
         labels: Any = self._labels
-        parts = order.split(self.batch_size) if len(order) else ()
+        parts = epoch_chunks(len(self.seeds), len(self), self.seed, epoch, shuffle=self.shuffle)
 
-        def drawn(number: int) -> Batch:
-            lists, own = self.pipeline.lists, (seed + number) % 2**31
-            if number and number % SEGMENT == 0:
-                lists.seed_all(own)
-            elif not lists.graphbolt:
-                lists.seed(own)  # of DGL: which server is to answer is drawn from the same generator, at each pull
-            return self._drawn(self.seeds[parts[number]], labels[parts[number]])
+        def drawn(step: int) -> Batch:
+            self.pipeline.lists.seed(derive_seed(self.seed, epoch, step))
+            return self._drawn(self.seeds[parts[step]], labels[parts[step]])
 
-        for number in range(done // SEGMENT * SEGMENT, done):
-            drawn(number)
-        table.expect_nothing()  # of these
-        numbers, waiting, asked = iter(range(done, len(parts))), deque[Batch](), deque[tuple[Batch, Tensor]]()
+        numbers, waiting, asked = iter(range(start, len(parts))), deque[Batch](), deque[tuple[Batch, Tensor]]()
+        steps = iter(range(start, len(parts)))
 
         def ask() -> None:
             """For the rows of two batches: a machine can begin to answer when it has answered."""
@@ -159,7 +151,7 @@ class PipelineLoader:
                     if not asked:
                         return
                     batch = self._filled(*asked.popleft())
-                yield batch
+                yield next(steps), batch
         except GeneratorExit:
             if self.pipeline.turn is turn:  # who comes next may use the connection to the servers
                 table.expect_nothing()

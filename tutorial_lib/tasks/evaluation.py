@@ -61,7 +61,7 @@ def layerwise_inference(
     typed = isinstance(nodes, Mapping)
 
     def from_graph(x: Mapping[str, Any], name: str, ids: Tensor) -> Iterator[tuple[Tensor, Any, Any]]:
-        for batch in BatchLoader(graph, {name: ids} if typed else ids, [FULL], batch_size):
+        for _step, batch in BatchLoader(graph, {name: ids} if typed else ids, [FULL], batch_size).batches(0):
             if typed:
                 rows = {kind: rows_of(store, batch.input_nodes[kind]) for kind, store in x.items()}
                 yield batch.seeds[name], batch.blocks[0], rows

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tutorial_lib.compat.generators import derive_seed
 from tutorial_lib.partition import Partition
 from tutorial_lib.tasks.task import Share
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.generations import read_checkpoint
-from tutorial_lib.trainer.seeding import derived_seed, seed_of
-from tutorial_lib.trainer.state import local_ids, stores_of
+from tutorial_lib.trainer.manifest import read_checkpoint
+from tutorial_lib.trainer.sparse_state import local_ids, stores_of
 
 NAME = "learned"
 STD = 0.1  # of the first values; with 1, rows that few steps reach stay noise as loud as what has been learned
@@ -45,7 +45,7 @@ def first_rows(original: Tensor, width: int, seed: int) -> Iterator[tuple[Tensor
     chunks = original // CHUNK
     for chunk in chunks.unique().tolist():
         positions = (chunks == chunk).nonzero().flatten()
-        generator = torch.Generator().manual_seed(seed_of(seed, chunk))
+        generator = torch.Generator().manual_seed(derive_seed(seed, chunk))
         rows = torch.empty(CHUNK, width).normal_(std=STD, generator=generator)
         yield positions, rows[original[positions] - chunk * CHUNK]
 
@@ -88,7 +88,7 @@ def single_embedding(count: int, width: int, seed: int, name: str = NAME) -> Any
 
 def typed_seed(seed: int, ntype: str) -> int:
     """Another seed for each type of several."""
-    return derived_seed(seed, zlib.crc32(ntype.encode()), 0)
+    return derive_seed(seed, zlib.crc32(ntype.encode()), 0)
 
 
 def learned_rows(share: Share, types: Sequence[str], config: TrainConfig) -> tuple[dict[str, Any], Any]:
@@ -136,7 +136,7 @@ def read_rows(run: Path, partition: Partition | None = None, key: str = "node/we
     Args:
         run: run folder of a job whose machines share it, or of a single process.
         partition: that the job was started with; None: it was a single process.
-        key: a name of ``state.stores_of``, for example ``optimizer-0/learned_mem``.
+        key: a name of ``sparse_state.stores_of``, for example ``optimizer-0/learned_mem``.
 
     Raises:
         InputError: there is no checkpoint, or it is damaged.

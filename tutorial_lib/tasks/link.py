@@ -25,11 +25,12 @@ from torch import Tensor, nn
 
 from tutorial_lib.batches.edges import SIDES, EdgeBatch, EdgeLoader, EdgeSplit, TrainingGraph
 from tutorial_lib.batches.nodes import FULL, rows_of
+from tutorial_lib.compat.generators import derive_seed
 from tutorial_lib.errors import InputError
 from tutorial_lib.tasks.evaluation import layerwise_inference
 from tutorial_lib.tasks.link_scores import HITS_AT, Probe, fit_probe, is_no_end, pair_loss, rank_sums, ranks_among, unit
 from tutorial_lib.tasks.task import ROWS, RankShare, Share, TaskSpec, shares_right
-from tutorial_lib.trainer.comm import accuracy, broadcast, gather_by_number, sum_over_ranks
+from tutorial_lib.trainer.comm import accuracy, broadcast, equal_steps, gather_by_number, own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Pulse
 from tutorial_lib.trainer.loop import Task, TrainResult
@@ -150,11 +151,12 @@ def link_task(data: LinkData, config: TrainConfig, options: LinkOptions) -> Link
     """The task with the batches that ``config`` and ``options`` say."""
 
     def loader(edges: Tensor, negatives: int | Tensor, **training: Any) -> EdgeLoader:
-        size, threads = config.batch_size, config.sampling_threads
-        return EdgeLoader(data.view, edges, config.fanouts, size, negatives=negatives, threads=threads, **training)
+        training |= {"seed": derive_seed(config.seed, own_rank(), bool(training)), "threads": config.sampling_threads}
+        return EdgeLoader(data.view, edges, config.fanouts, config.batch_size, negatives=negatives, **training)
 
     per_epoch, val = -(-options.epoch_edges // data.ranks), data.edges["val"]
     train = loader(data.edges["train"], config.negatives, per_epoch=per_epoch, training=True, leak=options.leak)
+    train.steps = equal_steps(train.edges_per_epoch, config.batch_size, "training edges")
     some = val[:: max(1, len(val) * data.ranks // options.validation_edges)]
     return LinkTask(data, train, loader(some, data.negatives))
 

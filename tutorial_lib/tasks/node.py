@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from tutorial_lib.batches.nodes import Batch, BatchLoader, rows_of
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
+from tutorial_lib.compat.generators import derive_seed
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.tasks.evaluation import layerwise_inference, layerwise_over_part
 from tutorial_lib.tasks.task import ROWS, Share, TaskSpec, shares_right
-from tutorial_lib.trainer.comm import gather_by_number
+from tutorial_lib.trainer.comm import equal_steps, gather_by_number, own_rank
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Pulse
 from tutorial_lib.trainer.loop import Task, TrainResult
@@ -82,15 +83,16 @@ def node_task(
 ) -> NodeTask:
     """A ``kind`` of NodeTask with the batches that ``config`` says, from the pipeline or else from DGL's loader."""
 
-    def loader(ids: Tensor, *, shuffle: bool = False) -> BatchLoader | PipelineLoader:
+    def loader(ids: Tensor, *, train: bool = False) -> BatchLoader | PipelineLoader:
+        steps = equal_steps(len(ids), config.batch_size) if train else None
+        common: Any = {"steps": steps, "shuffle": train, "seed": derive_seed(config.seed, own_rank(), train)}
         if pipeline is not None:
             means = data.features.shape[1] <= config.hidden_size
-            return PipelineLoader(pipeline, ids, config.fanouts, config.batch_size, shuffle=shuffle, means=means)
-        seeds = ids if data.target is None else {data.target: ids}
-        threads = config.sampling_threads
-        return BatchLoader(data.graph, seeds, config.fanouts, config.batch_size, shuffle=shuffle, threads=threads)
+            return PipelineLoader(pipeline, ids, config.fanouts, config.batch_size, means=means, **common)
+        seeds, threads = ids if data.target is None else {data.target: ids}, config.sampling_threads
+        return BatchLoader(data.graph, seeds, config.fanouts, config.batch_size, threads=threads, **common)
 
-    return kind(data, loader(data.train, shuffle=True), loader(data.val), **more)
+    return kind(data, loader(data.train, train=True), loader(data.val), **more)
 
 
 def pipeline_for(graph: Any, features: Any, labels: Any, config: TrainConfig) -> Pipeline | None:

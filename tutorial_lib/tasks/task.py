@@ -24,10 +24,9 @@ from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, no_events, span
-from tutorial_lib.trainer.loop import Task, TrainResult, fit
+from tutorial_lib.trainer.loop import Stopped, Task, TrainResult, fit
 from tutorial_lib.trainer.placement import CPU, Placement, settle
 from tutorial_lib.trainer.session import Session
-from tutorial_lib.trainer.stopping import EpochStopped
 
 ROWS = 100_000  # looked at, at a time
 
@@ -185,7 +184,7 @@ def train_in_job(
     checkpoints.emit = emit_once
     try:
         fit(place.wrap(model), task, config, emit=emit, saver=checkpoints, score=spec.score)
-    except EpochStopped:  # saved; a later start goes on from there
+    except Stopped:  # saved; a later start goes on from there
         return
     if first:
         export_weights(model, config.to_dict(), checkpoints.folder)
