@@ -6,7 +6,7 @@ Every loop has its own model and optimiser, and all read the same servers over t
 barrier before it to a barrier after it; the bytes are those that left this machine's interface meanwhile.
 
     guide            guide_loop.py
-    ours             what ``train`` does: training.train_task with batches from the pipeline
+    ours             what ``train`` does: trainer.loop.train_epoch with batches from the pipeline
     ours, ...        the same with one thing changed; "..., first come": the rows that come first stay for ever;
     alone            the guide's forward, backward and step over its batches, in memory before: as many steps, but of
                      the first IN_MEMORY batches in turns, for all of a large graph do not fit
@@ -41,9 +41,11 @@ from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.tasks.inference import from_adjacency, layerwise_inference
 from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.shard import DistShard
-from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
+from tutorial_lib.trainer.checkpoint import TrainState
+from tutorial_lib.trainer.comm import accuracy, equal_steps, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.loop import finite, train_task
+from tutorial_lib.trainer.loop import check_finite, train_epoch
+from tutorial_lib.trainer.manifest import EpochResult
 from tutorial_lib.trainer.placement import CPU
 from tutorial_lib.trainer.session import Session, join, serve_if_server
 
@@ -101,24 +103,30 @@ class Loops:
             return lambda: from_memory(model, optimizer, batches, steps)
         if name == "ours alone":
             loader = self._loader("ours")
-            saved = [(batch.blocks, batch.inputs, batch.labels) for batch in islice(loader, IN_MEMORY)]
+            saved = [
+                (batch.blocks, batch.inputs, batch.labels) for _step, batch in islice(loader.batches(0), IN_MEMORY)
+            ]
             return lambda: from_memory(model, optimizer, saved, steps)
-        task = NodeTask(self.shard, self.config, self._loader(name))
+        task, state = NodeTask(self.shard, self.config, self._loader(name)), TrainState()
 
         def ours() -> None:
-            train_task(model, optimizer, task, emit=self.session.events.emit)
+            train_epoch(model, optimizer, task, state, emit=self.session.events.emit)
+            state.step = 0
+            state.epochs.append(EpochResult(state.epoch, 0.0, 0.0, 0.0))
 
         return ours
 
     def _loader(self, name: str) -> PipelineLoader | BatchLoader:
         config = self.config
+        steps, seed = equal_steps(len(self.train), config.batch_size), self.session.rank
+        common: Any = {"steps": steps, "seed": seed, "shuffle": True}
         if name == "ours, DGL's loader":
-            return BatchLoader(self.graph, self.train, config.fanouts, config.batch_size, shuffle=True, threads=1)
+            return BatchLoader(self.graph, self.train, config.fanouts, config.batch_size, threads=1, **common)
         if name not in self.pipelines:
             self.pipelines[name] = run(lambda: self._pipeline(name), "the pipeline")
         means = name != "ours, rows copied, means in the model"
         pipeline = self.pipelines[name]
-        return PipelineLoader(pipeline, self.train, config.fanouts, config.batch_size, shuffle=True, means=means)
+        return PipelineLoader(pipeline, self.train, config.fanouts, config.batch_size, means=means, **common)
 
     def _pipeline(self, name: str) -> Pipeline:
         hops = len(self.config.fanouts)
@@ -141,7 +149,7 @@ def from_memory(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batche
         for number in range(steps):
             blocks, inputs, labels = batches[number % len(batches)]
             loss = F.cross_entropy(model(blocks, inputs), labels)
-            finite(loss.item(), 0, number)
+            check_finite(loss.item(), 0, number)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

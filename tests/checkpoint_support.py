@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
-from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.checkpoint import Checkpoints, TrainState
+from tutorial_lib.trainer.manifest import EpochResult
 
 SETTINGS = {"hidden_size": 8, "fanouts": [5, 5], "epochs": 3}
 
@@ -26,12 +28,21 @@ def train(model, optimizer) -> None:
     optimizer.step()
 
 
-def save(folder: Path, model, optimizer, epochs: list[dict], description=SETTINGS, **more) -> None:
-    Checkpoints(folder, description).save(model, optimizer, epochs, last=True, **more)
+NO_ROWS = SimpleNamespace(embeddings={}, sparse_optimizers=[])
 
 
-def restore(folder: Path, model, optimizer, **more) -> list[dict]:
-    return Checkpoints(folder, {}, resume=True).restore(model, optimizer, **more)
+def epochs_of(count: int, loss: float = 1.0) -> list[EpochResult]:
+    return [EpochResult(epoch=k, loss=loss, seconds=1.0, val_score=0.5) for k in range(count)]
+
+
+def save(folder: Path, model, optimizer, epochs: int | TrainState, description=SETTINGS, task=NO_ROWS) -> None:
+    """Save after this number of epochs, or in this state."""
+    state = TrainState(epochs_of(epochs)) if isinstance(epochs, int) else epochs
+    Checkpoints(folder, description).save(state, model, optimizer, task, last=True)
+
+
+def load(folder: Path, model, optimizer, task=NO_ROWS, **options) -> TrainState:
+    return Checkpoints(folder, {}, resume=True, **options).load_latest(model, optimizer, task)
 
 
 def flip_bit(path: Path, position: int) -> None:

@@ -183,14 +183,14 @@ def exchanged(rank: int, world_size: int) -> Any:
     return seen(gather((rank, rows))), seen(all_gather((rank, rows))), totals
 
 
-def drawn_after_start_epoch(rank: int, world_size: int) -> list[float]:
-    """The first number of each generator that an epoch seeds."""
+def drawn_in_a_step(rank: int, world_size: int) -> list[float]:
+    """The first number of each generator that a step seeds."""
     import dgl
     import numpy as np
 
-    from tutorial_lib.trainer.seeding import start_epoch
+    from tutorial_lib.trainer.seeding import seed_all
 
-    start_epoch(3, 1)
+    seed_all(3, 1, 2, rank)
     graph = dgl.graph((torch.arange(1, 2000), torch.zeros(1999, dtype=torch.int64)))
     sampled = dgl.sampling.sample_neighbors(graph, [0], 1).edges()[0]
     return [float(torch.rand(1)), float(np.random.rand()), float(sampled.sum())]
@@ -236,27 +236,28 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
     Modes: ``none`` (no learned rows), ``damage`` (machine 1's rows are damaged between two loads) and ``slow`` (each
     manifest takes half a second to write, and the checkpoints that it replaces must stay until it is there).
     """
-    from checkpoint_support import SETTINGS, flip_bit, save, trained
+    from checkpoint_support import flip_bit, load, save, trained
 
-    from tutorial_lib.trainer import generations
-    from tutorial_lib.trainer.checkpoint import Checkpoints
+    from tutorial_lib.trainer import manifest
 
     os.environ.update(LOCAL_RANK="0", TUTORIAL_MACHINE=f"machine-{rank}")
     folder, said = folders[rank], []
-    rows = None if mode == "none" else {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
-    write = generations.write_json
+    rows = {} if mode == "none" else {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
+    task, write = SimpleNamespace(embeddings=rows, sparse_optimizers=[]), manifest.write_json
 
     def keep(count: int) -> None:
-        save(folder, *trained(steps=count), [{"epoch": k} for k in range(count)], embeddings=rows)
+        save(folder, *trained(steps=count), count, task=task)
 
-    def load() -> None:
+    def load_again() -> None:
         dist.barrier()
         rows["users"].weight.zero_()
         problems: list[str] = []
-        saver = Checkpoints(folder, SETTINGS, resume=True)
-        saver.emit = lambda _kind, damaged=None, **_fields: problems.extend([damaged] if damaged else [])
-        epochs = saver.restore(*trained(steps=0), embeddings=rows)
-        said.append(" ".join([str(len(epochs)), str(rows["users"].weight[0, 0].item()), *problems]))
+
+        def emit(_kind: str, damaged: str = "", **_fields: Any) -> None:
+            problems.extend([damaged] if damaged and rank == 0 else [])
+
+        state = load(folder, *trained(steps=0), task, emit=emit)
+        said.append(" ".join([str(state.epoch), str(rows["users"].weight[0, 0].item()), *problems]))
 
     def write_slowly(path: Path, value: object) -> None:
         time.sleep(0.5)
@@ -269,11 +270,11 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
         rows["users"].weight += 10
     keep(2)
     if mode == "damage":
-        load()
+        load_again()
         if rank == 1:
             flip_bit(folder / "epoch-0002" / "embeddings-machine-1.safetensors", -3)
-        load()
+        load_again()
     elif mode == "slow":
-        generations.write_json = write_slowly
+        manifest.write_json = write_slowly
         keep(3)
     return said

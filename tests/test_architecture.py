@@ -50,7 +50,7 @@ def test_every_name_is_in_its_file():
 
 def test_a_step_is_in_at_most_twelve_files():
     assert len(SETUP) > 5
-    files = {name.split(":")[0] for name in [*THREAD, *LOOP, "tutorial_lib/trainer/loop.py:train_task"]}
+    files = {name.split(":")[0] for name in [*THREAD, *LOOP, "tutorial_lib/trainer/loop.py:train_epoch"]}
     assert len(files) <= 12
     assert f"Those are {len(files)} files" in TEXT
 
@@ -91,7 +91,7 @@ def in_order(wanted: list[str], found: list[str]) -> None:
 def test_the_walk_is_what_a_rank_does(called):
     main = called["main"]
     in_order([name for name in SETUP[2:] if "pipeline.py:of" not in name], main)
-    begin = next(k for k, name in enumerate(main) if name.endswith("loop.py:train_task"))
+    begin = next(k for k, name in enumerate(main) if name.endswith("loop.py:train_epoch"))
     in_order([THREAD[0], *LOOP], main[begin:])
     in_order(["tutorial_lib/tasks/task.py:validate", "tutorial_lib/trainer/checkpoint.py:save"], main[begin:])
     ends = ("tasks/inference.py:layerwise_inference", "trainer/comm.py:gather_by_number")

@@ -1,4 +1,4 @@
-"""Silence the advice of DGL's loaders, and a temporary folder for a lesson."""
+"""Warnings of DGL that the lessons hide, and a folder for a lesson."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from commands import launch as run_launch
 from commands import tutorial, wait_for_event, wait_until
 
 from tutorial_lib.cluster import disks, standing
-from tutorial_lib.trainer.generations import read_checkpoint
+from tutorial_lib.trainer.manifest import read_checkpoint
 
 SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
 SMALL = ["--scale", "0.003", "--fanouts", "5,5", "--hidden-size", "16"]
@@ -92,9 +92,9 @@ def test_a_killed_command_leaves_no_disks_and_its_run_goes_on(
     os.kill(command.pid, signal.SIGKILL)
     command.wait(timeout=20)
     wait_until(lambda: not list(disk_folder.glob("tutorial_lib-*")), "the disks to be removed")
-    done = len(read_checkpoint(run / "checkpoint").epochs)
+    done = len(read_checkpoint(run / "checkpoint").manifest.epochs)
     tutorial("train", "--resume", "--trust", "--out", str(run), "--epochs", str(done + 1))
-    assert len(read_checkpoint(run / "checkpoint").epochs) == done + 1
+    assert len(read_checkpoint(run / "checkpoint").manifest.epochs) == done + 1
     assert (run / "predictions.npy").is_file()
     assert not list(disk_folder.glob("tutorial_lib-*"))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from commands import PYTHONPATH_OF_ALL, heed_ctrl_c, wait_for_event, wait_until
 
-from tutorial_lib.trainer.generations import read_checkpoint
+from tutorial_lib.trainer.manifest import read_checkpoint
 
 pytestmark = pytest.mark.cluster
 SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
@@ -178,7 +178,7 @@ def assert_home(lab, run: Path, *names: str) -> None:
     """The logs of both machines and the files of these names are here, and no results are left on the machines."""
     for name in ("result.json", *(f"logs/machine-{k}/trainer-0.log" for k in range(2)), *names):
         assert (run / name).is_file(), name
-    assert len(read_checkpoint(run / "checkpoint").epochs) == len(epochs_of(run))
+    assert len(read_checkpoint(run / "checkpoint").manifest.epochs) == len(epochs_of(run))
     assert left_of_starts(lab, TARGET) == []
 
 
@@ -232,7 +232,7 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     os.kill(only_child(command.pid), signal.SIGKILL)
     command.communicate(timeout=60)
     ssh_lab.assert_nothing_left(seconds=10)
-    home = read_checkpoint(run / "checkpoint")
+    home = read_checkpoint(run / "checkpoint").manifest
     assert len(home.epochs) >= saved - 1
     found = f"none: {len(home.epochs)} of {saved} epochs are at home, and fetch brings the rest"
     saw("over ssh: SIGKILL to the coordinator, --copy_to", found, None)
@@ -249,11 +249,11 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     assert done.returncode == 0, done.stderr
     assert "brought home" in done.stdout
     assert left_of_starts(ssh_lab, TARGET) == []
-    assert len(read_checkpoint(run / "checkpoint").epochs) >= len(home.epochs)
+    assert len(read_checkpoint(run / "checkpoint").manifest.epochs) >= len(home.epochs)
     done = ssh_lab.tutorial("fetch", str(run), "--trust")
     assert (done.returncode, "nothing is left to fetch" in done.stdout) == (0, True), done.stderr
 
-    epochs = len(read_checkpoint(run / "checkpoint").epochs) + 2
+    epochs = len(read_checkpoint(run / "checkpoint").manifest.epochs) + 2
     done = ssh_lab.tutorial(*words, "--epochs", str(epochs), "--resume")
     assert done.returncode == 0, done.stderr
     assert f"continuing after epoch {epochs - 2} " in done.stdout
@@ -277,7 +277,7 @@ def test_the_commands_of_the_page_on_own_machines(ssh_lab, tmp_path):
     assert "everything is in" in done.stdout or "nothing is left to fetch" in done.stdout
     for run in ("runs/first", "runs/finale/run"):
         assert (tmp_path / run / "predictions.npy").is_file()
-        assert len(read_checkpoint(tmp_path / run / "checkpoint").epochs) == len(epochs_of(tmp_path / run))
+        assert len(read_checkpoint(tmp_path / run / "checkpoint").manifest.epochs) == len(epochs_of(tmp_path / run))
     assert "With more machines" in (tmp_path / "runs" / "finale" / "report.html").read_text()
     assert "rank 1 epoch 1 loss" in (tmp_path / "runs" / "script" / "machine-1" / "trainer-0.log").read_text()
     assert left_of_starts(ssh_lab, ssh_lab.home / "course") == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoint_support import flip_bit, save
+from checkpoint_support import epochs_of, flip_bit, save
 from commands import events_of, kill_trainer, losses, start_and_kill, trainers_of, tutorial, wait_until
 from runtime_support import MARK, marked_processes
 
@@ -228,9 +228,9 @@ def test_another_cut_of_the_same_graph_is_refused(tmp_path):
     """Rows of embeddings and shares of seed nodes belong to one partition, which the settings name by its node map."""
     settings = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut one")
     model = torch.nn.Linear(2, 2)
-    save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), [{"epoch": 0}], settings)
+    save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), 1, settings)
     again = Continuation(resume=True)
-    assert again.open(tmp_path, TrainConfig(epochs=9), settings) == [{"epoch": 0}]
+    assert again.open(tmp_path, TrainConfig(epochs=9), settings) == epochs_of(1)
     other = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut two")
     with pytest.raises(InputError, match="partition cut one in the checkpoint, cut two now"):
         again.open(tmp_path, TrainConfig(epochs=9), other)
@@ -239,7 +239,7 @@ def test_another_cut_of_the_same_graph_is_refused(tmp_path):
 def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(tmp_path):
     settings = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=1, trainers=1, partition=None)
     model = torch.nn.Linear(2, 2)
-    save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), [{"epoch": 0}], settings)
+    save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), 1, settings)
     writing = tmp_path / "checkpoint" / "epoch-0002"
     writing.mkdir()
     with own_run_folder(tmp_path), pytest.raises(InputError, match=f"another program is running in .* {os.getpid()} "):

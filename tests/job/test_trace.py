@@ -60,7 +60,7 @@ def test_a_step_ends_at_its_time_and_its_phases_are_in_their_order(tmp_path):
     run = run_with(
         tmp_path / "run",
         step(0, 101.0, sampling=0.1, pull=0.2, forward=0.3, backward=0.4),
-        step(1, 102.0, forward=0.5, waiting=0.25),
+        step(1, 102.0, forward=0.5, update=0.25),
         event("span", 103.0, name="validation", seconds=0.5, epoch=0),
     )
     trace = read_trace(run)
@@ -73,7 +73,7 @@ def test_a_step_ends_at_its_time_and_its_phases_are_in_their_order(tmp_path):
         ("backward", 100.6, 101.0),
         ("step 2", 101.25, 102.0),
         ("forward", 101.25, 101.75),
-        ("waiting", 101.75, 102.0),
+        ("update", 101.75, 102.0),
         ("validation", 102.5, 103.0),
     ]
     check_nesting(trace.to_json())

@@ -119,7 +119,7 @@ def test_checkpoints_go_both_ways(small_dataset):
     )
     ours.load_state_dict(theirs.state_dict())
     back.load_state_dict(ours.state_dict())
-    for batch in loader:
+    for _step, batch in loader.batches(0):
         x = graph.ndata["feat"][batch.input_nodes]
         expected = theirs(batch.blocks, x)
         assert torch.allclose(ours([CscBlock.of(block) for block in batch.blocks], x), expected, atol=TOLERANCE)

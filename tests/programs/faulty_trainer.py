@@ -24,7 +24,7 @@ def loop(session, steps: int) -> None:
     seeds = session.split(torch.arange(session.graph.num_nodes()) < 2000)
     step = 0
     while step < steps:
-        for batch in BatchLoader(session.graph, seeds, [5, 5], 50, shuffle=True):
+        for _step, batch in BatchLoader(session.graph, seeds, [5, 5], 50, shuffle=True).batches(0):
             total = session.graph.ndata["feat"][batch.input_nodes].sum()
             dist.all_reduce(total)
             session.events.emit("beat", step=step)
@@ -85,7 +85,8 @@ def main(graph_name: str, fault: str, rank: str) -> None:
     with join(graph_name) as session:
         if fault == "count":
             seeds = session.split(torch.arange(session.graph.num_nodes()) < 196)
-            counted = sum(len(batch.seeds) for batch in BatchLoader(session.graph, seeds, [5, 5], 10, shuffle=True))
+            loader = BatchLoader(session.graph, seeds, [5, 5], 10, shuffle=True)
+            counted = sum(len(batch.seeds) for _step, batch in loader.batches(0))
             session.events.emit("counted", seeds=counted)
         elif fault == "uneven":
             uneven(session)

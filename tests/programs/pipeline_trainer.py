@@ -14,7 +14,6 @@ import torch
 from dgl.distributed import DistGraph, DistTensor
 from torch import Tensor
 
-from tutorial_lib.batches import pipeline as pipeline_module
 from tutorial_lib.batches.feature_cache import FeatureCache
 from tutorial_lib.batches.neighbor_sampler import NeighborSampler
 from tutorial_lib.batches.nodes import FULL, BatchLoader
@@ -33,7 +32,9 @@ CONFIG = TrainConfig(fanouts=(5, 5, 5), hidden_size=128)
 def logits_of(loader: BatchLoader | PipelineLoader, features: DistTensor, model: torch.nn.Module) -> Tensor:
     model.eval()
     with torch.no_grad():
-        inputs = ((b.blocks, features[b.input_nodes] if b.inputs is None else b.inputs) for b in loader)
+        inputs = (
+            (b.blocks, features[b.input_nodes] if b.inputs is None else b.inputs) for _step, b in loader.batches(0)
+        )
         return torch.cat([model(*each) for each in inputs])
 
 
@@ -84,17 +85,16 @@ def tell(session: Session) -> None:
             largest=float((found - expected).abs().max()),
             again=float((again - found).abs().max()),
             scale=float(expected.abs().max()),
-            labels=torch.equal(torch.cat([batch.labels for batch in loader]), labels),
+            labels=torch.equal(torch.cat([batch.labels for _step, batch in loader.batches(0)]), labels),
             kept=pipeline.describe(),
         )
     session.barrier()
     tell_inference(session, features, model)
     pipeline = Pipeline.of(graph, features, all_labels, budget=100_000_000, hops=3)
-    loader = PipelineLoader(pipeline, nodes, [4, 3, 2], 25, shuffle=True)
     drawn = []
     for seed in (5, 5, 6):
-        torch.manual_seed(seed)
-        drawn.append(torch.cat([batch.inputs.mean for batch in loader]))
+        loader = PipelineLoader(pipeline, nodes, [4, 3, 2], 25, shuffle=True, seed=seed)
+        drawn.append(torch.cat([batch.inputs.mean for _step, batch in loader.batches(0)]))
     same = [first.shape == second.shape and torch.equal(first, second) for first, second in pairwise(drawn)]
     session.events.emit("drawn", lists=pipeline.sampler.remote_nodes, width=drawn[0].shape[1], same=same)
     session.barrier()
@@ -102,21 +102,16 @@ def tell(session: Session) -> None:
 
 
 def tell_rest(session: Session, pipelines: dict[str, Pipeline], nodes: Tensor) -> None:
-    """Batches behind the first ones, of an iteration that begins with them, and of one that drew all."""
-    pipeline_module.SEGMENT = 4
-    for name in ("nothing kept", "all kept"):
-        loader = PipelineLoader(pipelines[name], nodes, [4, 3, 2], len(nodes) // 10, shuffle=True)
-        draw, drawn = loader.pipeline.sampler.sample, []
-        loader.pipeline.sampler.sample = lambda *args, draw=draw, drawn=drawn: drawn.append(1) or draw(*args)
-        torch.manual_seed(5)
-        every = list(loader)
-        for done in (6, 8, len(every)):
-            torch.manual_seed(5)
-            drawn.clear()
-            rest = list(loader.after(done))
-            found, expected = ([(b.input_nodes, b.inputs.mean) for b in part] for part in (rest, every[done:]))
-            same = [all(map(torch.equal, a, b)) for a, b in zip(found, expected, strict=True)]
-            session.events.emit("rest", setting=name, done=done, batches=len(every), draws=len(drawn), same=same)
+    """The last batches of an epoch, from an iteration that begins with them and from one that sampled all."""
+    loader = PipelineLoader(pipelines["all kept"], nodes, [4, 3, 2], len(nodes) // 10, shuffle=True)
+    every = list(loader.batches(0))
+    for done in (6, len(every)):
+        rest = list(loader.batches(0, done))
+        same = [
+            a == b and torch.equal(one.input_nodes, two.input_nodes) and torch.equal(one.inputs.mean, two.inputs.mean)
+            for (a, one), (b, two) in zip(rest, every[done:], strict=True)
+        ]
+        session.events.emit("rest", done=done, batches=len(every), same=same)
     session.barrier()
 
 

@@ -15,13 +15,11 @@ import dgl
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import Partition
-from tutorial_lib.trainer.loop import joined
 from tutorial_lib.trainer.session import join, serve_if_server
-from tutorial_lib.trainer.state import state_of
+from tutorial_lib.trainer.sparse_state import optimizer_tensors
 
 WIDTH = 4
 
@@ -47,7 +45,7 @@ def step_together(graph: Any, gradients: list[float | None], optimizer_class: Ca
     if gradient is not None:
         (gradient * rows(torch.tensor([0]))).sum().backward()
     optimizer.step()  # every rank: it is a collective
-    state = state_of(optimizer)
+    state = optimizer_tensors(optimizer)
     found = {"row": rows.weight, **{name.removeprefix("shared_"): tensor for name, tensor in state.items()}}
     return {name: first_number(store) for name, store in found.items()}
 
@@ -68,23 +66,6 @@ def write_together(graph: Any, changes: list[float]) -> float:
     table[torch.tensor([0])] = row + changes[dist.get_rank()]
     dist.barrier()
     return first_number(table)
-
-
-def uneven(graph: Any, batches: list[int]) -> dict[str, float]:
-    """Steps that node 0's row and another row have seen when the ranks have different numbers of batches.
-
-    Every batch of every rank needs node 0; node 1 is needed by rank 0 alone.
-    """
-    rows = new_rows(graph, "uneven")
-    optimizer = dgl.distributed.optim.SparseAdam([rows], lr=0.1)
-    model = DistributedDataParallel(torch.nn.Linear(WIDTH, 1))
-    with joined(model, [optimizer]):
-        for _ in range(batches[dist.get_rank()]):
-            optimizer.zero_grad()
-            model(rows(torch.tensor([0, 1][: 2 - dist.get_rank()]))).sum().backward()
-            optimizer.step()
-    steps = optimizer._state[rows.name][0][torch.tensor([0, 1])]
-    return {"node 0": float(steps[0]), "node 1": float(steps[1])}
 
 
 def run_rows_script(part: Partition, out: Path) -> dict[str, Any]:
@@ -118,7 +99,6 @@ def main(graph_name: str, out: str) -> None:
             "rank 0 alone": step_together(graph, [2.0, None], optim.SparseAdam),
             "Adagrad": step_together(graph, [2.0, 6.0], optim.SparseAdagrad),
             "by hand": write_together(graph, [2.0, 6.0]),
-            "3 and 1 batches": uneven(graph, [3, 1]),
         }
         if session.rank == 0:
             Path(out).write_text(json.dumps(found))

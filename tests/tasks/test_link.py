@@ -28,12 +28,10 @@ from tutorial_lib.tasks.link import TASK, LinkOptions, LinkResult, LinkTask, dra
 from tutorial_lib.tasks.ranking import SCALE, SHIFT, pair_loss, rank_sums, ranks_among, unit
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.shard import LocalShard
-from tutorial_lib.trainer import stopping
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.generations import read_checkpoint
-from tutorial_lib.trainer.seeding import reseed
-from tutorial_lib.trainer.stopping import EpochStopped, Stop
+from tutorial_lib.trainer.loop import Stopped
+from tutorial_lib.trainer.manifest import read_checkpoint
 
 CONFIG = TrainConfig(epochs=3, fanouts=(5, 5), batch_size=100, hidden_size=16, dropout=0.2, learning_rate=0.01)
 OPTIONS = LinkOptions(epoch_edges=1000, validation_edges=200, eval_negatives=50)
@@ -101,7 +99,7 @@ def test_blocks_have_all_training_edges_but_those_of_the_batch(view: TrainingGra
     side = view.side(*graph.edges(order="eid"))
     train = (side == TRAIN).nonzero().flatten()
     loader = EdgeLoader(view, train, (-1, -1), 32, negatives=2, training=True, leak=leak)
-    batch = next(iter(loader))
+    _step, batch = next(loader.batches(0))
     src, dst = graph.find_edges(batch.edges)
     assert torch.equal(batch.seeds[batch.src], src)
     assert torch.equal(batch.seeds[batch.dst], dst)
@@ -118,26 +116,27 @@ def test_blocks_have_all_training_edges_but_those_of_the_batch(view: TrainingGra
         assert torch.equal(ends_of(block), torch.stack(graph.find_edges(block.edata[dgl.EID])))
 
 
-def test_an_epoch_depends_on_the_seeds_at_its_beginning_alone(view: TrainingGraph) -> None:
-    """D8. The order of an epoch depends only on the seeds at its start."""
+def test_a_batch_depends_on_the_seeds_alone(view: TrainingGraph) -> None:
+    """D8. The batches of an epoch depend only on the seed, the epoch and the step."""
     edges = torch.arange(0, view.graph.num_edges(), 7)
-    loader = EdgeLoader(view, edges, (3,), 50, negatives=2, per_epoch=120, training=True)
-    assert len(loader) == 3
 
-    def epoch(seed: int, *, disturb: bool = False) -> list[torch.Tensor]:
-        reseed(seed, 0)
+    def epoch(seed: int, start: int = 0, *, disturb: bool = False) -> list[torch.Tensor]:
+        loader = EdgeLoader(view, edges, (3,), 50, negatives=2, per_epoch=120, training=True, seed=seed)
+        assert len(loader) == 3
         found = []
-        for batch in loader:
+        for _step, batch in loader.batches(1, start):
             if disturb:
+                dgl.seed(0)
                 torch.rand(100)  # as dropout does
             found += [batch.edges, batch.seeds, batch.negatives, batch.input_nodes]
         return found
 
     first = epoch(1)
-    assert [len(edges) for edges in first[::4]] == [50, 50, 20]
+    assert [len(edges) for edges in first[::4]] == [40, 40, 40]
     assert len(torch.cat(first[::4]).unique()) == 120
     for other in (epoch(1), epoch(1, disturb=True)):
         assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(first[8:], epoch(1, start=2), strict=True))
     assert not torch.equal(first[0], epoch(2)[0])
 
 
@@ -240,8 +239,7 @@ def test_a_graph_without_labels_has_no_probe(tiny: Dataset, tmp_path: Path) -> N
 
 
 @pytest.mark.whole_run
-def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "LOOK_SECONDS", 0)
+def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path) -> None:
     whole = train_single(tiny, CONFIG, **LINK)
     assert whole.epochs[-1].loss < 0.75 * whole.epochs[0].loss
     untrained = train_single(tiny, replace(CONFIG, epochs=0), **LINK)
@@ -250,10 +248,10 @@ def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path, m
     assert rank_sums(whole.test_ranks)[0] / len(whole.test_edges) == pytest.approx(whole.test_score)
 
     folder = tmp_path / "checkpoint"
-    looks = iter([False] * 14)
-    with pytest.raises(EpochStopped):  # after step 5 of the second of the epochs, which have ten
-        train_single(tiny, CONFIG, **LINK, saver=Checkpoints(folder, {}, stop=Stop(lambda: next(looks, True))))
-    saved = read_checkpoint(folder)
+    looks = iter([False] * 2)  # after step 5 and the end of the first of the epochs, which have ten steps
+    with pytest.raises(Stopped):
+        train_single(tiny, CONFIG, **LINK, saver=Checkpoints(folder, {}, stop=lambda: next(looks, True)))
+    saved = read_checkpoint(folder).manifest
     assert (len(saved.epochs), saved.step) == (1, 5)
     resumed = train_single(tiny, CONFIG, **LINK, saver=Checkpoints(folder, {}, resume=True))
     assert torch.equal(resumed.embeddings, whole.embeddings)

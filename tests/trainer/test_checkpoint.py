@@ -8,26 +8,21 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from checkpoint_support import SETTINGS, flip_bit, restore, save, train, trained
+from checkpoint_support import NO_ROWS, SETTINGS, epochs_of, flip_bit, load, save, train, trained
 from rank_functions import saves_and_loads
 from safetensors.torch import load_file, save_file
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.errors import InputError
-from tutorial_lib.tasks.run import train_single
-from tutorial_lib.trainer import generations
-from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
-from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.generations import check_same_settings, read_checkpoint, remove_leftovers
-from tutorial_lib.trainer.loop import EpochResult
-from tutorial_lib.trainer.state import flatten_optimizer, restore_settings, unflatten_optimizer
-from tutorial_lib.trainer.stopping import EpochPart
+from tutorial_lib.trainer import manifest as manifests
+from tutorial_lib.trainer.checkpoint import Checkpoints, TrainState, export_weights
+from tutorial_lib.trainer.manifest import Manifest, check_same_settings, read_checkpoint, remove_leftovers
+from tutorial_lib.trainer.sparse_state import restore_settings
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
@@ -44,32 +39,30 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 )
 def test_training_goes_on_exactly_where_it_was(tmp_path, optimizer_class, options):
     model, optimizer = trained(optimizer_class, **options)
-    save(tmp_path, model, optimizer, [{"epoch": 0, "loss": float("nan")}], SETTINGS)
+    save(tmp_path, model, optimizer, TrainState(epochs_of(1, loss=float("nan"))))
     other, other_optimizer = trained(optimizer_class, steps=0, **options)
     other_optimizer.param_groups[0]["lr"] = 5.0
-    assert [epoch["epoch"] for epoch in restore(tmp_path, other, other_optimizer)] == [0]
+    assert load(tmp_path, other, other_optimizer).epoch == 1
     for _ in range(3):
         train(model, optimizer)
         train(other, other_optimizer)
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
-    tensors, numbers = flatten_optimizer(optimizer)
-    assert unflatten_optimizer(tensors, json.loads(json.dumps(numbers)))["param_groups"] == numbers["param_groups"]
 
 
 def test_two_are_kept_and_those_before_go_when_the_new_one_is_valid(tmp_path):
     model, optimizer = trained()
     for count in (1, 2, 3, 4):
-        save(tmp_path, model, optimizer, [{"epoch": k} for k in range(count)], SETTINGS)
+        save(tmp_path, model, optimizer, count)
         before = {"manifest-previous.json", f"epoch-000{count - 1}"} if count > 1 else set()
         assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", f"epoch-000{count}", *before}
-        assert len(read_checkpoint(tmp_path).epochs) == count
+        assert len(read_checkpoint(tmp_path).manifest.epochs) == count
 
 
 def test_a_file_that_another_rank_is_writing_is_left_alone(tmp_path):
-    save(tmp_path, *trained(), [{"epoch": 0}], SETTINGS)
+    save(tmp_path, *trained(), 1)
     (tmp_path / ".model.safetensors").write_text("half")
-    save(tmp_path, *trained(), [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    save(tmp_path, *trained(), 2)
     assert (tmp_path / ".model.safetensors").exists()
 
 
@@ -77,42 +70,39 @@ def test_a_checkpoint_every_second_epoch_and_at_the_end(tmp_path):
     model, optimizer = trained()
     told = []
     keeper = Checkpoints(tmp_path, SETTINGS, every=2, emit=lambda kind, **fields: told.append((kind, fields)))
-    assert keeper.restore(model, optimizer) == []
-    epochs = [{"epoch": k} for k in range(5)]
+    assert keeper.load_latest(model, optimizer, NO_ROWS) == TrainState()
     for count in range(1, 6):
-        keeper.save(model, optimizer, epochs[:count], last=count == 5)
+        keeper.save(TrainState(epochs_of(count)), model, optimizer, NO_ROWS, last=count == 5)
     assert told == [("checkpoint", {"epochs": count}) for count in (2, 4, 5)]
 
 
-def test_the_middle_of_an_epoch_is_saved_beside_its_beginning_and_read_again(tmp_path):
-    """And a checkpoint of before, which has no step, says that there is none."""
+def test_the_middle_of_an_epoch_is_saved_as_a_number_of_steps(tmp_path):
+    """If its file is damaged, the beginning of the epoch is loaded."""
     model, optimizer = trained()
-    save(tmp_path, model, optimizer, [{"epoch": 0}], SETTINGS)
-    part = EpochPart(steps=7, loss_sum=0.1 + 0.2, examples=70, seconds=1.5, furthest=9)
-    part.keep_generators(torch.device("cpu"))
-    expected = torch.rand(3)
-    save(tmp_path, *trained(steps=6), [{"epoch": 0}], SETTINGS, part=part)
+    save(tmp_path, model, optimizer, 1)
+    state = TrainState(epochs_of(1), step=7, loss_sum=0.1 + 0.2, examples=70, seconds=1.5)
+    save(tmp_path, *trained(steps=6), state)
     found = read_checkpoint(tmp_path)
-    assert (found.folder.name, len(found.epochs), found.step) == ("epoch-0001-step-000009", 1, 9)
-    assert found.manifest["format"] == generations.WITH_STEP
-    again = EpochPart()
-    assert restore(tmp_path, model, optimizer, part=again) == [{"epoch": 0}]
-    assert (again.to_list(), again.furthest) == (part.to_list(), 9)
-    list(again.rest([1.0] * 7, lambda batch: batch))
-    assert torch.equal(torch.rand(3), expected)
-    with pytest.raises(InputError, match="is from the middle of an epoch"):
-        restore(tmp_path, model, optimizer)
-    flip_bit(tmp_path / found.folder.name / "generators.safetensors", -1)
-    again = EpochPart()
-    restore(tmp_path, model, optimizer, part=again)
-    assert (read_checkpoint(tmp_path).step, again.to_list()) == (0, [0, 0.0, 0, 0.0])
-    save(tmp_path, model, optimizer, [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    assert (found.folder.name, len(found.manifest.epochs), found.manifest.step) == ("epoch-0001-step-000007", 1, 7)
+    assert load(tmp_path, model, optimizer) == state
+    flip_bit(found.folder / "model.safetensors", -1)
+    assert load(tmp_path, model, optimizer) == TrainState(epochs_of(1))
+    save(tmp_path, model, optimizer, 2)
     assert {path.name for path in tmp_path.glob("epoch-*")} == {"epoch-0001", "epoch-0002"}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_checkpoint_of_an_earlier_version_is_refused_with_the_alternative(saved, version):
+    content = json.loads((saved / "manifest.json").read_text())
+    (saved / "manifest.json").write_text(json.dumps({**content, "format": version}))
+    with pytest.raises(InputError, match=f"another version of this program .format {version}") as caught:
+        read_checkpoint(saved)
+    assert "Start a new run without --resume" in str(caught.value.remedy)
 
 
 @pytest.fixture
 def saved(tmp_path) -> Path:
-    save(tmp_path, *trained(), [{"epoch": 0}], SETTINGS)
+    save(tmp_path, *trained(), 1)
     return tmp_path
 
 
@@ -121,14 +111,14 @@ def saved(tmp_path) -> Path:
 def test_a_flipped_bit_anywhere_is_found_and_the_file_named(saved, name, position):
     path = saved / name if name == "manifest.json" else saved / "epoch-0001" / name
     flip_bit(path, int(path.stat().st_size * position))
-    with pytest.raises(InputError, match=f"(damaged checkpoint: .*{name}|{name} has format)"):
+    with pytest.raises(InputError, match=f"(damaged checkpoint: .*{name}|{name} was written by another version)"):
         read_checkpoint(saved)
 
 
 @pytest.fixture
 def saved_twice(saved) -> Path:
     """``saved``, whose model has the weights after 3 steps, and a newer one, after 6."""
-    save(saved, *trained(steps=6), [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    save(saved, *trained(steps=6), 2)
     return saved
 
 
@@ -137,29 +127,29 @@ def test_a_flipped_bit_costs_one_epoch(saved_twice, name):
     """Resuming says so and takes the one before; the next save does not take that one's place."""
     flip_bit(saved_twice / name, (saved_twice / name).stat().st_size // 2)
     found = read_checkpoint(saved_twice)
-    assert (len(found.epochs), found.folder.name) == (1, "epoch-0001")
+    assert (len(found.manifest.epochs), found.folder.name) == (1, "epoch-0001")
     assert f"damaged checkpoint: {saved_twice / name} " in found.damaged
     told = []
     model, optimizer = trained(steps=0)
     keeper = Checkpoints(saved_twice, SETTINGS, resume=True, emit=lambda kind, **fields: told.append((kind, fields)))
-    assert keeper.restore(model, optimizer) == [{"epoch": 0}]
+    assert keeper.load_latest(model, optimizer, NO_ROWS).epochs == epochs_of(1)
     assert told == [("resumed", {"epochs": 1, "damaged": found.damaged})]
     assert torch.equal(model[0].weight, trained(steps=3)[0][0].weight)
-    save(saved_twice, model, optimizer, [{"epoch": 0}, {"epoch": 1}], SETTINGS)
+    save(saved_twice, model, optimizer, 2)
     assert read_checkpoint(saved_twice).damaged == ""
     flip_bit(saved_twice / "epoch-0002" / "model.safetensors", -5)
-    assert len(read_checkpoint(saved_twice).epochs) == 1
+    assert len(read_checkpoint(saved_twice).manifest.epochs) == 1
 
 
 def test_a_missing_manifest_costs_one_epoch_too(saved_twice):
     (saved_twice / "manifest.json").unlink()
-    assert len(read_checkpoint(saved_twice).epochs) == 1
+    assert len(read_checkpoint(saved_twice).manifest.epochs) == 1
 
 
 def test_two_damaged_ones_are_both_named(saved_twice):
     for epoch in (1, 2):
         flip_bit(saved_twice / f"epoch-000{epoch}" / "model.safetensors", -5)
-    for read in (lambda: read_checkpoint(saved_twice), lambda: restore(saved_twice, *trained(steps=0))):
+    for read in (lambda: read_checkpoint(saved_twice), lambda: load(saved_twice, *trained(steps=0))):
         with pytest.raises(InputError, match=r"epoch-0002/model.*; and the one before it: .*epoch-0001/model"):
             read()
 
@@ -174,9 +164,9 @@ def test_what_the_user_keeps_there_stays(saved_twice, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "model.safetensors").write_text("mine")
     (saved_twice / "epoch-0007").symlink_to(elsewhere)
-    save(saved_twice, *trained(), [{"epoch": k} for k in range(3)], SETTINGS)
+    save(saved_twice, *trained(), 3)
     remove_leftovers(saved_twice)
-    assert len(read_checkpoint(saved_twice).epochs) == 3
+    assert len(read_checkpoint(saved_twice).manifest.epochs) == 3
     kept = {str(path.relative_to(saved_twice)) for path in saved_twice.rglob("*")} - {"epoch-0007"}
     ours = {f"epoch-000{k}/{name}.safetensors" for k in (2, 3) for name in ("model", "optimizer")}
     best = {f"epoch-0002-best-keep/{name}.safetensors" for name in ("model", "optimizer")}
@@ -202,7 +192,7 @@ def test_files_are_on_the_disk_before_the_manifest_names_them(tmp_path, monkeypa
     monkeypatch.setattr(os, "fsync", recorded_fsync)
     monkeypatch.setattr(Path, "replace", recorded_replace)
     checkpoint = tmp_path / "checkpoint"
-    save(checkpoint, *trained(), [{"epoch": 0}], SETTINGS)
+    save(checkpoint, *trained(), 1)
     files = [[f"{name}.safetensors", "epoch-0001", "checkpoint"] for name in ("model", "optimizer")]
     temporary = told[6]
     assert temporary.startswith(".manifest.json.")
@@ -222,9 +212,10 @@ def test_a_checkpoint_sets_no_attribute_but_those_that_were_saved():
 
 def test_a_checkpoint_brings_back_the_learning_rate_of_rows(tmp_path):
     """As it was when it was written, and not as the program that goes on would begin."""
-    save(tmp_path, *trained(), [], sparse_optimizers=[SimpleNamespace(_lr=0.5, _eps=1e-8, _state={})])
+    saved = SimpleNamespace(_lr=0.5, _eps=1e-8, _state={})
+    save(tmp_path, *trained(), 0, task=SimpleNamespace(embeddings={}, sparse_optimizers=[saved]))
     optimizer = SimpleNamespace(_lr=0.1, _eps=1e-8, _state={})
-    restore(tmp_path, *trained(), sparse_optimizers=[optimizer])
+    load(tmp_path, *trained(), SimpleNamespace(embeddings={}, sparse_optimizers=[optimizer]))
     assert optimizer._lr == 0.5
 
 
@@ -258,7 +249,7 @@ def test_damage_that_only_another_machine_sees_sends_all_ranks_back(tmp_path):
 def test_a_machine_without_rows_and_without_a_shared_folder_has_nothing_to_keep(tmp_path):
     folders = [tmp_path / f"machine-{k}" for k in (0, 1)]
     run_ranks("none", *folders)
-    assert len(read_checkpoint(folders[0]).epochs) == 2
+    assert len(read_checkpoint(folders[0]).manifest.epochs) == 2
     assert not folders[1].exists()
 
 
@@ -286,28 +277,12 @@ def test_no_checkpoint(tmp_path):
 
 def test_every_setting_that_differs_is_listed(saved):
     """D17. Every setting that differs from the checkpoint is listed."""
-    found = read_checkpoint(saved)
+    found = read_checkpoint(saved).manifest.description
     check_same_settings(found, {**SETTINGS, "epochs": 30}, saved)
     with pytest.raises(InputError) as caught:
         check_same_settings(found, {"hidden_size": 16, "fanouts": [5, 10], "epochs": 3, "machines": 2}, saved)
     assert "hidden_size 8 in the checkpoint, 16 now; fanouts 5,5 in the checkpoint, 5,10 now" in str(caught.value)
     assert "machines None in the checkpoint, 2 now" in str(caught.value)
-
-
-def test_a_checkpoint_of_before_scores_had_a_name_of_their_own(tmp_path, small_dataset):
-    """Its epochs have ``val_accuracy`` alone, which held the MRR, too."""
-    config = TrainConfig(epochs=1, fanouts=(3,), batch_size=200, hidden_size=8)
-    train_single(small_dataset, config, saver=Checkpoints(tmp_path, SETTINGS))
-    manifest = generations.read_manifest(tmp_path / "manifest.json")
-    score = manifest["epochs"][0].pop("val_score")
-    assert set(manifest["epochs"][0]) == {"epoch", "loss", "seconds", "val_accuracy"}
-    generations.make_valid(tmp_path, manifest)
-    more = replace(config, epochs=2)
-    resumed = train_single(small_dataset, more, saver=Checkpoints(tmp_path, SETTINGS, resume=True)).epochs
-    assert [epoch.epoch for epoch in resumed] == [0, 1]
-    assert (resumed[0].val_score, resumed[0].val_accuracy) == (score, score)
-    links = EpochResult.from_dict({"epoch": 0, "loss": 1.0, "seconds": 1.0, "val_accuracy": 0.25}, "MRR")
-    assert (links.val_score, links.val_accuracy) == (0.25, None)
 
 
 def test_nothing_is_unpickled(saved, monkeypatch):
@@ -318,7 +293,7 @@ def test_nothing_is_unpickled(saved, monkeypatch):
 
     for name in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
         monkeypatch.setattr(name, refuse)
-    restore(saved, *trained(steps=0))
+    load(saved, *trained(steps=0))
 
 
 @pytest.mark.parametrize(
@@ -347,26 +322,26 @@ def test_a_crash_before_the_manifest_leaves_the_one_before(saved):
     half = saved / "epoch-0002"
     half.mkdir()
     save_file({"0.weight": torch.zeros(3)}, half / "model.safetensors")
-    (saved / ".manifest.json.123").write_text('{"format": 1, "fol')
+    (saved / ".manifest.json.123").write_text('{"format": 3, "fol')
     found = read_checkpoint(saved)
-    assert (len(found.epochs), found.folder.name) == (1, "epoch-0001")
+    assert (len(found.manifest.epochs), found.folder.name) == (1, "epoch-0001")
     (saved / ".model.safetensors").write_bytes(b"half")
     remove_leftovers(saved)
     assert {path.name for path in saved.iterdir()} == {"manifest.json", "epoch-0001"}
-    restore(saved, *trained(steps=0))
+    load(saved, *trained(steps=0))
 
 
 def test_a_checkpoint_that_is_saved_again_keeps_the_one_before(tmp_path):
     """A run that went on from the one before, because the newest was damaged, comes to the same epoch again."""
     for folder in ("epoch-0001", "epoch-0002", "epoch-0002"):
-        generations.make_valid(tmp_path, {"format": generations.FORMAT_VERSION, "folder": folder})
-    assert generations.folders_named(tmp_path) == {"epoch-0001", "epoch-0002"}
-    assert generations.read_manifest(tmp_path / generations.BEFORE)["folder"] == "epoch-0001"
+        manifests.publish(tmp_path, Manifest(folder, [], {}, {}))
+    assert manifests.named_folders(tmp_path) == ["epoch-0002", "epoch-0001"]
 
 
 def test_a_checkpoint_without_the_rows_of_this_machine_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("TUTORIAL_MACHINE", "machine-3")
     model, optimizer = trained()
-    save(tmp_path, model, optimizer, [{"epoch": 0}], SETTINGS)
+    save(tmp_path, model, optimizer, 1)
+    rows = {"node": SimpleNamespace(weight=torch.zeros(2, 1))}
     with pytest.raises(InputError, match="has no embeddings of machine-3"):
-        restore(tmp_path, model, optimizer, embeddings={"node": SimpleNamespace(weight=torch.zeros(2, 1))})
+        load(tmp_path, model, optimizer, SimpleNamespace(embeddings=rows, sparse_optimizers=[]))

@@ -1,4 +1,4 @@
-"""Random numbers that depend on (seed, epoch, rank) alone."""
+"""Random numbers that depend on (seed, epoch, step, rank) alone."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ import dgl
 import numpy as np
 import pytest
 import torch
-from rank_functions import drawn_after_start_epoch
+from rank_functions import drawn_in_a_step
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.batches import rpc
+from tutorial_lib.compat.generators import derive_seed
 from tutorial_lib.trainer import seeding
-from tutorial_lib.trainer.seeding import derived_seed, reseed, seed_rank, start_epoch
+from tutorial_lib.trainer.seeding import seed_all, seed_rank, seed_servers
 
 
 def test_ranks_draw_different_numbers_and_the_same_ones_again():
-    first, again = (fork(fix_openmp(drawn_after_start_epoch), 2, backend="gloo", threads=1) for _ in range(2))
+    first, again = (fork(fix_openmp(drawn_in_a_step), 2, backend="gloo", threads=1) for _ in range(2))
     assert first == again
     assert all(one != other for one, other in list(zip(*first, strict=True))[:2])
 
 
-def test_seeds_differ_for_each_epoch_and_rank():
-    seeds = {derived_seed(seed, epoch, rank) for seed in (0, 1) for epoch in range(5) for rank in (0, 1, 2**20)}
-    assert len(seeds) == 2 * 5 * 3
+def test_seeds_differ_for_each_epoch_step_and_rank():
+    parts = [(seed, epoch, step) for seed in (0, 1) for epoch in range(5) for step in range(9)]
+    seeds = {derive_seed(*part, rank) for part in parts for rank in (0, 1)}
+    assert len(seeds) == 2 * 5 * 9 * 2
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
@@ -34,15 +36,16 @@ def drawn() -> list[Any]:
     return [torch.rand(3).tolist(), np.random.rand(3).tolist(), sampled.tolist()]
 
 
-def test_every_generator_is_seeded_and_one_process_is_rank_0():
-    reseed(3, 1)
+def test_every_generator_is_seeded():
+    """D3. Equal seeds give equal samples of DGL, because this thread gets the first generator."""
+    seed_all(3, 1, 2, 0)
     first = drawn()
     drawn()
-    start_epoch(3, 1)
+    seed_all(3, 1, 2, 0)
     assert drawn() == first
-    reseed(3, 1, rank=1)
-    other = drawn()
-    assert all(one != same for one, same in zip(other, first, strict=True))
+    for numbers in ((3, 1, 2, 1), (3, 1, 1, 0)):
+        seed_all(*numbers)
+        assert all(one != same for one, same in zip(drawn(), first, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -61,17 +64,16 @@ def test_a_rank_begins_where_it_always_did(seed, rank, own):
     ("rank", "mode", "asked"), [(0, "distributed", 2), (1, "distributed", 0), (0, "standalone", 0)]
 )
 def test_rank_0_asks_each_server_once(monkeypatch, rank, mode, asked):
-    """D5. Rank 0 sends each server its own seed before any rank starts the epoch."""
+    """D5. Rank 0 sends each server its own seed. A test of the loop checks the barrier after it."""
     done: list[Any] = []
     monkeypatch.setenv("DGL_DIST_MODE", mode)
     monkeypatch.setattr(seeding, "alone", lambda: False)
     monkeypatch.setattr(seeding, "is_initialized", lambda: True)
     monkeypatch.setattr(seeding, "own_rank", lambda: rank)
-    monkeypatch.setattr(seeding, "barrier", lambda: done.append("barrier"))
     monkeypatch.setattr(rpc.rpc, "get_num_server", lambda: 2)
     monkeypatch.setattr(rpc.rpc, "send_request", lambda server, request: done.append((server, request.value)))
     monkeypatch.setattr(rpc, "receive", lambda asked, _what: done.extend(["answer"] * len(asked)))
     monkeypatch.setattr(rpc.rpc, "get_msg_seq", lambda: len(done))
-    start_epoch(3, 1)
-    asks = [(0, derived_seed(3, 1, 2**20)), (1, derived_seed(3, 1, 2**20 + 1))]
-    assert done == ([*asks, "answer", "answer"] if asked else []) + ["barrier"]
+    seed_servers(3, 1)
+    asks = [(0, derive_seed(3, 1, 2**20)), (1, derive_seed(3, 1, 2**20 + 1))]
+    assert done == ([*asks, "answer", "answer"] if asked else [])

@@ -14,9 +14,11 @@ from tutorial_lib.job.display import RunDisplay
 from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.shard import LocalShard
 from tutorial_lib.tools.finale.figures import phases_figure
+from tutorial_lib.trainer.checkpoint import TrainState
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import PHASES, Pulse, StepLog, bytes_by_place, phases_of
-from tutorial_lib.trainer.loop import train_task
+from tutorial_lib.trainer.events import PHASES, Pulse, bytes_by_place, phases_of
+from tutorial_lib.trainer.loop import train_epoch
+from tutorial_lib.trainer.manifest import EpochResult
 
 EPOCHS = 3
 CONFIG = TrainConfig(epochs=EPOCHS, fanouts=(5, 5), batch_size=50, hidden_size=16)
@@ -29,7 +31,8 @@ def test_two_machines_tell_every_step_of_every_rank(finished_run):
     steps = [event for event in events if event["kind"] == "step"]
     shares = {event["rank"]: event["train_nodes"] for event in events if event["kind"] == "split"}
     for rank, nodes in shares.items():
-        count = -(-nodes // result["config"]["batch_size"])
+        assert nodes  # the shares differ by a few nodes and the numbers of steps are equal
+        count = -(-max(shares.values()) // result["config"]["batch_size"])
         found = [(event["epoch"], event["step"]) for event in steps if event["rank"] == rank]
         assert found == [(epoch, step) for epoch in range(EPOCHS) for step in range(count)]
     for event in steps:
@@ -37,8 +40,6 @@ def test_two_machines_tell_every_step_of_every_rank(finished_run):
         assert min(event[phase] for phase in PHASES) >= 0
         assert event["bytes_local"] % ROW_BYTES == event["bytes_remote"] % ROW_BYTES == 0
         assert min(event["bytes_local"], event["bytes_remote"]) > 0
-        last = event["step"] == event["steps"] - 1
-        assert (event["waiting"] > 0) == last
     for epoch in result["epochs"]:
         own = [e for e in steps if (e["rank"], e["epoch"]) == (0, epoch["epoch"])]
         total = sum(event[phase] for event in own for phase in PHASES)
@@ -56,28 +57,24 @@ def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):
     rows, told = [], []
 
     class Recorded(BatchLoader):
-        def __iter__(self):
-            for batch in super().__iter__():
+        def batches(self, epoch: int, start: int = 0):
+            for step, batch in super().batches(epoch, start):
                 rows.append(len(batch.input_nodes))
-                yield batch
+                yield step, batch
 
     task = NodeTask(LocalShard(small_dataset), CONFIG, Recorded(graph, train, [5, 5], 300, shuffle=True))
-    loss = train_task(
-        task.model,
-        torch.optim.Adam(task.model.parameters()),
-        task,
-        epoch=4,
-        emit=lambda kind, **fields: told.append((kind, fields)),
-    )
+    state = TrainState([EpochResult(k, 0.0, 0.0, 0.0) for k in range(4)])
+    emit = lambda kind, **fields: told.append((kind, fields))  # noqa: E731
+    assert not train_epoch(task.model, torch.optim.Adam(task.model.parameters()), task, state, emit=emit)
     assert {kind for kind, _ in told} == {"step"}
     assert [(fields["epoch"], fields["step"], fields["steps"]) for _, fields in told] == [
         (4, step, len(rows)) for step in range(len(rows))
     ]
     assert [fields["bytes_local"] for _, fields in told] == [count * ROW_BYTES for count in rows]
     assert {fields["bytes_remote"] for _, fields in told} == {0}
-    sizes = [300] * (len(rows) - 1) + [len(train) - 300 * (len(rows) - 1)]
+    sizes = [len(part) for part in train.tensor_split(len(rows))]
     weighted = sum(fields["loss"] * size for (_, fields), size in zip(told, sizes, strict=True))
-    assert loss == pytest.approx(weighted / len(train))
+    assert state.loss_sum / state.examples == pytest.approx(weighted / len(train))
 
 
 def test_bytes_of_another_machine():
@@ -95,12 +92,6 @@ def test_bytes_of_another_machine():
 
     nodes = torch.tensor([3, 11, 12, 4, 15])
     assert bytes_by_place(Graph(), nodes, torch.zeros(5, 7)) == (3 * 28, 2 * 28)
-
-
-def test_a_rank_without_batches_tells_nothing():
-    told = []
-    StepLog(lambda kind, **_fields: told.append(kind), 0, 0).close()
-    assert told == []
 
 
 def test_a_step_that_was_done_again_counts_once():

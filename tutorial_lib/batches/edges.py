@@ -23,10 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tutorial_lib.batches.nodes import sampling_threads
+from tutorial_lib.batches.nodes import epoch_chunks, sampling_threads
+from tutorial_lib.compat.generators import derive_seed, seed_dgl
 
 TRAIN, VAL, TEST = 0, 1, 2
 SIDES = ("train", "val", "test")
+CHOICE = 2**31 - 1  # in place of a step: which edges an epoch has
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64
 
 
@@ -155,22 +157,21 @@ class EdgeBatch:
 
 @dataclass
 class EdgeLoader:
-    """Iterates over batches of edges.
+    """Loads batches of edges.
 
     Attributes:
-        view: the graph and what is held out.
-        edges: int64 ids of the edges to draw batches from, in the graph's own numbering.
+        view: graph and held-out edges.
+        edges: int64 IDs of the edges of this rank in the numbering of the graph.
         fanouts: as in ``nodes.BatchLoader``.
-        batch_size: edges per batch; the last one may be smaller.
-        negatives: for each edge (u, v) so many (u, x), with x uniform over all nodes; or int64 (K,) ids: the same x for
-            every edge.
-        per_epoch: take at most so many of the edges in an epoch, chosen anew in each; None takes all.
-        training: draw the order, and drop the edges of a batch from its own blocks; else the edges come as they are.
+        batch_size: largest number of edges in a batch.
+        negatives: number of pairs (u, x) for each edge (u, v), with x uniform over all nodes. An int64 tensor of shape
+            (K,) gives the same nodes x for every edge.
+        per_epoch: largest number of edges in an epoch, chosen anew in each epoch. None takes all edges.
+        steps: number of batches in an epoch, see ``trainer.comm.equal_steps``. None divides by ``batch_size``.
+        training: shuffle the edges, and drop the edges of a batch from its blocks.
         leak: do not drop them.
+        seed: seed of this rank's order and samples.
         threads: OpenMP threads that sample.
-
-    What an epoch draws depends on the generators of torch and DGL at the moment when it begins, not on what the model
-    draws in between.
     """
 
     view: TrainingGraph
@@ -180,22 +181,33 @@ class EdgeLoader:
     _: KW_ONLY
     negatives: int | Tensor = 1
     per_epoch: int | None = None
+    steps: int | None = None
     training: bool = False
     leak: bool = False
+    seed: int = 0
     threads: int | None = 1
 
     def __len__(self) -> int:
-        return -(-len(self.edges[: self.per_epoch]) // self.batch_size)
+        return -(-self.edges_per_epoch // self.batch_size) if self.steps is None else self.steps
 
-    def __iter__(self) -> Iterator[EdgeBatch]:
-        generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    @property
+    def edges_per_epoch(self) -> int:
+        """Number of edges of this rank in an epoch."""
+        return len(self.edges[: self.per_epoch])
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[int, EdgeBatch]]:
+        """Yield the steps of an epoch from ``start`` on, each with its batch, which depends on the seeds alone."""
         chosen = self.edges[: self.per_epoch]
-        if self.training:
+        if self.training and self.per_epoch is not None:
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch, CHOICE))
             chosen = self.edges[torch.randperm(len(self.edges), generator=generator)[: self.per_epoch]]
-        for edges in chosen.split(self.batch_size) if len(chosen) else ():
+        chunks = epoch_chunks(len(chosen), len(self), self.seed, epoch, shuffle=self.training)
+        for step in range(start, len(self)):
+            value = derive_seed(self.seed, epoch, step)
             with sampling_threads(self.threads):
-                batch = self.batch(edges, generator)
-            yield batch
+                seed_dgl(value)
+                batch = self.batch(chosen[chunks[step]], torch.Generator().manual_seed(value))
+            yield step, batch
 
     def batch(self, edges: Tensor, generator: torch.Generator | None = None) -> EdgeBatch:
         """The batch of these edges."""

@@ -18,7 +18,6 @@ from typing import Any
 import dgl
 import torch
 import torch.nn.functional as F
-from dgl.distributed import rpc
 from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
@@ -31,7 +30,6 @@ from tutorial_lib.batches.rpc import (
     ranges,
     receive,
     request,
-    seed_servers,
 )
 
 NODES_PER_REQUEST = 8192
@@ -141,13 +139,6 @@ class NeighborSampler(Adjacency):
         self.remote_nodes = len(self._remote)
         self.remote_bytes = (len(sources) - int(indptr[len(self.own)])) * sources.element_size()
         super().__init__(indptr, sources, graph.num_nodes())
-
-    def seed_all(self, seed: int) -> None:
-        """Seed this thread's generator and the servers of other machines."""
-        self.seed(seed)
-        servers = rpc.get_num_server()
-        per_machine = servers // self.book.num_partitions()
-        seed_servers({k: (seed + 1 + k) % 2**31 for k in range(servers) if k // per_machine != self.book.partid})
 
     def list_of(self, nodes: Tensor) -> Tensor:
         """Return the int64 index of each node's list, or -1 if the list is not on this machine."""

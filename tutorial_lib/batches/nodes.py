@@ -1,19 +1,21 @@
-"""Mini-batches of nodes of one type or of several, in the same form from a DistGraph and from a plain DGLGraph.
+"""Mini-batches of nodes, in the same form from a DistGraph and from a plain DGLGraph.
 
-With several types every tensor of ids or rows becomes a dictionary, from type to tensor.
+In a graph with several types of nodes, every tensor of IDs or rows becomes a dictionary from type to tensor.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-FULL = -1  # fan-out that takes every neighbour
+from tutorial_lib.compat.generators import derive_seed, seed_dgl
+
+FULL = -1  # fan-out that takes every neighbor
 
 
 @dataclass
@@ -21,13 +23,14 @@ class Batch:
     """One mini-batch.
 
     Attributes:
-        input_nodes: int64 (I,) ids of the nodes whose features the batch needs; of a type, there may be none.
-        seeds: int64 (B,) ids of the nodes to compute.
+        input_nodes: int64 tensor of shape (I,), the nodes whose features the batch needs. A type may have none.
+        seeds: int64 tensor of shape (B,), the nodes to compute.
         blocks: message-flow graphs, outermost hop first.
-        inputs, labels: rows of the input nodes, and labels of the seeds, where the loader has fetched them.
+        inputs: rows of the input nodes if the loader has fetched them.
+        labels: labels of the seeds if the loader has fetched them.
         background: start (seconds since 1970) and duration in seconds of the phases "sampling" and "pull", for a batch
             that a background thread made.
-        bytes_by_place: of the rows that the loader fetched, from this machine and from others.
+        bytes_by_place: bytes of the rows that the loader fetched, from this machine and from others.
     """
 
     input_nodes: Any
@@ -39,75 +42,72 @@ class Batch:
     bytes_by_place: tuple[int, int] | None = None
 
 
-class BatchLoader:
-    """Iterates over sampled mini-batches of seed nodes.
+def epoch_chunks(count: int, steps: int, seed: int, epoch: int, *, shuffle: bool) -> tuple[Tensor, ...]:
+    """Split the positions of an epoch's examples into the batches of its steps.
 
     Args:
-        graph: a ``DistGraph`` (also standalone) or a ``DGLGraph``.
-        seeds: int64 ids of the nodes to draw batches from, in the graph's own numbering; or by type, type-wise ids.
-        fanouts: neighbours to sample per hop (and edge type), outermost hop first; ``FULL`` takes them all.
-        batch_size: seeds per batch, all types together; the last batch may be smaller.
-        shuffle: draw a new order, from torch's generator, each time the loader is iterated.
-        threads: OpenMP threads that sample; None for as many as this process has. With more than one, DGL numbers the
-            nodes of a block in the order in which its threads find them, and no two runs are equal.
+        count: number of examples of this rank.
+        steps: number of batches. Their sizes differ by at most one.
+        seed: seed of the loader. The order depends on ``seed`` and ``epoch`` alone and not on earlier epochs.
+        epoch: number of the epoch.
+        shuffle: shuffle the positions.
+
+    Returns:
+        One int64 tensor of positions per step.
+    """
+    if not steps:
+        return ()
+    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
+    order = torch.randperm(count, generator=generator) if shuffle else torch.arange(count)
+    return tuple(order.tensor_split(steps))
+
+
+@dataclass
+class NodeSampler:
+    """Samples the batch of any step. Sampler processes have a copy of this object.
+
+    Attributes:
+        graph: ``DistGraph`` or ``DGLGraph``.
+        seeds: int64 IDs of the nodes of this rank, or by type.
+        fanouts: neighbors to sample per hop and edge type, outermost hop first.
+        steps: number of batches in an epoch.
+        shuffle: use another order of the seeds in each epoch.
+        seed: seed of the loader.
     """
 
-    def __init__(
-        self,
-        graph: Any,
-        seeds: Tensor | Mapping[str, Tensor],
-        fanouts: Sequence[int],
-        batch_size: int,
-        *,
-        shuffle: bool = False,
-        threads: int | None = None,
-    ) -> None:
-        import dgl
-        from dgl.dataloading import DistNodeDataLoader, MultiLayerNeighborSampler
+    graph: Any
+    seeds: Any
+    fanouts: Sequence[int]
+    steps: int
+    shuffle: bool
+    seed: int
+    _chunks: tuple[Any, ...] = (None,)
 
-        self.graph, self.batch_size, self.shuffle, self.threads = graph, batch_size, shuffle, threads
-        self.seeds: Any = seeds
-        self.sampler = MultiLayerNeighborSampler(list(fanouts))
-        self.total = len(seeds) if isinstance(seeds, Tensor) else sum(map(len, seeds.values()))
-        # Made once: with sampler processes, each of them has to be told of a new loader.
-        self.distributed = (
-            DistNodeDataLoader(graph, seeds, self.sampler, batch_size=batch_size, shuffle=False, drop_last=False)
-            if isinstance(graph, dgl.distributed.DistGraph) and self.total
-            else None
-        )
+    def __post_init__(self) -> None:
+        from dgl.dataloading import MultiLayerNeighborSampler
 
-    def __len__(self) -> int:
-        return -(-self.total // self.batch_size)
+        self._sampler = MultiLayerNeighborSampler(list(self.fanouts))
 
-    def __iter__(self) -> Iterator[Batch]:
-        if self.total == 0:  # DGL's loader cannot draw from nothing
-            return
-        batches = iter(self._batches())
-        while True:
-            with sampling_threads(self.threads):
-                drawn = next(batches, None)
-            if drawn is None:
-                return
-            yield Batch(*drawn)
+    def sample(self, epoch: int, step: int) -> Batch:
+        """Sample the batch of a step. The result depends on the seed, the epoch and the step alone."""
+        if self._chunks[0] != epoch:
+            count = sum(map(len, self._by_type()))
+            self._chunks = epoch, epoch_chunks(count, self.steps, self.seed, epoch, shuffle=self.shuffle)
+        seed_dgl(derive_seed(self.seed, epoch, step))
+        return Batch(*self._sampler.sample_blocks(self.graph, self._ids(self._chunks[1][step])))
 
-    def _batches(self) -> Any:
-        """DGL's loader with the order of this epoch.
+    def __call__(self, items: list[int]) -> tuple[int, Batch]:
+        """Sample in a sampler process. ``DistDataLoader`` sends one number for each batch."""
+        epoch, step = divmod(int(items[0]), self.steps)
+        return step, self.sample(epoch, step)
 
-        DGL's own shuffling permutes the order of the epoch before, so that it would depend on all of them; and the
-        loader for plain graphs draws from numpy's generator. Ours depends on torch's generator at this moment alone.
-        """
-        from dgl.dataloading import DataLoader
+    def _by_type(self) -> list[Tensor]:
+        return [self.seeds] if isinstance(self.seeds, Tensor) else list(self.seeds.values())
 
-        order = torch.randperm(self.total) if self.shuffle else torch.arange(self.total)
-        if self.distributed is not None:
-            self.distributed.data_idx = order
-            return self.distributed
+    def _ids(self, positions: Tensor) -> Any:
+        """Return the IDs at positions, which count the nodes of the types one type after the other."""
         if isinstance(self.seeds, Tensor):
-            return DataLoader(self.graph, self.seeds[order], self.sampler, batch_size=self.batch_size, drop_last=False)
-        return (self.sampler.sample_blocks(self.graph, self._take(part)) for part in order.split(self.batch_size))
-
-    def _take(self, positions: Tensor) -> dict[str, Tensor]:
-        """Ids at positions of the types one after the other, as DGL's loader counts them."""
+            return self.seeds[positions]
         found, first = {}, 0
         for name, ids in self.seeds.items():
             inside = positions[(positions >= first) & (positions < first + len(ids))]
@@ -117,14 +117,79 @@ class BatchLoader:
         return found
 
 
+@dataclass
+class BatchLoader:
+    """Loads sampled mini-batches of seed nodes with DGL's sampler.
+
+    Attributes:
+        graph: ``DistGraph`` (also standalone) or ``DGLGraph``.
+        seeds: int64 IDs of the nodes of this rank in the numbering of the graph, or by type with type-wise IDs.
+        fanouts: neighbors to sample per hop and edge type, outermost hop first. ``FULL`` takes all neighbors.
+        batch_size: largest number of seeds in a batch, all types together.
+        steps: number of batches in an epoch, see ``trainer.comm.equal_steps``. None divides by ``batch_size``.
+        shuffle: use another order of the seeds in each epoch.
+        seed: seed of this rank's order and samples.
+        threads: OpenMP threads that sample, or None for the setting of this process. With more than one, DGL numbers
+            the nodes of a block in the order in which its threads find them, so that no two runs are equal.
+    """
+
+    graph: Any
+    seeds: Tensor | Mapping[str, Tensor]
+    fanouts: Sequence[int]
+    batch_size: int
+    _: KW_ONLY
+    steps: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+    threads: int | None = None
+    _processes: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        from dgl.distributed import DistDataLoader, DistGraph
+        from dgl.distributed.dist_context import get_sampler_pool
+
+        count = len(self.seeds) if isinstance(self.seeds, Tensor) else sum(map(len, self.seeds.values()))
+        steps = -(-count // self.batch_size) if self.steps is None else self.steps
+        self.sampler = NodeSampler(self.graph, self.seeds, self.fanouts, steps, self.shuffle, self.seed)
+        if isinstance(self.graph, DistGraph) and steps and get_sampler_pool()[0] is not None:
+            # Made once, because each sampler process receives a copy of the sampler.
+            self._processes = DistDataLoader(torch.arange(steps), 1, collate_fn=self.sampler)
+
+    def __len__(self) -> int:
+        return self.sampler.steps
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
+        """Yield the steps of an epoch from ``start`` on, each with its batch."""
+        if self._processes is not None:
+            yield from self._from_processes(epoch, start)
+            return
+        for step in range(start, len(self)):
+            with sampling_threads(self.threads):
+                batch = self.sampler.sample(epoch, step)
+            yield step, batch
+
+    def _from_processes(self, epoch: int, start: int) -> Iterator[tuple[int, Batch]]:
+        """Yield the batches of sampler processes in the order of the steps. They can arrive in another order."""
+        loader, steps = self._processes, len(self)
+        loader.dataset = torch.arange(epoch * steps + start, (epoch + 1) * steps)
+        loader.data_idx, loader.expected_idxs = torch.arange(steps - start), steps - start
+        arrived: dict[int, Batch] = {}
+        batches = iter(loader)
+        for step in range(start, steps):
+            while step not in arrived:
+                number, batch = next(batches)
+                arrived[number] = batch
+            yield step, arrived.pop(step)
+
+
 def rows_of(store: Any, ids: Tensor) -> Tensor:
-    """``store[ids]``; of no ids, no rows: a DistTensor cannot be asked for them."""
+    """Return ``store[ids]``. Without IDs return no rows, because a DistTensor cannot be read with no IDs."""
     return store[ids] if len(ids) else torch.empty(0, *store.shape[1:], dtype=store.dtype)
 
 
 @contextlib.contextmanager
 def sampling_threads(count: int | None) -> Iterator[None]:
-    """Run the body with so many OpenMP threads (DGL and torch share the setting); None changes nothing."""
+    """Run the body with this number of OpenMP threads. DGL and torch share the setting. None changes nothing."""
     from dgl.utils import get_num_threads, set_num_threads
 
     before = get_num_threads()

@@ -20,12 +20,10 @@ from torch import Tensor
 
 from tutorial_lib.batches.feature_cache import FeatureCache
 from tutorial_lib.batches.neighbor_sampler import Neighbors, NeighborSampler
-from tutorial_lib.batches.nodes import Batch
+from tutorial_lib.batches.nodes import Batch, epoch_chunks
 from tutorial_lib.batches.prefetch import prefetch, run
+from tutorial_lib.compat.generators import derive_seed
 from tutorial_lib.models.sage import FirstLayer
-
-# Batches that follow from one seed. An epoch that goes on in its middle begins with a new seed, and not at its start.
-SEGMENT = 100
 
 
 @dataclass
@@ -89,14 +87,17 @@ class Pipeline:
 
 @dataclass
 class PipelineLoader:
-    """Iterates over batches like ``BatchLoader``. Each batch has its inputs and labels.
+    """Loads batches like ``BatchLoader``, with their inputs and labels, ahead of their use in a background thread.
 
     Attributes:
+        pipeline: adjacency and feature cache of this trainer.
         seeds: int64 IDs of this trainer's nodes.
         fanouts: neighbors per hop, outermost first.
-        batch_size: seeds per batch. The last batch may be smaller.
-        shuffle: draw a new order from torch's generator in each iteration.
-        means: compute the first layer's means. Without them, a batch has a block and the rows of its nodes.
+        batch_size: largest number of seeds in a batch.
+        steps: number of batches in an epoch, see ``trainer.comm.equal_steps``. None divides by ``batch_size``.
+        shuffle: use another order of the seeds in each epoch.
+        seed: seed of this rank's order and samples.
+        means: compute the means of the first layer here. Without them, a batch has a block and the rows of its nodes.
     """
 
     pipeline: Pipeline
@@ -104,43 +105,36 @@ class PipelineLoader:
     fanouts: Sequence[int]
     batch_size: int
     _: KW_ONLY
+    steps: int | None = None
     shuffle: bool = False
+    seed: int = 0
     means: bool = True
     _labels: Tensor | None = None
 
     def __len__(self) -> int:
-        return -(-len(self.seeds) // self.batch_size)
+        return -(-len(self.seeds) // self.batch_size) if self.steps is None else self.steps
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self.after(0)
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
+        """Yield the steps of an epoch from ``start`` on, each with its batch. Earlier batches are not sampled."""
+        return prefetch(lambda: self._make(epoch, start), self.pipeline.depth, "the next batch")
 
-    def after(self, done: int) -> Iterator[Batch]:
-        """Yield all batches but the first ``done``. Fewer than ``SEGMENT`` of those are sampled again."""
-        order = torch.randperm(len(self.seeds)) if self.shuffle else torch.arange(len(self.seeds))
-        seed = int(torch.randint(2**31 - 1, ()))
-        return prefetch(lambda: self._make(order, seed, done), self.pipeline.depth, "the next batch")
-
-    def _make(self, order: Tensor, seed: int, done: int = 0) -> Generator[Batch, None, None]:
-        """Run in the sampling thread. Its random numbers depend on ``seed`` and on the position in the segment."""
+    def _make(self, epoch: int, start: int) -> Generator[tuple[int, Batch], None, None]:
+        """Sample and fetch in the background thread."""
         sampler, cache = self.pipeline.sampler, self.pipeline.cache
         self.pipeline.turn = turn = object()
         cache.cancel()  # requests of an earlier iteration
-        sampler.seed(seed)
         if self._labels is None and len(self.seeds):  # one request for all labels
             self._labels = self.pipeline.labels[self.seeds].long()
         labels: Any = self._labels
-        parts = order.split(self.batch_size) if len(order) else ()
+        parts = epoch_chunks(len(self.seeds), len(self), self.seed, epoch, shuffle=self.shuffle)
 
-        def sample(number: int) -> Batch:
+        def sample(step: int) -> Batch:
             # DGL chooses the server of each pull with the same generator, so every batch is seeded.
-            seed_generators = sampler.seed_all if number and number % SEGMENT == 0 else sampler.seed
-            seed_generators((seed + number) % 2**31)
-            return self._sample(self.seeds[parts[number]], labels[parts[number]])
+            sampler.seed(derive_seed(self.seed, epoch, step))
+            return self._sample(self.seeds[parts[step]], labels[parts[step]])
 
-        for number in range(done // SEGMENT * SEGMENT, done):
-            sample(number)
-        cache.cancel()  # of these batches
-        numbers, sampled, requested = iter(range(done, len(parts))), deque[Batch](), deque[tuple[Batch, Tensor]]()
+        to_sample, to_yield = iter(range(start, len(parts))), iter(range(start, len(parts)))
+        sampled, requested = deque[Batch](), deque[tuple[Batch, Tensor]]()
 
         def request_rows() -> None:
             """Keep two requests in flight, so that a server can start on one when it has answered the other."""
@@ -153,12 +147,12 @@ class PipelineLoader:
             while True:
                 request_rows()
                 for _ in range(2):  # more at once would delay the first batch
-                    if len(sampled) <= cache.look_ahead and (number := next(numbers, None)) is not None:
-                        sampled.append(sample(number))
+                    if len(sampled) <= cache.look_ahead and (step := next(to_sample, None)) is not None:
+                        sampled.append(sample(step))
                         request_rows()
                 if not requested:
                     return
-                yield self._fill(*requested.popleft())
+                yield next(to_yield), self._fill(*requested.popleft())
         except GeneratorExit:
             if self.pipeline.turn is turn:  # the caller may use the connection to the servers
                 cache.cancel()

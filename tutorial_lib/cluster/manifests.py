@@ -1,7 +1,7 @@
 """Checkpoints that come home from machines: their manifests come last, so that home has a valid one at any moment.
 
 A manifest is fetched under another name. ``take_over`` gives it its own when all the files that it names are here, and
-keeps the one before it as ``manifest-previous.json``. What the two are, see ``trainer.generations``.
+keeps the one before it as ``manifest-previous.json``. What the two are, see ``trainer.manifest``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEWEST, BEFORE = "manifest.json", "manifest-previous.json"
 ARRIVED = ".arrived-"
 # Exactly the names that ``checkpoint.save`` and ``export_weights`` give; of a machine's embeddings, its host name.
 _GENERATION = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?")
-_IN_GENERATION = re.compile(r"(model|optimizer|generators|embeddings-[^/]+)\.safetensors")
+_IN_GENERATION = re.compile(r"(model|optimizer|embeddings-[^/]+)\.safetensors")
 Done = tuple[int, int]  # finished epochs, and steps of the next one
 
 
@@ -65,7 +65,7 @@ def kept(run: Path, prefix: str = "") -> list[Manifest]:
             folder = content["folder"]
             files = {f"{FOLDER}/{folder}/{name}": about["sha256"] for name, about in content["files"].items()}
             if all(number(name) is not None for name in files):
-                done = len(content["epochs"]), content.get("part", {}).get("step", 0)
+                done = len(content["epochs"]), content["step"]
                 found.append(Manifest(path, content, folder, done, files))
     return found
 

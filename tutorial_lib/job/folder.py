@@ -24,7 +24,7 @@ from tutorial_lib.cluster.members import STARTED, stat_of
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of, lock_holder, lock_now, open_folder, open_plain, read_json, write_json
 from tutorial_lib.job.display import Reporter
-from tutorial_lib.trainer import generations
+from tutorial_lib.trainer import manifest as manifests
 from tutorial_lib.trainer.events import phases_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def check_run_folder(out: Path, *, resume: bool = False) -> Path:
         raise InputError(f"--resume: there is no folder {out}")
     if resume:
         check_plain(out)
-    if resume and not generations.exists(out / "checkpoint"):
+    if resume and not manifests.has_checkpoint(out / "checkpoint"):
         raise InputError(
             f"--resume: no checkpoint in {out / 'checkpoint'}",
             "A run has one when its first epoch is finished, or it was told to end (SIGTERM) in it. Start it again "
@@ -82,7 +82,7 @@ def log_folder(out: Path) -> Path:
 def continue_command(kind: str, out: Path) -> str:
     """Return the command that continues a run of ``train`` or ``finale``, or an empty text if nothing was saved yet."""
     program, folder = "python -m tutorial_lib", shlex.quote(str(out))
-    if generations.exists(out / "checkpoint") if kind == "train" else (out / OPTIONS_FILE).exists():
+    if manifests.has_checkpoint(out / "checkpoint") if kind == "train" else (out / OPTIONS_FILE).exists():
         return f"{program} {kind} --resume --out {folder}"
     return f"{program} fetch {folder}" if (out / "delivery.json").exists() else ""
 
@@ -242,22 +242,21 @@ class Continuation:
         folder = out / "checkpoint"
         if self.resume and config is not None:
             try:
-                known = generations.newest_whole(folder, lambda name: generations.read_checked_manifest(folder / name))
+                saved = manifests.newest_intact(folder, manifests.read_manifest).manifest
             except InputError:  # `open` says so, if it is still so when what is left on machines has been fetched
                 return out
-            if any(not {"epoch", "loss", "seconds"} <= epoch.keys() for epoch in known.epochs):
-                raise InputError(f"damaged checkpoint: an epoch in {folder} has no loss or time", generations.FRESH)
-            generations.check_same_settings(known, {**known.manifest["description"], **config.to_dict()}, folder)
+            settings = {**saved.description, **config.to_dict()}
+            manifests.check_same_settings(saved.description, settings, folder)
         return out
 
-    def open(self, out: Path, config: TrainConfig, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    def open(self, out: Path, config: TrainConfig, settings: dict[str, Any]) -> list[manifests.EpochResult]:
         """Check the run folder and its checkpoint before anything is started.
 
         Args:
             settings: ``settings_of`` this run.
 
         Returns:
-            The finished epochs of the checkpoint, one dict each; none for a new run.
+            The results of the finished epochs of the checkpoint, empty for a new run.
 
         Raises:
             InputError: no checkpoint, two damaged ones, other settings, nothing left to do, or the run is running.
@@ -266,11 +265,11 @@ class Continuation:
         if not self.resume:
             return []
         folder = out / "checkpoint"
-        checkpoint = generations.read_checkpoint(folder)
-        generations.check_same_settings(checkpoint, settings, folder)
-        done = len(checkpoint.epochs)
-        if config.epochs < done + bool(checkpoint.step):
-            more = f" and {checkpoint.step} steps of the next" if checkpoint.step else ""
+        saved = manifests.read_checkpoint(folder).manifest
+        manifests.check_same_settings(saved.description, settings, folder)
+        done = len(saved.epochs)
+        if config.epochs < done + bool(saved.step):
+            more = f" and {saved.step} steps of the next" if saved.step else ""
             raise InputError(f"--epochs {config.epochs}, and the checkpoint in {folder} already has {done}{more}")
         if config.epochs == done and (out / "result.json").exists():
             raise InputError(
@@ -278,8 +277,8 @@ class Continuation:
                 f"To train on, give more, for example --epochs {done + 10}.",
             )
         with own_run_folder(out):
-            generations.remove_leftovers(folder)
-        return checkpoint.epochs
+            manifests.remove_leftovers(folder)
+        return saved.epochs
 
 
 NEW_RUN = Continuation()

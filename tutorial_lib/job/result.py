@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from typing import Any
 
@@ -33,7 +33,8 @@ from tutorial_lib.cluster.failure import failure
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of
-from tutorial_lib.trainer.loop import EpochResult, TrainResult
+from tutorial_lib.trainer.loop import TrainResult
+from tutorial_lib.trainer.manifest import EpochResult
 
 
 def distributed_result(
@@ -42,7 +43,7 @@ def distributed_result(
     coordinator: Coordinator,
     seconds: float,
     earlier: Sequence[Event],
-    resumed: Sequence[dict[str, Any]],
+    resumed: Sequence[EpochResult],
 ) -> dict[str, Any]:
     """The content of ``result.json``.
 
@@ -64,7 +65,8 @@ def distributed_result(
         raise failure(plan, 0, "trainer", 0, "ended without reporting an accuracy", tail=[])
     placed = next(iter(of_kind("placed")), {})
     resumed = resumed[: next((event["epochs"] for event in of_kind("resumed")), len(resumed))]
-    epochs = [EpochResult.from_dict(epoch, evaluation[-1]["score"]) for epoch in [*resumed, *of_kind("epoch")]]
+    names = [field.name for field in fields(EpochResult)]
+    epochs = [*resumed, *(EpochResult(**{name: event[name] for name in names}) for event in of_kind("epoch"))]
     return result_of(
         partition.manifest["dataset"],
         config,

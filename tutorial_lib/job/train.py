@@ -36,8 +36,8 @@ from tutorial_lib.tasks.run import train_single
 from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of
+from tutorial_lib.trainer.loop import Stopped
 from tutorial_lib.trainer.placement import settle
-from tutorial_lib.trainer.stopping import EpochStopped, Stop
 
 FINISHING_SECONDS = 20.0  # Kubernetes, and often Slurm, give 30 in all
 
@@ -192,11 +192,11 @@ def run_single(
 
         write_json(out / JOB, {"train": config.to_dict(), "description": settings})
         told = threading.Event()
-        saver = Checkpoints(out / "checkpoint", settings, keep.every, keep.resume, emit, Stop(told.is_set))
+        saver = Checkpoints(out / "checkpoint", settings, keep.every, keep.resume, emit, told.is_set)
         try:
             with first_sigterm(told.set):
                 trained = train_single(dataset, config, emit=emit, saver=saver, place=place)
-        except EpochStopped:
+        except Stopped:
             sys.exit(128 + signal.SIGTERM)
         except FloatingPointError as error:
             raise JobError(str(error)) from None

@@ -67,7 +67,7 @@ def from_graph(shard: Shard, *, typed: bool = False) -> Source:
     """Return a source of batches from DGL's loader. With ``typed``, IDs and rows of a batch are dictionaries."""
 
     def source(x: Mapping[str, Any], ntype: str, ids: Tensor, size: int) -> Iterator[tuple[Tensor, Any, Any]]:
-        for batch in BatchLoader(shard.graph, {ntype: ids} if typed else ids, [FULL], size):
+        for _step, batch in BatchLoader(shard.graph, {ntype: ids} if typed else ids, [FULL], size).batches(0):
             if typed:
                 rows = {kind: rows_of(store, batch.input_nodes[kind]) for kind, store in x.items()}
                 yield batch.seeds[ntype], batch.blocks[0], rows

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tutorial_lib.compat.generators import derive_seed
 from tutorial_lib.partition import Partition
 from tutorial_lib.tasks.shard import Shard
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.generations import read_checkpoint
-from tutorial_lib.trainer.seeding import derived_seed, seed_of
+from tutorial_lib.trainer.manifest import read_checkpoint
 
 NAME = "learned"
 STD = 0.1  # of the initial values. With 1, rows that few steps read stay noise as large as learned rows.
@@ -43,7 +43,7 @@ def first_rows(original: Tensor, width: int, seed: int) -> Iterator[tuple[Tensor
     chunks = original // CHUNK
     for chunk in chunks.unique().tolist():
         positions = (chunks == chunk).nonzero().flatten()
-        generator = torch.Generator().manual_seed(seed_of(seed, chunk))
+        generator = torch.Generator().manual_seed(derive_seed(seed, chunk))
         rows = torch.empty(CHUNK, width).normal_(std=STD, generator=generator)
         yield positions, rows[original[positions] - chunk * CHUNK]
 
@@ -86,7 +86,7 @@ def single_embedding(count: int, width: int, seed: int, name: str = NAME) -> Any
 
 def typed_seed(seed: int, ntype: str) -> int:
     """Return a different seed for each type of nodes."""
-    return derived_seed(seed, zlib.crc32(ntype.encode()), 0)
+    return derive_seed(seed, zlib.crc32(ntype.encode()), 0)
 
 
 def learnable_embeddings(shard: Shard, types: Sequence[str], config: TrainConfig) -> tuple[dict[str, Any], Any]:

@@ -23,11 +23,12 @@ from torch import Tensor, nn
 
 from tutorial_lib.batches.edges import SIDES, EdgeBatch, EdgeLoader, EdgeSplit, TrainingGraph
 from tutorial_lib.batches.nodes import FULL, rows_of
+from tutorial_lib.compat.generators import derive_seed
 from tutorial_lib.tasks.inference import layerwise_inference
 from tutorial_lib.tasks.ranking import HITS_AT, not_endpoints, pair_loss, rank_sums, ranks_among, unit
 from tutorial_lib.tasks.shard import Shard
 from tutorial_lib.tasks.task import Task, split_accuracy
-from tutorial_lib.trainer.comm import accuracy, broadcast, gather_by_number, sum_over_ranks
+from tutorial_lib.trainer.comm import accuracy, broadcast, equal_steps, gather_by_number, own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
 
@@ -105,13 +106,14 @@ class LinkTask(Task):
         self.model = shard.place.model(config, self.features.shape[1], config.hidden_size)
         per_epoch, val = -(-options.epoch_edges // shard.world_size), self.edges["val"]
         self.batches = self._loader(self.edges["train"], config.negatives, per_epoch=per_epoch, training=True)
+        self.batches.steps = equal_steps(self.batches.edges_per_epoch, config.batch_size, "training edges")
         step = max(1, len(val) * shard.world_size // options.validation_edges)
         self.val = self._loader(val[::step], self.negatives)
 
     def _loader(self, edges: Tensor, negatives: int | Tensor, **training: Any) -> EdgeLoader:
         config = self.config
-        common = {"negatives": negatives, "threads": config.sampling_threads}
-        return EdgeLoader(self.view, edges, config.fanouts, config.batch_size, **common, **training)
+        training |= {"seed": derive_seed(config.seed, own_rank(), bool(training)), "threads": config.sampling_threads}
+        return EdgeLoader(self.view, edges, config.fanouts, config.batch_size, negatives=negatives, **training)
 
     @property
     def split(self) -> dict[str, int]:

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from tutorial_lib.batches.nodes import Batch, BatchLoader, rows_of
 from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
+from tutorial_lib.compat.generators import derive_seed
 from tutorial_lib.models.sage import FirstLayer
 from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference
 from tutorial_lib.tasks.shard import Shard
 from tutorial_lib.tasks.task import Task, split_accuracy
-from tutorial_lib.trainer.comm import gather_by_number
+from tutorial_lib.trainer.comm import equal_steps, gather_by_number, own_rank
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
 
@@ -43,7 +44,7 @@ class NodeTask(Task):
         self.model = self.make_model()
         self.nodes = {side: shard.nodes(f"{side}_mask") for side in ("train", "val")}
         self.pipeline = self._make_pipeline() if train_loader is None else None
-        self.batches = train_loader or self._loader(self.nodes["train"], shuffle=True)
+        self.batches = train_loader or self._loader(self.nodes["train"], train=True)
         self.val = self._loader(self.nodes["val"])
 
     def get_features(self) -> Any:
@@ -116,14 +117,15 @@ class NodeTask(Task):
         hops = len(config.fanouts)
         return Pipeline.of(graph, self.features, self.labels, budget=config.cache, hops=hops, depth=config.ahead)
 
-    def _loader(self, ids: Tensor, *, shuffle: bool = False) -> BatchLoader | PipelineLoader:
+    def _loader(self, ids: Tensor, *, train: bool = False) -> BatchLoader | PipelineLoader:
         config, graph = self.config, self.shard.graph
+        steps = equal_steps(len(ids), config.batch_size) if train else None
+        common: Any = {"steps": steps, "shuffle": train, "seed": derive_seed(config.seed, own_rank(), train)}
         if self.pipeline is not None:
             means = self.features.shape[1] <= config.hidden_size
-            return PipelineLoader(self.pipeline, ids, config.fanouts, config.batch_size, shuffle=shuffle, means=means)
-        seeds = {self.shard.target: ids} if self.typed else ids
-        threads = config.sampling_threads
-        return BatchLoader(graph, seeds, config.fanouts, config.batch_size, shuffle=shuffle, threads=threads)
+            return PipelineLoader(self.pipeline, ids, config.fanouts, config.batch_size, means=means, **common)
+        seeds, threads = {self.shard.target: ids} if self.typed else ids, config.sampling_threads
+        return BatchLoader(graph, seeds, config.fanouts, config.batch_size, threads=threads, **common)
 
 
 TASK = NodeTask

@@ -14,10 +14,9 @@ from tutorial_lib.tasks.task import Task
 from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, no_events, span
-from tutorial_lib.trainer.loop import TrainResult, fit
+from tutorial_lib.trainer.loop import Stopped, TrainResult, fit
 from tutorial_lib.trainer.placement import CPU, Placement, settle
 from tutorial_lib.trainer.session import Session
-from tutorial_lib.trainer.stopping import EpochStopped
 
 
 def train_in_job(
@@ -53,7 +52,7 @@ def train_in_job(
     checkpoints.emit = emit_once
     try:
         fit(place.wrap(task.model), task, config, emit=emit, saver=checkpoints, score=task.score_name)
-    except EpochStopped:  # a later start continues from the checkpoint
+    except Stopped:  # a later start continues from the checkpoint
         return
     if session.rank == 0:
         export_weights(task.model, config.to_dict(), checkpoints.folder)

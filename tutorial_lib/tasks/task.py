@@ -31,7 +31,7 @@ class Task(ABC):
         uses_features, uses_labels: whether the graph must have ``feat`` and ``label``.
         on_gpu: whether the model can run on a GPU.
         model: the model without DistributedDataParallel.
-        batches, val: batches of this rank in an epoch and in a validation.
+        batches, val: loaders of this rank for training and for validation, see ``batches.nodes.BatchLoader``.
         embeddings: learnable embeddings by name, which are saved with the weights of the model.
         sparse_optimizers: optimizers of the embeddings.
     """
@@ -96,14 +96,14 @@ class Task(ABC):
         return fetched or bytes_by_place(self.shard.graph, batch.input_nodes, inputs[1])
 
     @torch.no_grad()
-    def validate(self, model: nn.Module, on_batch: OnBatch = no_events) -> float:
+    def validate(self, model: nn.Module, on_batch: OnBatch = no_events, *, epoch: int = 0) -> float:
         """Return the mean score over all ranks with sampled neighbors, which is a little below the exact score."""
         model.eval()
         total = count = 0.0
-        for number, batch in enumerate(self.val, start=1):
+        for step, batch in self.val.batches(epoch):
             score, examples = self.score(model, self.inputs(batch))
             total, count = total + score, count + examples
-            on_batch(number, len(self.val))
+            on_batch(step + 1, len(self.val))
         return accuracy(*sum_over_ranks([total, count]))
 
     @abstractmethod

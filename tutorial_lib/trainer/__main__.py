@@ -28,12 +28,12 @@ import json
 import os
 from pathlib import Path
 
+from tutorial_lib.cluster.members import FINISH
 from tutorial_lib.compat.heap import keep_freed_memory
 from tutorial_lib.tasks.run import train_in_job
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import join
-from tutorial_lib.trainer.stopping import Stop
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     config = TrainConfig.from_dict(plan["train"])
     graph_name = json.loads((partition / "manifest.json").read_text())["graph_name"]
     checkpoints = Checkpoints(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
-    checkpoints.stop = Stop.of_job()
+    checkpoints.stop = Path(os.environ["TUTORIAL_LOG_DIR"], FINISH).exists
     keep_freed_memory()
     with join(graph_name, seed=config.seed) as session:
         train_in_job(session, config, partition, out, checkpoints, plan["device"])

@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tutorial_lib.errors import InputError
+
 
 def alone() -> bool:
     """Return whether this process has no process group."""
@@ -86,6 +88,35 @@ def sum_over_ranks(values: Sequence[float]) -> list[float]:
     if not alone():
         dist.all_reduce(total)
     return total.tolist()
+
+
+def any_rank(flag: bool) -> bool:
+    """Return on every rank whether the flag of at least one rank is true."""
+    return sum_over_ranks([flag])[0] > 0
+
+
+def equal_steps(examples: int, batch_size: int, what: str = "training nodes") -> int:
+    """Return the number of steps of an epoch, which is equal on all ranks. Call it once on every rank.
+
+    A rank that has fewer steps than the others would leave them waiting in an all-reduce. Therefore each rank splits
+    its examples into this number of batches, whose sizes differ by at most one.
+
+    Args:
+        examples: number of examples of this rank.
+        batch_size: largest size of a batch, which is exceeded only if another rank has too few examples.
+        what: name of the examples, for the error.
+
+    Raises:
+        InputError: a rank has no examples.
+    """
+    counts = all_gather(examples)
+    if empty := [rank for rank, count in enumerate(counts) if not count]:
+        who = f"rank {empty[0]} of {len(counts)}" if len(counts) > 1 else "the data set"
+        raise InputError(
+            f"{who} has no {what}, and every rank needs at least one for each step",
+            "Use fewer machines or trainers, or a data set with more of them.",
+        )
+    return min(-(-max(counts) // batch_size), min(counts))
 
 
 def accuracy(correct: float, count: float) -> float:

@@ -29,7 +29,6 @@ Epochs, steps and layers are counted from 0. ``score`` names what ``val_score`` 
     forward    logits and loss
     backward   gradients and their exchange: a rank waits here, in each step, for the slowest one
     update     the optimiser
-    waiting    after a rank's last step: others still have batches (``Join`` answers them), then the sum over ranks
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update", "waiting")
+PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update")
 PULSE_SECONDS = 1.0
 
 
@@ -94,16 +93,11 @@ def age_of_process() -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
-class StepLog:
-    """Measures the ``steps`` of this rank in an epoch, and emits a ``step`` event for each; ``done`` were told before.
+class StepTimer:
+    """Measures the phases of the steps of one epoch on this rank and emits a ``step`` event for each step."""
 
-    The event of the last step is held back until ``close``, because ``waiting`` belongs to it. In the steps before it
-    is 0. Seconds that the log itself takes belong to no phase.
-    """
-
-    def __init__(self, emit: Emit, epoch: int, steps: int, done: int = 0) -> None:
-        self.emit, self.epoch, self.steps, self.step = emit, epoch, steps, done
-        self._held: dict[str, Any] = {}
+    def __init__(self, emit: Emit, epoch: int, steps: int) -> None:
+        self.emit, self.epoch, self.steps = emit, epoch, steps
         self._restart()
 
     def _restart(self) -> None:
@@ -126,24 +120,14 @@ class StepLog:
             self._seconds[name] += (now - self._last) * share
         self._last = now
 
-    def done(self, loss: float, bytes_local: int, bytes_remote: int) -> None:
-        """End of a step."""
+    def emit_step(self, step: int, loss: float, bytes_local: int, bytes_remote: int) -> None:
+        """Emit the event of a finished step. The time of this call belongs to no phase."""
         seconds = {phase: round(seconds, 6) for phase, seconds in self._seconds.items()}
-        event = {"epoch": self.epoch, "step": self.step, "steps": self.steps, "loss": loss, **seconds}
+        event = {"epoch": self.epoch, "step": step, "steps": self.steps, "loss": loss, **seconds}
         event |= {"bytes_local": bytes_local, "bytes_remote": bytes_remote}
         event |= {"background": self._background} if self._background else {}
-        self.step += 1
-        if self.step < self.steps:
-            self.emit("step", **event)
-        else:
-            self._held = event
+        self.emit("step", **event)
         self._restart()
-
-    def close(self) -> None:
-        """End of the epoch on all ranks; the time since the last step was waiting."""
-        if self._held:
-            self.lap("waiting")
-            self.emit("step", **{**self._held, "waiting": round(self._seconds["waiting"], 6)})
 
 
 def bytes_by_place(graph: Any, nodes: Any, rows: Any, ntype: str = "_N") -> tuple[int, int]:

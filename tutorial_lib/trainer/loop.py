@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -13,17 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.trainer.checkpoint import Checkpoints
-from tutorial_lib.trainer.comm import own_rank, sum_over_ranks
+from tutorial_lib.trainer.checkpoint import Checkpoints, TrainState
+from tutorial_lib.trainer.comm import any_rank, barrier, own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepLog, no_events, span
-from tutorial_lib.trainer.seeding import start_epoch
-from tutorial_lib.trainer.stopping import EpochPart, EpochStopped, Stop
-from tutorial_lib.trainer.uneven import give_missed_steps, joined
+from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepTimer, no_events, span
+from tutorial_lib.trainer.manifest import EpochResult
+from tutorial_lib.trainer.seeding import seed_all, seed_servers
+
+STOP_STEPS = 5  # steps between two comparisons of the ranks
 
 
 class Trainable(Protocol):
-    """What the loop needs of a task. ``tasks.task.Task`` implements it."""
+    """What the loop needs of a task. ``tasks.task.Task`` implements it.
+
+    A loader has a length, the number of steps, and ``batches(epoch, start)`` yields pairs of a step and its batch.
+    """
 
     batches: Any
     sparse_optimizers: Sequence[Any]
@@ -32,33 +36,7 @@ class Trainable(Protocol):
     def inputs(self, batch: Any) -> tuple[Any, ...]: ...
     def loss(self, model: nn.Module, inputs: Any) -> tuple[Tensor, int]: ...
     def traffic(self, batch: Any, inputs: Any) -> tuple[int, int]: ...
-    def validate(self, model: nn.Module, on_batch: OnBatch = ...) -> float: ...
-
-
-@dataclass
-class EpochResult:
-    """One epoch, over all ranks: mean loss per example, seconds of the training part, score with sampled neighbours."""
-
-    epoch: int
-    loss: float
-    seconds: float
-    val_score: float
-    score: str = "accuracy"
-
-    @property
-    def val_accuracy(self) -> float | None:
-        """The score where it is an accuracy."""
-        return self.val_score if self.score == "accuracy" else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in ``result.json`` and in checkpoints."""
-        return {name: getattr(self, name) for name in ("epoch", "loss", "seconds", "val_score", "val_accuracy")}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], score: str) -> EpochResult:
-        """Inverse of ``to_dict``. Checkpoints of before call every score ``val_accuracy``."""
-        found = values["val_score" if "val_score" in values else "val_accuracy"]
-        return cls(values["epoch"], values["loss"], values["seconds"], found, score)
+    def validate(self, model: nn.Module, on_batch: OnBatch = ..., *, epoch: int = ...) -> float: ...
 
 
 @dataclass
@@ -102,63 +80,67 @@ class TrainResult:
             np.save(out / "predictions.npy", self.predictions.numpy())
 
 
-def train_task(
+class Stopped(Exception):
+    """The run was told to end. All ranks stopped after the same step and saved a checkpoint."""
+
+
+def train_epoch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     task: Trainable,
+    state: TrainState,
     *,
-    epoch: int = 0,
+    seed: int = 0,
     emit: Emit = no_events,
-    part: EpochPart | None = None,
-    stop: Stop | None = None,
-) -> float:
-    """One pass; returns the mean loss per example over all ranks. Each step is an event, see ``events``.
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Train from ``state.step`` to the end of the epoch. Every step is an event.
 
-    Under ``Join`` a rank that runs out of batches answers the all-reduces of the others, and their exchanges of
-    gradients of rows, until they are through; without it they would wait for it for ever.
+    All ranks take equally many steps, so every rank takes part in every all-reduce of DDP and in every exchange of a
+    sparse optimizer.
 
     Args:
-        part: what this rank has done of the epoch before; afterwards, what it has done by now.
-        stop: may end the pass early; then ``part.stopped``, and the loss is that of the steps so far.
+        model: model in its DistributedDataParallel wrapper if there are several ranks.
+        optimizer: dense optimizer.
+        task: has the loader, the loss and the sparse optimizers.
+        state: progress of this rank, which this function updates.
+        seed: seed of the run.
+        emit: receives the events.
+        stop: returns whether this rank was told to end. The ranks compare their answers every five steps.
+
+    Returns:
+        Whether all ranks stopped before the end of the epoch.
 
     Raises:
-        FloatingPointError: this rank's loss is not a finite number.
+        FloatingPointError: the loss of this rank is not a finite number.
     """
     model.train()
-    part, stop = part or EpochPart(), stop or Stop()
-    log = StepLog(emit, epoch, len(task.batches), part.steps)
-    with joined(model, task.sparse_optimizers):
-        for batch in part.rest(task.batches, task.inputs):
-            log.lap("sampling", batch=batch)
-            inputs = task.inputs(batch)
-            log.lap("pull")
-            loss, examples = task.loss(model, inputs)
-            value = finite(loss.item(), epoch, log.step)
-            log.lap("forward")
-            for each in (optimizer, *task.sparse_optimizers):
-                each.zero_grad()
-            loss.backward()
-            log.lap("backward")
-            optimizer.step()
-            for sparse in task.sparse_optimizers:
-                sparse.step()
-            log.lap("update")
-            part.add(value, examples)
-            log.done(value, *task.traffic(batch, inputs))
-            if stop.here(epoch, part.steps):
-                part.stopped = part.steps < len(task.batches)
-                break
-        else:
-            stop.through(epoch)
-    part.furthest = give_missed_steps(optimizer, part.steps)
-    total, examples, with_more, told = sum_over_ranks([part.loss_sum, part.examples, part.stopped, stop.heard])
-    part.stopped, part.last = with_more > 0, told > 0
-    log.close()
-    return total / examples
+    optimizers, steps = [optimizer, *task.sparse_optimizers], len(task.batches)
+    timer = StepTimer(emit, state.epoch, steps)
+    for step, batch in task.batches.batches(state.epoch, state.step):
+        timer.lap("sampling", batch=batch)
+        seed_all(seed, state.epoch, step, own_rank())
+        inputs = task.inputs(batch)
+        timer.lap("pull")
+        loss, examples = task.loss(model, inputs)
+        value = check_finite(loss.item(), state.epoch, step)
+        timer.lap("forward")
+        for each in optimizers:
+            each.zero_grad()
+        loss.backward()
+        timer.lap("backward")
+        for each in optimizers:
+            each.step()
+        timer.lap("update")
+        state.add(value, examples)
+        timer.emit_step(step, value, *task.traffic(batch, inputs))
+        if step % STOP_STEPS == STOP_STEPS - 1 and step < steps - 1 and any_rank(stop()):
+            return True
+    return False
 
 
-def finite(loss: float, epoch: int, step: int) -> float:
-    """The loss; a FloatingPointError that says where and what to do if it is not a finite number."""
+def check_finite(loss: float, epoch: int, step: int) -> float:
+    """Return the loss, or raise a FloatingPointError that names the epoch, the step and the remedy."""
     if not math.isfinite(loss):
         advice = "try a smaller --learning-rate, or check the features for values that are not finite"
         raise FloatingPointError(f"loss is {loss} in epoch {epoch + 1}, step {step + 1}; {advice}")
@@ -174,42 +156,42 @@ def fit(
     saver: Checkpoints | None = None,
     score: str = "accuracy",
 ) -> list[EpochResult]:
-    """Train until ``config.epochs`` epochs are finished, those of a checkpoint included; returns all of them.
+    """Train until ``config.epochs`` epochs are finished, and return the results of all epochs.
 
     Args:
-        model: one of ``models``, or one wrapped in DistributedDataParallel.
-        emit: takes the events of steps, of validation and, on rank 0, of epochs.
+        model: model, or the model in its DistributedDataParallel wrapper.
+        task: has the loaders, the loss and the score.
+        config: hyper-parameters.
+        emit: receives the events of steps, of validation and, on rank 0, of epochs.
         saver: keeps checkpoints, and may have one to continue from.
-        score: name of what ``task.validate`` gives.
+        score: name of the result of ``task.validate``.
 
     Raises:
-        EpochStopped: ``saver.stop`` said so; there is a checkpoint, most often from the middle of an epoch.
+        Stopped: ``saver.stop`` returned true on a rank. There is a checkpoint.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
-    # Evaluation must not go through DDP: its forward would expect a backward on every rank.
+    # Validation must not go through DDP, whose forward pass expects a backward pass on every rank.
     plain = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    rows = {"embeddings": task.embeddings, "sparse_optimizers": task.sparse_optimizers}
-    part = EpochPart()
-    restored = saver.restore(plain, optimizer, part=part, **rows) if saver else []
-    results = [EpochResult.from_dict(epoch, score) for epoch in restored]
-    for epoch in range(len(results), config.epochs):
-        start_epoch(config.seed, epoch)
-        start = time.perf_counter()
-        loss = train_task(model, optimizer, task, epoch=epoch, emit=emit, part=part, stop=saver and saver.stop)
-        part.seconds += time.perf_counter() - start
-        if part.stopped:
-            part.keep_generators(next(plain.parameters()).device)
-        else:
+    state = saver.load_latest(plain, optimizer, task) if saver else TrainState()
+    stop = saver.stop if saver else lambda: False
+    while state.epoch < config.epochs:
+        seed_servers(config.seed, state.epoch)
+        barrier()  # no rank samples before the servers are seeded
+        start, epoch = time.perf_counter(), state.epoch
+        stopped = train_epoch(model, optimizer, task, state, seed=config.seed, emit=emit, stop=stop)
+        state.seconds += time.perf_counter() - start
+        if not stopped:
+            total, examples = sum_over_ranks([state.loss_sum, state.examples])
             with span(emit, "validation", epoch=epoch):
-                found = task.validate(plain, Pulse(emit, "validation"))
-            results.append(EpochResult(epoch, loss, part.seconds, found, score))
+                found = task.validate(plain, Pulse(emit, "validation"), epoch=epoch)
+            result = EpochResult(epoch, total / examples, state.seconds, found, score)
+            state = TrainState([*state.epochs, result])
             if own_rank() == 0:
-                emit("epoch", score=score, **results[-1].to_dict())
+                emit("epoch", score=score, **result.to_dict())
+            stopped = any_rank(stop())  # an epoch may have fewer than five steps
         if saver:
-            finished, last = [result.to_dict() for result in results], part.last or epoch == config.epochs - 1
             with span(emit, "checkpoint", epoch=epoch):
-                saver.save(plain, optimizer, finished, last=last, part=part if part.stopped else None, **rows)
-        if part.last:  # also where it was over before the ranks could agree on a step: one of few steps
-            raise EpochStopped
-        part = EpochPart()
-    return results
+                saver.save(state, plain, optimizer, task, last=stopped or state.epoch == config.epochs)
+        if stopped:
+            raise Stopped
+    return state.epochs

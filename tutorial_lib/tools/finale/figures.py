@@ -7,11 +7,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY, bare, figure, styled
+from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE, SAND, SKY, bare, figure, styled
 from tutorial_lib.trainer.events import PHASES
 
 ROLES = {"server": SAND, "trainer": SKY, "torchrun": GREY}
-COLORS = dict(zip(PHASES, (ORANGE, SAND, BLUE, SKY, GREEN, LIGHT), strict=True))
+COLORS = dict(zip(PHASES, (ORANGE, SAND, BLUE, SKY, GREEN), strict=True))
 SHARE_WITH_LABEL = 0.07  # of the longest bar; narrower pieces have no room for their seconds
 
 

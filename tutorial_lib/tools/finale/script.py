@@ -28,7 +28,7 @@ from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import dataset_description, load_partition_folder
 from tutorial_lib.tools.finale.report import write_report
 from tutorial_lib.tools.finale.settings import RUN, SCALING_EPOCHS, SCALING_SCALE, FinaleSettings, State
-from tutorial_lib.trainer import generations
+from tutorial_lib.trainer.manifest import has_checkpoint
 
 SPLITS = "splits.npz"
 OF_ALL = ("emulated machines", "ssh login", "addresses", "python", "packages", "stack")  # findings without a machine
@@ -185,7 +185,7 @@ class Finale:
                 raise InputError(
                     f"the partition {folder} of this finale is not below --root {root}", "Give its --root."
                 )
-            if generations.exists(out / "checkpoint"):
+            if has_checkpoint(out / "checkpoint"):
                 keep = Continuation(resume=True, trust=self.trust)
             elif out.exists():
                 self.display.say(f"the earlier start had no checkpoint yet; it is kept as {_set_aside(out).name}")

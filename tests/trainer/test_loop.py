@@ -1,0 +1,221 @@
+"""The training loop: equal steps on all ranks, steps that depend on the seeds alone, and runs that end early."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from support.processes import fix_openmp, fork
+from tutorial_lib.batches.nodes import epoch_chunks
+from tutorial_lib.errors import InputError, first_sigterm
+from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.comm import equal_steps
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.loop import Stopped, Task, fit
+from tutorial_lib.trainer.manifest import has_checkpoint, read_checkpoint
+
+TARGETS = (23, 24, 20)  # examples of each rank
+BATCH = 2
+STEPS = 12
+CONFIG = TrainConfig(epochs=3, learning_rate=0.1, seed=5)
+
+
+class Numbers:
+    """A loader whose examples are numbers."""
+
+    def __init__(self, count: int, seed: int, steps: int) -> None:
+        self.count, self.seed, self.steps = count, seed, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[int, torch.Tensor]]:
+        chunks = epoch_chunks(self.count, self.steps, self.seed, epoch, shuffle=True)
+        yield from ((step, chunks[step].float()[:, None]) for step in range(start, self.steps))
+
+
+class Noisy(Task):
+    """A weight that approaches the mean of the numbers, with dropout."""
+
+    split: Any = None
+
+    def inputs(self, batch: torch.Tensor) -> tuple[Any, ...]:
+        return torch.ones(len(batch), 4), batch
+
+    def loss(self, model: torch.nn.Module, prepared: Any) -> tuple[torch.Tensor, int]:
+        ones, target = prepared
+        return F.mse_loss(model(F.dropout(ones, 0.5)), target), len(target)
+
+    def score(self, model: torch.nn.Module, inputs: Any) -> tuple[float, int]:
+        return float(model(inputs[0]).sum()), len(inputs[0])
+
+    def traffic(self, *_batch: Any) -> tuple[int, int]:
+        return 0, 0
+
+
+def task_of(rank: int, count: int) -> Noisy:
+    return Noisy(None, Numbers(count, rank, equal_steps(count, BATCH)), Numbers(4, rank, 2))
+
+
+class Told:
+    """Returns true from a number of calls on. The loop calls it after steps 5 and 10 and after each epoch."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def __call__(self) -> bool:
+        self.calls -= 1
+        return self.calls < 0
+
+
+NOBODY = 99
+# Calls of each rank before it is told to end. Per epoch there are three.
+STARTS = ((1, NOBODY, NOBODY), (NOBODY, NOBODY, 1), (1, 1, 1), (NOBODY, NOBODY, NOBODY))
+STOPPED = [(0, 10), (1, 5), (2, 0)]
+
+
+def start(rank: int, folder: Path, calls: int, told: list[Any]) -> Any:
+    """Start or resume the run. Return its losses and weights, or the epoch and the step of its checkpoint."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1, bias=False)
+    saver = Checkpoints(folder, {}, resume=has_checkpoint(folder), stop=Told(calls))
+
+    def emit(kind: str, **fields: Any) -> None:
+        if kind == "step":
+            told.append((fields["epoch"], fields["step"], fields["steps"], fields["loss"]))
+
+    try:
+        wrapped = DistributedDataParallel(model)
+        epochs = fit(wrapped, task_of(rank, TARGETS[rank]), CONFIG, emit=emit, saver=saver)
+    except Stopped:
+        saved = read_checkpoint(folder).manifest
+        return len(saved.epochs), saved.step
+    return [[(epoch.loss, epoch.val_score) for epoch in epochs], model.weight.tolist()]
+
+
+def rank_main(rank: int, _ranks: int, folder: Path) -> Any:
+    whole: list[Any] = []
+    parts: list[Any] = []
+    undisturbed = start(rank, folder / "undisturbed", NOBODY, whole)
+    found = [start(rank, folder / "parts", calls[rank], parts) for calls in STARTS]
+    return undisturbed, whole, found, parts
+
+
+def test_all_ranks_take_equal_steps_stop_together_and_resume_exactly(nothing_left, tmp_path):
+    """L2. A run that ends in the middle of an epoch repeats no step and has equal losses after it resumes."""
+    ranks = fork(fix_openmp(rank_main), len(TARGETS), (tmp_path,), backend="gloo", threads=1, timeout=120)
+    for undisturbed, whole, found, parts in ranks:
+        assert found == [*STOPPED, undisturbed]
+        assert parts == whole
+        assert [event[:3] for event in whole] == [(epoch, step, STEPS) for epoch in range(3) for step in range(STEPS)]
+        assert undisturbed == ranks[0][0]
+    kept = {path.name for path in (tmp_path / "parts").glob("epoch-*")}
+    assert kept == {"epoch-0002", "epoch-0003"}
+
+
+def steps_of_rank(rank: int, _ranks: int, counts: tuple[int, ...], batch: int) -> int | str:
+    try:
+        return equal_steps(counts[rank], batch)
+    except InputError as error:
+        return f"{error.message}: {error.remedy}"
+
+
+@pytest.mark.parametrize(("counts", "batch", "steps"), [((7, 5), 3, 3), ((100, 3), 10, 3), ((8, 8), 100, 1)])
+def test_every_rank_has_an_example_for_each_step(counts, batch, steps):
+    assert fork(fix_openmp(steps_of_rank), 2, (counts, batch), backend="gloo", threads=1) == [steps] * 2
+    for count in counts:
+        sizes = [len(chunk) for chunk in epoch_chunks(count, steps, 0, 0, shuffle=True)]
+        assert sum(sizes) == count
+        assert max(sizes) - min(sizes) <= 1
+        assert min(sizes) >= 1
+
+
+def test_a_rank_without_training_nodes_is_refused_on_all_ranks():
+    first, second = fork(fix_openmp(steps_of_rank), 2, ((7, 0), 3), backend="gloo", threads=1)
+    assert first == second
+    assert "rank 1 of 2 has no training nodes" in first
+    assert "Use fewer machines or trainers" in first
+
+
+def test_the_order_of_an_epoch_depends_on_the_seed_and_the_epoch_alone():
+    """D8. The order of an epoch does not depend on the epochs before it or on the global generator."""
+    orders = {}
+    for epoch in (0, 1, 1, 0):
+        torch.rand(1)
+        order = torch.cat(epoch_chunks(50, 7, 3, epoch, shuffle=True)).tolist()
+        assert sorted(order) == list(range(50))
+        assert orders.setdefault(epoch, order) == order
+    assert orders[0] != orders[1]
+    assert torch.cat(epoch_chunks(50, 7, 4, 0, shuffle=True)).tolist() != orders[0]
+
+
+def test_an_epoch_that_is_shorter_than_five_steps_is_the_last(tmp_path):
+    told: list[Any] = []
+    saver = Checkpoints(tmp_path, {}, every=9, emit=lambda *kind, **fields: told.append((*kind, fields)))
+    saver.stop = lambda: True
+    with pytest.raises(Stopped):
+        fit(torch.nn.Linear(4, 1, bias=False), task_of(0, 4), CONFIG, saver=saver)
+    assert told == [("checkpoint", {"epochs": 1})]
+
+
+class Infinite(Noisy):
+    """Its loss is not finite in the third step of the second epoch."""
+
+    calls = 0
+
+    def loss(self, model: torch.nn.Module, prepared: Any) -> tuple[torch.Tensor, int]:
+        self.calls += 1
+        value, count = super().loss(model, prepared)
+        return value * (float("inf") if self.calls == 6 else 1.0), count
+
+
+def test_a_loss_that_is_not_finite_names_its_place():
+    """D21. A loss that is not finite names the epoch and the step."""
+    with pytest.raises(FloatingPointError, match="loss is inf in epoch 2, step 3; try a smaller --learning-rate"):
+        fit(torch.nn.Linear(4, 1), Infinite(None, Numbers(4, 0, 2 + 1), Numbers(4, 0, 2)), CONFIG)
+
+
+def test_validation_leaves_no_gradient(tmp_path):
+    """D12. Validation builds no graph of gradients."""
+
+    class Watched(Noisy):
+        def score(self, model: torch.nn.Module, inputs: Any) -> tuple[float, int]:
+            assert not model(inputs[0]).requires_grad
+            assert not model.training
+            return super().score(model, inputs)
+
+    fit(torch.nn.Linear(4, 1), Watched(None, Numbers(4, 0, 2), Numbers(4, 0, 2)), TrainConfig(epochs=1))
+
+
+def test_the_first_sigterm_is_told_and_the_second_does_what_it_did():
+    """L2. The first SIGTERM is reported to the program and the second one ends it."""
+    before, got = signal.getsignal(signal.SIGTERM), []
+    signal.signal(signal.SIGTERM, lambda *_: got.append("second"))
+    try:
+        with first_sigterm(lambda: got.append("first")):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        with first_sigterm(lambda: got.append("never")):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert got == ["first", "second", "second"]
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_program_without_a_handler_keeps_what_it_has(handler):
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with first_sigterm(lambda: None):
+            assert signal.getsignal(signal.SIGTERM) == handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
