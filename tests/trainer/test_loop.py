@@ -16,10 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 from support.processes import fix_openmp, fork
 from tutorial_lib.batches.nodes import epoch_chunks
 from tutorial_lib.errors import InputError, first_sigterm
+from tutorial_lib.tasks.task import Task
 from tutorial_lib.trainer.checkpoint import Checkpoints
 from tutorial_lib.trainer.comm import equal_steps
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.loop import Stopped, Task, fit
+from tutorial_lib.trainer.loop import Stopped, fit
 from tutorial_lib.trainer.manifest import has_checkpoint, read_checkpoint
 
 TARGETS = (23, 24, 20)  # examples of each rank
@@ -46,12 +47,16 @@ class Noisy(Task):
     """A weight that approaches the mean of the numbers, with dropout."""
 
     split: Any = None
+    evaluate: Any = None
+
+    def __init__(self, batches: Numbers, val: Numbers) -> None:
+        self.batches, self.val = batches, val
 
     def inputs(self, batch: torch.Tensor) -> tuple[Any, ...]:
         return torch.ones(len(batch), 4), batch
 
-    def loss(self, model: torch.nn.Module, prepared: Any) -> tuple[torch.Tensor, int]:
-        ones, target = prepared
+    def loss(self, model: torch.nn.Module, inputs: Any) -> tuple[torch.Tensor, int]:
+        ones, target = inputs
         return F.mse_loss(model(F.dropout(ones, 0.5)), target), len(target)
 
     def score(self, model: torch.nn.Module, inputs: Any) -> tuple[float, int]:
@@ -62,7 +67,7 @@ class Noisy(Task):
 
 
 def task_of(rank: int, count: int) -> Noisy:
-    return Noisy(None, Numbers(count, rank, equal_steps(count, BATCH)), Numbers(4, rank, 2))
+    return Noisy(Numbers(count, rank, equal_steps(count, BATCH)), Numbers(4, rank, 2))
 
 
 class Told:
@@ -171,16 +176,16 @@ class Infinite(Noisy):
 
     calls = 0
 
-    def loss(self, model: torch.nn.Module, prepared: Any) -> tuple[torch.Tensor, int]:
+    def loss(self, model: torch.nn.Module, inputs: Any) -> tuple[torch.Tensor, int]:
         self.calls += 1
-        value, count = super().loss(model, prepared)
+        value, count = super().loss(model, inputs)
         return value * (float("inf") if self.calls == 6 else 1.0), count
 
 
 def test_a_loss_that_is_not_finite_names_its_place():
     """D21. A loss that is not finite names the epoch and the step."""
     with pytest.raises(FloatingPointError, match="loss is inf in epoch 2, step 3; try a smaller --learning-rate"):
-        fit(torch.nn.Linear(4, 1), Infinite(None, Numbers(4, 0, 2 + 1), Numbers(4, 0, 2)), CONFIG)
+        fit(torch.nn.Linear(4, 1), Infinite(Numbers(4, 0, 2 + 1), Numbers(4, 0, 2)), CONFIG)
 
 
 def test_validation_leaves_no_gradient(tmp_path):
@@ -192,7 +197,7 @@ def test_validation_leaves_no_gradient(tmp_path):
             assert not model.training
             return super().score(model, inputs)
 
-    fit(torch.nn.Linear(4, 1), Watched(None, Numbers(4, 0, 2), Numbers(4, 0, 2)), TrainConfig(epochs=1))
+    fit(torch.nn.Linear(4, 1), Watched(Numbers(4, 0, 2), Numbers(4, 0, 2)), TrainConfig(epochs=1))
 
 
 def test_the_first_sigterm_is_told_and_the_second_does_what_it_did():
