@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import check_predictions, events_of, train
+from commands import check_predictions, train
 from safetensors.torch import load_file
 from shared_data import shared_data
 
@@ -101,9 +101,6 @@ def test_several_trainers_and_samplers(emulation, nothing_left, data_root, small
     result = train(tmp_path / "run", data_root, *layout, *SMALL, "--epochs", "1")
     assert result["world_size"] == 4
     check_predictions(tmp_path / "run", result, small_dataset)
-    events = sorted((e for e in events_of(tmp_path / "run") if e["kind"] == "kept"), key=lambda e: e["rank"])
-    kept = [(event["pipeline"]["lists_kept"], event["pipeline"]["lists_bytes"]) for event in events]
-    assert kept[0] == kept[1] != kept[2] == kept[3]  # those of a machine have the same lists
 
 
 @pytest.mark.cluster

@@ -16,7 +16,6 @@ Each event has ``kind``, ``time`` (seconds since 1970; where it also has ``secon
     epoch       epoch, loss, seconds, score, val_score, val_accuracy: of all ranks, from rank 0
     checkpoint  epochs: so many are saved, from rank 0; of a run that stopped in the middle of the next, its step
     resumed     epochs: so many came from the checkpoint, from rank 0; step, as in checkpoint
-    kept        pipeline: what it holds of other machines, see ``Pipeline.describe``
     evaluating  from rank 0
     evaluation  score, val_score, test_score, val_accuracy, test_accuracy, scores: of all ranks, from rank 0
     failure     exception, message, traceback, and role where it was not the trainer but its sampler
