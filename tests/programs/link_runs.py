@@ -25,8 +25,23 @@ from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import join, serve_if_server
 
 
+def refuse_remote_writes() -> None:
+    """Fail if this process writes rows of a ``DistTensor`` that another machine stores."""
+    from dgl.distributed import DistTensor
+
+    write = DistTensor.__setitem__
+
+    def write_own(self: DistTensor, ids: Any, rows: Any) -> None:
+        policy = self.part_policy
+        assert bool((policy.to_partid(ids) == policy.part_id).all()), f"{self.name}: rows of another machine"
+        write(self, ids, rows)
+
+    DistTensor.__setitem__ = write_own
+
+
 def main(graph_name: str, settings: Mapping[str, Any]) -> None:
     """What each trainer does."""
+    refuse_remote_writes()
     with join(graph_name) as session:
         for number, one in enumerate(settings["runs"]):
             config, options, out = TrainConfig.from_dict(one["config"]), LinkOptions(**one["options"]), Path(one["out"])

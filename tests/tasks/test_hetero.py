@@ -56,7 +56,7 @@ def small_graph() -> dgl.DGLGraph:
 def test_a_layer_is_the_formula():
     graph = small_graph()
     torch.manual_seed(0)
-    layer = RelationalLayer(graph.canonical_etypes, ["b"], 3, 5)
+    layer = RelationalLayer(graph.canonical_etypes, ["a", "b"], 3, 5)
     weight_of = dict(zip(sorted(graph.canonical_etypes), layer.matrices, strict=True))
     h = {name: torch.randn(graph.num_nodes(name), 3) for name in graph.ntypes}
     found = layer(dgl.to_block(graph, {name: graph.nodes(name) for name in graph.ntypes}), h)
@@ -73,7 +73,7 @@ def test_a_layer_is_the_formula():
 def test_dgl_s_heterographconv_agrees():
     """The same formula with DGL's parts: a GraphConv for each canonical edge type, and their sum."""
     graph = small_graph()
-    layer = RelationalLayer(graph.canonical_etypes, [], 3, 5)
+    layer = RelationalLayer(graph.canonical_etypes, ["a", "b"], 3, 5)
     convs = {
         relation: dgl.nn.GraphConv(3, 5, norm="right", bias=False, allow_zero_in_degree=True)
         for relation in graph.canonical_etypes

@@ -353,7 +353,7 @@ def test_two_machines_agree_with_one_process(emulation, nothing_left, tiny, tmp_
 
 @pytest.mark.cluster
 def test_two_machines_without_labels(emulation, nothing_left, tiny, tmp_path) -> None:
-    """MRR is that of one process with the weights of the job, and there is no probe."""
+    """D6. Ranks write only rows of their own machine, and MRR is that of one process. There is no probe."""
     plain = without_labels(tiny)
     config = replace(CONFIG, epochs=1)
     found = run_links(partition_dataset(plain, 2, tmp_path / "parts"), {"one": (config, OPTIONS)}, tmp_path / "two")[

@@ -118,6 +118,7 @@ def test_a_new_task_on_two_machines(emulation, nothing_left, small_dataset, tmp_
 
 
 def test_accuracy_is_of_the_counts_of_all_ranks():
+    """D7. Masks are uint8 as in a DistGraph, and the accuracy uses the counts of all ranks."""
     assert fork(fix_openmp(share_that_is_right), 2, backend="gloo", threads=1) == [(5 / 8, 1 / 2)] * 2
 
 

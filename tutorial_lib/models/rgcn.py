@@ -27,17 +27,18 @@ class RelationalLayer(nn.Module):
     """One layer of R-GCN.
 
     Args:
-        relations: relations whose messages the layer adds. It computes the rows of their destination types.
-        own: further types that the layer computes from their own rows alone.
+        relations: canonical edge types of the graph.
+        outputs: types of nodes that the layer computes, from the relations into them.
 
     Attributes:
+        relations: relations whose messages the layer adds, sorted.
         matrices: float32 parameter of shape (relations, in_size, out_size), in the order of ``relations``.
     """
 
-    def __init__(self, relations: Sequence[Relation], own: Sequence[str], in_size: int, out_size: int) -> None:
+    def __init__(self, relations: Sequence[Relation], outputs: Sequence[str], in_size: int, out_size: int) -> None:
         super().__init__()
-        self.relations = sorted(relations)
-        self.outputs = sorted({destination for _, _, destination in relations} | set(own))
+        self.relations = sorted(relation for relation in relations if relation[2] in outputs)
+        self.outputs = sorted(outputs)
         matrices = torch.empty(len(self.relations), in_size, out_size)
         for matrix in matrices:
             nn.init.xavier_uniform_(matrix)
@@ -94,8 +95,7 @@ class RGCN(nn.Module):
         self.project = nn.ModuleDict({ntype: nn.Linear(feature_sizes[ntype], in_size) for ntype in inputs})
         self.layers = nn.ModuleList()
         for (width, next_width), types in zip(pairwise(self.sizes), self.types[1:], strict=True):
-            into = [relation for relation in relations if relation[2] in types]
-            self.layers.append(RelationalLayer(into, types, width, next_width))
+            self.layers.append(RelationalLayer(relations, types, width, next_width))
         self.target = target
 
     def forward(self, blocks: Sequence[Any], rows: Mapping[str, Tensor]) -> Tensor:

@@ -68,8 +68,8 @@ class LinkOptions:
         epoch_edges: training edges in an epoch, over all ranks. A graph has many more.
         validation_edges: validation edges that are ranked after an epoch, over all ranks.
         eval_negatives: nodes against which each held-out edge is ranked, the same for all edges.
-        probe_nodes: largest number of training nodes that the linear probe is fitted on. Rank 0 fits 20,000 rows of
-            256 values for 47 classes in about 20 s and 0.2 GB.
+        probe_nodes: largest number of training nodes that the linear probe is fitted on. With 20,000 rows of 256 values
+            and 47 classes, an iteration takes less than 0.1 s on one core, and there are at most 200. It needs 0.1 GB.
     """
 
     epoch_edges: int = 100_000
