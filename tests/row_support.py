@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dgl
 import pytest
 import torch
 from dgl.distributed.kvstore import KVSTORE_PULL, PullRequest, PullResponse
@@ -71,3 +72,31 @@ class Wire:
                 SimpleNamespace(msg_seq=number, service_id=request.service_id, data=data, tensors=tensors)
             )
         return sent
+
+
+class PartBook:
+    """Part 0 has nodes 0 to 2, part 1 the others."""
+
+    partid = 0
+
+    def partid2nids(self, _part: int) -> torch.Tensor:
+        return torch.arange(3)
+
+    def nid2partid(self, ids: torch.Tensor) -> torch.Tensor:
+        return (ids > 2).long()
+
+    def nid2localnid(self, ids: torch.Tensor, _part: int) -> torch.Tensor:
+        return ids
+
+
+# In-neighbours: of nodes 0 to 2, which are here, and of 3 and 4, which another machine has.
+NEIGHBOURS = {0: [3, 4], 1: [], 2: [4, 0, 1], 3: [1, 5], 4: [2]}
+
+
+def part_with_halo(*outer: int) -> dgl.DGLGraph:
+    """Nodes 0 to 2 with their edges; behind them the outer nodes, by the ids that they have in the whole graph."""
+    places = {node: place for place, node in enumerate([0, 1, 2, *outer])}
+    edges = [(places[source], node) for node in range(3) for source in NEIGHBOURS[node]]
+    part = dgl.graph(tuple(torch.tensor(ends) for ends in zip(*edges, strict=True)), num_nodes=len(places))
+    part.ndata[dgl.NID] = torch.tensor(list(places))
+    return part

@@ -1,0 +1,84 @@
+"""The sampling thread makes items ahead of their use."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch
+
+from tutorial_lib.batches import prefetch
+from tutorial_lib.errors import WaitedTooLong
+
+
+def test_the_next_items_are_made_in_the_meantime():
+    made = []
+
+    def items():
+        for number in range(5):
+            made.append((number, threading.current_thread().name))
+            yield number
+
+    found = prefetch.prefetch(items, 2, "an item")
+    assert next(found) == 0
+    prefetch.sampling_thread().submit(lambda: None).result(timeout=10)  # after what the thread has to do by now
+    assert [number for number, _ in made] == [0, 1, 2]
+    assert list(found) == [1, 2, 3, 4]
+    assert len({name for _, name in made}) == 1
+    assert made[0][1] != threading.current_thread().name
+
+
+def test_nothing_is_made_in_the_meantime():
+    made = []
+    found = prefetch.prefetch(lambda: (made.append(number) or number for number in range(3)), 0, "an item")
+    assert next(found) == 0
+    prefetch.sampling_thread().submit(lambda: None).result(timeout=10)
+    assert made == [0]
+    assert list(found) == [1, 2]
+
+
+def test_an_error_comes_in_its_place_and_the_thread_goes_on():
+    def items():
+        yield 1
+        raise ValueError("no answer")
+
+    found = prefetch.prefetch(items, 2, "an item")
+    assert next(found) == 1
+    with pytest.raises(ValueError, match="no answer"):
+        next(found)
+    assert list(prefetch.prefetch(lambda: (letter for letter in "ab"), 2, "an item")) == ["a", "b"]
+
+
+def test_who_leaves_early_has_the_generator_closed_by_the_thread():
+    closed = []
+
+    def items():
+        try:
+            yield from range(9)
+        finally:
+            closed.append(threading.current_thread().name)
+
+    found = prefetch.prefetch(items, 2, "an item")
+    assert next(found) == 0
+    found.close()
+    assert closed == ["batches_0"]
+
+
+def test_a_wait_says_what_for(monkeypatch):
+    monkeypatch.setattr(prefetch, "WAIT_SECONDS", 0.1)
+    found = prefetch.prefetch(lambda: (time.sleep(0.5) for _ in range(1)), 1, "the next batch")
+    with pytest.raises(WaitedTooLong, match=r"waited 0\.1 s for the next batch, which a thread fetches from the serv"):
+        next(found)
+
+
+def test_there_is_one_sampling_thread_with_one_openmp_thread():
+    """D2. More OpenMP threads would number the nodes of a block in the order in which they find them."""
+    from dgl.utils import get_num_threads
+
+    found = {
+        prefetch.run(lambda: (threading.get_ident(), torch.get_num_threads(), get_num_threads()), "it") for _ in "ab"
+    }
+    ((thread, *counts),) = found
+    assert thread != threading.get_ident()
+    assert counts == [1, 1]
