@@ -103,7 +103,11 @@ def test_specs_agree_with_the_table_inside_ogb():
     master = pd.read_csv(Path(package) / "nodeproppred" / "master.csv", index_col=0, keep_default_na=False)
     for name in ("ogbn-products", "ogbn-arxiv"):
         spec, row = SPECS[name], master[name]
-        assert (spec.stem, spec.split, str(spec.num_classes)) == (row["download_name"], row["split"], row["num classes"])
+        assert (spec.stem, spec.split, str(spec.num_classes)) == (
+            row["download_name"],
+            row["split"],
+            row["num classes"],
+        )
         assert row["url"].endswith(f"/{spec.stem}.zip")
         assert (str(spec.reversed_by_ogb), row["version"]) == (row["add_inverse_edge"], "1")
 
