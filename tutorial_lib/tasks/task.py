@@ -48,6 +48,7 @@ class Whole:
     rank, machine = 0, None
 
     def __init__(self, dataset: Dataset, place: Placement = CPU, emit: Emit = no_events) -> None:
+        dataset.make_dense()
         self.dataset, self.place, self.emit = dataset, place, emit
         self.graph, self.target, self.num_classes = dataset.graph, dataset.target, dataset.num_classes
         self.data = dataset.target_data
