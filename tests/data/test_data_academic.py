@@ -102,7 +102,7 @@ def test_faults_are_named(tiny):
         check_dataset(changed(tiny, author_feat=broken))
     empty = dgl.heterograph({("a", "r", "b"): ([0], [0]), ("b", "s", "a"): ([], [])})
     empty.nodes["a"].data["label"] = torch.zeros(1, dtype=torch.int64)
-    with pytest.raises(InputError, match=r"no edge of type \('b', 's', 'a'\)"):
+    with pytest.raises(InputError, match=r"no node or edge of type \('b', 's', 'a'\)"):
         check_dataset(Dataset("empty", empty, 1))
 
 

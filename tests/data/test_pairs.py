@@ -88,13 +88,6 @@ def test_a_graph_for_which_there_is_no_memory_is_refused(both, monkeypatch):
     assert isinstance(both[0].structure, Pairs)
 
 
-def test_what_is_no_map_is_counted_as_memory(both):
-    graph = both[0].structure
-    in_memory = Pairs(graph.low.copy(), graph.high, graph.ndata, graph.ndata["feat"].numpy().copy())
-    assert graph.held() == 0
-    assert in_memory.held() == graph.low.nbytes + graph.ndata["feat"].nbytes
-
-
 def test_links_are_not_learned_without_the_numbers_of_edges(both, tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "MOST_MAPPED", 1000)
     done = partition_dataset(both[0], 2, tmp_path / "parts", method="random")

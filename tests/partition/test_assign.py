@@ -12,7 +12,7 @@ import pytest
 import torch
 from shared_data import tiny_dataset
 
-from tutorial_lib.data.tables import free_in_group
+from tutorial_lib.data.memory import free_in_group
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import available_method, parse_memory, partition_dataset

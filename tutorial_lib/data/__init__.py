@@ -1,18 +1,15 @@
 """Data sets by name or path: ``load_dataset("synthetic-products", scale=0.04)``.
 
-==================  ==========================================================  ================
-name                what                                                        needs
-==================  ==========================================================  ================
-synthetic-products  generated imitation of ogbn-products (the embedded default)  nothing
-synthetic-academic  generated authors, papers and fields: a heterogeneous graph  nothing
-ogbn-products       co-purchase graph of the Open Graph Benchmark                a download
-ogbn-arxiv          citation graph of the Open Graph Benchmark                   a download
-amazon-computers    Amazon Computers, the file that DGL downloads                a download
-amazon-photo        Amazon Photo, the file that DGL downloads                    a download
-PATH.npz            any file in the layout of Amazon Computers                   the file
-FOLDER, FILE        a graph of one's own, see ``own``: tables, a description of  it
-                    them, DGL's chunked format, a file of dgl.save_graphs
-==================  ==========================================================  ================
+==================  ===============================================================
+synthetic-products  generated imitation of ogbn-products, the default
+synthetic-academic  generated authors, papers and fields, a heterogeneous graph
+ogbn-products       co-purchase graph of the Open Graph Benchmark, a download
+ogbn-arxiv          citation graph of the Open Graph Benchmark, a download
+amazon-computers    Amazon Computers, the file that DGL downloads
+amazon-photo        Amazon Photo, the file that DGL downloads
+PATH.npz            a file in the layout of Amazon Computers
+FOLDER or FILE      a graph of your own, see docs/own-graph.md
+==================  ===============================================================
 """
 
 from __future__ import annotations
@@ -33,18 +30,14 @@ NAMES = ("synthetic-products", "synthetic-academic", "ogbn-products", "ogbn-arxi
 
 
 def default_root() -> Path:
-    """The folder ``data/`` of the repository this package was installed from, else of the working directory."""
+    """Return the folder ``data/`` of the repository of this package, or else of the working directory."""
     repo = Path(__file__).resolve().parents[2]
     return (repo if (repo / "pyproject.toml").is_file() else Path.cwd()) / "data"
 
 
 def check_arguments(name: str, scale: float, seed: int) -> None:
-    """Find a wrong name or scale without loading anything.
-
-    Raises:
-        InputError: the name is unknown, or the scale or the seed is out of range.
-    """
-    if re.search("[\ud800-\udfff]", name):  # what Python makes of other bytes
+    """Raise an InputError for an unknown name, or for a scale or seed out of range. Nothing is loaded."""
+    if re.search("[\ud800-\udfff]", name):  # Python's replacement of other bytes
         raise InputError(f"{name!r}: the name is not UTF-8", "Rename the file or the folder.")
     if generated := _generated(name):
         generated.check(scale, seed)
@@ -81,40 +74,40 @@ def load_dataset(
     download: bool = False,
     both_ways: bool = False,
 ) -> Dataset:
-    """Load a data set, checked and ready to partition.
+    """Load a data set and check it.
 
     Args:
-        name_or_path: one of ``NAMES``, or the path of a graph of one's own.
-        scale: size of a generated data set, 0.002 to 1.0 (1.0 has the size of ogbn-products, or of ogbn-mag), up to 8.0
-            for synthetic-products, which then has a billion edges; ignored elsewhere.
-        seed: seed of the generator, or of the random split of a data set that has none of its own.
-        root: folder that holds downloads and caches; ``data/`` by default.
-        features: False loads the graph, labels and split alone.
-        download: allow a download. Without it, what is missing is said and nothing is fetched.
-        both_ways: add the reverse of each edge of one's own; the others have both directions as they are.
+        name_or_path: one of ``NAMES``, or the path of a graph of your own.
+        scale: size of a generated data set, 0.002 to 1.0. At 1.0 it has the size of ogbn-products or ogbn-mag. The
+            largest scale of synthetic-products is 8.0, which is a billion edges.
+        seed: seed of the generator, or of the random split of a data set without a split.
+        root: folder of downloads and caches, by default ``data/``.
+        features: False accepts a data set without features.
+        download: allow a download.
+        both_ways: add the reverse of each edge of your own graph. The other data sets have both directions.
 
     Raises:
-        InputError: unknown name, missing, damaged or invalid data. Nothing half-written is left behind.
+        InputError: the name is unknown, or the data are missing, damaged or invalid.
     """
     root = Path(root) if root is not None else default_root()
     name = str(name_or_path)
     check_arguments(name, scale, seed)
     if generated := _generated(name):
         dataset = generated.load(scale=scale, seed=seed, root=root)
-    elif name in ("ogbn-products", "ogbn-arxiv"):
+    elif name.startswith("ogbn-") and name in NAMES:
         from tutorial_lib.data.ogb import load_ogb
 
         dataset = load_ogb(name, root=root, features=features, download=download)
-    elif name in ("amazon-computers", "amazon-photo"):
-        from tutorial_lib.data.amazon import load_amazon
+    elif name.startswith("amazon-") and name in NAMES:
+        from tutorial_lib.data.npz import load_amazon
 
         dataset = load_amazon(name, root=root, seed=seed, download=download)
     elif name.endswith(".npz") and not Path(name).expanduser().is_dir():
-        from tutorial_lib.data.amazon import load_npz
+        from tutorial_lib.data.npz import load_npz
 
         dataset = load_npz(Path(name), seed=seed)
     else:
-        from tutorial_lib.data.own import load_own
+        from tutorial_lib.data.own_graph import load_own
 
         dataset = load_own(Path(name), seed=seed, both_ways=both_ways)
     return check_dataset(dataset, need_features=features)

@@ -1,108 +1,97 @@
-"""Generated data sets and their arrays on disk: there whole or not at all, checked when read, made anew if damaged."""
+"""Generated data sets and their cache on disk."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import shutil
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tutorial_lib.data.base import Dataset
-from tutorial_lib.data.pairs import let_go
 from tutorial_lib.errors import InputError, to_stderr
 from tutorial_lib.files import alone_in, new_folder, remove_new_folders
 
 Arrays = dict[str, np.ndarray]
 SMALLEST = 0.002  # the smallest scale of a generated data set
-QUIET_SCALE = 0.05  # up to here generating takes a second or two, and nothing is printed
+QUIET_SCALE = 0.05  # up to this scale, generating takes a second or two, and nothing is printed
+WAIT_SECONDS = 7200.0  # for another process that writes the same files, for example a download of 1.4 GB at 2 Mbit/s
+
+
+@contextlib.contextmanager
+def temporary_beside(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``target``, and remove the folder afterwards. Other processes wait meanwhile."""
+    prefix = f".{target.name}.tmp-"
+    with alone_in(target.parent, WAIT_SECONDS) as alone:
+        if alone:  # no other process writes here, so a killed process left these folders
+            remove_new_folders(target.parent, prefix)
+        folder = new_folder(target.parent, prefix)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def cached(folder: Path, generate: Callable[[], Iterable[Arrays]], say: Callable[[str], None]) -> Arrays:
-    """The arrays from their cache; else from ``generate``, and then cached: a file for each, and ``meta.json``.
+    """Return the arrays of a cache, or generate and cache them.
 
-    Each group that ``generate`` yields is written, and mapped from its files, before the next is drawn.
-
-    The cache is written beside its place and renamed into it, one process at a time; who had to wait reads what the
-    other one wrote. Arrays that were read are mapped from the files, private to the process: writing into one does not
-    change its file.
+    Every array is a memory-mapped file. Writing into an array does not change its file. ``generate`` yields the arrays
+    in groups, and each group is written before the next one is generated.
 
     Args:
-        folder: of this cache; its name must hold everything that decides the content.
-        say: takes a line about damage, or about a cache that could not be written.
+        folder: folder of this cache. Its name must contain everything that decides the content.
+        say: receives a line about a damaged cache, or about a cache that cannot be written.
     """
     arrays, _ = read_cache(folder)
     if arrays is not None:
         return arrays
-    with alone_in(folder.parent) as alone:
-        if alone:  # nobody else is writing, so temporary folders are those of a killed process
-            remove_new_folders(folder.parent, f".{folder.name}.tmp-")
-        arrays, damage = read_cache(folder)
-        if arrays is not None:
-            return arrays
-        if damage:
-            say(f"the cache {folder} is damaged ({damage}); generating it again")
-            shutil.rmtree(folder, ignore_errors=True)
-        arrays, drawn, temporary, pieces = {}, {}, None, iter(generate())
-        try:
-            temporary = new_folder(folder.parent, f".{folder.name}.tmp-")
-            for drawn in pieces:
-                while drawn:
-                    name, arrays[name] = drawn.popitem()
-                    file = temporary / f"{name}.npy"
-                    np.save(file, arrays[name])
-                    arrays[name] = np.load(file, mmap_mode="c")
-            meta = {"arrays": {name: describe(array) for name, array in arrays.items()}}
-            (temporary / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
-            os.rename(temporary, folder)
-        except OSError as error:  # a full disk or a read-only folder: slower next time, but no reason to stop
-            say(f"not cached in {folder}: {error}")
-            for left in (drawn, *pieces):
-                arrays |= left
-        finally:
-            if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
-        return arrays
+    arrays, group, groups = {}, {}, iter(generate())
+    try:
+        with temporary_beside(folder) as temporary:
+            found, damage = read_cache(folder)
+            if found is not None:  # another process was faster
+                return found
+            if damage:
+                say(f"the cache {folder} is damaged ({damage}); generating it again")
+                shutil.rmtree(folder, ignore_errors=True)
+            for group in groups:
+                while group:
+                    name, arrays[name] = group.popitem()
+                    np.save(temporary / f"{name}.npy", arrays[name])
+                    arrays[name] = np.load(temporary / f"{name}.npy", mmap_mode="c")
+            (temporary / "meta.json").write_text(json.dumps({"arrays": [*arrays]}) + "\n")
+            temporary.rename(folder)
+    except OSError as error:  # with a full disk or a read-only folder, the next start generates the arrays again
+        say(f"not cached in {folder}: {error}")
+        for left in (group, *groups):
+            arrays |= left
+    return arrays
 
 
 def read_cache(folder: Path) -> tuple[Arrays | None, str]:
-    """(arrays, "") from a sound cache, (None, "") if there is none, (None, what is wrong) if it is damaged."""
-    if not os.path.lexists(folder):
+    """Return the arrays of a cache, or None and the damage. The damage is empty if there is no cache."""
+    if not folder.is_dir():
         return None, ""
     try:
-        written = json.loads((folder / "meta.json").read_text())["arrays"]
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in written}
-        for name, array in arrays.items():
-            if written[name] != describe(array):
-                return None, f"{name}.npy is not what was written"
-    except FileNotFoundError as error:
-        return None, f"{Path(error.filename).name} is missing"
+        names = json.loads((folder / "meta.json").read_text())["arrays"]
+        return {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in names}, ""
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         return None, " ".join(f"{type(error).__name__}: {error}".split())
-    return arrays, ""
-
-
-def describe(array: np.ndarray) -> dict[str, object]:
-    """Type, shape and CRC-32 of an array; JSON types."""
-    found = {"dtype": str(array.dtype), "shape": list(array.shape), "crc32": zlib.crc32(array.data.cast("B"))}
-    let_go(array)
-    return found
 
 
 @dataclass(frozen=True)
 class Generated:
-    """A data set that is made here, in any size.
+    """A data set that this package generates in any size.
 
     Attributes:
-        version: part of the cache's name: raise it with every change of what is generated.
-        full_size: what scale 1.0 has, for messages.
-        draw: (scale, seed) -> arrays, some at a time. One generator in a fixed order: equal seeds give equal bytes.
-        build: (arrays, scale, seed) -> data set.
-        largest: the largest scale.
+        version: part of the name of the cache. Increase it with every change of the generated data.
+        full_size: size at scale 1.0, for messages.
+        draw: function of scale and seed that yields groups of arrays. Equal seeds give equal bytes.
+        build: function of arrays, scale and seed that returns the data set.
+        largest: largest scale.
     """
 
     name: str
@@ -113,10 +102,10 @@ class Generated:
     largest: float = 1.0
 
     def load(self, *, scale: float, seed: int = 0, root: Path) -> Dataset:
-        """The data set from ``root/cache/<name>-<scale>-seed<seed>-v<version>``, or generated and then cached.
+        """Load the data set from ``root/cache``, or generate and cache it.
 
         Raises:
-            InputError: scale or seed out of range.
+            InputError: the scale or the seed is out of range.
         """
         self.check(scale, seed)
 
@@ -126,7 +115,7 @@ class Generated:
         def generate() -> Iterable[Arrays]:
             if scale > QUIET_SCALE:
                 say(f"generating it at scale {scale:g}")
-            return self.draw(scale, seed)
+            yield from self.draw(scale, seed)
 
         folder = Path(root).expanduser() / "cache" / self.cache_name(scale, seed)
         return self.build(cached(folder, generate, say), scale, seed)
@@ -140,6 +129,6 @@ class Generated:
             raise InputError(f"{self.name}: seed {seed} is negative", "Give a whole number from 0 up.")
 
     def cache_name(self, scale: float, seed: int) -> str:
-        """Name of the cache folder; two different scales never share one."""
+        """Return the name of the cache folder. Different scales have different names."""
         short = f"{scale:g}"
         return f"{self.name}-{short if float(short) == scale else repr(float(scale))}-seed{seed}-v{self.version}"

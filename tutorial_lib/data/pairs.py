@@ -1,9 +1,4 @@
-"""A graph whose every edge is there both ways, kept as pairs of nodes: 8 bytes for two edges, and on the disk at that.
-
-DGL needs 32 bytes for the same two edges, before it does anything with them. A graph that is cut does not have to be
-DGL's, so a generated one is kept like this until somebody asks for ``Dataset.graph``. What has only to count nodes and
-edges, or to look at the nodes' data, finds them here under the names that a ``DGLGraph`` has for them.
-"""
+"""An undirected graph as pairs of nodes, which takes a quarter of the memory of a DGLGraph and can stay on disk."""
 
 from __future__ import annotations
 
@@ -21,21 +16,23 @@ if TYPE_CHECKING:
     import dgl
     import torch
 
-NODE, EDGE = "_N", ("_N", "_E", "_N")  # what DGL calls the only type of nodes and of edges
-PIECE = 1 << 24  # pairs that are looked at together
+NODE, EDGE = "_N", ("_N", "_E", "_N")  # DGL's names of the only type of nodes and of edges
+PIECE = 1 << 24  # pairs that are read together
 MADV_PAGEOUT = 21  # of <linux/mman.h>; Python has no name for it
-LARGE = 1 << 26  # bytes; a smaller file stays in memory
+LARGE = 1 << 26  # bytes; smaller arrays stay in memory
 
 
 class Pairs:
-    """N nodes and 2 P directed edges: edge e leads from low[e] to high[e], edge P + e back.
+    """N nodes and 2 P directed edges. Edge e leads from low[e] to high[e], and edge P + e leads back.
+
+    Counts, node data and edge data have the names of ``DGLGraph``.
 
     Attributes:
-        low, high: int32 (P,), low < high; sorted by low, then by high, no pair twice. May be maps of files.
-        ndata: by name, what the nodes have: tensors of N rows.
+        low, high: int32 arrays of shape (P,), memory-mapped or not. low < high. Sorted by low, then by high.
+        ndata: tensors with N rows, by name.
 
     Args:
-        feat: what ``ndata["feat"]`` was made of, if that is a map of a file.
+        feat: array of ``ndata["feat"]`` if it is memory-mapped.
     """
 
     is_homogeneous = True
@@ -44,23 +41,21 @@ class Pairs:
     def __init__(
         self, low: np.ndarray, high: np.ndarray, ndata: dict[str, torch.Tensor], feat: np.ndarray | None = None
     ) -> None:
-        self.low, self.high, self.ndata = low, high, ndata
-        self._arrays = [array for array in (low, high, feat) if array is not None]
+        self.low, self.high, self.ndata, self._feat = low, high, ndata, feat
         self.edata: dict[str, torch.Tensor] = {}
         self.nodes = {NODE: SimpleNamespace(data=self.ndata)}
         self.edges = {EDGE: SimpleNamespace(data=self.edata)}
-        self._size = len(next(iter(ndata.values())))
 
     def num_nodes(self, _ntype: str = NODE) -> int:
-        """N."""
-        return self._size
+        """Return N."""
+        return len(next(iter(self.ndata.values())))
 
     def num_edges(self, _etype: tuple[str, str, str] = EDGE) -> int:
-        """2 P: each direction is an edge."""
+        """Return 2 P."""
         return 2 * len(self.low)
 
     def ends(self, of: int) -> Iterator[torch.Tensor]:
-        """Where the edges start (0) or lead to (1), in the order of their ids: int64, a piece at a time."""
+        """Yield the sources (0) or destinations (1) of the edges in the order of their IDs: int64, in pieces."""
         import torch
 
         for one in (self.low, self.high)[:: -1 if of else 1]:
@@ -69,10 +64,10 @@ class Pairs:
             let_go(one)
 
     def to_dgl(self) -> dgl.DGLGraph:
-        """The same graph as DGL's.
+        """Return the same graph as a DGLGraph.
 
         Raises:
-            InputError: the memory that is free would not hold it.
+            InputError: the graph does not fit in memory.
         """
         import dgl
         import psutil
@@ -83,29 +78,24 @@ class Pairs:
                 f"{self.num_edges():,} edges as one DGLGraph take {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB is free"
             )
             raise InputError(text, "Train on several machines: each of them holds one part.")
-        ends = (np.concatenate(pair, dtype=np.int64) for pair in ((self.low, self.high), (self.high, self.low)))
-        graph = dgl.graph(tuple(map(torch.from_numpy, ends)), num_nodes=self._size)
+        pairs = ((self.low, self.high), (self.high, self.low))
+        src, dst = (torch.from_numpy(np.concatenate(pair, dtype=np.int64)) for pair in pairs)
+        graph = dgl.graph((src, dst), num_nodes=self.num_nodes())
         graph.ndata.update(self.ndata)
         return graph
 
     def let_go(self) -> None:
-        """Give back the memory of what was read from large files; it is read again when somebody looks at it."""
-        for array in self._arrays:
-            let_go(array)
-
-    def held(self) -> int:
-        """Bytes that are no maps of files, as where a cache could not be written: they stay in memory."""
-        return sum(array.nbytes for array in self._arrays if _map_of(array) is None)
+        """Release the pages of large mapped files. The kernel reads them again on the next access."""
+        for array in (self.low, self.high, self._feat):
+            if array is not None:
+                let_go(array)
 
 
 def let_go(array: np.ndarray) -> None:
-    """Give back the pages of an array that is the map of a large file; what was written into it stays."""
-    if array.nbytes >= LARGE and (file := _map_of(array)) is not None:
-        with contextlib.suppress(OSError):  # Linux before 5.4 does not have it
-            file.madvise(MADV_PAGEOUT)
-
-
-def _map_of(array: np.ndarray) -> mmap.mmap | None:
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array.base if isinstance(array.base, mmap.mmap) else None
+    """Release the pages of an array that maps a large file. Changed pages keep their content."""
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    if array.nbytes >= LARGE and isinstance(owner.base, mmap.mmap):
+        with contextlib.suppress(OSError):  # Linux before 5.4 does not know this advice
+            owner.base.madvise(MADV_PAGEOUT)

@@ -45,7 +45,6 @@ class DataSource:
         dataset = load_dataset(self.name, features=features, **options)
         if not features and dataset.structure.is_homogeneous:  # with several types, the task's check says what is wrong
             dataset.structure.ndata.pop("feat", None)
-            dataset.wide.clear()
         return dataset
 
     def partition(

@@ -124,9 +124,12 @@ def _write_partition(
     return Partition(out, manifest)
 
 
-def _train_mask(dataset: Dataset) -> np.ndarray:
-    """Return which nodes are training nodes, with the node types one after the other: bool of shape (N,)."""
-    graph, mask = dataset.structure, dataset.target_data["train_mask"].numpy()
+def _train_mask(dataset: Dataset) -> np.ndarray | None:
+    """Return which nodes are training nodes, with the node types one after the other: bool of shape (N,), or None."""
+    graph = dataset.structure
+    if "train_mask" not in dataset.target_data:
+        return None
+    mask = dataset.target_data["train_mask"].numpy()
     return np.concatenate(
         [mask if kind == dataset.target else np.zeros(graph.num_nodes(kind), bool) for kind in graph.ntypes]
     )

@@ -7,7 +7,7 @@ import re
 
 import psutil
 
-from tutorial_lib.data.tables import free_memory
+from tutorial_lib.data.memory import free_memory
 from tutorial_lib.errors import InputError
 
 SHARE_OF_FREE = 0.8

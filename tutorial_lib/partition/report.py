@@ -82,7 +82,8 @@ def count_partition(part_of: Mapping[str, torch.Tensor], dataset: Dataset, parts
             edges_of[key] += torch.bincount(owner, minlength=parts)
             cut_of[key] += int(cut.sum())
     nodes_of = {name: torch.bincount(part_of[name], minlength=parts) for name in graph.ntypes}
-    train = part_of[dataset.target][dataset.target_data["train_mask"]]
+    owners = part_of[dataset.target]
+    train = owners[dataset.target_data["train_mask"]] if "train_mask" in dataset.target_data else owners[:0]
     sums = {
         "parts": parts,
         "method": method,

@@ -202,8 +202,6 @@ class Writer:
             ids = torch.from_numpy(self.node_map[number][before : before + end - first])
             for field, value in self.graph.nodes[kind].data.items():
                 rows[f"{name}/{field}"] = _take_rows(value, ids, self.graph)
-            if kind in self.dataset.wide:
-                rows[f"{name}/feat"] = torch.from_numpy(self.dataset.wide[kind][ids.numpy()].toarray())
         return rows
 
     def _edge_rows(self, part: int) -> dict[str, torch.Tensor]:

@@ -254,8 +254,8 @@ def sizes_of(source: DataSource) -> dict[str, int]:
     if source.name in PUBLISHED:
         return PUBLISHED[source.name]
     dataset = source.load()
-    if dataset.is_heterogeneous or not dataset.num_features:
-        raise InputError(f"{source.name}: plan needs a graph with features and one type of nodes")
+    if dataset.is_heterogeneous or not dataset.num_features or not dataset.num_classes:
+        raise InputError(f"{source.name}: plan needs a graph with features, labels and one type of nodes")
     split, graph = dataset.split_counts(), dataset.structure
     counts = {"nodes": graph.num_nodes(), "edges": graph.num_edges()}
     counts |= {"width": dataset.num_features, "classes": dataset.num_classes}
@@ -265,8 +265,8 @@ def sizes_of(source: DataSource) -> dict[str, int]:
 def sizes_of_partition(partition: Partition) -> dict[str, float]:
     """Return ``nodes`` to ``val`` and ``cut`` of a ``Job``. Validation nodes are a fifth of the training nodes."""
     facts, report = partition.manifest["dataset"], partition.report
-    if partition.types or not facts["num_features"]:
-        raise InputError(f"{partition.folder}: plan needs a graph with features and one type of nodes")
+    if partition.types or not facts["num_features"] or not facts["num_classes"]:
+        raise InputError(f"{partition.folder}: plan needs a graph with features, labels and one type of nodes")
     nodes, train = sum(report.nodes), sum(report.train_nodes)
     counts = {"nodes": nodes, "edges": sum(report.edges), "train": train, "val": min(train // 5, nodes - train)}
     return {**counts, "width": facts["num_features"], "classes": facts["num_classes"], "cut": report.edge_cut_share}

@@ -15,15 +15,15 @@ import torch
 from scipy import sparse
 from shared_data import shared_data
 
-from tutorial_lib.data import amazon, check_dataset, load_dataset
-from tutorial_lib.data.amazon import AmazonSpec, load_amazon, load_npz
+from tutorial_lib.data import check_dataset, load_dataset, npz
 from tutorial_lib.data.base import MASKS
+from tutorial_lib.data.npz import AmazonSpec, load_amazon, load_npz
 from tutorial_lib.errors import InputError
 
 N, F, CLASSES = 40, 6, 3
 PAIRS = [(0, 0), (0, 1), (1, 0), (1, 2), (5, 3), *((node, (node + 1) % N) for node in range(6, N))]
 COMPUTERS = "amazon_co_buy_computer"
-TOY = AmazonSpec(COMPUTERS, "amazon_electronics_computers", "1 kB", N, 2 * (len(PAIRS) - 2), F, CLASSES)
+TOY = AmazonSpec(COMPUTERS, "1 kB", N, 2 * (len(PAIRS) - 2), F, CLASSES)
 
 
 def _csr(prefix: str, matrix: sparse.csr_matrix) -> dict[str, np.ndarray]:
@@ -95,7 +95,7 @@ def test_without_features(tmp_path: Path):
 
 def test_standardise_of_large_and_tiny_values():
     rows = [[1e4 + 1, 0.1, 3e30, 1.4e-45], [1e4, 0.1, -3e30, 0], [1e4 - 1, 0.1, 0, 0]]
-    result = amazon.standardise(np.array(rows, dtype=np.float32))
+    result = npz.standardize(np.array(rows, dtype=np.float32))
     assert np.allclose(result.mean(axis=0), 0, atol=1e-6)
     # Column 1 is constant, column 3 all but constant.
     assert np.allclose(result.std(axis=0), [1, 0, 1, 0], atol=1e-6)
@@ -161,9 +161,9 @@ def test_same_data_as_dgl(computers: Path, tmp_path: Path):
 @pytest.mark.parametrize("name", ["amazon-computers", "amazon-photo"])
 def test_by_name_not_there(tmp_path: Path, name: str):
     error = error_of(lambda: load_amazon(name, root=tmp_path))
-    stem = amazon.SPECS[name].stem
+    stem = npz.SPECS[name].stem
     assert f"neither {stem}.npz nor {stem}.zip is in {tmp_path}" in error.message
-    for needed in (f"https://data.dgl.ai/dataset/{stem}.zip", "MIT", "MB", str(tmp_path / f"{stem}.npz"), "download"):
+    for needed in (f"https://data.dgl.ai/dataset/{stem}.zip", "MIT", "MB", str(tmp_path / f"{stem}.zip"), "download"):
         assert needed in error.remedy
     assert list(tmp_path.iterdir()) == []
 
@@ -178,7 +178,7 @@ def test_by_name_but_other_data(toy: Path, tmp_path: Path):
 @pytest.fixture
 def toy_zip(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """DGL's zip, with the toy file in it, in an otherwise empty root; the toy's counts count as published."""
-    monkeypatch.setitem(amazon.SPECS, "amazon-computers", TOY)
+    monkeypatch.setitem(npz.SPECS, "amazon-computers", TOY)
     (tmp_path / "root").mkdir()
     archive = tmp_path / "root" / f"{COMPUTERS}.zip"
     with zipfile.ZipFile(archive, "w") as zipped:
@@ -200,7 +200,7 @@ def test_bad_zip_in_root(toy_zip: Path, damage: str):
     else:
         toy_zip.write_bytes(toy_zip.read_bytes()[:900] if damage == "cut" else b"<html>")
     error = error_of(lambda: load_amazon("amazon-computers", root=toy_zip.parent))
-    assert f"{toy_zip}: cut off or damaged" in error.message
+    assert f"{toy_zip}: cut off, damaged or pickled" in error.message
 
 
 @pytest.fixture
@@ -242,7 +242,6 @@ def test_download_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DGL_REPO", "no-such-scheme://x")
     error = error_of(lambda: load_amazon("amazon-computers", root=tmp_path, download=True))
     assert "download of no-such-scheme://x/dataset/" in error.message
-    assert "pass the path of the .npz" in error.remedy
     assert list(tmp_path.iterdir()) == []
 
 
@@ -258,10 +257,13 @@ def test_not_a_file(tmp_path: Path):
         (lambda _: b"<html>404</html>", "is not an .npz file"),
         (lambda _: b"\x80\x04\x95pickle", "is not an .npz file"),
         (lambda _: b"\x93NUMPY\x01\x00", "is not an .npz file"),
-        (lambda whole: whole[:100], "cut off or damaged"),
-        (lambda whole: whole[: len(whole) // 2], "cut off or damaged"),
-        (lambda whole: whole[:-1], "cut off or damaged"),
-        (lambda whole: whole[:300] + bytes(byte ^ 255 for byte in whole[300:310]) + whole[310:], "cut off or damaged"),
+        (lambda whole: whole[:100], "cut off, damaged or pickled"),
+        (lambda whole: whole[: len(whole) // 2], "cut off, damaged or pickled"),
+        (lambda whole: whole[:-1], "cut off, damaged or pickled"),
+        (
+            lambda whole: whole[:300] + bytes(byte ^ 255 for byte in whole[300:310]) + whole[310:],
+            "cut off, damaged or pickled",
+        ),
     ],
 )
 def test_damaged_file(toy: Path, content: Callable[[bytes], bytes], text: str):
@@ -278,10 +280,10 @@ def test_damaged_compressed_file(tmp_path: Path):
     with zipfile.ZipFile(path) as zipped:
         at = zipped.getinfo("attr_data.npy").header_offset + 60
     path.write_bytes(whole[:at] + bytes(byte ^ 255 for byte in whole[at : at + 20]) + whole[at + 20 :])
-    assert "cut off or damaged" in error_of(lambda: load_npz(path)).message
+    assert "cut off, damaged or pickled" in error_of(lambda: load_npz(path)).message
 
 
-@pytest.mark.parametrize("key", list(toy_arrays()))
+@pytest.mark.parametrize("key", [key for key in toy_arrays() if key not in ("attr_data", "labels")])
 def test_missing_key(tmp_path: Path, key: str):
     arrays = toy_arrays()
     del arrays[key]
@@ -325,22 +327,22 @@ def objects(array: np.ndarray) -> np.ndarray:
         ("adj_shape", lambda _: np.array([10**15, 10**15]), "index pointer size 41 should be"),
         ("attr_indptr", lambda a: a[:-1], "attr_* are not the arrays of a CSR matrix: index pointer size 40"),
         ("attr_indices", changed(0, F), "attr_* are not the arrays of a CSR matrix: indices must be < 6"),
-        ("attr_shape", lambda _: np.array([N, 10**15]), "do not fit in memory"),
+        ("attr_shape", lambda _: np.array([N, 10**15]), "does not fit in memory"),
         ("attr_data", changed(3, np.nan), "NaN or infinite values in 1 of 40 rows, first in row"),
         ("attr_data", changed(3, np.inf), "NaN or infinite values in 1 of 40 rows"),
         ("attr_data", lambda a: a.astype("U3"), "attr_data has dtype <U3, expected numbers"),
-        ("labels", lambda a: a[:-1], "label is torch.int64 of shape (39,), expected torch.int64 of shape (40,)"),
-        ("labels", lambda a: a.reshape(2, -1), "label is torch.int64 of shape (2, 20)"),
-        ("labels", changed(0, -1), "labels run from -1 to 2, expected 0 and up"),
-        ("labels", lambda a: a + 0.5, "label is torch.float64 of shape (40,), expected torch.int64"),
-        ("labels", objects, "labels is an array of Python objects; unpickling"),
-        ("attr_data", objects, "attr_data is an array of Python objects; unpickling"),
+        ("labels", lambda a: a[:-1], "labels has 39 rows, and the graph has 40 nodes"),
+        ("labels", lambda a: a.reshape(2, -1), "labels has 2 rows"),
+        ("labels", changed(0, -1), "labels run from -1 to 2, expected 0 to 2"),
+        ("labels", lambda a: a + 0.5, "label is float64, expected whole numbers"),
+        ("labels", objects, "cut off, damaged or pickled"),
+        ("attr_data", objects, "cut off, damaged or pickled"),
     ],
 )
 def test_wrong_content(tmp_path: Path, key: str, change: Callable[[np.ndarray], np.ndarray], text: str):
     arrays = toy_arrays()
     arrays[key] = change(arrays[key])
-    assert text in error_of(lambda: load_npz(save(tmp_path / "x.npz", arrays))).message
+    assert text in error_of(lambda: load_dataset(save(tmp_path / "x.npz", arrays))).message
 
 
 def test_pickle_is_never_run(tmp_path: Path):
@@ -351,7 +353,7 @@ def test_pickle_is_never_run(tmp_path: Path):
             return (Path.touch, (tmp_path / "ran",))
 
     arrays = {**toy_arrays(), "labels": np.array([Trap()], dtype=object)}
-    assert "Python objects" in error_of(lambda: load_npz(save(tmp_path / "trap.npz", arrays))).message
+    assert "pickled" in error_of(lambda: load_npz(save(tmp_path / "trap.npz", arrays))).message
     assert not (tmp_path / "ran").exists()
 
 
@@ -369,9 +371,3 @@ def test_own_masks_take_the_place_of_a_random_split(toy: Path):
     assert dataset.info["edges_in_the_file"] == len(set(PAIRS))
     masks.pop("val_mask")
     assert "has no val_mask" in error_of(lambda: load_npz(save(toy, toy_arrays() | masks))).message
-
-
-def test_features_of_another_name_are_not_left_out_in_silence(toy: Path):
-    arrays = {name: array for name, array in toy_arrays().items() if not name.startswith("attr")}
-    error = error_of(lambda: load_npz(save(toy, arrays | {"feat": np.ones((N, 2))})))
-    assert error.message.endswith("features are looked for in attr_matrix or attr_*, and the file has feat")
