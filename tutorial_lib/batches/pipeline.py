@@ -73,17 +73,6 @@ class Pipeline:
 
         return run(make, "neighbors of remote nodes")
 
-    def describe(self) -> dict[str, int]:
-        """Return the size of the cached data and the hits of the feature cache."""
-        return {
-            "lists_kept": self.sampler.remote_nodes,
-            "lists_bytes": self.sampler.remote_bytes,
-            "rows_kept": self.cache.used,
-            "rows_bytes": self.cache.used * self.cache.row_bytes,
-            "rows_asked": self.cache.asked,
-            "rows_found": self.cache.hits,
-        }
-
 
 @dataclass
 class PipelineLoader:
