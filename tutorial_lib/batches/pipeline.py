@@ -2,7 +2,7 @@
 
 The first layer of GraphSAGE averages the neighbors' features, and no weight is involved. The loader computes this mean
 while it reads the rows. So the nodes of the outermost hop, by far the largest, are neither made unique nor are their
-rows copied. An epoch at scale 0.16 needs 10 % less processor time than with copied rows. If features are wider than
+rows copied. At scale 0.16, copied rows cost 10 % more processor time. If features are wider than
 the hidden layer, the model multiplies first, and the loader returns rows.
 """
 
