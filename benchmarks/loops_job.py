@@ -183,7 +183,8 @@ def compare(session: Session, settings: dict[str, Any]) -> None:
         for number in range(-settings["warm"], settings["rounds"]):
             for name in settings["loops"]:
                 found = timed(session, loops[name])
-                kept = loops.pipelines[name].describe() if name in loops.pipelines else {}
+                cache = loops.pipelines[name].cache if name in loops.pipelines else None
+                kept = {"rows_asked": cache.asked, "rows_found": cache.hits} if cache else {}
                 session.events.emit("timed", wire=speed, round=number, loop=name, pipeline=kept, **found)
 
 

@@ -86,7 +86,8 @@ def tell(session: Session) -> None:
             again=float((again - found).abs().max()),
             scale=float(expected.abs().max()),
             labels=torch.equal(torch.cat([batch.labels for _step, batch in loader.batches(0)]), labels),
-            kept=pipeline.describe(),
+            lists=pipeline.sampler.remote_bytes,
+            rows=[pipeline.cache.used, pipeline.cache.asked, pipeline.cache.hits],
         )
     session.barrier()
     tell_inference(session, features, model)

@@ -1,18 +1,14 @@
-"""Mini-batches: of nodes, of edges, of several types; and made ahead, so that the wire is hidden behind the computing.
+"""Mini-batches of nodes and of edges.
 
-    nodes, edges   DGL's sampler and loader for each of them, and which edges are learned
-    pipeline       the same batches of nodes, ready when they are needed
+    nodes, edges        loaders that sample when a batch is needed
+    pipeline            a loader of nodes that samples and pulls batches ahead of their use
+    neighbor_sampler    samples from adjacency on this machine, or asks the servers of other machines
+    feature_cache       reads rows of this machine's part, and keeps rows of other machines
+    prefetch            the thread that samples and pulls
+    rpc                 requests to DGL's servers
 
-The plain loop asks, waits, computes, asks, waits. In the pipeline each machine keeps what it would ask for again and
-again, and one thread asks for the next batch while this one is computed:
+The pipeline is exact. Features do not change during training, and neighbors are sampled from the same lists with the
+same probabilities as by DGL. ``benchmarks/RESULTS.md`` measures the benefit of each technique.
 
-    neighbours   lists of in-neighbours: those of this machine's part, and of remote nodes as far as memory is given
-    table        rows of features: this part's from the servers' shared memory, remote ones are kept as they come
-    service      how servers are asked, and how their answers come
-    background   the one thread that draws and fetches
-
-All of it is exact: features do not change while a model is trained, and neighbours are drawn from the same lists with
-the same probabilities. See ``benchmarks/RESULTS.md`` for what each of them is worth.
-
-Importing this package imports nothing: take what you need from its modules.
+This file imports nothing. Import names from the modules.
 """
