@@ -161,7 +161,8 @@ def test_a_damaged_file_leaves_no_cache(toy: Path, name: str, damage: str):
     ("name", "values", "text"),
     [
         ("raw/edge", ROWS + 1000, "raw is damaged"),
-        ("raw/num-edge-list", np.array([149]), "(60, 149, 'torch.int64', 60), published: (60, 150,"),
+        ("raw/edge", ROWS - 1, "raw is damaged"),
+        ("raw/num-edge-list", np.array([149]), "has (nodes, directed edges, labels) (60, "),
         ("raw/node-feat", FEAT[:-1], "raw is damaged"),
         ("raw/node-label", LABELS[:-1], "'torch.int64', 59)"),
         ("raw/node-label", np.where(LABELS == 1, np.nan, LABELS), "'torch.float32', 60)"),

@@ -88,6 +88,8 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     try:
         with alone_in(folder), contextlib.redirect_stdout(sys.stderr):
             graph, labels = DglNodePropPredDataset(name, root=str(root))[0]
+        if min(int(end.min()) for end in graph.edges()) < 0:  # DGL checks only the highest ID
+            raise ValueError("an edge has a negative node ID")
         masks = {mask: torch.zeros(spec.nodes, dtype=torch.bool) for mask in MASKS}
         for mask, part in zip(masks.values(), PARTS, strict=True):
             file = folder / f"split/{spec.split}/{part}.csv.gz"  # ogb itself would unpickle split_dict.pt
@@ -98,18 +100,17 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         text = f"{name}: {file} is damaged, or {folder} is read-only or full: {reason}"
         raise InputError(text, f"Move {file} away, copy it again, or start anew.\n{steps}") from error
-    rows = graph.num_edges() // (2 if spec.reversed_by_ogb else 1)
-    found = (graph.num_nodes(), rows, str(labels.dtype), labels.numel())
-    if found != (expected := (spec.nodes, spec.edge_rows, "torch.int64", spec.nodes)):
-        text = f"{name}: {folder} has (nodes, edge rows, labels) {found}, published: {expected}"
+    feat, graph = graph.ndata.get("feat"), dgl.graph(graph.edges(order="eid"), num_nodes=graph.num_nodes())
+    graph = graph if spec.reversed_by_ogb else dgl.to_bidirected(graph)
+    found = (graph.num_nodes(), graph.num_edges(), str(labels.dtype), labels.numel())
+    if found != (expected := (spec.nodes, spec.directed_edges, "torch.int64", spec.nodes)):
+        text = f"{name}: {folder} has (nodes, directed edges, labels) {found}, published: {expected}"
         raise InputError(text, f"Move it away and start anew.\n{steps}")
-    if features and "feat" not in graph.ndata:
+    if features and feat is None:
         remedy = f"Remove it to read {FEATURES} again. {graph_only}"
         raise InputError(f"{name}: has no node features: {cache} was made without them", remedy)
-    feat = {"feat": graph.ndata["feat"].float()} if features else {}
-    graph = dgl.graph(graph.edges(order="eid"), num_nodes=spec.nodes)
-    graph = graph if spec.reversed_by_ogb else dgl.to_bidirected(graph)
-    graph.ndata.update({**feat, "label": labels.reshape(-1), **masks})
+    data = {"feat": feat.float()} if features else {}
+    graph.ndata.update({**data, "label": labels.reshape(-1), **masks})
     info = {"source": _url(spec), "licence": spec.licence, "folder": str(folder), "edge_rows": spec.edge_rows}
     info |= {"split": spec.split, "reverse_edges_from": "ogb" if spec.reversed_by_ogb else "tutorial_lib"}
     return Dataset(name, graph, spec.num_classes, info)
