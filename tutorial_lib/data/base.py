@@ -80,9 +80,6 @@ class Dataset:
         feat = self.target_data.get("feat")
         return 0 if feat is None else feat.shape[1]
 
-    def make_dense(self) -> None:
-        """Do nothing, because features are always dense. The last caller in ``tasks`` can go."""
-
     def split_counts(self) -> dict[str, int]:
         """Return the number of nodes in each mask. Without masks, the dictionary is empty."""
         return {name: int(self.target_data[name].sum()) for name in MASKS if name in self.target_data}

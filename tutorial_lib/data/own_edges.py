@@ -105,7 +105,7 @@ def numbers_of(column: pa.ChunkedArray, ids: Ids) -> np.ndarray:
     return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-def number_edges(files: list[EdgeFile], *ids: Ids) -> tuple[np.ndarray, ...]:
+def number_edges(files: list[EdgeFile], *ids: Ids) -> tuple[np.ndarray, np.ndarray]:
     """Return sources and destinations of the edges as node numbers, int64 of shape (E,). The columns are released.
 
     Args:
@@ -121,4 +121,5 @@ def number_edges(files: list[EdgeFile], *ids: Ids) -> tuple[np.ndarray, ...]:
                 text = f"{place_in(file.path, at, file.first_line)}: {name} {column[at]} is not among the nodes{listed}"
                 raise InputError(text, "Remove this row, or list the node in nodes.csv, in a column id.")
         file.ends.clear()
-    return tuple(of[0] if len(of) == 1 else np.concatenate(of) for of in found)
+    src, dst = (of[0] if len(of) == 1 else np.concatenate(of) for of in found)
+    return src, dst

@@ -112,7 +112,7 @@ def make_dataset(files: GraphFiles, seed: int, both_ways: bool) -> Dataset:
     target = _target(files)
     nodes, num_classes = files.nodes[target], 0
     label, split, names = nodes.labels(), nodes.split(seed, info), nodes.class_names
-    if label is not None:
+    if label is not None and split is not None:
         num_classes = max(len(names), int(label.max()) + 1, 1)
         split[label < 0] = len(MASKS)
         missing = np.setdiff1d(label[label >= 0], label[split == 0])

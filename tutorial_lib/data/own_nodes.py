@@ -39,7 +39,7 @@ class Nodes:
     """
 
     where: Path
-    ids: range | pa.Array | None = None
+    ids: Any = None
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     class_names: list[str] = field(default_factory=list)
 

@@ -35,7 +35,6 @@ class LocalShard:
     rank, world_size, distributed = 0, 1, False
 
     def __init__(self, dataset: Dataset, place: Placement = CPU, emit: Emit = no_events) -> None:
-        dataset.make_dense()
         self.place, self.emit = place, emit
         self.graph, self.target, self.num_classes = dataset.graph, dataset.target, dataset.num_classes
         self.data = dataset.target_data
