@@ -1,10 +1,12 @@
-"""Rows of a store by node ID."""
+"""Mini-batches of nodes, and rows of a store by node ID."""
 
 from __future__ import annotations
 
+import dgl
 import torch
+from dgl.distributed import DistDataLoader
 
-from tutorial_lib.batches.nodes import rows_of
+from tutorial_lib.batches.nodes import Batch, BatchLoader, rows_of, sampling_threads
 
 
 class Store:
@@ -22,3 +24,44 @@ def test_no_ids_have_no_rows():
     rows = rows_of(Store(), torch.empty(0, dtype=torch.int64))
     assert (rows.shape, rows.dtype) == ((0, 3), torch.uint8)
     assert rows_of(Store(), torch.tensor([4])).shape == (1, 3)
+
+
+def loader_of() -> BatchLoader:
+    generator = torch.Generator().manual_seed(0)
+    graph = dgl.graph(tuple(torch.randint(200, (2, 4000), generator=generator)), num_nodes=200)
+    return BatchLoader(graph, torch.arange(90), [4, 3], 20, steps=6, shuffle=True, seed=3, threads=1)
+
+
+def found(loader: BatchLoader, epoch: int, start: int = 0) -> list[tuple[int, list[int], list[int]]]:
+    batches: list[tuple[int, Batch]] = list(loader.batches(epoch, start))
+    return [(step, batch.seeds.tolist(), batch.input_nodes.tolist()) for step, batch in batches]
+
+
+def test_a_batch_depends_on_the_seed_the_epoch_and_the_step():
+    whole = found(loader_of(), 1)
+    assert [(step, len(seeds)) for step, seeds, _ in whole] == [(step, 15) for step in range(6)]
+    loader = loader_of()
+    assert found(loader, 0) != whole
+    dgl.seed(9)
+    assert found(loader, 1, start=4) == whole[4:]
+
+
+def test_batches_of_sampler_processes_come_in_the_order_of_the_steps():
+    """They are the batches that the trainer would sample, although they arrive in another order."""
+
+    class Pairwise(DistDataLoader):
+        """Delivers each second batch before the first."""
+
+        def _request_next_batch(self) -> None:
+            super()._request_next_batch()
+            super()._request_next_batch()
+
+        def _get_data_from_result_queue(self, timeout: int = 0) -> tuple[int, Batch]:  # noqa: ARG002
+            return self.queue.pop(1 if len(self.queue) > 1 else 0)
+
+    loader = loader_of()
+    loader._processes = Pairwise(torch.arange(len(loader)), 1, collate_fn=loader.sampler)
+    for epoch, start in ((1, 0), (1, 4), (0, 1)):
+        with sampling_threads(1):  # as DGL sets it in a sampler process
+            batches = found(loader, epoch, start)
+        assert batches == found(loader_of(), epoch, start)
