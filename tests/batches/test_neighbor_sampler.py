@@ -21,13 +21,13 @@ def test_neighbours_are_drawn_here_and_by_the_machine_that_has_the_node(monkeypa
     asked: list[list[int]] = []
 
     def ask(_book, ids, request):
-        asked.append(request(ids).seed_nodes.tolist())
+        asked.append(request(ids).ids.tolist())
         return {0: 0}, [torch.arange(len(ids))]
 
     def answers_to(_asked, _what):
         edges = [(source, node) for node in asked[-1] for source in NEIGHBOURS[node]]
         source, node = (torch.tensor(ends) for ends in zip(*edges, strict=True))
-        return [SimpleNamespace(global_src=source, global_dst=node)]
+        return [SimpleNamespace(sources=source, destinations=node)]
 
     monkeypatch.setattr(neighbor_sampler, "request", ask)
     monkeypatch.setattr(neighbor_sampler, "receive", answers_to)

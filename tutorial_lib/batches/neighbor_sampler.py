@@ -18,19 +18,19 @@ from typing import Any
 import dgl
 import torch
 import torch.nn.functional as F
-from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
 from tutorial_lib.batches.rpc import (
+    SampleRequest,
     fetch_neighbors,
     id_type,
     in_edges_of_part,
-    is_graphbolt,
     merge_lists,
     ranges,
     receive,
     request,
 )
+from tutorial_lib.compat.generators import derive_seed
 
 NODES_PER_REQUEST = 8192
 EDGES_AT_ONCE = 8 * 2**20
@@ -128,8 +128,7 @@ class NeighborSampler(Adjacency):
         self.book = graph.get_partition_book()
         ids = self.book.partid2nids(self.book.partid)
         self.own = range(int(ids[0]), int(ids[-1]) + 1) if len(ids) else range(0)
-        self._servers_use_graphbolt = is_graphbolt(graph.local_partition)
-
+        self._seed, self._hop = 0, 0
         indptr, indices, global_ids = in_edges_of_part(graph.local_partition, len(self.own))
         sources = torch.empty(len(indices), dtype=id_type(graph.num_nodes()))
         for at in range(0, len(indices), EDGES_AT_ONCE):  # int64 copies of all edges would double the peak
@@ -139,6 +138,11 @@ class NeighborSampler(Adjacency):
         self.remote_nodes = len(self._remote)
         self.remote_bytes = (len(sources) - int(indptr[len(self.own)])) * sources.element_size()
         super().__init__(indptr, sources, graph.num_nodes())
+
+    def seed(self, seed: int) -> None:
+        """Seed DGL's generator of the calling thread, and the next requests to servers of other machines."""
+        super().seed(seed)
+        self._seed, self._hop = seed, 0
 
     def list_of(self, nodes: Tensor) -> Tensor:
         """Return the int64 index of each node's list, or -1 if the list is not on this machine."""
@@ -163,18 +167,19 @@ class NeighborSampler(Adjacency):
             fanout: neighbors per node. Nodes with fewer neighbors get all of them, and -1 takes all.
         """
         lists = self.list_of(nodes)
+        self._hop += 1
         known = lists >= 0
         if bool(known.all()):
             return self.sample_lists(lists, fanout)
-        remote, graphbolt = nodes[~known].long(), self._servers_use_graphbolt
-        sent, _ = request(self.book, remote, lambda ids: SamplingRequest(ids, fanout, use_graphbolt=graphbolt))
+        value = derive_seed(self._seed, self._hop)
+        sent, _ = request(self.book, nodes[~known].long(), lambda ids: SampleRequest(ids, fanout, value))
         here = self.sample_lists(lists[known], fanout)
         parts = [(known.nonzero().flatten(), here.indptr.diff(), here.sources)]
         self.scratch[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
         for answer in receive(sent, "sampled neighbors"):
-            at, order = self.scratch[answer.global_dst].long().sort(stable=True)
+            at, order = self.scratch[answer.destinations].long().sort(stable=True)
             positions, counts = at.unique_consecutive(return_counts=True)
-            parts.append((positions, counts, answer.global_src[order]))
+            parts.append((positions, counts, answer.sources[order]))
         self.scratch[nodes.long()] = -1
         indptr, sources = merge_lists(parts, len(nodes), self.dtype)
         return Neighbors(indptr.int(), sources)

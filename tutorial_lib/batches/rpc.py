@@ -1,4 +1,4 @@
-"""Requests to DGL's servers: two of our own, and a way to send requests without waiting for their answers.
+"""Requests to DGL's servers: three of our own, and a way to send requests without waiting for their answers.
 
 Every server of a job must import this module before it serves. ``session.serve_if_server`` does.
 
@@ -19,11 +19,12 @@ import torch
 import torch.nn.functional as F
 from dgl import NID
 from dgl.distributed import rpc
+from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
-RESEED, NEIGHBORS = 770001, 770002  # DGL's own services use other numbers
+RESEED, NEIGHBORS, SAMPLE = 770001, 770002, 770003  # DGL's own services use other numbers
 LIMIT_SECONDS = 120.0
 _arrived: dict[int, Any] = {}  # messages that arrived before ``receive`` asked for them, by sequence number
 
@@ -89,9 +90,7 @@ class ReseedRequest(Message, rpc.Request, rpc.Response):
 
     def process_request(self, server_state: Any) -> ReseedRequest:
         """Seed the generators. This method runs in the server."""
-        dgl.seed(self.value)
-        if is_graphbolt(server_state.graph):
-            dgl.graphbolt.seed(self.value)
+        seed_generators(self.value, is_graphbolt(server_state.graph))
         return self
 
 
@@ -128,6 +127,39 @@ class NeighborsResponse(Message, rpc.Response):
     counts: Tensor
 
 
+@dataclass(eq=False)
+class SampleRequest(Message, rpc.Request):
+    """Asks a machine to sample in-neighbors of some nodes of its part.
+
+    The request carries a seed. So the answer does not depend on earlier requests, and a resumed run samples the same.
+
+    Attributes:
+        ids: int64 global node IDs.
+        fanout: neighbors per node, or -1 for all.
+        seed: seed of the generator of the server.
+    """
+
+    ids: Tensor
+    fanout: int
+    seed: int
+
+    def process_request(self, server_state: Any) -> SampleResponse:
+        """Sample. This method runs in the server."""
+        graphbolt = is_graphbolt(server_state.graph)
+        seed_generators(self.seed, graphbolt)
+        sampled = SamplingRequest(self.ids, self.fanout, use_graphbolt=graphbolt).process_request(server_state)
+        return SampleResponse(sampled.global_src, sampled.global_dst)
+
+
+@dataclass(eq=False)
+class SampleResponse(Message, rpc.Response):
+    """Sampled edges, as int64 global IDs of sources and destinations."""
+
+    sources: Tensor
+    destinations: Tensor
+
+
+rpc.register_service(SAMPLE, SampleRequest, SampleResponse)
 rpc.register_service(RESEED, ReseedRequest, ReseedRequest)
 rpc.register_service(NEIGHBORS, NeighborsRequest, NeighborsResponse)
 
@@ -180,6 +212,13 @@ def merge_lists(lists: Sequence[tuple[Tensor, Tensor, Tensor]], n: int, dtype: t
     for places, _, neighbors in lists:
         found[ranges(indptr[places], counts[places])] = neighbors.to(dtype)
     return indptr, found
+
+
+def seed_generators(seed: int, graphbolt: bool) -> None:
+    """Seed the generators that sample in a server."""
+    dgl.seed(seed)
+    if graphbolt:
+        dgl.graphbolt.seed(seed)
 
 
 def is_graphbolt(part: Any) -> bool:

@@ -4,9 +4,9 @@ The state of DGL's generators cannot be read, neither in the trainers nor in the
 of other machines. Therefore no state is saved. The loaders and the loop seed their generators before each step, and
 rank 0 seeds the servers before each epoch. A resumed run then samples the batches of an uninterrupted run.
 
-This is exact with one sampling thread and where no server samples. A server's generator serves its requests in their
-order of arrival, which varies between runs if several trainers send requests, and it cannot return to the middle of an
-epoch.
+This is exact with one sampling thread, and where no server samples or the request carries a seed, see ``rpc.SampleRequest``.
+DGL's own requests carry none. A server's generator serves them in their order of arrival, which varies between runs if
+several trainers send requests, and it cannot return to the middle of an epoch.
 """
 
 from __future__ import annotations
