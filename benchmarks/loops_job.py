@@ -31,13 +31,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from support.lessons.multi_machine_wire import set_wire
-from tutorial_lib.batches.feature_cache import FeatureCache
-from tutorial_lib.batches.neighbor_sampler import NeighborSampler
-from tutorial_lib.batches.nodes import BatchLoader
-from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.batches.prefetch import run
 from tutorial_lib.compat.heap import keep_freed_memory
 from tutorial_lib.partition import load_partition_folder
+from tutorial_lib.sampling.feature_cache import FeatureCache
+from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
+from tutorial_lib.sampling.nodes import BatchLoader
+from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
+from tutorial_lib.sampling.prefetch import run
 from tutorial_lib.tasks.inference import from_adjacency, layerwise_inference
 from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.shard import DistShard

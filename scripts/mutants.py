@@ -1,6 +1,6 @@
 """Which bugs do the tests notice? Puts one at a time into a copy of the code and runs the tests that should see it.
 
-    python scripts/mutants.py [--count 160] [--seed 0] [--only batches/feature_cache] [--list]
+    python scripts/mutants.py [--count 160] [--seed 0] [--only sampling/feature_cache] [--list]
 
 The bugs are made from the syntax tree, so that they follow the code; which of them are tried is drawn with the seed, as
 many from each group of ``TARGETS``. A mutant is caught when the tests fail, or do not end in three times their time.
@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MARKS = "not modern and not gpu and not browser and not root"
 # The modules, and the tests that should notice a bug in them. {}: the module's name.
 TARGETS = {
-    "tutorial_lib/batches/edge*.py": ["tests/tasks/test_link.py"],
-    "tutorial_lib/batches/[!e]*.py": ["tests/batches", "tests/models", "tests/trainer/test_step_events.py"],
+    "tutorial_lib/sampling/edge*.py": ["tests/tasks/test_link.py"],
+    "tutorial_lib/sampling/[!e]*.py": ["tests/sampling", "tests/models", "tests/trainer/test_step_events.py"],
     "tutorial_lib/trainer/checkpoint.py": ["tests/trainer/test_checkpoint.py", "tests/trainer/test_loop.py"],
     "tutorial_lib/trainer/manifest.py": ["tests/trainer/test_checkpoint.py"],
     "tutorial_lib/trainer/seeding.py": ["tests/trainer/test_seeding.py"],
@@ -54,9 +54,9 @@ MAY_SURVIVE = {
     "tutorial_lib/cluster/transfer.py, _send_files: 1  ->  (2)": "asked is whether there is more, not how much",
     "tutorial_lib/trainer/checkpoint.py, save: barrier()  ->  pass": "it is for a rank that still writes rows then",
     "tutorial_lib/tasks/inference.py, source: 1  ->  (2)": "how far a thread is ahead changes no number",
-    "tutorial_lib/batches/prefetch.py, prefetch: future.cancel()  ->  pass": "it only saves work that nobody wants",
-    "tutorial_lib/batches/edges.py, side: point < self.test  ->  (point <= self.test)": "no pair has that very hash",
-    "tutorial_lib/batches/neighbor_sampler.py, list_of: bool(remote.any())  ->  (True)": "it spares work on nothing",
+    "tutorial_lib/sampling/prefetch.py, prefetch: future.cancel()  ->  pass": "it only saves work that nobody wants",
+    "tutorial_lib/sampling/edges.py, side: point < self.test  ->  (point <= self.test)": "no pair has that very hash",
+    "tutorial_lib/sampling/neighbor_sampler.py, list_of: bool(remote.any())  ->  (True)": "it spares work on nothing",
     "tutorial_lib/cluster/children.py, end_descendants: reap()  ->  pass": "of the last one: all were reaped",
     "notebooks/support/exercises/lesson_06.py, parent: torch.set_num_threads(2)  ->  pass": "two cores have as many",
     "notebooks/support/exercises/lesson_07.py, _nap: time.sleep(0.02)  ->  pass": "it only makes a fault likelier",

@@ -13,7 +13,7 @@ import pytest
 import torch
 from dgl.distributed.kvstore import KVSTORE_PULL, PullRequest, PullResponse
 
-from tutorial_lib.batches import rpc
+from tutorial_lib.sampling import rpc
 
 
 class Rows:

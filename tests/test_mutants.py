@@ -21,9 +21,9 @@ def test_every_group_has_modules_and_tests():
 
 
 def test_mutants_are_python_and_drawn_with_the_seed():
-    drawn = mutants.drawn(40, 0, "batches")
+    drawn = mutants.drawn(40, 0, "sampling")
     assert len(set(drawn)) == 40
-    assert drawn == mutants.drawn(40, 0, "batches") != mutants.drawn(40, 1, "batches")
+    assert drawn == mutants.drawn(40, 0, "sampling") != mutants.drawn(40, 1, "sampling")
     for mutant in drawn:
         source = (ROOT / mutant.path).read_bytes()
         changed = source[: mutant.begin] + mutant.new.encode() + source[mutant.end :]

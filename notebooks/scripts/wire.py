@@ -20,7 +20,7 @@ from sage import GraphSAGE
 from seeds import seed_job
 from support.lessons.multi_machine_wire import set_wire
 from train import arguments, join_job, leave_job, split
-from tutorial_lib.batches.feature_cache import FeatureCache
+from tutorial_lib.sampling.feature_cache import FeatureCache
 
 
 def received():

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from support.exercises import lesson_06
 from support.plots import multi_gpu as plots
-from tutorial_lib.batches.nodes import sampling_threads
 from tutorial_lib.data import Dataset
+from tutorial_lib.sampling.nodes import sampling_threads
 
 ANSWERS = solutions("06")
 epoch_share, fix_openmp = ANSWERS.epoch_share, ANSWERS.fix_openmp

@@ -11,9 +11,9 @@ import pytest
 import torch
 from dgl.nn import SAGEConv
 
-from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.models.sage import CscBlock, GraphSAGE, mean_of_neighbors
 from tutorial_lib.models.sage import SAGEConv as PlainSAGEConv
+from tutorial_lib.sampling.nodes import BatchLoader
 
 TOLERANCE = 1e-5
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from dgl.dataloading import DistNodeDataLoader, MultiLayerNeighborSampler
 from torch.distributed.algorithms.join import Join
 
-from tutorial_lib.batches.nodes import BatchLoader
+from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.trainer.session import join, serve_if_server
 
 

@@ -14,12 +14,12 @@ import torch
 from dgl.distributed import DistGraph, DistTensor
 from torch import Tensor
 
-from tutorial_lib.batches.feature_cache import FeatureCache
-from tutorial_lib.batches.neighbor_sampler import NeighborSampler
-from tutorial_lib.batches.nodes import FULL, BatchLoader
-from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.batches.prefetch import run
 from tutorial_lib.partition import load_partition_folder
+from tutorial_lib.sampling.feature_cache import FeatureCache
+from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
+from tutorial_lib.sampling.nodes import FULL, BatchLoader
+from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
+from tutorial_lib.sampling.prefetch import run
 from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference
 from tutorial_lib.tasks.shard import DistShard
 from tutorial_lib.trainer.config import TrainConfig

@@ -27,7 +27,6 @@ from shared_data import shared_data
 from solution_support import NOTEBOOKS
 
 from support.lessons.breaking import failure_of
-from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.cluster.coordinator import Limits
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import summary_table
@@ -36,6 +35,7 @@ from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed, run_single
 from tutorial_lib.partition import Partition, partition_dataset
+from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.tasks import TASKS, embedding, link, node, task_named
 from tutorial_lib.tasks.learnable import CHUNK, first_rows, read_embeddings, single_embedding
 from tutorial_lib.tasks.run import train_single

@@ -15,11 +15,11 @@ from commands import check_predictions, events_of, kill_trainer, losses, start_a
 from fault_support import run_program
 from safetensors.torch import load_file
 
-from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.models.rgcn import RGCN, RelationalLayer, types_by_depth
 from tutorial_lib.partition import dataset_description, load_partition_folder, partition_dataset
+from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.tasks.hetero import TASK, HeteroTask
 from tutorial_lib.tasks.inference import from_graph, layerwise_inference
 from tutorial_lib.tasks.learnable import STD, learnable_embeddings, single_embedding, typed_seed

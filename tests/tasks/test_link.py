@@ -20,10 +20,10 @@ from programs.link_runs import run_links
 from safetensors.torch import load_file
 
 from support.multi_process import hush_dgl
-from tutorial_lib.batches.edges import SIDES, TEST, TRAIN, EdgeLoader, EdgeSplit, TrainingGraph, contains, pair_hash
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import dataset_description, partition_dataset
+from tutorial_lib.sampling.edges import SIDES, TEST, TRAIN, EdgeLoader, EdgeSplit, TrainingGraph, contains, pair_hash
 from tutorial_lib.tasks.link import TASK, LinkOptions, LinkResult, LinkTask, draw_negatives, edge_ranks, fit_probe
 from tutorial_lib.tasks.ranking import SCALE, SHIFT, pair_loss, rank_sums, ranks_among, unit
 from tutorial_lib.tasks.run import train_single

@@ -11,8 +11,8 @@ import torch
 from rank_functions import drawn_in_a_step
 
 from support.processes import fix_openmp, fork
-from tutorial_lib.batches import rpc
 from tutorial_lib.compat.generators import derive_seed
+from tutorial_lib.sampling import rpc
 from tutorial_lib.trainer import seeding
 from tutorial_lib.trainer.seeding import seed_all, seed_rank, seed_servers
 

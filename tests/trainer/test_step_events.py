@@ -9,8 +9,8 @@ import torch
 from commands import events_of
 from rich.console import Console
 
-from tutorial_lib.batches.nodes import BatchLoader
 from tutorial_lib.job.display import RunDisplay
+from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.shard import LocalShard
 from tutorial_lib.tools.finale.figures import phases_figure

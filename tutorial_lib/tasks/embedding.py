@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tutorial_lib.batches.nodes import Batch
+from tutorial_lib.sampling.nodes import Batch
 from tutorial_lib.tasks.learnable import learnable_embeddings
 from tutorial_lib.tasks.node import NodeTask
 

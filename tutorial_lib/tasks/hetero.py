@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.batches.nodes import Batch, rows_of
 from tutorial_lib.errors import InputError
 from tutorial_lib.models.rgcn import RGCN, types_by_depth
+from tutorial_lib.sampling.nodes import Batch, rows_of
 from tutorial_lib.tasks.learnable import learnable_embeddings
 from tutorial_lib.tasks.node import NodeTask
 

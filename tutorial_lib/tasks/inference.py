@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.batches.feature_cache import FeatureCache
-from tutorial_lib.batches.neighbor_sampler import NeighborSampler
-from tutorial_lib.batches.nodes import FULL, BatchLoader, rows_of
-from tutorial_lib.batches.prefetch import prefetch
 from tutorial_lib.models.sage import FirstLayer
+from tutorial_lib.sampling.feature_cache import FeatureCache
+from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
+from tutorial_lib.sampling.nodes import FULL, BatchLoader, rows_of
+from tutorial_lib.sampling.prefetch import prefetch
 from tutorial_lib.tasks.shard import Shard
 from tutorial_lib.trainer.events import Pulse
 

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.batches.edges import SIDES, EdgeBatch, EdgeLoader, EdgeSplit, TrainingGraph
-from tutorial_lib.batches.nodes import FULL, rows_of
 from tutorial_lib.compat.generators import derive_seed
+from tutorial_lib.sampling.edges import SIDES, EdgeBatch, EdgeLoader, EdgeSplit, TrainingGraph
+from tutorial_lib.sampling.nodes import FULL, rows_of
 from tutorial_lib.tasks.inference import layerwise_inference
 from tutorial_lib.tasks.ranking import HITS_AT, not_endpoints, pair_loss, rank_sums, ranks_among, unit
 from tutorial_lib.tasks.shard import Shard

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutorial_lib.batches.nodes import Batch, BatchLoader, rows_of
-from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.compat.generators import derive_seed
 from tutorial_lib.models.sage import FirstLayer
+from tutorial_lib.sampling.nodes import Batch, BatchLoader, rows_of
+from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference
 from tutorial_lib.tasks.shard import Shard
 from tutorial_lib.tasks.task import Task, split_accuracy

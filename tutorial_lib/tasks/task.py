@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.batches.nodes import rows_of
 from tutorial_lib.errors import InputError
+from tutorial_lib.sampling.nodes import rows_of
 from tutorial_lib.tasks.shard import Shard
 from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
@@ -31,7 +31,7 @@ class Task(ABC):
         uses_features, uses_labels: whether the graph must have ``feat`` and ``label``.
         on_gpu: whether the model can run on a GPU.
         model: the model without DistributedDataParallel.
-        batches, val: loaders of this rank for training and for validation, see ``batches.nodes.BatchLoader``.
+        batches, val: loaders of this rank for training and for validation, see ``sampling.nodes.BatchLoader``.
         embeddings: learnable embeddings by name, which are saved with the weights of the model.
         sparse_optimizers: optimizers of the embeddings.
     """

@@ -19,7 +19,7 @@ if __name__ == "__main__":  # the way to the first step is made of imports
     from tutorial_lib.trainer.session import serve_if_server
 
     if is_forkserver():  # what servers and trainers need, once for all of them
-        for module in ("dgl", "torch._dynamo", "tutorial_lib.batches.rpc", "tutorial_lib.tasks.run"):
+        for module in ("dgl", "torch._dynamo", "tutorial_lib.sampling.rpc", "tutorial_lib.tasks.run"):
             importlib.import_module(module)
     # A server stays here until the job ends, and needs nothing of what follows.
     serve_if_server(graphbolt="--use_graphbolt" in sys.argv)

@@ -4,9 +4,9 @@ The state of DGL's generators cannot be read, neither in the trainers nor in the
 of other machines. Therefore no state is saved. The loaders and the loop seed their generators before each step, and
 rank 0 seeds the servers before each epoch. A resumed run then samples the batches of an uninterrupted run.
 
-This is exact with one sampling thread, and where no server samples or the request carries a seed, see ``rpc.SampleRequest``.
-DGL's own requests carry none. A server's generator serves them in their order of arrival, which varies between runs if
-several trainers send requests, and it cannot return to the middle of an epoch.
+This is exact with one sampling thread, and where no server samples or the request carries a seed, see
+``rpc.SampleRequest``. DGL's own requests carry none. A server's generator serves them in their order of arrival, which
+varies between runs if several trainers send requests, and it cannot return to the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 from dgl.distributed import rpc
 from dgl.distributed.dist_context import is_initialized
 
-from tutorial_lib.batches.rpc import seed_servers as seed_dgl_servers
 from tutorial_lib.compat.generators import derive_seed, seed_dgl
+from tutorial_lib.sampling.rpc import seed_servers as seed_dgl_servers
 from tutorial_lib.trainer.comm import alone, own_rank
 
 SERVERS = 2**20  # ranks from here on stand for servers

@@ -81,7 +81,7 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
         import dgl
 
         # A server answers the requests that it knows: to seed its generator, to send or draw lists of neighbours.
-        import tutorial_lib.batches.rpc  # noqa: F401
+        import tutorial_lib.sampling.rpc  # noqa: F401
         from tutorial_lib.compat.server_sleep import connect_soon
 
         gc.enable()

@@ -18,12 +18,12 @@ import dgl
 import torch
 from torch import Tensor
 
-from tutorial_lib.batches.feature_cache import FeatureCache
-from tutorial_lib.batches.neighbor_sampler import Neighbors, NeighborSampler
-from tutorial_lib.batches.nodes import Batch, epoch_chunks
-from tutorial_lib.batches.prefetch import prefetch, run
 from tutorial_lib.compat.generators import derive_seed
 from tutorial_lib.models.sage import FirstLayer
+from tutorial_lib.sampling.feature_cache import FeatureCache
+from tutorial_lib.sampling.neighbor_sampler import Neighbors, NeighborSampler
+from tutorial_lib.sampling.nodes import Batch, epoch_chunks
+from tutorial_lib.sampling.prefetch import prefetch, run
 
 
 @dataclass

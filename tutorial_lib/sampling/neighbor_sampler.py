@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tutorial_lib.batches.rpc import (
+from tutorial_lib.compat.generators import derive_seed
+from tutorial_lib.sampling.rpc import (
     SampleRequest,
     fetch_neighbors,
     id_type,
@@ -30,7 +31,6 @@ from tutorial_lib.batches.rpc import (
     receive,
     request,
 )
-from tutorial_lib.compat.generators import derive_seed
 
 NODES_PER_REQUEST = 8192
 EDGES_AT_ONCE = 8 * 2**20

@@ -11,10 +11,6 @@ import pytest
 import torch
 from row_support import Book, Rows, Wire
 
-from tutorial_lib.batches import rpc
-from tutorial_lib.batches.feature_cache import FeatureCache
-from tutorial_lib.batches.neighbor_sampler import Adjacency
-from tutorial_lib.batches.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.plan import JobPlan
@@ -23,6 +19,10 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.models.sage import FirstLayer, GraphSAGE
+from tutorial_lib.sampling import rpc
+from tutorial_lib.sampling.feature_cache import FeatureCache
+from tutorial_lib.sampling.neighbor_sampler import Adjacency
+from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.trainer.config import check_loader
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

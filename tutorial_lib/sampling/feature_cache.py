@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from dgl.distributed.kvstore import PullRequest
 from torch import Tensor
 
-from tutorial_lib.batches.rpc import receive, request
+from tutorial_lib.sampling.rpc import receive, request
 
 ABSENT = -1
 NEVER = 2**31 - 1  # next use of a row that no announced batch needs

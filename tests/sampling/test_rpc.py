@@ -11,9 +11,9 @@ import pytest
 import torch
 from row_support import PartBook, part_with_halo
 
-from tutorial_lib.batches import rpc
-from tutorial_lib.batches.rpc import NeighborsRequest, NeighborsResponse, fetch_neighbors, id_type, ranges
 from tutorial_lib.errors import WaitedTooLong
+from tutorial_lib.sampling import rpc
+from tutorial_lib.sampling.rpc import NeighborsRequest, NeighborsResponse, fetch_neighbors, id_type, ranges
 
 
 def test_ranges_are_laid_end_to_end():

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from row_support import Book, Rows, Wire
 
-from tutorial_lib.batches.feature_cache import NEVER, FeatureCache
+from tutorial_lib.sampling.feature_cache import NEVER, FeatureCache
 
 
 @pytest.mark.parametrize("where", ["shared memory", "elsewhere"])

@@ -6,7 +6,7 @@ import dgl
 import torch
 from dgl.distributed import DistDataLoader
 
-from tutorial_lib.batches.nodes import Batch, BatchLoader, rows_of, sampling_threads
+from tutorial_lib.sampling.nodes import Batch, BatchLoader, rows_of, sampling_threads
 
 
 class Store:

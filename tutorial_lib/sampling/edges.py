@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tutorial_lib.batches.nodes import epoch_chunks, sampling_threads
 from tutorial_lib.compat.generators import derive_seed, seed_dgl
+from tutorial_lib.sampling.nodes import epoch_chunks, sampling_threads
 
 TRAIN, VAL, TEST = 0, 1, 2
 SIDES = ("train", "val", "test")

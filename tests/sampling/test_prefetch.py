@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from tutorial_lib.batches import prefetch
 from tutorial_lib.errors import WaitedTooLong
+from tutorial_lib.sampling import prefetch
 
 
 def test_the_next_items_are_made_in_the_meantime():

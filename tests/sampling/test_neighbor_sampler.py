@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import torch
 from row_support import NEIGHBOURS, PartBook, Rows, part_with_halo
 
-from tutorial_lib.batches import neighbor_sampler
-from tutorial_lib.batches.feature_cache import FeatureCache
-from tutorial_lib.batches.neighbor_sampler import Neighbors, NeighborSampler, append_lists, most_used
+from tutorial_lib.sampling import neighbor_sampler
+from tutorial_lib.sampling.feature_cache import FeatureCache
+from tutorial_lib.sampling.neighbor_sampler import Neighbors, NeighborSampler, append_lists, most_used
 
 
 def test_neighbours_are_drawn_here_and_by_the_machine_that_has_the_node(monkeypatch):
