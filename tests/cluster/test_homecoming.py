@@ -55,7 +55,7 @@ def manifest_of(epochs: int, size: int = 100) -> dict:
         name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "machine": machine}
         for name, (data, machine) in content.items()
     }
-    return {"format": 1, "folder": f"epoch-{epochs:04d}", "epochs": [{}] * epochs, "files": files}
+    return {"format": 3, "folder": f"epoch-{epochs:04d}", "epochs": [{}] * epochs, "step": 0, "files": files}
 
 
 class Lab:
