@@ -155,7 +155,7 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
     graph, name = dataset.structure, dataset.name
     if graph.num_nodes() == 0 or graph.num_edges() == 0:
         raise InputError(f"{name}: the graph has {graph.num_nodes()} nodes and {graph.num_edges()} edges")
-    sizes = {**{kind: graph.num_nodes(kind) for kind in graph.ntypes}}
+    sizes: dict[Any, int] = {kind: graph.num_nodes(kind) for kind in graph.ntypes}
     sizes |= {relation: graph.num_edges(relation) for relation in graph.canonical_etypes}
     if empty := [kind for kind, size in sizes.items() if size == 0]:
         raise InputError(f"{name}: there is no node or edge of type {empty[0]!r}")
