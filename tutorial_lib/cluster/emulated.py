@@ -174,10 +174,10 @@ class EmulatedCluster:
                 self._leaving.callback(os.close, fd)
 
     def _receive(self, what: str) -> tuple[bytes, list[int]]:
-        """The next message of the process behind the machines, and the open files that came with it.
+        """Return the next message of the process behind the machines, and the open files that came with it.
 
         Raises:
-            OSError: what it says that it could not do, or it says nothing.
+            OSError: the process reports an error, or it ended without a message.
         """
         assert self._line is not None
         message, fds = b"", []

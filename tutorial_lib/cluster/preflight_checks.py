@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
 
 
 def version_of(package: str) -> str | None:
-    """As it is installed, without importing it; None where it is not."""
+    """Return the version of an installed package without importing it, or None if it is not installed."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
     return None
