@@ -179,10 +179,13 @@ def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, d
     limit = 60 * hours + minutes + 1 + seconds // 30  # minutes: of the last one and a half, one is left to be told in
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", f"TimeLimit={limit}")
     assert wait_for(tasks[0], "FAILED", "TIMEOUT") == "FAILED"  # by our exit code 143, ahead of the limit
-    wait_for_text(logs[0], "; go on with --resume")  # only the script's process was told: the ranks could save
+    wait_for_text(logs[0], "told to end (SIGTERM)")
+    events = (logs[0].with_suffix("") / "events.jsonl").read_text().splitlines()
+    kinds = [kind for kind in (json.loads(line)["kind"] for line in events) if kind in ("step", "checkpoint")]
+    assert kinds[-1] == "checkpoint"  # only the script's process was told: the ranks could save
     on("machine-0", "scontrol", "requeue", tasks[0])
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=10", "StartTime=now")
-    wait_for_text(logs[0], "continuing after step")
+    wait_for_text(logs[0], "continuing after")  # a step, or an epoch if it was told during validation
     on("machine-0", "scancel", tasks[0])
     wait_for(tasks[0], "CANCELLED")
     nothing_runs()

@@ -168,7 +168,7 @@ def test_an_epoch_that_is_shorter_than_five_steps_is_the_last(tmp_path):
     saver.stop = lambda: True
     with pytest.raises(Stopped):
         fit(torch.nn.Linear(4, 1, bias=False), task_of(0, 4), CONFIG, saver=saver)
-    assert told == [("checkpoint", {"epochs": 1})]
+    assert told == [("checkpoint", {"epochs": 1}), ("stopped", {"epochs": 1})]
 
 
 class Infinite(Noisy):

@@ -77,7 +77,7 @@ class Reporter:
             if "damaged" in event:
                 self.say(f"{event['damaged']}; the one before it is used")
             self.say(f"continuing after {_place(event)} from the checkpoint")
-        elif kind == "checkpoint" and "step" in event:
+        elif kind == "stopped":
             self.say(f"stopped after {_place(event)}; go on with --resume")
         elif kind == "step":
             if event["epoch"] != self.epoch:

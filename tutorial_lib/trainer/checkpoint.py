@@ -71,6 +71,10 @@ class TrainState:
         """Number of the current epoch, from 0."""
         return len(self.epochs)
 
+    def place(self) -> dict[str, int]:
+        """Return the fields of an event that say how far the run is."""
+        return {"epochs": self.epoch, **({"step": self.step} if self.step else {})}
+
     def add(self, loss: float, examples: int) -> None:
         """Count one step. ``loss`` is the mean over its examples."""
         self.step += 1
@@ -87,7 +91,7 @@ class Checkpoints:
         description: settings that must be equal when the run resumes, in JSON types.
         every: number of epochs between two checkpoints.
         resume: continue from the newest checkpoint.
-        emit: receives ``checkpoint`` and ``resumed`` events.
+        emit: receives ``checkpoint``, ``stopped`` and ``resumed`` events.
         stop: returns whether the run shall save and end.
     """
 
@@ -129,9 +133,10 @@ class Checkpoints:
             sparse_state.restore_settings(sparse, settings)
         barrier()  # no rank reads an embedding before it is restored
         damaged = {"damaged": found.damaged} if found.damaged else {}
-        self.emit("resumed", epochs=len(manifest.epochs), **_step(manifest.step), **damaged)
         sums = manifest.sums[own_rank()] if manifest.step else (0.0, 0)
-        return TrainState(manifest.epochs, manifest.step, *sums, manifest.seconds)
+        state = TrainState(manifest.epochs, manifest.step, *sums, manifest.seconds)
+        self.emit("resumed", **state.place(), **damaged)
+        return state
 
     def save(self, state: TrainState, model: nn.Module, optimizer: Optimizer, task: HasRows, *, last: bool) -> None:
         """Write a checkpoint if ``last`` is true or enough epochs are finished.
@@ -176,7 +181,7 @@ class Checkpoints:
         keep = broadcast(manifests.named_folders(self.folder) if first else None)
         if _first_of_machine():
             remove_checkpoints(self.folder, keep)
-        self.emit("checkpoint", epochs=state.epoch, **_step(state.step))
+        self.emit("checkpoint", **state.place())
 
     def _check_local_files(self, manifest: Manifest, *, rows: bool) -> None:
         """Rank 0 checks all files that it can see. The first trainer of another machine checks its rows."""
@@ -239,10 +244,6 @@ def _agree(action: Callable[[], Any]) -> Any:
     if problems := sorted(filter(None, all_gather(problem))):
         raise InputError(problems[0], manifests.NEW_RUN)
     return result
-
-
-def _step(step: int) -> dict[str, int]:
-    return {"step": step} if step else {}
 
 
 def _first_of_machine() -> bool:

@@ -14,6 +14,7 @@ Each event has ``kind``, ``time`` (seconds since 1970; where it also has ``secon
     progress    what (validation, evaluation), batches, of, in an evaluation also layer, layers
     epoch       epoch, loss, seconds, score, val_score, val_accuracy: of all ranks, from rank 0
     checkpoint  epochs: so many are saved, from rank 0; of a run that stopped in the middle of the next, its step
+    stopped     epochs, step: as in checkpoint; the run was told to end and has saved, from rank 0
     resumed     epochs: so many came from the checkpoint, from rank 0; step, as in checkpoint
     evaluating  from rank 0
     evaluation  score, val_score, test_score, val_accuracy, test_accuracy, scores: of all ranks, from rank 0

@@ -192,6 +192,7 @@ def fit(
         if saver:
             with span(emit, "checkpoint", epoch=epoch):
                 saver.save(state, plain, optimizer, task, last=stopped or state.epoch == config.epochs)
-        if stopped:
-            raise Stopped
+            if stopped:
+                saver.emit("stopped", **state.place())
+                raise Stopped
     return state.epochs
