@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import torch
 
-from tutorial_lib.trainer.checkpoint import Checkpoints, TrainState
+from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
 from tutorial_lib.trainer.manifest import EpochResult
 
 SETTINGS = {"hidden_size": 8, "fanouts": [5, 5], "epochs": 3}
@@ -38,11 +38,11 @@ def epochs_of(count: int, loss: float = 1.0) -> list[EpochResult]:
 def save(folder: Path, model, optimizer, epochs: int | TrainState, description=SETTINGS, task=NO_ROWS) -> None:
     """Save after this number of epochs, or in this state."""
     state = TrainState(epochs_of(epochs)) if isinstance(epochs, int) else epochs
-    Checkpoints(folder, description).save(state, model, optimizer, task, last=True)
+    CheckpointManager(folder, description).save(state, model, optimizer, task, last=True)
 
 
 def load(folder: Path, model, optimizer, task=NO_ROWS, **options) -> TrainState:
-    return Checkpoints(folder, {}, resume=True, **options).load_latest(model, optimizer, task)
+    return CheckpointManager(folder, {}, resume=True, **options).load_latest(model, optimizer, task)
 
 
 def flip_bit(path: Path, position: int) -> None:

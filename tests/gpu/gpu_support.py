@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tutorial_lib.models.sage import CscBlock, GraphSAGE
+from tutorial_lib.models.graphsage import CscBlock, GraphSAGE
 from tutorial_lib.trainer.placement import Placement
 
 TOLERANCE = 1e-5

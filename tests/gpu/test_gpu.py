@@ -18,7 +18,7 @@ from gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_b
 from solution_support import lesson_source
 
 from support.processes import spawn
-from tutorial_lib.models.sage import SAGEConv
+from tutorial_lib.models.graphsage import SAGEConv
 from tutorial_lib.trainer.placement import CPU, Placement
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]

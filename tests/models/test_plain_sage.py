@@ -11,8 +11,8 @@ import pytest
 import torch
 from dgl.nn import SAGEConv
 
-from tutorial_lib.models.sage import CscBlock, GraphSAGE, mean_of_neighbors
-from tutorial_lib.models.sage import SAGEConv as PlainSAGEConv
+from tutorial_lib.models.graphsage import CscBlock, GraphSAGE, mean_of_neighbors
+from tutorial_lib.models.graphsage import SAGEConv as PlainSAGEConv
 from tutorial_lib.sampling.nodes import BatchLoader
 
 TOLERANCE = 1e-5
@@ -130,7 +130,7 @@ def test_checkpoints_go_both_ways(small_dataset):
 def test_it_needs_no_dgl():
     code = (
         "import sys; sys.modules['dgl'] = None; import torch\n"
-        "from tutorial_lib.models.sage import CscBlock, GraphSAGE\n"
+        "from tutorial_lib.models.graphsage import CscBlock, GraphSAGE\n"
         "block = CscBlock(torch.tensor([0, 1, 3]), torch.tensor([2, 0, 1]))\n"
         "print(GraphSAGE(4, 8, 3, 1)([block], torch.ones(3, 4)).shape)"
     )

@@ -8,7 +8,7 @@ from degree_task import TASK
 
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.tasks.run import train_in_job
-from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import join, serve_if_server
 
@@ -17,4 +17,4 @@ if __name__ == "__main__":
     partition, out = map(Path, sys.argv[1:3])
     with join(load_partition_folder(partition).graph_name) as session:
         config = TrainConfig.from_dict(json.loads(sys.argv[3]))
-        train_in_job(session, config, partition, out, Checkpoints(out / "checkpoint", {}), task_class=TASK)
+        train_in_job(session, config, partition, out, CheckpointManager(out / "checkpoint", {}), task_class=TASK)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.tasks.run import train_in_job
-from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import join, serve_if_server
 
@@ -19,7 +19,9 @@ def main(partition: str, out: str, config: str, *seeds: str) -> None:
             folder = Path(out) / seed
             folder.mkdir(parents=True, exist_ok=True)
             settings = replace(TrainConfig.from_dict(json.loads(config)), seed=int(seed))
-            train_in_job(session, settings, Path(partition), folder, Checkpoints(folder / "checkpoint", {}, every=99))
+            train_in_job(
+                session, settings, Path(partition), folder, CheckpointManager(folder / "checkpoint", {}, every=99)
+            )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import Partition
 from tutorial_lib.tasks.link import LinkOptions, LinkTask
 from tutorial_lib.tasks.run import train_in_job
-from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import join, serve_if_server
 
@@ -46,7 +46,7 @@ def main(graph_name: str, settings: Mapping[str, Any]) -> None:
         for number, one in enumerate(settings["runs"]):
             config, options, out = TrainConfig.from_dict(one["config"]), LinkOptions(**one["options"]), Path(one["out"])
             session.events.emit("run", number=number)
-            saver = Checkpoints(out / "checkpoint", {}, every=config.epochs)
+            saver = CheckpointManager(out / "checkpoint", {}, every=config.epochs)
             train_in_job(session, config, Path(settings["partition"]), out, saver, task_class=LinkTask, options=options)
 
 

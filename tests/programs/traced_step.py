@@ -15,7 +15,7 @@ import torch.distributed as dist
 import tutorial_lib
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.tasks.run import train_in_job
-from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import EventWriter
 from tutorial_lib.trainer.session import Session
@@ -42,7 +42,7 @@ if __name__ == "__main__":
     session = Session(graph, 0, 1, "machine-0", EventWriter())
     threading.setprofile(note)
     sys.setprofile(note)
-    train_in_job(session, CONFIG, folder, out, Checkpoints(out / "checkpoint", {}))
+    train_in_job(session, CONFIG, folder, out, CheckpointManager(out / "checkpoint", {}))
     sys.setprofile(None)
     threading.setprofile(None)
     print(json.dumps(called))

@@ -18,7 +18,7 @@ from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
-from tutorial_lib.models.sage import FirstLayer, GraphSAGE
+from tutorial_lib.models.graphsage import FirstLayer, GraphSAGE
 from tutorial_lib.sampling import rpc
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.neighbor_sampler import Adjacency

@@ -40,7 +40,7 @@ from tutorial_lib.tasks import TASKS, embedding, link, node, task_named
 from tutorial_lib.tasks.learnable import CHUNK, first_rows, read_embeddings, single_embedding
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.shard import LocalShard
-from tutorial_lib.trainer.checkpoint import Checkpoints, TrainState
+from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import train_epoch
 from tutorial_lib.trainer.sparse_state import stores_of
@@ -261,7 +261,7 @@ def test_stores_of_one_process(tmp_path: Path) -> None:
     assert list(stores_of({"node": rows}, [optimizer])) == STORES
     model = torch.nn.Linear(2, 2)
     adam = torch.optim.Adam(model.parameters())
-    kept = Checkpoints(tmp_path / "checkpoint", {})
+    kept = CheckpointManager(tmp_path / "checkpoint", {})
     task = SimpleNamespace(embeddings={"node": rows}, sparse_optimizers=[optimizer])
     before = rows.weight.clone()
     kept.save(TrainState(), model, adam, task, last=True)

@@ -8,7 +8,7 @@ import dgl
 import pytest
 import torch
 
-from tutorial_lib.models.sage import GraphSAGE
+from tutorial_lib.models.graphsage import GraphSAGE
 from tutorial_lib.tasks.inference import from_graph, layerwise_inference
 from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
 from tutorial_lib.trainer.events import no_events

@@ -28,7 +28,7 @@ from tutorial_lib.tasks.link import TASK, LinkOptions, LinkResult, LinkTask, dra
 from tutorial_lib.tasks.ranking import SCALE, SHIFT, pair_loss, rank_sums, ranks_among, unit
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.shard import LocalShard
-from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import Stopped
 from tutorial_lib.trainer.manifest import read_checkpoint
@@ -250,10 +250,10 @@ def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path) -
     folder = tmp_path / "checkpoint"
     looks = iter([False] * 2)  # after step 5 and the end of the first of the epochs, which have ten steps
     with pytest.raises(Stopped):
-        train_single(tiny, CONFIG, **LINK, saver=Checkpoints(folder, {}, stop=lambda: next(looks, True)))
+        train_single(tiny, CONFIG, **LINK, saver=CheckpointManager(folder, {}, stop=lambda: next(looks, True)))
     saved = read_checkpoint(folder).manifest
     assert (len(saved.epochs), saved.step) == (1, 5)
-    resumed = train_single(tiny, CONFIG, **LINK, saver=Checkpoints(folder, {}, resume=True))
+    resumed = train_single(tiny, CONFIG, **LINK, saver=CheckpointManager(folder, {}, resume=True))
     assert torch.equal(resumed.embeddings, whole.embeddings)
     assert [epoch.loss for epoch in resumed.epochs] == [epoch.loss for epoch in whole.epochs]
 

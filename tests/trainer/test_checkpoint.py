@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from support.processes import fix_openmp, fork
 from tutorial_lib.errors import InputError
 from tutorial_lib.trainer import manifest as manifests
-from tutorial_lib.trainer.checkpoint import Checkpoints, TrainState, export_weights
+from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState, export_weights
 from tutorial_lib.trainer.manifest import Manifest, check_same_settings, read_checkpoint, remove_leftovers
 from tutorial_lib.trainer.sparse_state import restore_settings
 
@@ -69,7 +69,7 @@ def test_a_file_that_another_rank_is_writing_is_left_alone(tmp_path):
 def test_a_checkpoint_every_second_epoch_and_at_the_end(tmp_path):
     model, optimizer = trained()
     told = []
-    keeper = Checkpoints(tmp_path, SETTINGS, every=2, emit=lambda kind, **fields: told.append((kind, fields)))
+    keeper = CheckpointManager(tmp_path, SETTINGS, every=2, emit=lambda kind, **fields: told.append((kind, fields)))
     assert keeper.load_latest(model, optimizer, NO_ROWS) == TrainState()
     for count in range(1, 6):
         keeper.save(TrainState(epochs_of(count)), model, optimizer, NO_ROWS, last=count == 5)
@@ -131,7 +131,9 @@ def test_a_flipped_bit_costs_one_epoch(saved_twice, name):
     assert f"damaged checkpoint: {saved_twice / name} " in found.damaged
     told = []
     model, optimizer = trained(steps=0)
-    keeper = Checkpoints(saved_twice, SETTINGS, resume=True, emit=lambda kind, **fields: told.append((kind, fields)))
+    keeper = CheckpointManager(
+        saved_twice, SETTINGS, resume=True, emit=lambda kind, **fields: told.append((kind, fields))
+    )
     assert keeper.load_latest(model, optimizer, NO_ROWS).epochs == epochs_of(1)
     assert told == [("resumed", {"epochs": 1, "damaged": found.damaged})]
     assert torch.equal(model[0].weight, trained(steps=3)[0][0].weight)

@@ -17,7 +17,7 @@ from support.processes import fix_openmp, fork
 from tutorial_lib.errors import InputError, first_sigterm
 from tutorial_lib.sampling.nodes import epoch_chunks
 from tutorial_lib.tasks.task import Task
-from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.comm import equal_steps
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import Stopped, fit
@@ -91,7 +91,7 @@ def start(rank: int, folder: Path, calls: int, told: list[Any]) -> Any:
     """Start or resume the run. Return its losses and weights, or the epoch and the step of its checkpoint."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1, bias=False)
-    saver = Checkpoints(folder, {}, resume=has_checkpoint(folder), stop=Told(calls))
+    saver = CheckpointManager(folder, {}, resume=has_checkpoint(folder), stop=Told(calls))
 
     def emit(kind: str, **fields: Any) -> None:
         if kind == "step":
@@ -164,7 +164,7 @@ def test_the_order_of_an_epoch_depends_on_the_seed_and_the_epoch_alone():
 
 def test_an_epoch_that_is_shorter_than_five_steps_is_the_last(tmp_path):
     told: list[Any] = []
-    saver = Checkpoints(tmp_path, {}, every=9, emit=lambda *kind, **fields: told.append((*kind, fields)))
+    saver = CheckpointManager(tmp_path, {}, every=9, emit=lambda *kind, **fields: told.append((*kind, fields)))
     saver.stop = lambda: True
     with pytest.raises(Stopped):
         fit(torch.nn.Linear(4, 1, bias=False), task_of(0, 4), CONFIG, saver=saver)

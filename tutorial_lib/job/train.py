@@ -33,7 +33,7 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, dataset_description
 from tutorial_lib.tasks import task_named
 from tutorial_lib.tasks.run import train_single
-from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
+from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of
 from tutorial_lib.trainer.loop import Stopped
@@ -192,7 +192,7 @@ def run_single(
 
         write_json(out / JOB, {"train": config.to_dict(), "description": settings})
         told = threading.Event()
-        saver = Checkpoints(out / "checkpoint", settings, keep.every, keep.resume, emit, told.is_set)
+        saver = CheckpointManager(out / "checkpoint", settings, keep.every, keep.resume, emit, told.is_set)
         try:
             with first_sigterm(told.set):
                 trained = train_single(dataset, config, emit=emit, saver=saver, place=place)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutorial_lib.models.sage import CscBlock, mean_of_neighbors
+from tutorial_lib.models.graphsage import CscBlock, mean_of_neighbors
 
 Relation = tuple[str, str, str]  # source type, name, destination type (DGL's canonical edge type)
 

@@ -1,16 +1,17 @@
-"""Mini-batches of edges with negative ones, from a DistGraph and from a plain DGLGraph alike.
+"""Mini-batches of edges with negative samples, from a DistGraph or a DGLGraph.
 
-``DistEdgeDataLoader`` of DGL 2.1.0 hands the edges to exclude to the sampler, and ``DistGraph.sample_neighbors`` drops
-them without a word (lesson 03). Here the ends of a batch are looked up once, and edges are recognised by their ends:
+``DistEdgeDataLoader`` of DGL 2.1.0 passes the edges to exclude to the sampler, but ``DistGraph.sample_neighbors``
+ignores them (lesson 03). This module looks up the source and destination nodes of a batch once and excludes edges by
+their nodes:
 
-    ids -> find_edges -> pairs and negatives -> seeds -> hop by hop: sample_neighbors, drop, to_block
+    ids -> find_edges -> pairs and negatives -> seeds -> for each hop: sample_neighbors, drop, to_block
 
-What is dropped from every hop: held-out edges, always; and in training the pairs of the batch, in both directions.
+Every hop drops the held-out edges. During training, it also drops the pairs of the batch in both directions.
 
-Which edges are held out is decided by their two ends alone, so that every process decides alike. Held-out edges must be
-unknown to a link predictor: not examples of training, and not neighbours in message passing either. In a symmetric
-graph an edge has a twin in the other direction, and a twin on the other side of the split would tell the answer. So the
-side of an edge is a hash of its undirected pair, in original node ids, and of a seed. Nothing is stored or sent.
+A link predictor must not see held-out edges as training examples or as neighbors in message passing. In a symmetric
+graph, every edge has a reverse edge, which would reveal the answer if it belonged to another side of the split. The
+side of an edge is therefore a hash of its undirected pair in original node IDs and of a seed. Every process computes
+the same side, so nothing is stored or sent.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from tutorial_lib.sampling.nodes import epoch_chunks, sampling_threads
 
 TRAIN, VAL, TEST = 0, 1, 2
 SIDES = ("train", "val", "test")
-CHOICE = 2**31 - 1  # in place of a step: which edges an epoch has
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64
+CHOICE = 2**31 - 1  # replaces the step in the seed that selects the edges of an epoch
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # constant of SplitMix64
 
 
 @dataclass(frozen=True)
 class EdgeSplit:
-    """A split of the edges of a graph.
+    """Split of the edges of a graph into training, validation and test edges.
 
     Attributes:
-        seed: other seeds hold out other edges.
-        val, test: shares of the undirected pairs that are held out; the shares that come out differ from these by
-            chance, by about ``sqrt(share / pairs)``.
+        seed: seed of the split.
+        val, test: expected fractions of the undirected pairs. The actual fractions differ by about
+            ``sqrt(fraction / pairs)``.
     """
 
     seed: int = 0
@@ -47,13 +48,10 @@ class EdgeSplit:
     test: float = 0.05
 
     def side(self, u: Tensor, v: Tensor) -> Tensor:
-        """``TRAIN``, ``VAL`` or ``TEST`` for each edge.
+        """Return ``TRAIN``, ``VAL`` or ``TEST`` for each edge as a uint8 tensor of shape (E,).
 
         Args:
-            u, v: int64 (E,), the ends of each edge in the data set's original node ids, in either order.
-
-        Returns:
-            uint8 (E,).
+            u, v: int64 tensors of shape (E,), the two nodes of each edge in original IDs, in any order.
         """
         point = pair_hash(u, v, self.seed) * 2.0**-64  # uniform in [0, 1)
         side = (point < self.val + self.test).astype(np.uint8) + (point < self.test)
@@ -61,14 +59,14 @@ class EdgeSplit:
 
 
 def pair_hash(u: Tensor, v: Tensor, seed: int) -> np.ndarray:
-    """uint64 (E,): a hash of each undirected pair and the seed."""
+    """Return a hash of each undirected pair and the seed as a uint64 array of shape (E,)."""
     low, high = (ends.numpy().view(np.uint64) for ends in (torch.minimum(u, v), torch.maximum(u, v)))
     start = np.uint64((2 * seed + 1) * int(GOLDEN) % 2**64)
     return mix(mix(low + start) ^ high * GOLDEN)
 
 
 def mix(x: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64, in place, modulo 2**64: every bit of the result depends on every bit of ``x``."""
+    """Apply the finalizer of SplitMix64 in place. Every bit of the result depends on every bit of ``x``."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         x ^= x >> np.uint64(shift)
         x *= np.uint64(factor)
@@ -77,12 +75,12 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 @dataclass
 class TrainingGraph:
-    """A graph whose held-out edges no sampler sees.
+    """Graph that hides its held-out edges from the sampler.
 
     Attributes:
         graph: ``DistGraph`` or homogeneous ``DGLGraph``.
-        split: which edges are held out.
-        original: int64 (N,), the data set's id of each node of ``graph``; ``split`` is about those.
+        split: split that determines the held-out edges.
+        original: int64 tensor of shape (N,), the original ID of each node of ``graph``.
     """
 
     graph: Any
@@ -90,17 +88,19 @@ class TrainingGraph:
     original: Tensor
 
     def side(self, src: Tensor, dst: Tensor) -> Tensor:
-        """``EdgeSplit.side`` for edges in the numbering of ``graph``."""
+        """Return ``EdgeSplit.side`` for edges given by the node IDs of ``graph``."""
         return self.split.side(self.original[src], self.original[dst])
 
     def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> Any:
-        """One hop: a block of training edges that end at ``seeds``, as DGL's samplers make it.
+        """Sample one hop and return a block of training edges whose destination nodes are ``seeds``.
 
-        ``fanout`` edges are drawn for each seed, then edges are dropped: the rest is a uniform draw among those that
-        may be used, on average smaller than the fan-out by the share that is held out.
+        The sampler draws ``fanout`` edges for each seed before edges are dropped. The remaining edges are a uniform
+        sample of the training edges. Their mean number is smaller than the fan-out by the held-out fraction.
 
         Args:
-            drop: sorted ``pair_keys`` of more edges to drop, in both directions.
+            seeds: int64 tensor of distinct node IDs.
+            fanout: number of edges to sample for each seed.
+            drop: sorted ``pair_keys`` of further edges to drop in both directions.
         """
         import dgl
 
@@ -110,11 +110,11 @@ class TrainingGraph:
         if drop is not None and len(drop):
             keep &= ~contains(drop, pair_keys(src, dst, self.graph.num_nodes()))
         block = dgl.to_block(dgl.graph((src[keep], dst[keep]), num_nodes=self.graph.num_nodes()), seeds)
-        block.edata[dgl.EID] = frontier.edata[dgl.EID][keep]  # to_block has put the places in its argument there
+        block.edata[dgl.EID] = frontier.edata[dgl.EID][keep]  # to_block stores positions in its argument instead
         return block
 
     def sample_blocks(self, seeds: Tensor, fanouts: Sequence[int], drop: Tensor | None = None) -> list[Any]:
-        """Blocks, outermost hop first; ``seeds`` must be all different."""
+        """Sample all hops and return their blocks, the outermost hop first. ``seeds`` must be distinct."""
         import dgl
 
         blocks: list[Any] = []
@@ -125,24 +125,24 @@ class TrainingGraph:
 
 
 def pair_keys(src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
-    """int64 (E,): one number for each undirected pair."""
+    """Return one number for each undirected pair as an int64 tensor of shape (E,)."""
     return torch.minimum(src, dst) * num_nodes + torch.maximum(src, dst)
 
 
 def contains(ordered: Tensor, values: Tensor) -> Tensor:
-    """bool (V,): which values are in a sorted tensor. ``torch.isin`` would sort the many values, not the few."""
+    """Return whether each value is in a sorted tensor. ``torch.isin`` is slower because it would sort ``values``."""
     at = torch.searchsorted(ordered, values).clamp(max=len(ordered) - 1)
     return ordered[at] == values
 
 
 @dataclass
 class EdgeBatch:
-    """Edges of the graph, as many made-up ones for each, and what is needed to embed their ends.
+    """Edges with negative samples and the blocks that compute the embeddings of their nodes.
 
     Attributes:
-        edges: int64 (B,) ids of the edges.
-        src, dst: int64 (B,), their ends, as places among the seeds.
-        negatives: int64 (B, K), other ends for ``src``, as places among the seeds.
+        edges: int64 edge IDs of shape (B,).
+        src, dst: int64 positions in ``seeds`` of the source and destination nodes, of shape (B,).
+        negatives: int64 positions in ``seeds`` of K negative destination nodes for each edge, of shape (B, K).
         seeds, input_nodes, blocks: as in ``nodes.Batch``.
     """
 
@@ -160,16 +160,16 @@ class EdgeLoader:
     """Loads batches of edges.
 
     Attributes:
-        view: graph and held-out edges.
-        edges: int64 IDs of the edges of this rank in the numbering of the graph.
+        view: graph without its held-out edges.
+        edges: int64 edge IDs of this rank.
         fanouts: as in ``nodes.BatchLoader``.
         batch_size: largest number of edges in a batch.
         negatives: number of pairs (u, x) for each edge (u, v), with x uniform over all nodes. An int64 tensor of shape
             (K,) gives the same nodes x for every edge.
-        per_epoch: largest number of edges in an epoch, chosen anew in each epoch. None takes all edges.
+        per_epoch: largest number of edges in an epoch. Each epoch selects other edges. None takes all edges.
         steps: number of batches in an epoch, see ``trainer.comm.equal_steps``. None divides by ``batch_size``.
-        training: shuffle the edges, and drop the edges of a batch from its blocks.
-        leak: do not drop them.
+        training: shuffle the edges and drop the edges of a batch from its blocks.
+        leak: keep the edges of a batch in its blocks, which shows the effect of the leak.
         seed: seed of this rank's order and samples.
         threads: OpenMP threads that sample.
     """
@@ -210,7 +210,7 @@ class EdgeLoader:
             yield step, batch
 
     def batch(self, edges: Tensor, generator: torch.Generator | None = None) -> EdgeBatch:
-        """The batch of these edges."""
+        """Return the batch of the given edges."""
         import dgl
 
         n = self.view.graph.num_nodes()

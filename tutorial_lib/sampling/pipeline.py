@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.compat.generators import derive_seed
-from tutorial_lib.models.sage import FirstLayer
+from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.neighbor_sampler import Neighbors, NeighborSampler
 from tutorial_lib.sampling.nodes import Batch, epoch_chunks

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.models.sage import FirstLayer
+from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
 from tutorial_lib.sampling.nodes import FULL, BatchLoader, rows_of

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.compat.generators import derive_seed
-from tutorial_lib.models.sage import FirstLayer
+from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.sampling.nodes import Batch, BatchLoader, rows_of
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference

@@ -11,7 +11,7 @@ from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.tasks import task_named
 from tutorial_lib.tasks.shard import DistShard, LocalShard
 from tutorial_lib.tasks.task import Task
-from tutorial_lib.trainer.checkpoint import Checkpoints, export_weights
+from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, no_events, span
 from tutorial_lib.trainer.loop import Stopped, TrainResult, fit
@@ -24,7 +24,7 @@ def train_in_job(
     config: TrainConfig,
     partition_folder: Path,
     out: Path,
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointManager,
     device: str = "cpu",
     *,
     task_class: type[Task] | None = None,
@@ -72,7 +72,7 @@ def train_single(
     config: TrainConfig,
     *,
     emit: Emit = no_events,
-    saver: Checkpoints | None = None,
+    saver: CheckpointManager | None = None,
     place: Placement = CPU,
     task_class: type[Task] | None = None,
     **options: Any,

@@ -1,7 +1,7 @@
 """What every server and trainer of ``train`` runs: ``python -m tutorial_lib.trainer CONFIG [--use_graphbolt]``.
 
 CONFIG is a JSON file in the run folder: ``train`` (a TrainConfig), ``device`` (see ``placement``), and of the
-checkpoints: ``description``, ``checkpoint_every``, ``resume`` (``checkpoint.Checkpoints``). It has no path: the folder
+checkpoints: ``description``, ``checkpoint_every``, ``resume`` (see ``CheckpointManager``). It has no path: the folder
 of the partition is that of ``DGL_CONF_PATH``, so the same file serves machines with other folders.
 ``--use_graphbolt`` (a word that the checks before a start know) is about the parts, see ``serve_if_server``.
 Rank 0 writes ``predictions.npy`` and ``checkpoint/`` into the run folder and sends the global results as events.
@@ -31,7 +31,7 @@ from pathlib import Path
 from tutorial_lib.cluster.members import FINISH
 from tutorial_lib.compat.heap import keep_freed_memory
 from tutorial_lib.tasks.run import train_in_job
-from tutorial_lib.trainer.checkpoint import Checkpoints
+from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import join
 
@@ -45,7 +45,7 @@ def main() -> None:
     plan, out = json.loads(job.read_text()), job.parent
     config = TrainConfig.from_dict(plan["train"])
     graph_name = json.loads((partition / "manifest.json").read_text())["graph_name"]
-    checkpoints = Checkpoints(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
+    checkpoints = CheckpointManager(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
     checkpoints.stop = Path(os.environ["TUTORIAL_LOG_DIR"], FINISH).exists
     keep_freed_memory()
     with join(graph_name, seed=config.seed) as session:

@@ -83,7 +83,7 @@ class TrainState:
 
 
 @dataclass
-class Checkpoints:
+class CheckpointManager:
     """Saves and loads the checkpoints of one run.
 
     Attributes:

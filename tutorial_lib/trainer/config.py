@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:  # the command line makes its options of this class; its help does not wait for torch
-    from tutorial_lib.models.sage import GraphSAGE
+    from tutorial_lib.models.graphsage import GraphSAGE
 
 LOADERS = ("auto", "pipeline", "dgl")
 
@@ -65,7 +65,7 @@ class TrainConfig:
         """A model whose first weights depend on ``seed`` alone, so that every rank starts with the same."""
         import torch
 
-        from tutorial_lib.models.sage import GraphSAGE
+        from tutorial_lib.models.graphsage import GraphSAGE
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.trainer.checkpoint import Checkpoints, TrainState
+from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
 from tutorial_lib.trainer.comm import any_rank, barrier, own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepTimer, no_events, span
@@ -153,7 +153,7 @@ def fit(
     config: TrainConfig,
     *,
     emit: Emit = no_events,
-    saver: Checkpoints | None = None,
+    saver: CheckpointManager | None = None,
     score: str = "accuracy",
 ) -> list[EpochResult]:
     """Train until ``config.epochs`` epochs are finished, and return the results of all epochs.

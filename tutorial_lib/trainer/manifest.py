@@ -24,7 +24,7 @@ from tutorial_lib.files import check_file, flush, what_is_wrong, write_json
 
 FORMAT = 3
 NEW_RUN = "Start a new run without --resume, in another folder."
-# Exactly the temporary names of ``Checkpoints.save`` and ``export_weights``.
+# Exactly the temporary names of ``CheckpointManager.save`` and ``export_weights``.
 _HALF_WRITTEN = re.compile(r"\.model\.safetensors|\.(manifest|manifest-previous|config)\.json\.\d+(-[0-9a-f]+)?")
 
 

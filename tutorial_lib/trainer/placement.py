@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.models.sage import CscBlock, GraphSAGE
+from tutorial_lib.models.graphsage import CscBlock, GraphSAGE
 from tutorial_lib.trainer.comm import all_gather, alone, own_rank
 
 REMEDY = "Take --device cpu, or auto, which takes GPUs only where each rank has one of its own."
