@@ -1,4 +1,4 @@
-"""What the user calls each node, kept with a partition, and predictions under these names."""
+"""Original node IDs of a graph of your own, and predictions with these IDs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IDS = "node_ids.parquet"
 
 
 def write_ids(folder: Path, ids: Any) -> None:
-    """``ids``: a pyarrow array, in the data set's order."""
+    """Write the pyarrow array ``ids``, which is in the order of the data set, into a partition folder."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -19,17 +19,19 @@ def write_ids(folder: Path, ids: Any) -> None:
 
 
 def read_ids(folder: Path) -> Any:
-    """What ``write_ids`` has written; None where nothing was."""
+    """Return the array that ``write_ids`` wrote, or None if the folder has no such file."""
     from pyarrow import parquet
 
     return parquet.read_table(folder / IDS)["id"].combine_chunks() if (folder / IDS).exists() else None
 
 
 def write_named_predictions(out: Path, ids: Any, classes: list[str]) -> None:
-    """``predictions.csv`` beside ``predictions.npy``: a row ``id,prediction`` for each node.
+    """Write ``predictions.csv`` with a row ``id,prediction`` for each node, from ``predictions.npy``.
 
     Args:
-        classes: names of the classes; empty: their numbers.
+        out: run folder, which contains ``predictions.npy``.
+        ids: pyarrow array of the node IDs in the order of the data set.
+        classes: names of the classes. If the list is empty, the file contains class numbers.
     """
     import pyarrow as pa
     from pyarrow import csv

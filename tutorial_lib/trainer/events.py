@@ -24,12 +24,12 @@ Each event has ``kind``, ``time`` (seconds since 1970; where it also has ``secon
 Epochs, steps and layers are counted from 0. ``score`` names what ``val_score`` and ``test_score`` are: "accuracy", or
 "MRR" for links; ``val_accuracy`` and ``test_accuracy`` are null where the score is no accuracy. Phases of a step:
 
-    sampling   neighbours of the seeds are drawn, here and by the servers of other machines
-    pull       rows of features and labels come from this machine's memory or over the wire
-               (of batches that are made in the background, only the part of both that had to be waited for)
+    sampling   this process and the servers of other machines sample neighbors of the seeds
+    pull       rows of features and labels are read from this machine's memory or over the network
+               (for batches from a background thread, both phases contain only the time spent waiting)
     forward    logits and loss
-    backward   gradients and their exchange: a rank waits here, in each step, for the slowest one
-    update     the optimiser
+    backward   gradients and their all-reduce, in which each rank waits for the slowest one
+    update     the optimizer updates the weights
 """
 
 from __future__ import annotations

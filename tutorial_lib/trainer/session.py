@@ -1,4 +1,4 @@
-"""Inside a trainer: join DGL and the process group, open the graph, and leave so that the servers can end."""
+"""The session of a trainer: join DGL and the process group, open the graph, and leave in the right order."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from tutorial_lib.trainer.events import EventWriter, age_of_process, span
 
 
 def collective_limit() -> timedelta:
-    """How long a collective may wait for a rank: ``TUTORIAL_COLLECTIVE_SECONDS``, which the job sets, or 10 minutes."""
+    """Return the timeout of collectives: ``TUTORIAL_COLLECTIVE_SECONDS``, which the job sets, or 10 minutes."""
     return timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600)))
 
 
 @dataclass
 class Session:
-    """What a trainer knows once it has joined.
+    """A trainer that has joined its job.
 
     Attributes:
-        graph: the opened ``DistGraph``.
-        rank, world_size: of this trainer among all trainers.
-        machine: name of the machine it runs on.
+        graph: ``DistGraph`` of the job.
+        rank: rank of this trainer.
+        world_size: number of trainers in the job.
+        machine: name of the machine on which this trainer runs.
         events: writer of this trainer's events.
     """
 
@@ -45,17 +46,18 @@ class Session:
     events: EventWriter
 
     def split(self, mask: Tensor | Any, *, even: bool = True, ntype: str = "_N") -> Tensor:
-        """This trainer's share of the nodes that a mask selects. Shares are disjoint and cover the mask.
+        """Return this trainer's share of the nodes that a mask selects. The shares are disjoint and cover the mask.
 
         Args:
-            mask: (N,) ``DistTensor`` of the graph, or a bool tensor; every trainer must pass the same.
-            even: shares of nearly equal size, for training; some nodes may belong to another machine's part.
-                False: only nodes of this machine's part, for writing rows of a ``DistTensor``.
-            ntype: type of the nodes, in a graph with several.
+            mask: ``DistTensor`` of the graph or bool tensor, of shape (N,). All trainers must pass the same mask.
+            even: if True, the shares have nearly equal sizes, and some nodes may belong to the part of another machine.
+                If False, a share contains only nodes of this machine's part. Use this to write rows of a
+                ``DistTensor``.
+            ntype: node type in a graph with several types.
 
         Returns:
-            int64 ids in the partitioned numbering. Even shares still differ by a few nodes, so numbers of
-            batches may differ: train under ``Join``.
+            int64 node IDs of the partitioned graph. The sizes of even shares differ by a few nodes, so the number of
+            batches may differ between ranks. ``trainer.comm.equal_steps`` returns a common number.
         """
         import dgl
 
@@ -63,24 +65,25 @@ class Session:
         return dgl.distributed.node_split(mask, book, ntype=ntype, force_even=even).long()
 
     def barrier(self) -> None:
-        """Wait for all trainers; a RuntimeError where one is gone, or has not come in ``collective_limit``."""
+        """Wait for all trainers. A RuntimeError reports a lost trainer or a wait longer than ``collective_limit``."""
         dist.barrier()
 
 
 def serve_if_server(*, graphbolt: bool = False) -> None:
-    """In a process that was started as a DGL server: serve until the job ends, then exit. Else return.
+    """Serve until the job ends and then exit if this process is a DGL server. Otherwise return.
 
-    With ``graphbolt``, servers load their parts in GraphBolt's format: 4 bytes for each edge instead of 25, and it has
-    no ids of edges. Functions that a server must call (initialisers of a DistTensor, say) must be defined by now.
+    Functions that a server must call, such as the initializer of a DistTensor, must be defined before this call. If the
+    job starts its processes with a ``forkserver``, this call forks them. They share the modules imported before it.
 
-    In a job that starts its processes by a ``forkserver``, this is where they are forked: what is imported by now, they
-    need not import.
+    Args:
+        graphbolt: load the part in GraphBolt's format, which needs 4 bytes for each edge instead of 25 but has no edge
+            IDs.
     """
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
         import dgl
 
-        # A server answers the requests that it knows: to seed its generator, to send or draw lists of neighbours.
+        # Registers our requests: seed the generator, send adjacency, sample neighbors.
         import tutorial_lib.sampling.rpc  # noqa: F401
         from tutorial_lib.compat.server_sleep import connect_soon
 
@@ -92,7 +95,7 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
 
 
 def meet() -> None:
-    """The process group of all trainers. Torchrun has a store in which they meet; without it, rank 0 has."""
+    """Initialize the process group of all trainers with torchrun's store or, without torchrun, a store on rank 0."""
     limit, how = collective_limit(), {}
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -105,14 +108,14 @@ def meet() -> None:
 
 @contextlib.contextmanager
 def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
-    """Join the job that this process was started in (by ``train`` or ``launch``), and leave it at the end.
+    """Join the job of this process, which ``train`` or ``launch`` started, and leave it at the end.
 
-    An exception in the body (also an exit with a code other than 0) that the program does not catch ends the process at
-    once, see ``cluster/hook``: DGL's own exit would wait for all other trainers, which wait for this one.
+    If the body raises an uncaught exception or exits with a code other than 0, the process ends at once (see
+    ``cluster/hook``). DGL's exit handler would wait for the other trainers, which wait for this one.
 
     Args:
-        graph_name: name the graph was partitioned under.
-        seed: equal on all ranks; each rank draws its own numbers from it.
+        graph_name: name of the partitioned graph.
+        seed: seed of the job, equal on all ranks. Each rank derives its own random numbers from it.
     """
     import dgl
 
@@ -122,7 +125,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     events.emit("span", name="starting", seconds=age_of_process())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     with span(events.emit, "joining"):
-        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # connects to every server: it must come first
+        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # connects to all servers, so it must come first
         meet()
         rank = dist.get_rank()
         seed_rank(seed, rank)
@@ -133,7 +136,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
         yield session
     except SystemExit as end:
         if end.code not in (0, None):
-            sys.exit(end.code)  # through the hook's, which an exit by other means passes by
+            sys.exit(end.code)  # calls the hook, which other exits bypass
     dist.barrier()
     leave_process_group()
     events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
@@ -141,12 +144,12 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
 
 
 def leave_process_group() -> None:
-    """As ``destroy_process_group``, but gloo's part is destroyed at the end of the process, and cannot hang.
+    """Destroy the process group without a hang in gloo's destructor.
 
-    A thread of gloo's may still hold the tensor of the last collective, and needs Python's lock (the GIL) to free it.
-    torch (2.2 at least) destroys the group with that lock held, and waits for the thread: for ever. The object kept
-    here is destroyed without the lock. Not earlier than at exit: a DistributedDataParallel that is still alive would
-    then be the last to let go of the group, with the lock.
+    A gloo thread may still hold the tensor of the last collective and needs the GIL to free it. torch 2.2 destroys the
+    group while it holds the GIL and waits for this thread forever. This function keeps the gloo object until the
+    process exits, when it is destroyed without the GIL. An earlier time is not safe, because a living
+    DistributedDataParallel would then hold the last reference and destroy the group with the GIL.
     """
     gloo = [cast(Any, dist.group.WORLD)._get_backend(torch.device("cpu"))]
     dist.destroy_process_group()
