@@ -166,7 +166,8 @@ class EdgeLoader:
         batch_size: largest number of edges in a batch.
         negatives: number of pairs (u, x) for each edge (u, v), with x uniform over all nodes. An int64 tensor of shape
             (K,) gives the same nodes x for every edge.
-        per_epoch: largest number of edges in an epoch. Each epoch selects other edges. None takes all edges.
+        per_epoch: largest number of edges in an epoch. In training, each epoch selects them at
+            random. None takes all edges.
         steps: number of batches in an epoch, see ``trainer.comm.equal_steps``. None divides by ``batch_size``.
         training: shuffle the edges and drop the edges of a batch from its blocks.
         leak: keep the edges of a batch in its blocks, which shows the effect of the leak.

@@ -72,7 +72,7 @@ class TrainState:
         return len(self.epochs)
 
     def place(self) -> dict[str, int]:
-        """Return the fields of an event that say how far the run is."""
+        """Return the progress as fields of an event: finished epochs and, within an epoch, finished steps."""
         return {"epochs": self.epoch, **({"step": self.step} if self.step else {})}
 
     def add(self, loss: float, examples: int) -> None:
