@@ -147,6 +147,8 @@ def test_how_it_ended(code, words):
         ("RuntimeError: the bank refused, reset by peer review", False),
         ("AssertionError: heard nothing, no answer from the model", False),
         ("killed by signal 9 (SIGKILL)", False),
+        ("killed by signal 6 (SIGABRT)", True),  # perhaps by a C++ thread of DGL that lost its server
+        ("KeyError: 3 (killed by signal 6 (SIGABRT))", False),
     ],
 )
 def test_what_only_says_that_another_process_is_gone(cause, consequence):

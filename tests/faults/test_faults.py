@@ -107,6 +107,16 @@ def test_sigkill(role, index, fields, words, machines, tmp_path, saw):
     saw(f"SIGKILL to {name}", error, seconds)
 
 
+def test_an_abort_is_not_the_first_cause(machines, tmp_path):
+    """L15. A trainer that DGL aborts, because its server is gone, can be reported before the server."""
+    cluster, partition = machines
+    job = endless(cluster, partition, tmp_path)
+    job.signal(cluster.machines[0], "trainer", signal.SIGABRT)
+    job.signal(cluster.machines[1], "server", signal.SIGKILL)
+    error, _ = job.end()
+    assert str(error) == "server 0 on machine-1: killed by signal 9 (SIGKILL)"
+
+
 def test_sigkill_to_an_agent(machines, tmp_path, saw):
     """Its machine's processes end with it, the others are stopped."""
     cluster, partition = machines

@@ -15,12 +15,14 @@ from tutorial_lib.errors import PEER_GONE, JobError, how_it_ended
 
 # What a process says when another one is gone: a peer, the coordinator, or (EOFError: a pipe's other end) its sampler.
 # Not every message with these words: a user's ValueError("request refused") is a cause.
+# An aborted trainer may have lost its server: DGL's C++ threads end the process before Python can raise an exception.
 _CONSEQUENCE = re.compile(
     r": (ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError)\b"
     r"|: EOFError( \(|$)"
     # gloo and the trainers' store say it as a RuntimeError or an error of torch.distributed; DGL as a DGLError
     r"|: (RuntimeError|[\w.]*Dist\w*Error|[\w.]*DGLError): (\[[^]]*(gloo|rpc|network|socket)[^]]*\].*)?"
     rf"({PEER_GONE})"
+    r"|: killed by signal 6 \(SIGABRT\)"
     r"|: no answer from \S+ \(|: heard nothing from the coordinator"
 )
 _STALL = "the job has not moved for"
