@@ -1,8 +1,7 @@
-"""A graph of one's own: what is read from tables, and what is said of each mistake, with file, line and remedy."""
+"""Graphs of your own from tables and arrays: content, and errors with file, line and remedy."""
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from commands import tutorial
 from pyarrow import parquet
 
 from tutorial_lib.data import Dataset, load_dataset
@@ -35,8 +33,13 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def test_texts_as_ids_and_labels(folder):
+@pytest.mark.parametrize("how", ["csv", "parquet"])
+def test_texts_as_ids_and_labels(how, folder):
     """D20. Nodes are in the order of their table. A node without a label is in no split. Edges stay directed."""
+    for path in folder.glob("*.csv") if how == "parquet" else ():
+        options = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=[""])
+        parquet.write_table(pa.csv.read_csv(path, convert_options=options), path.with_suffix(".parquet"))
+        path.unlink()
     dataset = load_dataset(folder)
     graph = dataset.graph
     assert [end.tolist() for end in graph.edges()] == [[0, 1, 2, 0], [1, 2, 0, 0]]
@@ -92,7 +95,7 @@ def test_the_same_graph_from_every_kind_of_file(small_dataset: Dataset, tmp_path
 
 
 def test_ids_without_a_table_of_nodes(tmp_path):
-    """Whole numbers from 0 on are the nodes themselves; others, and texts, are sorted."""
+    """An array gives the number of nodes, and then whole numbers from 0 on are the nodes."""
     write(tmp_path, {"edges.csv": "src,dst\n30,10\n10,20\n"})
     np.save(tmp_path / "label.npy", np.array([0, 1, 0]))
     with pytest.raises(InputError, match=r"edges.csv, line 2: src 30 is not among the nodes, 0 to 2"):
@@ -122,7 +125,7 @@ def test_ids_without_a_table_of_nodes(tmp_path):
         ({"label.npy": "no array"}, "label.npy: cannot be read"),
     ],
 )
-def test_mistakes_are_told_with_file_and_line(folder, files, message):
+def test_errors_name_file_and_line(folder, files, message):
     write(folder, files)
     with pytest.raises(InputError, match=message):
         load_dataset(folder)
@@ -209,26 +212,3 @@ def test_a_partition_keeps_the_ids_and_is_that_of_these_ids(folder, tmp_path_fac
     write(folder, {"edges.csv": EDGES.replace("bob", "rob"), "nodes.csv": NODES.replace("bob", "rob")})
     with pytest.raises(InputError, match="holds a partition of other data"):
         partition_dataset(load_dataset(folder), 2, out, method="random")
-
-
-@pytest.mark.whole_run
-def test_predictions_bear_the_names_that_the_user_gave(small_dataset: Dataset, tmp_path):
-    """From tables to predictions.csv, by the command line."""
-    graph, tables = small_dataset.graph, tmp_path / "mine"
-    tables.mkdir()
-    names = np.array([f"item {k}" for k in range(graph.num_nodes())])
-    src, dst = (pa.array(names[end.numpy()]) for end in graph.edges(order="eid"))
-    parquet.write_table(pa.table({"src": src, "dst": dst}), tables / "edges.parquet")
-    labels = pa.array([f"class {k:02d}" for k in graph.ndata["label"].tolist()])
-    parquet.write_table(pa.table({"id": names, "label": labels}), tables / "nodes.parquet")
-    for name in ("feat", *MASKS):
-        np.save(tables / f"{name}.npy", graph.ndata[name].numpy())
-    words = ["--fanouts", "5,5", "--hidden-size", "16", "--epochs", "1", "--batch-size", "200"]
-    tutorial("train", "--single-process", "--dataset", str(tables), *words, "--out", str(tmp_path / "run"))
-    with (tmp_path / "run" / "predictions.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["id"] for row in rows] == names.tolist()
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
-    test = graph.ndata["test_mask"].numpy()
-    right = np.array([row["prediction"] for row in rows]) == np.array(labels.to_pylist())
-    assert right[test].mean() == pytest.approx(result["test_accuracy"])

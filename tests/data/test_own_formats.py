@@ -175,4 +175,5 @@ def test_an_own_graph_of_several_types_is_trained_by_the_command_line(tmp_path):
     with (tmp_path / "run" / "predictions.csv").open() as file:
         found = list(csv.DictReader(file))
     assert [row["id"] for row in found] == [row.split(",")[0] for row in rows]
-    assert {row["prediction"] for row in found} == {"even", "odd"}
+    right = [row["prediction"] == ("even" if who % 2 == 0 else "odd") for row, who in zip(found, author, strict=True)]
+    assert np.mean(right) > 0.8

@@ -96,23 +96,21 @@ def damaged_gzip() -> bytes:
 
 WRITE: dict[str, tuple[Callable[[Path], object], str]] = {
     # what is wrong: how the valid graph is broken, and the message
+    "no features": (lambda f: (f / "feat.npy").unlink(), "what to do: Train with --task embedding"),
+    "nan": (lambda f: np.save(f / "feat.npy", np.full((6, 2), np.nan)), "what to do: Fill the gaps"),
     "pickle as .npy": (lambda f: (f / "label.npy").write_bytes(pickle.dumps(Runs())), "label.npy: cannot be read"),
     "objects": (lambda f: np.save(f / "label.npy", np.array([{}] * 6)), "label.npy: cannot be read"),
     "complex features": (lambda f: np.save(f / "feat.npy", np.ones((6, 2), complex)), "the content is complex128"),
-    "dates as labels": (lambda f: np.save(f / "label.npy", np.full(6, "2020-01-01", "M8[D]")), "is datetime64"),
     "a single number": (lambda f: np.save(f / "label.npy", np.array(3)), "the content is int64, expected an array"),
     "infinite label": (lambda f: np.save(f / "label.npy", np.full(6, np.inf)), "but node 0 has inf"),
-    "uint64 label": (lambda f: np.save(f / "label.npy", np.full(6, 2**63 + 1, np.uint64)), "but node 0 has 9"),
     "label 2e9": (lambda f: np.save(f / "label.npy", [0, 0, 2 * 10**9, 1, 1, 1]), "but node 2 has 2000000000"),
     "10**12 rows": (lambda f: (f / "feat.npy").write_bytes(header(f"({10**12}, 2)")), "feat.npy: cannot be read"),
     "2**70 rows": (lambda f: (f / "feat.npy").write_bytes(header(f"({2**70}, 2)")), "feat.npy: cannot be read"),
-    "negative rows": (lambda f: (f / "feat.npy").write_bytes(header("(-6, 2)") + bytes(96)), "cannot be read"),
     "code as header": (lambda f: (f / "feat.npy").write_bytes(header("__import__('os')")), "feat.npy: cannot be read"),
     "nested header": (lambda f: (f / "feat.npy").write_bytes(header("(" * 9000)), "feat.npy: cannot be read"),
     "cut .npy": (lambda f: os.truncate(f / "feat.npy", 150), "feat.npy: cannot be read"),
     "cut .csv.gz": (lambda f: only(f, "edges.csv.gz", gzip.compress(EDGES.encode() * 999)[:-20]), "edges.csv.gz: "),
     "damaged .csv.gz": (lambda f: only(f, "edges.csv.gz", damaged_gzip()), "edges.csv.gz: cannot be read"),
-    "no gzip": (lambda f: only(f, "edges.csv.gz", EDGES.encode()), "edges.csv.gz: cannot be read"),
     "latin-1": (lambda f: only(f, "edges.csv", b"src,dst\ncaf\xe9,b\n"), "edges.csv: cannot be read"),
     "UTF-16": (lambda f: only(f, "edges.csv", EDGES.encode("utf-16")), "edges.csv: cannot be read"),
     "an empty file": (lambda f: only(f, "edges.csv", b""), "edges.csv: cannot be read: Empty CSV file"),
@@ -127,10 +125,8 @@ WRITE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "ids above int64": (lambda f: only(f, "edges.csv", b"src,dst\n99999999999999999999,1\n"), "src has double"),
     "ids below 0": (lambda f: only(f, "edges.csv", b"src,dst\n-1,1\n"), "line 2: src -1 is not among the nodes"),
-    "a folder as file": (lambda f: instead(f, Path.mkdir), "has none of edges.csv"),
     "a pipe": (lambda f: instead(f, os.mkfifo), "has none of edges.csv"),
     "a device": (lambda f: instead(f, lambda path: path.symlink_to("/dev/zero")), "has none of edges.csv"),
-    "a link to itself": (lambda f: instead(f, lambda path: path.symlink_to("edges.csv")), "has none of edges.csv"),
     "noise": (lambda f: only(f, "edges.parquet", b"PAR1" + bytes(99) + b"PAR1"), "edges.parquet: cannot be read"),
     "a column twice": (lambda f: table(f, "edges", [[0], [1], [2]], ["src", "src", "dst"]), "two columns are called"),
     "lists as labels": (
@@ -139,7 +135,6 @@ WRITE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "bytes as ids": (lambda f: table(f, "nodes", [[b"%d" % k for k in range(6)]], ["id"]), "column id has binary"),
     "yaml: a pipe": (lambda f: [yaml_of(f, file="pipe"), os.mkfifo(f / "pipe")], "pipe: no such file or folder"),
-    "yaml: a device": (lambda f: yaml_of(f, file="/dev/zero"), "/dev/zero: no such file or folder"),
     "yaml: a long name": (lambda f: yaml_of(f, file="e" * 5000), "no such file or folder"),
     "yaml: 10**30 nodes": (lambda f: yaml_of(f, count=10**30), "graph.yaml: cannot be read"),
     "yaml: 10**14 nodes": (lambda f: yaml_of(f, count=10**14), "does not fit in memory"),
@@ -155,8 +150,6 @@ FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "npz: pickle": ("g.npz", lambda p: p.write_bytes(pickle.dumps(Runs())), "g.npz: is not an .npz file"),
     "npz: objects": ("g.npz", lambda p: npz(p, labels=saved(np.array([Runs()]))), "g.npz: cut off, damaged or pickled"),
     "npz: 10**12 labels": ("g.npz", lambda p: npz(p, labels=header(f"({10**12},)", "<i8")), "does not fit in memory"),
-    "npz: label 2e9": ("g.npz", lambda p: npz(p, labels=np.full(6, 2 * 10**9)), "but node 0 has 2000000000"),
-    "npz: complex": ("g.npz", lambda p: npz(p, attr_matrix=np.ones((6, 2), complex)), "has dtype complex128"),
     "npz: a pipe": ("g.npz", os.mkfifo, "g.npz: is not a file"),
     "dgl: a pipe": ("g.bin", os.mkfifo, "g.bin is neither a folder nor a file"),
     "dgl: no content": ("g.bin", lambda p: p.write_bytes(MAGIC), DGL),
@@ -201,26 +194,15 @@ def test_the_other_commands_end_alike(command, folder, run_here, tmp_path):
     ends_with_a_sentence(run_here, words, "feat.npy: cannot be read", tmp_path)
 
 
-def test_a_table_larger_than_memory_is_an_error(folder, run_here, tmp_path, monkeypatch):
+def test_a_graph_larger_than_memory_is_an_error(folder, run_here, tmp_path, monkeypatch):
     """A small compressed file may hold millions of edges."""
-    only(folder, "edges.csv.gz", gzip.compress(b"src,dst\n" + b"0,1\n" * 500_000))
-    monkeypatch.setattr("tutorial_lib.data.tables.free_memory", lambda: 1_000_000)
-    text = "edges.csv.gz: the content does not fit in memory"
-    ends_with_a_sentence(run_here, ("data", str(folder)), text, tmp_path)
 
-
-def test_a_failed_allocation_is_an_error(folder, run_here, tmp_path, monkeypatch):
     def concatenate(*_arguments: object, **_options: object) -> None:
         raise MemoryError
 
+    only(folder, "edges.csv.gz", gzip.compress(b"src,dst\n" + b"0,1\n" * 500_000))
     monkeypatch.setattr("tutorial_lib.data.own_graph._add_reverse_edges", concatenate)
     ends_with_a_sentence(run_here, ("data", str(folder), "--both-ways"), "does not fit in memory", tmp_path)
-
-
-def test_features_that_are_missing_or_no_numbers_come_with_advice(folder, run_here):
-    feat = np.ones((6, 2), np.float32)
-    feat[3, 1] = np.nan
-    np.save(folder / "feat.npy", feat)
-    assert "what to do: Fill the gaps" in run_here("data", str(folder)).stderr
-    (folder / "feat.npy").unlink()
-    assert "Train with --task embedding" in run_here("data", str(folder)).stderr
+    monkeypatch.setattr("tutorial_lib.data.tables.free_memory", lambda: 1_000_000)
+    text = "edges.csv.gz: the content does not fit in memory"
+    ends_with_a_sentence(run_here, ("data", str(folder)), text, tmp_path)
