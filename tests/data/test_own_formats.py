@@ -106,6 +106,7 @@ def test_the_key_target_selects_the_type_with_labels(typed):
         ({"graph.yaml": YAML.replace("paper:cites:paper", "cites")}, "graph.yaml: .*edges.cites.* String should match"),
         ({"graph.yaml": YAML.replace("venue:", "items:")}, "a type cannot be called 'items'"),
         ({"authors.csv": "id,label\nann,1\nbob,2\n"}, "target is None, expected one type .*: paper, author"),
+        ({"graph.yaml": YAML.replace("nodes:", "nodes:\n  book: .")}, "no file names the nodes of type book"),
         ({"writes.csv": "author,paper\nann,p1\nann,p9\n"}, "writes.csv, line 3: paper p9 is not among the nodes"),
         ({"topics.csv": "src,dst\np1,3\n"}, "topics.csv, line 2: dst 3 is not among the nodes, 0 to 2"),
     ],

@@ -127,6 +127,7 @@ WRITE: dict[str, tuple[Callable[[Path], object], str]] = {
     "ids below 0": (lambda f: only(f, "edges.csv", b"src,dst\n-1,1\n"), "line 2: src -1 is not among the nodes"),
     "a pipe": (lambda f: instead(f, os.mkfifo), "has none of edges.csv"),
     "a device": (lambda f: instead(f, lambda path: path.symlink_to("/dev/zero")), "has none of edges.csv"),
+    "no edges": (lambda f: only(f, "edges.npy", saved(np.zeros((0, 2), int))), "edges.npy is int64 of shape (0, 2)"),
     "noise": (lambda f: only(f, "edges.parquet", b"PAR1" + bytes(99) + b"PAR1"), "edges.parquet: cannot be read"),
     "a column twice": (lambda f: table(f, "edges", [[0], [1], [2]], ["src", "src", "dst"]), "two columns are called"),
     "lists as labels": (
@@ -155,6 +156,7 @@ FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "dgl: no content": ("g.bin", lambda p: p.write_bytes(MAGIC), DGL),
     "dgl: noise": ("g.bin", lambda p: p.write_bytes(MAGIC + struct.pack("<QQ", 2, 2) + b"\xff" * 500), DGL),
     "dgl: an abort": ("g.bin", aborting, DGL),
+    "dgl: no edges": ("g.bin", lambda p: dgl.save_graphs(str(p), [dgl.graph(([], []))]), "0 nodes and 0 edges"),
     "dgl: pickle": ("g.bin", lambda p: p.write_bytes(pickle.dumps(Runs())), DGL),
     "not UTF-8": ("caf\udce9", lambda p: p.mkdir(), "the name is not UTF-8"),
     "a link to itself": ("loop", lambda p: p.symlink_to(p), "unknown data set"),

@@ -74,7 +74,7 @@ def read_folder(folder: Path) -> GraphFiles:
             of.ids = range(given)
         elif of.ids is None:
             ends = [pair for relation in paths for pair in zip(relation[::2], tables[relation].values(), strict=True)]
-            of.ids = ids_in(folder, [column for end, column in ends if end == kind])
+            of.ids = ids_in(folder, kind, [column for end, column in ends if end == kind])
     if NODE_BYTES * sum(len(of.ids) for of in nodes.values()) > free_memory():
         raise not_enough_memory(folder)
     edges = {}
@@ -94,7 +94,7 @@ def read_edges(path: Path) -> dict[str, pa.Array]:
     """Return the sources and the destinations: int64, or dictionary-encoded texts."""
     if path.suffix == ".npy":
         array = read_array(path)
-        if array.ndim != 2 or 2 not in array.shape or array.dtype.kind not in "iu":
+        if array.ndim != 2 or 2 not in array.shape or array.size == 0 or array.dtype.kind not in "iu":
             raise InputError(f"{path} is {array.dtype} of shape {array.shape}, expected whole numbers (E, 2) or (2, E)")
         ends = zip(("src", "dst"), array.T if array.shape[1] == 2 else array, strict=True)
         return {name: pa.array(np.ascontiguousarray(end, np.int64)) for name, end in ends}
@@ -108,10 +108,10 @@ def read_edges(path: Path) -> dict[str, pa.Array]:
     return read_table(path, found, found)
 
 
-def ids_in(folder: Path, columns: list[pa.Array]) -> Ids:
+def ids_in(folder: Path, kind: str, columns: list[pa.Array]) -> Ids:
     """Return the IDs of the nodes that edges name: a range if they are whole numbers from 0 on, or else sorted IDs."""
     if not columns:
-        raise InputError(f"{folder}: no file names the nodes of one type", "Write nodes.csv, with a column id.")
+        raise InputError(f"{folder}: no file names the nodes of type {kind}", "Write nodes.csv, with a column id.")
     whole = all(pa.types.is_integer(column.type) for column in columns)
     if whole and min(pc.min(column).as_py() for column in columns) == 0:
         high = max(pc.max(column).as_py() for column in columns)
@@ -141,7 +141,7 @@ def _numbers_of(column: pa.Array, ids: Ids) -> np.ndarray:
     if isinstance(ids, range):
         if pa.types.is_integer(column.type):
             return column.to_numpy()
-        ids = pa.array(ids, pa.int64())
+        ids = pa.array(np.arange(len(ids)))
     column = column.dictionary_encode()
     values = column.dictionary
     if values.type != ids.type:
