@@ -26,16 +26,10 @@ def read_ids(folder: Path) -> Any:
 
 
 def write_named_predictions(out: Path, ids: Any, classes: list[str]) -> None:
-    """Write ``predictions.csv`` with a row ``id,prediction`` for each node, from ``predictions.npy``.
-
-    Args:
-        out: run folder, which contains ``predictions.npy``.
-        ids: pyarrow array of the node IDs in the order of the data set.
-        classes: names of the classes. If the list is empty, the file contains class numbers.
-    """
+    """Write ``predictions.npy`` as ``predictions.csv``, with IDs, and with names of classes if there are any."""
     import pyarrow as pa
     from pyarrow import csv
 
-    predictions = np.load(out / "predictions.npy")
-    values = pa.array(predictions) if not classes else pa.array(classes).take(pa.array(predictions))
+    predictions = pa.array(np.load(out / "predictions.npy"))
+    values = pa.array(classes).take(predictions) if classes else predictions
     csv.write_csv(pa.table({"id": ids, "prediction": values}), out / "predictions.csv")
