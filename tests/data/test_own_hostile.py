@@ -174,7 +174,7 @@ WRITE: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "npz: cut": ("g.npz", lambda p: [npz(p), os.truncate(p, 500)], "g.npz: cut off, damaged or pickled"),
-    "npz: pickle": ("g.npz", lambda p: p.write_bytes(pickle.dumps(Runs())), "g.npz: is not an .npz file"),
+    "npz: pickle": ("g.npz", lambda p: p.write_bytes(pickle.dumps(Runs())), "g.npz: cut off, damaged or pickled"),
     "npz: objects": ("g.npz", lambda p: npz(p, labels=pickled()), "g.npz: cut off, damaged or pickled"),
     "npz: 10**12 labels": (
         "g.npz",

@@ -291,7 +291,7 @@ def test_the_files_of_ogbn_products_are_taken_when_they_are_there(emulation, not
     """
     small = load_dataset("synthetic-products", scale=0.002, root=tmp_path / "generated")
     edges = small.graph.num_edges()
-    counts = {"nodes": small.graph.num_nodes(), "edge_rows": edges // 2, "directed_edges": edges}
+    counts = {"nodes": small.graph.num_nodes(), "directed_edges": edges}
     monkeypatch.setitem(SPECS, "ogbn-products", dataclasses.replace(PRODUCTS, **counts))
     write_as_ogb(small, tmp_path / "root" / "ogbn_products")
     out = tmp_path / "finale"
