@@ -8,13 +8,15 @@ from pathlib import Path
 
 from tutorial_lib.data.academic import load_academic
 from tutorial_lib.data.base import Dataset, check_dataset
+from tutorial_lib.data.npz import STEMS, load_npz
+from tutorial_lib.data.ogb import SPECS, load_ogb
+from tutorial_lib.data.own_graph import load_own
 from tutorial_lib.data.synthetic import load_products
 from tutorial_lib.errors import InputError
 
 DEFAULT_SCALE, SMALLEST_SCALE = 0.04, 0.002
 GENERATED = {"synthetic-products": load_products, "synthetic-academic": load_academic}
-OGB, AMAZON = ("ogbn-products", "ogbn-arxiv"), ("amazon-computers", "amazon-photo")
-NAMES = (*GENERATED, *OGB, *AMAZON)
+NAMES = (*GENERATED, *SPECS, *STEMS)
 
 
 def default_root() -> Path:
@@ -69,16 +71,10 @@ def load_dataset(
     check_arguments(name, scale, seed)
     if name in GENERATED:
         dataset = GENERATED[name](scale=scale, seed=seed, root=root)
-    elif name in OGB:
-        from tutorial_lib.data.ogb import load_ogb
-
+    elif name in SPECS:
         dataset = load_ogb(name, root=root, features=features, download=download)
-    elif name in AMAZON or (name.endswith(".npz") and not Path(name).expanduser().is_dir()):
-        from tutorial_lib.data.npz import load_npz
-
+    elif name in STEMS or (name.endswith(".npz") and not Path(name).expanduser().is_dir()):
         dataset = load_npz(name, root=root, seed=seed, download=download)
     else:
-        from tutorial_lib.data.own_graph import load_own
-
         dataset = load_own(Path(name), seed=seed, both_ways=both_ways)
     return check_dataset(dataset, need_features=features)

@@ -69,8 +69,8 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
             raise ValueError("an edge has a negative node ID")
         graph = dgl.graph(graph.edges(order="eid"), num_nodes=graph.num_nodes())
         graph = graph if about["add_inverse_edge"] == "True" else dgl.to_bidirected(graph)
-        expected = (spec.nodes, spec.directed_edges, spec.nodes)
-        if (found := (graph.num_nodes(), graph.num_edges(), labels.numel())) != expected:
+        expected = (spec.nodes, spec.directed_edges, spec.nodes, torch.int64)
+        if (found := (graph.num_nodes(), graph.num_edges(), labels.numel(), labels.dtype)) != expected:
             raise ValueError(f"nodes, directed edges and labels are {found}, published: {expected}")
     except Exception as error:  # ogb, pandas, DGL and zlib each have their own errors
         if not had_cache:

@@ -36,16 +36,15 @@ SPLIT_CLASS_COUNTS = np.array([
 # fmt: on
 
 # These values give the measurements in data/README.md. None of them is a fact about Amazon.
-SPREAD = 1.25  # standard deviation of the logarithm of a node's appetite for baskets
-RANK_SHARE = 0.5  # correlation of that logarithm with the sales rank; the rest is luck
-MEMBERSHIPS = 4.9  # mean number of baskets per node, before rounding up to 1
-MOST_MEMBERSHIPS = 1300  # and at most n / 100: nobody is bought with everybody
-MISPLACED = 0.27  # probability that a node of one basket lives in another class; falls with memberships ** -0.75
+MEMBERSHIPS, MOST_MEMBERSHIPS = 4.9, 1300  # mean number of baskets of a node, and maximum, which is at most n / 100
+SPREAD, RANK_SHARE = 1.25, 0.5  # standard deviation of its logarithm, and correlation of that with the sales rank
+MISPLACED = (
+    0.27  # probability that a node of one basket is in communities of another class; falls with memberships ** -0.75
+)
 COMMUNITY_SIZE, COMMUNITY_SPREAD = 250, 0.8  # mean number of nodes; standard deviation of the logarithm
 STAY, TRAVEL, ABROAD = 3, 0.5, 0.04  # from the 4th basket on, half are in another community, 4 % of these in any class
-BASKET_MIN, BASKET_MEAN, BASKET_MAX = 3, 12, 40
-BASKET_FILL = 0.75  # share of the pairs of a basket that become edges
-NOISE = 0.055  # edges from a random node to a node drawn by appetite, as a share of all
+BASKET_MIN, BASKET_MEAN, BASKET_MAX, BASKET_FILL = 3, 12, 40, 0.75  # nodes; share of their pairs that become edges
+NOISE = 0.055  # share of the edges from a random node to a random member of a basket
 CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.238, 0.2  # standard deviation of the centers, per feature; that of the noise is 1
 CHUNK = 1 << 22
 
