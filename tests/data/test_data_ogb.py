@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import subprocess
 import sys
@@ -51,7 +50,7 @@ NEEDED = [
 def _toy_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The counts of the toy files count as published. A call of ``input()`` fails the test."""
     for name, edges in (("ogbn-arxiv", len(BOTH_WAYS)), ("ogbn-products", 2 * len(ROWS))):
-        monkeypatch.setitem(SPECS, name, dataclasses.replace(SPECS[name], nodes=N, directed_edges=edges))
+        monkeypatch.setitem(SPECS, name, (N, edges, *SPECS[name][2:]))
     monkeypatch.setattr("builtins.input", lambda *prompt: pytest.fail(f"input() was called: {prompt}"))
 
 
@@ -149,11 +148,9 @@ def test_a_missing_file_is_named_and_nothing_is_asked(toy: Path, missing: str):
 
 
 @pytest.mark.parametrize("name", [*NEEDED[1:], "raw/node-feat.csv.gz"])
-@pytest.mark.parametrize("damage", ["cut", "empty", "text"])
-def test_a_damaged_file_leaves_no_cache(toy: Path, name: str, damage: str):
-    whole = (toy / name).read_bytes()
-    contents = {"cut": whole[: len(whole) // 2 + 6], "empty": b"", "text": b"<html>404</html>"}
-    (toy / name).write_bytes(contents[damage])
+@pytest.mark.parametrize("part", [slice(-9), slice(0)])
+def test_a_damaged_file_leaves_no_cache(toy: Path, name: str, part: slice):
+    (toy / name).write_bytes((toy / name).read_bytes()[part])
     place = toy / name if name.startswith("split") else toy / "raw"
     assert f"{place} is incomplete or damaged" in error_of(toy.parent).message
     assert not (toy / CACHE).exists()
@@ -216,14 +213,11 @@ def test_zip_is_unpacked_and_kept(toy_zip: Path):
     assert toy_zip.read_bytes() == before
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "html", "flipped"])
+@pytest.mark.parametrize("damage", ["cut", "html", "changed"])
 def test_bad_zip_leaves_nothing(toy_zip: Path, damage: str):
     whole = toy_zip.read_bytes()
-    content = {"cut": whole[: len(whole) // 2], "empty": b"", "html": b"<html>moved</html>"}.get(damage)
-    if content is None:
-        with zipfile.ZipFile(toy_zip) as zipped:
-            at = zipped.getinfo("arxiv/raw/node-feat.csv.gz").header_offset + 200
-        content = whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :]
+    changed = whole[:500] + bytes(byte ^ 255 for byte in whole[500:900]) + whole[900:]
+    content = {"cut": whole[: len(whole) // 2], "html": b"<html>moved</html>", "changed": changed}[damage]
     toy_zip.write_bytes(content)
     assert f"{toy_zip} is incomplete or damaged" in error_of(toy_zip.parent).message
     assert names(toy_zip.parent) == ["arxiv.zip"]

@@ -210,9 +210,9 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
             raise InputError(f"{where}: feat has NaN or infinite values {text}", remedy)
     if isinstance(graph, Pairs):
         graph.let_go()
-    low, high = (int(value) for value in data["label"].aminmax()) if "label" in data else (0, classes - 1)
-    if low < 0 or high >= classes:
-        raise InputError(f"{name}: labels run from {low} to {high}, expected 0 to {classes - 1}")
+    if (label := data.get("label")) is not None and (label.min() < 0 or label.max() >= classes):
+        text = f"labels run from {int(label.min())} to {int(label.max())}, expected 0 to {classes - 1}"
+        raise InputError(f"{name}: {text}")
     masks = {key: data[key] for key in MASKS if key in data}
     for key, mask in masks.items():
         if not mask.any():

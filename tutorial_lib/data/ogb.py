@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.data.base import MASKS, Dataset
@@ -17,20 +16,11 @@ from tutorial_lib.data.cache import fetch_zip, temporary_beside
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import alone_in
 
-
-@dataclass(frozen=True)
-class OgbSpec:
-    """Published facts about one data set."""
-
-    nodes: int
-    directed_edges: int  # edges of the graph that load_ogb returns
-    size: str
-    license: str
-
-
-PRODUCTS = OgbSpec(2_449_029, 123_718_280, "about 1.4 GB", "Amazon license, as OGB states it")
-# The edges of arxiv are counted: there is no self loop, and 8,444 pairs of papers cite each other.
-SPECS = {"ogbn-products": PRODUCTS, "ogbn-arxiv": OgbSpec(169_343, 2_315_598, "about 80 MB", "ODC-BY")}
+# Nodes, directed edges, size of the download, license. In ogbn-arxiv, 8,444 pairs of papers cite each other.
+SPECS = {
+    "ogbn-products": (2_449_029, 123_718_280, "about 1.4 GB", "Amazon license, as OGB states it"),
+    "ogbn-arxiv": (169_343, 2_315_598, "about 80 MB", "ODC-BY"),
+}
 
 
 def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = False) -> Dataset:
@@ -40,10 +30,11 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     import torch
     from ogb.nodeproppred import DglNodePropPredDataset
 
-    spec, folder, stem = SPECS[name], root / name.replace("-", "_"), name.removeprefix("ogbn-")
+    nodes, edges, size, license = SPECS[name]
+    folder, stem = root / name.replace("-", "_"), name.removeprefix("ogbn-")
     url, archive = f"http://snap.stanford.edu/ogb/data/nodeproppred/{stem}.zip", root / f"{stem}.zip"
     if not folder.is_dir():
-        fetch_zip(name, url, archive, f"{spec.size}, license: {spec.license}", download=download)
+        fetch_zip(name, url, archive, f"{size}, license: {license}", download=download)
     cache, file = folder / "processed/dgl_data_processed", archive
     had_cache = cache.exists()
     try:
@@ -58,7 +49,7 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
         with alone_in(folder), contextlib.redirect_stdout(sys.stderr):
             source = DglNodePropPredDataset(name, root=str(root))
         about, (graph, labels) = source.meta_info, source[0]
-        data = {mask: torch.zeros(spec.nodes, dtype=torch.bool) for mask in MASKS}
+        data = {mask: torch.zeros(nodes, dtype=torch.bool) for mask in MASKS}
         for mask, part in zip(MASKS, ("train", "valid", "test"), strict=True):
             file = folder / f"split/{about['split']}/{part}.csv.gz"  # ogb itself would unpickle split_dict.pt
             data[mask][torch.from_numpy(pd.read_csv(file, header=None).to_numpy()[:, 0])] = True
@@ -69,7 +60,7 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
             raise ValueError("an edge has a negative node ID")
         graph = dgl.graph(graph.edges(order="eid"), num_nodes=graph.num_nodes())
         graph = graph if about["add_inverse_edge"] == "True" else dgl.to_bidirected(graph)
-        expected = (spec.nodes, spec.directed_edges, spec.nodes, torch.int64)
+        expected = (nodes, edges, nodes, torch.int64)
         if (found := (graph.num_nodes(), graph.num_edges(), labels.numel(), labels.dtype)) != expected:
             raise ValueError(f"nodes, directed edges and labels are {found}, published: {expected}")
     except Exception as error:  # ogb, pandas, DGL and zlib each have their own errors
@@ -79,7 +70,7 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
         text = f"{name}: {file} is incomplete or damaged, or {root} is read-only or full: {reason}"
         raise InputError(text, f"Copy it again, or move {file} away and run the same command again.") from error
     graph.ndata.update({**data, "label": labels.reshape(-1), **({"feat": feat.float()} if features else {})})
-    info = {"source": url, "licence": spec.license, "folder": str(folder), "split": about["split"]}
+    info = {"source": url, "licence": license, "folder": str(folder), "split": about["split"]}
     return Dataset(name, graph, source.num_classes, info)
 
 
