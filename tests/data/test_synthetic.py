@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import torch
 from graph_statistics import average_clustering, graph_statistics
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from tutorial_lib.compat.heap import fixed_fresh_memory
 from tutorial_lib.data import Dataset, cache, check_dataset, load_dataset, synthetic
@@ -130,23 +133,15 @@ def test_features_help_but_neighbors_help_more(small):
         graph.update_all(dgl.function.copy_u("feat", "m"), dgl.function.mean("m", "around"))
         around = graph.ndata["around"]
     most_frequent = float((label[graph.ndata["test_mask"]] == label.mode().values).double().mean())
-    own, with_neighbours = (_linear_accuracy(graph, x) for x in (alone, torch.cat([alone, around], dim=1)))
+    own, with_neighbors = (_linear_accuracy(graph, x) for x in (alone, torch.cat([alone, around], dim=1)))
     assert most_frequent + 0.1 < own < 0.7
-    assert own + 0.08 < with_neighbours < 0.92
+    assert own + 0.08 < with_neighbors < 0.92
 
 
 def _linear_accuracy(graph: dgl.DGLGraph, x: torch.Tensor) -> float:
-    """Test accuracy of a multinomial logistic regression on the rows of x."""
-    torch.manual_seed(0)
     train, test, label = graph.ndata["train_mask"], graph.ndata["test_mask"], graph.ndata["label"]
-    x = (x - x[train].mean(dim=0)) / x[train].std(dim=0)
-    model = torch.nn.Linear(x.shape[1], 47)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=2e-3)
-    for _ in range(80):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x[train]), label[train]).backward()
-        optimizer.step()
-    return float((model(x[test]).argmax(dim=1) == label[test]).double().mean())
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.02)).fit(x[train], label[train])
+    return model.score(x[test], label[test])
 
 
 def _no_generation(*_args: object) -> None:
@@ -170,11 +165,9 @@ def test_cache_is_used_and_gives_the_same_bytes(tiny, tmp_path, monkeypatch, cap
         lambda folder: os.truncate(folder / "feat.npy", 5000),
         lambda folder: (folder / "low.npy").write_bytes(b""),
         lambda folder: (folder / "label.npy").unlink(),
-        lambda folder: [file.unlink() for file in folder.iterdir()],
-        lambda folder: (folder / "meta.json").write_text('{"arrays": '),
         lambda folder: (folder / "meta.json").write_text("[]"),
     ],
-    ids=["cut", "empty", "missing", "all missing", "no JSON", "other JSON"],
+    ids=["cut", "empty", "missing", "other JSON"],
 )
 def test_damaged_cache_is_generated_again(damage, tiny, tmp_path, monkeypatch, capsys):
     load_products(scale=TINY, root=tmp_path)

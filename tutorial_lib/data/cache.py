@@ -56,7 +56,7 @@ def fetch_zip(name: str, url: str, archive: Path, facts: str, *, download: bool)
 def load_generated(root: Path, name: str, version: int, scale: float, seed: int, draw: Callable[..., Named]) -> Arrays:
     """Return the arrays of a generated data set from a cache. Its name contains all that decides its content."""
     short = f"{scale:g}" if float(f"{scale:g}") == scale else repr(float(scale))
-    folder = root.expanduser() / "cache" / f"{name}-{short}-seed{seed}-v{version}"
+    folder = root / "cache" / f"{name}-{short}-seed{seed}-v{version}"
     if scale > QUIET_SCALE and not folder.exists():
         to_stderr(f"{name}: generating it at scale {scale:g}")
     return cached(folder, draw(scale, seed))

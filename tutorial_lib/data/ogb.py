@@ -55,7 +55,7 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
             data[mask][torch.from_numpy(pd.read_csv(file, header=None).to_numpy()[:, 0])] = True
         file, feat = cache if had_cache else folder, graph.ndata.get("feat")
         if features and feat is None:
-            raise ValueError("it has no node features. If the graph is enough: features=False, or --graph-only")
+            raise ValueError("it has no node features. Load the graph alone with features=False or --graph-only")
         if min(int(end.min()) for end in graph.edges()) < 0:  # DGL checks only the highest ID
             raise ValueError("an edge has a negative node ID")
         graph = dgl.graph(graph.edges(order="eid"), num_nodes=graph.num_nodes())
