@@ -148,9 +148,11 @@ WRITE: dict[str, tuple[Callable[[Path], object], str]] = {
 DGL = "g.bin: no file with one DGL graph, damaged, or too large for the memory"
 FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "npz: cut": ("g.npz", lambda p: [npz(p), os.truncate(p, 500)], "g.npz: cut off, damaged or pickled"),
-    "npz: pickle": ("g.npz", lambda p: p.write_bytes(pickle.dumps(Runs())), "g.npz: is not an .npz file"),
+    "npz: pickle": ("g.npz", lambda p: p.write_bytes(pickle.dumps(Runs())), "g.npz: cut off, damaged or pickled"),
     "npz: objects": ("g.npz", lambda p: npz(p, labels=saved(np.array([Runs()]))), "g.npz: cut off, damaged or pickled"),
     "npz: 10**12 labels": ("g.npz", lambda p: npz(p, labels=header(f"({10**12},)", "<i8")), "does not fit in memory"),
+    "npz: label 2e9": ("g.npz", lambda p: npz(p, labels=np.full(6, 2 * 10**9)), "but node 0 has 2000000000"),
+    "npz: complex": ("g.npz", lambda p: npz(p, attr_matrix=np.ones((6, 2), complex)), "has dtype complex128"),
     "npz: a pipe": ("g.npz", os.mkfifo, "g.npz: is not a file"),
     "dgl: a pipe": ("g.bin", os.mkfifo, "g.bin is neither a folder nor a file"),
     "dgl: no content": ("g.bin", lambda p: p.write_bytes(MAGIC), DGL),

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 
-from tutorial_lib.data.base import ends
-from tutorial_lib.data.pairs import Pairs
+from tutorial_lib.data.base import Pairs, ends
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import sha256_of
 

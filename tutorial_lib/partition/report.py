@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tutorial_lib.data.base import Dataset, ends
+from tutorial_lib.data.base import Dataset, Pairs, ends
 
 if TYPE_CHECKING:
     import dgl
-
-    from tutorial_lib.data.pairs import Pairs
 
 
 def type_counts(graph: dgl.DGLGraph | Pairs) -> dict[str, dict[str, int]]:

@@ -21,8 +21,7 @@ import scipy.sparse as sp
 import torch
 
 from tutorial_lib.compat.stack import graphbolt_problem
-from tutorial_lib.data.base import Dataset, ends
-from tutorial_lib.data.pairs import Pairs
+from tutorial_lib.data.base import Dataset, Pairs, ends
 from tutorial_lib.files import write_json
 from tutorial_lib.partition.assign import BLOCK, offsets
 
