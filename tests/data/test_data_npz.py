@@ -257,7 +257,7 @@ def changed(key: str, value: object) -> Callable[[np.ndarray], np.ndarray]:
         ("attr_shape", lambda _: np.array([N, 10**15]), "does not fit in memory"),
         ("attr_data", changed(3, np.nan), "NaN or infinite values in 1 of 40 rows, first in row"),
         ("attr_data", changed(3, np.inf), "NaN or infinite values in 1 of 40 rows"),
-        ("labels", lambda a: a[:-1], "label has shape (39,), expected (40,)"),
+        ("labels", lambda a: a[:-1], "of shape (39,), expected whole numbers of shape (40,)"),
         ("labels", changed(0, -1), "labels run from -1 to 2, expected 0 to 2"),
         ("labels", lambda a: a + 0.5, "label is float64, expected whole numbers"),
         ("labels", lambda a: a.astype("U3"), "labels has dtype <U3, expected numbers"),

@@ -210,3 +210,18 @@ def test_a_graph_larger_than_memory_is_an_error(folder, run_here, tmp_path, monk
     monkeypatch.setattr("tutorial_lib.data.tables.free_memory", lambda: 1_000_000)
     text = "edges.csv.gz: the content does not fit in memory"
     ends_with_a_sentence(run_here, ("data", str(folder)), text, tmp_path)
+
+
+def test_a_single_high_label_is_a_warning(folder, run_here):
+    np.save(folder / "label.npy", [0, 1, 0, 65535, 0, 1])
+    done = run_here("data", str(folder))
+    assert done.returncode == 0
+    assert f"warning: {folder}: label 65535 of node 3 makes 65,536 classes, and 3 of them occur\n" in done.stderr
+    np.save(folder / "label.npy", [0, 1, 0, 2, 0, 1])
+    assert "warning" not in run_here("data", str(folder)).stderr
+
+
+def test_a_misspelled_file_is_a_warning(folder, run_here):
+    (folder / "label.npy").rename(folder / "labels.npy")
+    done = run_here("data", str(folder))
+    assert f"warning: {folder}: labels.npy is not read\n  The names of the files are edges.csv, " in done.stderr

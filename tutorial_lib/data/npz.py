@@ -69,7 +69,9 @@ def load_npz(name_or_path: str | Path, *, root: Path = Path(), seed: int = 0, do
     src, dst = (torch.from_numpy(of[keep].astype(np.int64)) for of in (pairs.row, pairs.col))
     graph = dgl.graph((src, dst), num_nodes=n)
     nodes = Nodes(path, range(n), {NODE_DATA[key]: array for key, array in given.items()})
-    feat, label = nodes.features(), nodes.labels()
+    feat, label = given.get("attr_matrix"), nodes.labels()
+    with np.errstate(over="ignore"):  # check_dataset reports infinite features
+        feat = None if feat is None else feat.astype(np.float32)
     if feat is not None and np.isfinite(feat).all():  # check_dataset reports other features
         feat = standardize(feat)
     info = {"file": str(path), "edges_in_the_file": adjacency.nnz, "directed": False, "standardised": feat is not None}

@@ -49,8 +49,8 @@ def _make_dataset(path: Path, files: GraphFiles, seed: int, both_ways: bool) -> 
         with np.errstate(over="ignore"):  # check_dataset reports infinite features
             feat = np.ascontiguousarray(of.arrays["feat"], np.float32) if "feat" in of.arrays else None
         data = node_data(feat, *((label, split) if kind == target else (None, None)))
-        others = of.arrays.keys() - {*FIELDS, SPLIT}
-        graph.nodes[kind].data.update(data | {name: torch.from_numpy(of.arrays[name]) for name in others})
+        others = {name: torch.from_numpy(array) for name, array in of.arrays.items() if name not in (*FIELDS, SPLIT)}
+        graph.nodes[kind].data.update(data | others)
     for relation, arrays in files.edge_data.items():
         graph.edges[relation].data.update({name: torch.from_numpy(array) for name, array in arrays.items()})
     return Dataset(str(path), graph, num_classes, info, None if isinstance(nodes.ids, range) else nodes.ids)

@@ -12,12 +12,15 @@ import pyarrow.compute as pc
 
 from tutorial_lib.data.base import MASKS, random_split
 from tutorial_lib.data.tables import TABLES, columns_of, one_of, place_in, read_array, read_table, reading
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, to_stderr
 
 SPLITS = {"train": 0, "valid": 1, "val": 1, "validation": 1, "test": 2, "": 3}
 FIELDS = ("feat", "label", *MASKS)
 SPLIT = "column split"  # name of the array that is made of this column of a table
 MOST_CLASSES = 1_000_000  # the model has a row of weights for each class
+SPARSE_CLASSES = 10  # more classes than this for each class with a node are probably a mistake in a label
+KNOWN_FILES = {f"{stem}{ending}" for stem in ("edges", "nodes") for ending in TABLES}
+KNOWN_FILES |= {"edges.npy", *(f"{name}.npy" for name in FIELDS)}
 
 
 @dataclass
@@ -42,6 +45,10 @@ class Nodes:
             row = int(wrong.argmax())
             text = f"label is {label.dtype}, expected whole numbers below {MOST_CLASSES:,}"
             raise InputError(f"{self.where}: {text}, but node {row} has {label[row]}", remedy)
+        row, occur = int(label.argmax()), len(np.unique(label[label >= 0]))
+        if label[row] >= SPARSE_CLASSES * max(1, occur):
+            text = f"label {label[row]:g} of node {row} makes {label[row] + 1:,.0f} classes, and {occur} of them occur"
+            to_stderr(f"warning: {self.where}: {text}\n  {remedy}")
         return np.maximum(label.astype(np.int64), -1)
 
     def split(self, seed: int, info: dict[str, Any]) -> np.ndarray | None:
@@ -74,6 +81,10 @@ def read_nodes(path: Path) -> Nodes:
     """Read the nodes of one type from a folder or from a table. Arrays replace the columns of a table."""
     nodes, table = Nodes(path), path
     if path.is_dir():
+        files = {file.name for file in path.iterdir() if file.name.endswith((*TABLES, ".npy"))}
+        if (unknown := files - KNOWN_FILES) and not (path / "graph.yaml").exists():
+            remedy = f"The names of the files are {', '.join(sorted(KNOWN_FILES))}."
+            to_stderr(f"warning: {path}: {', '.join(sorted(unknown))} is not read\n  {remedy}")
         table = one_of(path, "nodes", TABLES)
         nodes.arrays = {name: read_array(file) for name in FIELDS if (file := path / f"{name}.npy").is_file()}
     if table is not None:
