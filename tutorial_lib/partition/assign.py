@@ -1,8 +1,9 @@
-"""Which part each node goes to: by KaMinPar, at random, or as a file lists."""
+"""Assign each node to a part, with KaMinPar, at random, or from a file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,74 +18,45 @@ from tutorial_lib.files import sha256_of
 if TYPE_CHECKING:
     import dgl
 
-DEFAULT_METHOD = "kaminpar"
 REMOVED_METHODS = ("auto", "metis", "multilevel", "streaming")
 NODE_IMBALANCE, TRAIN_IMBALANCE = 0.03, 1.03
 BLOCK = 1 << 24  # entries of an array that are converted together
+Log = Callable[[str], None]
 
 
-def available_method(method: str, log: Callable[[str], None] = lambda _text: None) -> str:
-    """Return the name under which a method is recorded in manifests and folder names.
-
-    Args:
-        method: ``kaminpar``, ``random``, or the path of an .npy file.
-        log: receives one sentence if KaMinPar has no wheel for this Python. ``random`` replaces it then.
-
-    Raises:
-        InputError: the method is unknown or has been removed, or the file does not exist.
-    """
+def available_method(method: str, log: Log = lambda _text: None) -> str:
+    """Return the name of a method in manifests and folder names. ``random`` replaces a missing KaMinPar."""
     if method.endswith(".npy"):
         if not (file := Path(method)).is_file():
             raise InputError(f"--method {method}: there is no such file")
         return f"file-{sha256_of(file)[:12]}"
-    if method == DEFAULT_METHOD:
-        try:
-            import kaminpar  # noqa: F401
-        except ImportError:
-            log("kaminpar is not installed for this Python, so the nodes are partitioned at random")
-            return "random"
-    elif method in REMOVED_METHODS:
+    if method not in ("kaminpar", "random"):
+        problem = "was removed" if method in REMOVED_METHODS else "does not exist"
         remedy = "Use --method kaminpar, random or FILE.npy. Lesson 04 calls DGL's METIS itself."
-        raise InputError(f"the partition method {method} was removed", remedy)
-    elif method != "random":
-        raise InputError(f"unknown partition method {method!r}", "Use kaminpar, random or the path of an .npy file.")
+        raise InputError(f"the partition method {method} {problem}", remedy)
+    if method == "kaminpar" and find_spec("kaminpar") is None:
+        log("kaminpar is not installed for this Python, so the nodes are partitioned at random")
+        return "random"
     return method
 
 
 def assign_nodes(
-    graph: dgl.DGLGraph | Pairs, parts: int, method: str, scratch: Path, *, train: np.ndarray | None, seed: int = 0
+    graph: dgl.DGLGraph | Pairs, parts: int, method: str, scratch: Path, train: np.ndarray, seed: int = 0
 ) -> np.ndarray:
-    """Return the part of each node, with the node types one after the other as in ``graph.ntypes``.
+    """Return the part of each node as an int64 array of shape (N,), with the node types one after the other.
 
     Args:
-        graph: N nodes of one or several types.
-        method: ``kaminpar``, ``random``, or the path of an .npy file.
         scratch: folder for a temporary file of 8 bytes per edge.
-        train: bool array of shape (N,). KaMinPar's parts are corrected until each of them holds at most 3 % more than
-            its share of these nodes. None skips this step.
-        seed: equal seeds give equal partitions.
-
-    Returns:
-        int64 array of shape (N,).
-
-    Raises:
-        InputError: a part has no node, or the file does not fit to the graph.
+        train: int64 IDs of training nodes. KaMinPar's parts are corrected until each of them holds at most 3 % more
+            than its share of these nodes.
     """
     n = graph.num_nodes()
     if method.endswith(".npy"):
-        part_of = read_assignment(Path(method), n, parts)
-    elif parts == 1:
-        part_of = np.zeros(n, np.int64)
-    elif method == "random":
+        part_of = _read_assignment(Path(method), n, parts)
+    elif method == "random" or parts == 1:
         part_of = np.random.default_rng(seed).permutation(n) % parts
     else:
-        adjacency = undirected_adjacency(graph)
-        nodes = np.flatnonzero(train if train is not None else [])
-        rows, file = adjacency[nodes], scratch / "graph.parhip"
-        write_parhip(adjacency, file)
-        del adjacency  # KaMinPar needs this memory
-        part_of = _run_kaminpar(file, n, parts, seed)
-        balance_nodes(rows, nodes, part_of, parts)
+        part_of = _run_kaminpar(graph, parts, scratch / "graph.parhip", train, seed)
     empty = np.flatnonzero(np.bincount(part_of, minlength=parts) == 0)
     if len(empty):
         text = f"{method} could not cut {n} nodes into {parts} parts: part {empty[0]} has no node"
@@ -92,37 +64,32 @@ def assign_nodes(
     return part_of
 
 
-def read_assignment(file: Path, n: int, parts: int) -> np.ndarray:
-    """Read the part of each node from an .npy file and validate it."""
+def _read_assignment(file: Path, n: int, parts: int) -> np.ndarray:
     try:
-        part_of = np.load(file, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--method {file}: {error}") from None
-    if not isinstance(part_of, np.ndarray) or part_of.shape != (n,) or part_of.dtype.kind not in "iu":
-        shown = f"{getattr(part_of, 'dtype', 'several arrays')} of shape {getattr(part_of, 'shape', '')}"
-        raise InputError(f"--method {file} holds {shown}, expected integers of shape ({n},)")
-    if part_of.min() < 0 or part_of.max() >= parts:
-        text = f"--method {file} holds parts {part_of.min()} to {part_of.max()}, expected 0 to {parts - 1}"
-        raise InputError(text, "Change the file or --parts.")
-    return part_of.astype(np.int64)
+        with file.open("rb") as content:
+            part_of = np.lib.format.read_array(content, allow_pickle=False).astype(np.int64, casting="same_kind")
+        if part_of.shape != (n,) or part_of.min() < 0 or part_of.max() >= parts:
+            shown = f"shape {part_of.shape} and parts {part_of.min()} to {part_of.max()}"
+            raise ValueError(f"{shown}, expected shape ({n},) and parts 0 to {parts - 1}")
+    except (OSError, TypeError, ValueError) as error:
+        raise InputError(f"--method {file}: {error}", "Write an integer array with the part of each node.") from None
+    return part_of
 
 
 def undirected_adjacency(graph: dgl.DGLGraph | Pairs) -> sp.csr_array:
     """Return which nodes are neighbors, without directions, multiplicities and self loops: bool of shape (N, N)."""
     n = graph.num_nodes()
-    first = dict(zip(graph.ntypes, offsets([graph.num_nodes(kind) for kind in graph.ntypes]), strict=False))
     if isinstance(graph, Pairs):  # the reverse edges are added below
-        rows, columns = [graph.low], [graph.high]
+        pieces = [(graph.low, graph.high)]
     else:
-        rows, columns = [], []
+        pieces, first = [], type_offsets(graph)
         for relation in graph.canonical_etypes:
             for src, dst in zip(*(ends(graph, relation, of) for of in (0, 1)), strict=True):
                 one, other = (src + first[relation[0]]).int().numpy(), (dst + first[relation[2]]).int().numpy()
-                columns.append(one[one != other])
-                rows.append(other[one != other])
-    row, column = (of[0] if len(of) == 1 else np.concatenate(of) for of in (rows, columns))
+                pieces.append((one[one != other], other[one != other]))
+    row, column = (np.concatenate(side) for side in zip(*pieces, strict=True))
     one_way = sp.coo_array((np.ones(len(row), bool), (row, column)), shape=(n, n)).tocsr()
-    del row, column, rows, columns
+    del row, column, pieces
     if isinstance(graph, Pairs):
         graph.let_go()
     return one_way + one_way.T.tocsr()
@@ -133,41 +100,40 @@ def offsets(counts: np.ndarray | list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
-def write_parhip(adjacency: sp.csr_array, file: Path) -> None:
-    """Write a graph without weights in the ParHIP format, because KaMinPar's Python package only reads files.
+def type_offsets(graph: dgl.DGLGraph | Pairs) -> dict[str, int]:
+    """Return the ID of the first node of each type, where the types are one after the other."""
+    return dict(zip(graph.ntypes, offsets([graph.num_nodes(kind) for kind in graph.ntypes]).tolist(), strict=False))
 
-    The file holds a version (3: no weights, 64-bit numbers), n, m, the offset of each node's neighbors in the file in
-    bytes, and the neighbors.
+
+def _run_kaminpar(graph: dgl.DGLGraph | Pairs, parts: int, file: Path, train: np.ndarray, seed: int) -> np.ndarray:
+    """Partition a graph with KaMinPar, and balance the training nodes.
+
+    KaMinPar's Python package only reads files. A file in the ParHIP format holds a version (3: no weights, 64-bit
+    numbers), n, m, the offset of each node's neighbors in the file in bytes, and the neighbors.
     """
-    n, m = adjacency.shape[0], adjacency.nnz
+    import kaminpar
+
+    adjacency = undirected_adjacency(graph)
+    n, m, rows = adjacency.shape[0], adjacency.nnz, adjacency[train]
     with file.open("wb") as out:
         np.array([3, n, m], np.uint64).tofile(out)
         (8 * (n + 4) + 8 * adjacency.indptr.astype(np.uint64)).tofile(out)
         for at in range(0, m, BLOCK):
             adjacency.indices[at : at + BLOCK].astype(np.uint64).tofile(out)
-
-
-def _run_kaminpar(file: Path, n: int, parts: int, seed: int) -> np.ndarray:
-    """Partition the graph in a ParHIP file and remove the file. KaMinPar is deterministic only with one thread."""
-    import kaminpar
-
-    has_edges = file.stat().st_size > 8 * (n + 4)
-    graph = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP) if has_edges else None
+    del adjacency  # KaMinPar needs this memory
+    loaded = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP)
     file.unlink()
-    if graph is None:
-        return np.random.default_rng(seed).permutation(n) % parts
     kaminpar.reseed(seed)
-    partitioner = kaminpar.KaMinPar(1, kaminpar.default_context())  # one thread
-    return np.array(partitioner.compute_partition(graph, parts, NODE_IMBALANCE), np.int64)
+    partitioner = kaminpar.KaMinPar(1, kaminpar.default_context())  # deterministic only with one thread
+    part_of = np.array(partitioner.compute_partition(loaded, parts, NODE_IMBALANCE), np.int64)
+    balance_nodes(rows, train, part_of, parts)
+    return part_of
 
 
 def balance_nodes(rows: sp.csr_array, nodes: np.ndarray, part_of: np.ndarray, parts: int) -> None:
-    """Move nodes out of overfull parts, the nodes that cost the fewest additional cut edges first.
+    """Change ``part_of`` until each part has at most 3 % more than its share of ``nodes``.
 
-    Args:
-        rows: the rows of ``nodes`` in the adjacency matrix.
-        nodes: int64 array. Each part keeps at most 3 % more than its share of these nodes.
-        part_of: int64 array of shape (N,), changed in place.
+    The nodes that cost the fewest additional cut edges move first. ``rows`` are their rows of the adjacency matrix.
     """
     key = np.repeat(np.arange(len(nodes)) * parts, np.diff(rows.indptr)) + part_of[rows.indices]
     links = np.bincount(key, minlength=len(nodes) * parts).reshape(len(nodes), parts)
