@@ -9,7 +9,12 @@ The folder::
     manifest.json        the input, the report, and size and SHA-256 of every file
 """
 
-from tutorial_lib.partition.assign import available_method
-from tutorial_lib.partition.folder import Partition, dataset_description, load_partition_folder, partition_dataset
+from tutorial_lib.partition.folder import (
+    Partition,
+    available_method,
+    dataset_description,
+    load_partition_folder,
+    partition_dataset,
+)
 
 __all__ = ["Partition", "available_method", "dataset_description", "load_partition_folder", "partition_dataset"]

@@ -2,57 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import dgl
 import numpy as np
 import scipy.sparse as sp
 
 from tutorial_lib.data.base import ends
 from tutorial_lib.data.pairs import Pairs
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import sha256_of
 
-if TYPE_CHECKING:
-    import dgl
-
-REMOVED_METHODS = ("auto", "metis", "multilevel", "streaming")
 NODE_IMBALANCE, TRAIN_IMBALANCE = 0.03, 1.03
 BLOCK = 1 << 24  # entries of an array that are converted together
-Log = Callable[[str], None]
-
-
-def available_method(method: str, log: Log = lambda _text: None) -> str:
-    """Return the name of a method in manifests and folder names. ``random`` replaces a missing KaMinPar."""
-    if method.endswith(".npy"):
-        if not (file := Path(method)).is_file():
-            raise InputError(f"--method {method}: there is no such file")
-        return f"file-{sha256_of(file)[:12]}"
-    if method not in ("kaminpar", "random"):
-        problem = "was removed" if method in REMOVED_METHODS else "does not exist"
-        remedy = "Use --method kaminpar, random or FILE.npy. Lesson 04 calls DGL's METIS itself."
-        raise InputError(f"the partition method {method} {problem}", remedy)
-    if method == "kaminpar" and find_spec("kaminpar") is None:
-        log("kaminpar is not installed for this Python, so the nodes are partitioned at random")
-        return "random"
-    return method
 
 
 def assign_nodes(
     graph: dgl.DGLGraph | Pairs, parts: int, method: str, scratch: Path, train: np.ndarray, seed: int = 0
 ) -> np.ndarray:
-    """Return the part of each node as an int64 array of shape (N,), with the node types one after the other.
-
-    Args:
-        scratch: folder for a temporary file of 8 bytes per edge.
-        train: int64 IDs of training nodes. KaMinPar's parts are corrected until each of them holds at most 3 % more
-            than its share of these nodes.
-    """
+    """Return the part of each node: int64 (N,). KaMinPar's parts are balanced by ``train``, the IDs of some nodes."""
     n = graph.num_nodes()
     if method.endswith(".npy"):
-        part_of = _read_assignment(Path(method), n, parts)
+        try:
+            part_of = np.load(method).astype(np.int64, casting="same_kind")
+            fits = part_of.shape == (n,) and part_of.min() >= 0 and part_of.max() < parts
+        except (OSError, TypeError, ValueError, AttributeError):
+            fits = False
+        if not fits:
+            text = f"--method {method} is not an integer array of shape ({n},) with parts from 0 to {parts - 1}"
+            raise InputError(text, "Change the file or --parts.")
     elif method == "random" or parts == 1:
         part_of = np.random.default_rng(seed).permutation(n) % parts
     else:
@@ -61,18 +38,6 @@ def assign_nodes(
     if len(empty):
         text = f"{method} could not cut {n} nodes into {parts} parts: part {empty[0]} has no node"
         raise InputError(text, "Use fewer parts, or --method random.")
-    return part_of
-
-
-def _read_assignment(file: Path, n: int, parts: int) -> np.ndarray:
-    try:
-        with file.open("rb") as content:
-            part_of = np.lib.format.read_array(content, allow_pickle=False).astype(np.int64, casting="same_kind")
-        if part_of.shape != (n,) or part_of.min() < 0 or part_of.max() >= parts:
-            shown = f"shape {part_of.shape} and parts {part_of.min()} to {part_of.max()}"
-            raise ValueError(f"{shown}, expected shape ({n},) and parts 0 to {parts - 1}")
-    except (OSError, TypeError, ValueError) as error:
-        raise InputError(f"--method {file}: {error}", "Write an integer array with the part of each node.") from None
     return part_of
 
 
@@ -106,18 +71,13 @@ def type_offsets(graph: dgl.DGLGraph | Pairs) -> dict[str, int]:
 
 
 def _run_kaminpar(graph: dgl.DGLGraph | Pairs, parts: int, file: Path, train: np.ndarray, seed: int) -> np.ndarray:
-    """Partition a graph with KaMinPar, and balance the training nodes.
-
-    KaMinPar's Python package only reads files. A file in the ParHIP format holds a version (3: no weights, 64-bit
-    numbers), n, m, the offset of each node's neighbors in the file in bytes, and the neighbors.
-    """
     import kaminpar
 
     adjacency = undirected_adjacency(graph)
     n, m, rows = adjacency.shape[0], adjacency.nnz, adjacency[train]
-    with file.open("wb") as out:
-        np.array([3, n, m], np.uint64).tofile(out)
-        (8 * (n + 4) + 8 * adjacency.indptr.astype(np.uint64)).tofile(out)
+    with file.open("wb") as out:  # KaMinPar's Python package only reads files, here in the ParHIP format
+        np.array([3, n, m], np.uint64).tofile(out)  # version 3 has no weights and 64-bit numbers
+        (8 * (n + 4) + 8 * adjacency.indptr.astype(np.uint64)).tofile(out)  # where the neighbors are, in bytes
         for at in range(0, m, BLOCK):
             adjacency.indices[at : at + BLOCK].astype(np.uint64).tofile(out)
     del adjacency  # KaMinPar needs this memory
@@ -131,10 +91,7 @@ def _run_kaminpar(graph: dgl.DGLGraph | Pairs, parts: int, file: Path, train: np
 
 
 def balance_nodes(rows: sp.csr_array, nodes: np.ndarray, part_of: np.ndarray, parts: int) -> None:
-    """Change ``part_of`` until each part has at most 3 % more than its share of ``nodes``.
-
-    The nodes that cost the fewest additional cut edges move first. ``rows`` are their rows of the adjacency matrix.
-    """
+    """Move ``nodes`` until no part has 3 % more than its share, those first that cost the fewest cut edges."""
     key = np.repeat(np.arange(len(nodes)) * parts, np.diff(rows.indptr)) + part_of[rows.indices]
     links = np.bincount(key, minlength=len(nodes) * parts).reshape(len(nodes), parts)
     limit = int(np.ceil(TRAIN_IMBALANCE * len(nodes) / parts))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +19,9 @@ from tutorial_lib.data.cache import temporary_beside
 from tutorial_lib.data.named import write_ids
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file, graph_name_of, sha256_of, write_json
-from tutorial_lib.partition.assign import Log, assign_nodes, available_method, type_offsets
-from tutorial_lib.partition.writer import Writer
-
-if TYPE_CHECKING:
-    import dgl
-
-    from tutorial_lib.data.pairs import Pairs
 
 FORMAT_VERSION = 1
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -96,23 +92,35 @@ class Partition:
         return dict(zip(counts, np.split(found, np.cumsum(list(counts.values()))[:-1]), strict=True))
 
 
-def type_counts(graph: dgl.DGLGraph | Pairs) -> dict[str, dict[str, int]]:
-    """Return the numbers of nodes and edges of each type.
-
-    ``node_map.npy`` and ``edge_map.npy`` hold the original type-wise IDs, one type after the other in this order.
-    """
-    return {
-        "nodes": {name: graph.num_nodes(name) for name in graph.ntypes},
-        "edges": {":".join(relation): graph.num_edges(relation) for relation in graph.canonical_etypes},
-    }
+def type_counts(dataset: Dataset) -> dict[str, dict[str, int]]:
+    """Return the numbers of nodes and edges of each type, in the order in which the ID maps hold the types."""
+    graph = dataset.structure
+    edges = {":".join(relation): graph.num_edges(relation) for relation in graph.canonical_etypes}
+    return {"nodes": {name: graph.num_nodes(name) for name in graph.ntypes}, "edges": edges}
 
 
 def dataset_description(dataset: Dataset) -> dict[str, Any]:
     """Return the entry ``dataset`` of manifests and results."""
     found = {"name": dataset.name, "num_classes": dataset.num_classes, "num_features": dataset.num_features}
     if dataset.is_heterogeneous:
-        found |= {"target": dataset.target, "node_types": type_counts(dataset.structure)["nodes"]}
+        found |= {"target": dataset.target, "node_types": type_counts(dataset)["nodes"]}
     return found | dataset.info
+
+
+def available_method(method: str, log: Log = lambda _text: None) -> str:
+    """Return the name of a method in manifests and folder names. ``random`` replaces a missing KaMinPar."""
+    if method.endswith(".npy"):
+        if not (file := Path(method)).is_file():
+            raise InputError(f"--method {method}: there is no such file")
+        return f"file-{sha256_of(file)[:12]}"
+    if method not in ("kaminpar", "random"):
+        problem = "was removed" if method in ("auto", "metis", "multilevel", "streaming") else "does not exist"
+        remedy = "Use --method kaminpar, random or FILE.npy. Lesson 04 calls DGL's METIS itself."
+        raise InputError(f"the partition method {method} {problem}", remedy)
+    if method == "kaminpar" and find_spec("kaminpar") is None:
+        log("kaminpar is not installed for this Python, so the nodes are partitioned at random")
+        return "random"
+    return method
 
 
 def partition_dataset(
@@ -171,16 +179,18 @@ def partition_dataset(
 def _reuse(out: Path, wanted: dict[str, Any], log: Log) -> Partition:
     found = load_partition_folder(out)
     if any(found.manifest.get(key) != value for key, value in wanted.items()):
-        problem = "holds a partition of other data or with other options"
-    elif graphbolt_problem() is None and not found.has_graphbolt:
-        problem = "was made without GraphBolt's files, which are needed here"
-    else:
-        log(f"reusing {out}")
-        return Partition(out, found.manifest, reused=True)
-    raise InputError(f"{out} {problem}", "Remove it, or choose another --out.")
+        raise InputError(f"{out} holds a partition of other data or with other options", "Choose another --out.")
+    if graphbolt_problem() is None and not found.has_graphbolt:
+        raise InputError(f"{out} was made without GraphBolt's files, which are needed here", "Choose another --out.")
+    log(f"reusing {out}")
+    found.reused = True
+    return found
 
 
 def _write_folder(dataset: Dataset, wanted: dict[str, Any], method: str, folder: Path, log: Log) -> dict[str, Any]:
+    from tutorial_lib.partition.assign import assign_nodes, type_offsets  # DGL's import takes 2 s
+    from tutorial_lib.partition.writer import Writer
+
     graph, name, parts = dataset.structure, graph_name_of(dataset.name), wanted["parts"]
     log(f"cutting {graph.num_edges():,} edges into {parts} part(s) ({wanted['method']})")
     mask = dataset.target_data.get("train_mask")
@@ -195,7 +205,7 @@ def _write_folder(dataset: Dataset, wanted: dict[str, Any], method: str, folder:
     share = cut / graph.num_edges()
     report = PartitionReport(parts, wanted["method"], nodes, edges, train_nodes, halo_nodes, cut, share)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    manifest = wanted | {"graph_name": name} | ({"types": type_counts(graph)} if dataset.is_heterogeneous else {})
+    manifest = wanted | {"graph_name": name} | ({"types": type_counts(dataset)} if dataset.is_heterogeneous else {})
     manifest |= {"dataset": dataset_description(dataset), "report": asdict(report)}
     manifest["files"] = {
         str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
@@ -218,10 +228,8 @@ def load_partition_folder(folder: str | Path, *, checksums: bool = True, part: i
     remedy = f"Remove {folder} and partition again."
     try:
         partition = Partition(folder, json.loads((folder / "manifest.json").read_text()))
-    except OSError:
-        raise InputError(f"{folder} is not a partition folder: it has no manifest.json") from None
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{folder}/manifest.json is damaged", remedy) from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{folder} is not a partition folder: manifest.json is missing or damaged", remedy) from None
     others = tuple(f"part{k}/" for k in range(partition.report.parts) if part is not None and k != part)
     for name, expected in partition.manifest["files"].items():
         path, digest = folder / name, expected["sha256"] if checksums else None

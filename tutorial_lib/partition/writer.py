@@ -12,19 +12,21 @@ destination owns these. The nodes of other parts at these edges are its halo. DG
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import dgl
 import numpy as np
 import scipy.sparse as sp
 import torch
+from dgl.data.utils import save_graphs, save_tensors
 
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data.base import Dataset, ends
 from tutorial_lib.data.pairs import Pairs
 from tutorial_lib.files import write_json
-from tutorial_lib.partition.assign import BLOCK, Log, offsets, type_offsets
+from tutorial_lib.partition.assign import BLOCK, offsets, type_offsets
 
 FEATURE_ROWS = 1 << 18  # rows of features that are read together
 MOST_MAPPED = 2**28  # edges; edge_map.npy of a generated graph with more is not written
@@ -89,28 +91,14 @@ class Writer:
         has_data = any(graph.edges[relation].data for relation in graph.canonical_etypes)
         self.edge_ids = ids if has_data else ids[:0].copy()
 
-    def write(self, name: str, method: str, log: Log) -> tuple[list[int], list[int], list[int], int]:
-        """Write the parts and ``NAME.json``, which describes them as DGL expects.
-
-        Returns:
-            Nodes, edges and halo nodes of each part, and the number of cut edges.
-        """
-        from dgl.data.utils import save_tensors
-
+    def write(self, name: str, method: str, log: Callable[[str], None]) -> tuple[list[int], list[int], list[int], int]:
+        """Write the files. Return the nodes, edges and halo nodes of each part, and the number of cut edges."""
         graph, types, counts = self.graph, len(self.ntypes), []
         kinds = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
-        description: dict[str, Any] = {
-            "graph_name": name,
-            "num_nodes": graph.num_nodes(),
-            "num_edges": graph.num_edges(),
-            "part_method": method,
-            "num_parts": self.parts,
-            "halo_hops": 1,
-            "node_map": _ranges(self.node_range, self.ntypes),
-            "edge_map": _ranges(self.edge_range, self.etypes),
-            "ntypes": self.ntypes,
-            "etypes": self.etypes,
-        }
+        description: dict[str, Any] = {"graph_name": name}
+        description |= {"num_nodes": graph.num_nodes(), "num_edges": graph.num_edges(), "part_method": method}
+        description |= {"num_parts": self.parts, "halo_hops": 1, "node_map": _ranges(self.node_range, self.ntypes)}
+        description |= {"edge_map": _ranges(self.edge_range, self.etypes), "ntypes": self.ntypes, "etypes": self.etypes}
         if graphbolt_problem() is None:
             kinds["part_graph_graphbolt"] = "fused_csc_sampling_graph.pt"
             description |= {"node_map_dtype": "int64", "edge_map_dtype": "int64"}
@@ -130,14 +118,7 @@ class Writer:
         return np.diff(self.first_node).tolist(), edges, halo_nodes, sum(leaving)
 
     def _write_structure(self, part: int, files: dict[str, str]) -> tuple[int, int]:
-        """Write one part in both of DGL's formats: inner nodes before halo nodes, inner edges before leaving edges.
-
-        Returns:
-            The number of nodes of other parts at which inner edges start, and the number of leaving edges.
-        """
-        import dgl
-        from dgl.data.utils import save_graphs
-
+        """Write one part, with inner nodes and edges first. Return the numbers of halo nodes and leaving edges."""
         n, (begin, end) = len(self.type_of), self.first_node[part : part + 2].tolist()
         inner = self.bounds[:, part : part + 2]
         found, halo = [np.empty(0, np.int64)], np.zeros(n, bool)
@@ -186,14 +167,11 @@ class Writer:
 
     def _write_graphbolt(self, src: np.ndarray, dst: np.ndarray, kinds: Any, nodes: np.ndarray, file: str) -> None:
         """Write the same graph as ``dgl_partition_to_graphbolt``, which needs 72 bytes per edge."""
-        import dgl
-        from dgl import graphbolt as gb
-
         if self.typed:  # with one relation, the edges are in the order of their destinations already
             order = np.argsort(dst, kind="stable")
             src, kinds = src[order], torch.from_numpy(kinds[order].astype(np.int8))
         indptr = offsets(np.bincount(dst, minlength=len(nodes)))
-        graph = gb.fused_csc_sampling_graph(
+        graph = dgl.graphbolt.fused_csc_sampling_graph(
             torch.from_numpy(indptr if len(src) >= 2**31 - 1 else indptr.astype(np.int32)),
             torch.from_numpy(src),
             type_per_edge=kinds,
