@@ -1,7 +1,5 @@
 """Assign each node to a part, with KaMinPar, at random, or from a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import dgl
@@ -12,7 +10,6 @@ from tutorial_lib.data.base import ends
 from tutorial_lib.data.pairs import Pairs
 from tutorial_lib.errors import InputError
 
-NODE_IMBALANCE, TRAIN_IMBALANCE = 0.03, 1.03
 BLOCK = 1 << 24  # entries of an array that are converted together
 
 
@@ -28,16 +25,13 @@ def assign_nodes(
         except (OSError, TypeError, ValueError, AttributeError):
             fits = False
         if not fits:
-            text = f"--method {method} is not an integer array of shape ({n},) with parts from 0 to {parts - 1}"
-            raise InputError(text, "Change the file or --parts.")
+            raise InputError(f"--method {method}: expected an array of {n} integers from 0 to {parts - 1}")
     elif method == "random" or parts == 1:
         part_of = np.random.default_rng(seed).permutation(n) % parts
     else:
         part_of = _run_kaminpar(graph, parts, scratch / "graph.parhip", train, seed)
-    empty = np.flatnonzero(np.bincount(part_of, minlength=parts) == 0)
-    if len(empty):
-        text = f"{method} could not cut {n} nodes into {parts} parts: part {empty[0]} has no node"
-        raise InputError(text, "Use fewer parts, or --method random.")
+    if (sizes := np.bincount(part_of, minlength=parts)).min() == 0:
+        raise InputError(f"{method}: part {sizes.argmin()} has no node", "Use fewer parts, or --method random.")
     return part_of
 
 
@@ -85,7 +79,7 @@ def _run_kaminpar(graph: dgl.DGLGraph | Pairs, parts: int, file: Path, train: np
     file.unlink()
     kaminpar.reseed(seed)
     partitioner = kaminpar.KaMinPar(1, kaminpar.default_context())  # deterministic only with one thread
-    part_of = np.array(partitioner.compute_partition(loaded, parts, NODE_IMBALANCE), np.int64)
+    part_of = np.array(partitioner.compute_partition(loaded, parts, 0.03), np.int64)
     balance_nodes(rows, train, part_of, parts)
     return part_of
 
@@ -94,7 +88,7 @@ def balance_nodes(rows: sp.csr_array, nodes: np.ndarray, part_of: np.ndarray, pa
     """Move ``nodes`` until no part has 3 % more than its share, those first that cost the fewest cut edges."""
     key = np.repeat(np.arange(len(nodes)) * parts, np.diff(rows.indptr)) + part_of[rows.indices]
     links = np.bincount(key, minlength=len(nodes) * parts).reshape(len(nodes), parts)
-    limit = int(np.ceil(TRAIN_IMBALANCE * len(nodes) / parts))
+    limit = int(np.ceil(1.03 * len(nodes) / parts))
     for part in range(parts):
         while (excess := int((part_of[nodes] == part).sum()) - limit) > 0:
             room = limit - np.bincount(part_of[nodes], minlength=parts)

@@ -1,7 +1,5 @@
 """Partition folders: ``partition_dataset`` writes a folder, and ``load_partition_folder`` opens and verifies it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -26,10 +24,9 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """What the cut costs. Lists have an entry for each part, and an edge belongs to the part of its destination.
+    """What the cut costs, with an entry for each part. An edge belongs to the part of its destination.
 
-    ``halo_nodes`` are the nodes of other parts at which an edge of the part starts. The files also hold the nodes to
-    which an edge of another part leads. An edge is cut if its source and its destination are in different parts.
+    ``halo_nodes`` are the nodes of other parts at which an edge of the part starts. The files can hold more.
     """
 
     parts: int
@@ -45,20 +42,14 @@ class PartitionReport:
 class Partition:
     """A partition folder that has been written or verified.
 
-    Attributes:
-        graph_name: name of the graph for servers and trainers.
-        config: DGL's ``part_config`` file.
-        types: numbers of nodes and edges of each type, see ``type_counts``. None for a graph with one type.
-        has_graphbolt: whether the parts are stored in GraphBolt's format, too.
+    ``config`` is DGL's ``part_config`` file. ``types`` is None for a graph with one type, see ``type_counts``.
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any], reused: bool = False) -> None:
         self.folder, self.manifest, self.reused = folder, manifest, reused
         self.graph_name: str = manifest["graph_name"]
         self.config, self.types = folder / f"{self.graph_name}.json", manifest.get("types")
-        self.report = PartitionReport(
-            **{field.name: manifest["report"][field.name] for field in fields(PartitionReport)}
-        )
+        self.report = PartitionReport(*(manifest["report"][field.name] for field in fields(PartitionReport)))
         self.has_graphbolt = "part0/fused_csc_sampling_graph.pt" in manifest["files"]
 
     @cached_property
@@ -68,9 +59,8 @@ class Partition:
 
     @cached_property
     def node_map_inverse(self) -> Any:
-        """int64 (N,): new ID of each original node ID, or a dictionary by type."""
-        found = self.node_map
-        return {kind: np.argsort(of) for kind, of in found.items()} if self.types else np.argsort(found)
+        """int64 (N,): new ID of each original node ID of a graph with one type."""
+        return np.argsort(self.node_map)
 
     @cached_property
     def edge_map(self) -> Any:
@@ -107,7 +97,7 @@ def dataset_description(dataset: Dataset) -> dict[str, Any]:
     return found | dataset.info
 
 
-def available_method(method: str, log: Log = lambda _text: None) -> str:
+def available_method(method: str, log: Log = lambda _: None) -> str:
     """Return the name of a method in manifests and folder names. ``random`` replaces a missing KaMinPar."""
     if method.endswith(".npy"):
         if not (file := Path(method)).is_file():
@@ -124,13 +114,7 @@ def available_method(method: str, log: Log = lambda _text: None) -> str:
 
 
 def partition_dataset(
-    dataset: Dataset,
-    parts: int,
-    out: str | Path,
-    *,
-    method: str = "kaminpar",
-    seed: int = 0,
-    log: Log = lambda _text: None,
+    dataset: Dataset, parts: int, out: str | Path, *, method: str = "kaminpar", seed: int = 0, log: Log = lambda _: None
 ) -> Partition:
     """Cut a data set into parts and write the folder ``out``. A folder made from the same input is reused.
 
@@ -146,11 +130,11 @@ def partition_dataset(
         InputError: an argument is wrong, ``out`` holds something else or a damaged partition, or it cannot be written.
     """
     out = Path(out).resolve()  # the finished folder can replace the target of a link, but not the link
-    recorded, n = available_method(method, log), dataset.structure.num_nodes()
+    used, n = available_method(method, log), dataset.structure.num_nodes()
     if not 1 <= parts <= n:
         raise InputError(f"cannot cut {n} nodes into {parts} parts")
-    wanted = {"format": FORMAT_VERSION, "fingerprint": dataset.fingerprint(), "parts": parts}
-    wanted |= {"method": recorded, "seed": seed}
+    fingerprint = dataset.fingerprint()
+    wanted = {"format": FORMAT_VERSION, "fingerprint": fingerprint, "parts": parts, "method": used, "seed": seed}
     if out.is_file() or (out.exists() and any(out.iterdir())):
         return _reuse(out, wanted, log)
     if os.path.ismount(out):
@@ -159,7 +143,7 @@ def partition_dataset(
         out.parent.mkdir(parents=True, exist_ok=True)
         with temporary_beside(out) as folder:
             try:
-                manifest = _write_folder(dataset, wanted, method if method.endswith(".npy") else recorded, folder, log)
+                manifest = _write_folder(dataset, wanted, method if method.endswith(".npy") else used, folder, log)
             except Exception:
                 # numpy, DGL and torch report a full disk in different ways. This write raises the kernel's error.
                 (folder / "probe").write_bytes(bytes(1 << 20))
@@ -167,8 +151,6 @@ def partition_dataset(
             try:
                 folder.rename(out)  # this replaces an empty folder
             except OSError:
-                if not (out / "manifest.json").exists():
-                    raise
                 return _reuse(out, wanted, log)  # another process finished first
     except OSError as error:
         remedy = "Free space there, or choose another folder: --out for partition, --root for train."
@@ -179,9 +161,9 @@ def partition_dataset(
 def _reuse(out: Path, wanted: dict[str, Any], log: Log) -> Partition:
     found = load_partition_folder(out)
     if any(found.manifest.get(key) != value for key, value in wanted.items()):
-        raise InputError(f"{out} holds a partition of other data or with other options", "Choose another --out.")
+        raise InputError(f"{out} holds a partition of other data or options", "Remove it, or choose another --out.")
     if graphbolt_problem() is None and not found.has_graphbolt:
-        raise InputError(f"{out} was made without GraphBolt's files, which are needed here", "Choose another --out.")
+        raise InputError(f"{out} lacks GraphBolt's files, which are needed", "Remove it, or choose another --out.")
     log(f"reusing {out}")
     found.reused = True
     return found
@@ -193,8 +175,7 @@ def _write_folder(dataset: Dataset, wanted: dict[str, Any], method: str, folder:
 
     graph, name, parts = dataset.structure, graph_name_of(dataset.name), wanted["parts"]
     log(f"cutting {graph.num_edges():,} edges into {parts} part(s) ({wanted['method']})")
-    mask = dataset.target_data.get("train_mask")
-    train = np.flatnonzero([] if mask is None else mask.numpy()) + type_offsets(graph)[dataset.target]
+    train = np.flatnonzero(dataset.target_data.get("train_mask", [])) + type_offsets(graph)[dataset.target]
     part_of = assign_nodes(graph, parts, method, folder, train, wanted["seed"])
     log("numbering nodes and edges part by part")
     nodes, edges, halo_nodes, cut = Writer(dataset, part_of, parts, folder).write(name, wanted["method"], log)
@@ -203,10 +184,10 @@ def _write_folder(dataset: Dataset, wanted: dict[str, Any], method: str, folder:
     log("counting the cut and writing checksums")
     train_nodes = np.bincount(part_of[train], minlength=parts).tolist()
     share = cut / graph.num_edges()
-    report = PartitionReport(parts, wanted["method"], nodes, edges, train_nodes, halo_nodes, cut, share)
+    report = asdict(PartitionReport(parts, wanted["method"], nodes, edges, train_nodes, halo_nodes, cut, share))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest = wanted | {"graph_name": name} | ({"types": type_counts(dataset)} if dataset.is_heterogeneous else {})
-    manifest |= {"dataset": dataset_description(dataset), "report": asdict(report)}
+    manifest |= {"dataset": dataset_description(dataset), "report": report}
     manifest["files"] = {
         str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
     }
@@ -225,14 +206,13 @@ def load_partition_folder(folder: str | Path, *, checksums: bool = True, part: i
         InputError: the manifest or a file is missing or damaged. The message names the file.
     """
     folder = Path(folder).absolute()
-    remedy = f"Remove {folder} and partition again."
     try:
         partition = Partition(folder, json.loads((folder / "manifest.json").read_text()))
     except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(f"{folder} is not a partition folder: manifest.json is missing or damaged", remedy) from None
+        raise InputError(f"{folder} is not a partition folder with a manifest.json", "Choose another folder.") from None
     others = tuple(f"part{k}/" for k in range(partition.report.parts) if part is not None and k != part)
     for name, expected in partition.manifest["files"].items():
         path, digest = folder / name, expected["sha256"] if checksums else None
         if not name.startswith(others) and (problem := check_file(path, expected["bytes"], digest)):
-            raise InputError(f"damaged partition: {path} {problem}", remedy)
+            raise InputError(f"damaged partition: {path} {problem}", f"Remove {folder} and partition again.")
     return partition

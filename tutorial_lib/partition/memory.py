@@ -1,7 +1,5 @@
 """Amounts of memory as text, and the memory that this process may use."""
 
-from __future__ import annotations
-
 import re
 
 import psutil

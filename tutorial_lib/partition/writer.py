@@ -1,7 +1,7 @@
 """Write the files of each part with only one part in memory at a time.
 
-``dgl.distributed.partition_graph`` builds all parts before it writes the first, and fails if a part has no node of
-some type. This writer renumbers the graph once, so that a part is a range of nodes and a range of edges:
+``dgl.distributed.partition_graph`` builds all parts first, and fails if a part has no node of some type. This writer
+renumbers the graph once, so that a part is a range of nodes and a range of edges:
 
     new node IDs    part by part, in a part type by type, then by original ID
     new edge IDs    by the part of the destination, in a part relation by relation, then by destination
@@ -9,8 +9,6 @@ some type. This writer renumbers the graph once, so that a part is a range of no
 A part stores its inner nodes, the edges that end at them, and the edges that leave it, although the part of the
 destination owns these. The nodes of other parts at these edges are its halo. DGL stores the same.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -33,10 +31,9 @@ MOST_MAPPED = 2**28  # edges; edge_map.npy of a generated graph with more is not
 
 
 class Writer:
-    """The renumbered graph.
+    """The graph with new node IDs. ``source`` is the source of each edge, relation by relation, then by destination.
 
-    ``source`` holds the new source of each edge, relation by relation, then by destination. Row ``relation * N + node``
-    of ``indptr`` is the range of the edges of a relation that end at a node. No part may be empty.
+    Row ``relation * N + node`` of ``indptr`` is the range of the edges of a relation that end at a node.
     """
 
     def __init__(self, dataset: Dataset, part_of: np.ndarray, parts: int, folder: Path) -> None:
@@ -45,8 +42,7 @@ class Writer:
         names = (graph.ntypes, map(":".join, graph.canonical_etypes)) if self.typed else (["_N"], ["_N:_E:_N"])
         self.ntypes, self.etypes = ({name: number for number, name in enumerate(of)} for of in names)
         types, first, by_part = len(self.ntypes), type_offsets(graph), np.argsort(part_of, kind="stable")
-        type_of = np.repeat(np.arange(types, dtype=np.int16), [graph.num_nodes(kind) for kind in graph.ntypes])
-        self.type_of = type_of[by_part]
+        self.type_of = (np.searchsorted([*first.values()], by_part, side="right") - 1).astype(np.int16)
         self.first_node = offsets(np.bincount(part_of, minlength=parts))
         self.node_range = offsets(np.bincount(part_of[by_part] * types + self.type_of, minlength=parts * types))
         original = by_part - np.array([*first.values()])[self.type_of]
@@ -95,18 +91,20 @@ class Writer:
         """Write the files. Return the nodes, edges and halo nodes of each part, and the number of cut edges."""
         graph, types, counts = self.graph, len(self.ntypes), []
         kinds = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
-        description: dict[str, Any] = {"graph_name": name}
-        description |= {"num_nodes": graph.num_nodes(), "num_edges": graph.num_edges(), "part_method": method}
-        description |= {"num_parts": self.parts, "halo_hops": 1, "node_map": _ranges(self.node_range, self.ntypes)}
-        description |= {"edge_map": _ranges(self.edge_range, self.etypes), "ntypes": self.ntypes, "etypes": self.etypes}
+        description: dict[str, Any] = {"graph_name": name, "num_nodes": graph.num_nodes()}
+        description |= {"num_edges": graph.num_edges(), "part_method": method, "num_parts": self.parts, "halo_hops": 1}
+        node_ranges, edge_ranges = (np.stack([of[:-1], of[1:]], axis=1) for of in (self.node_range, self.edge_range))
+        description["node_map"] = {key: node_ranges[k::types].tolist() for key, k in self.ntypes.items()}
+        description["edge_map"] = {key: edge_ranges[k :: len(self.etypes)].tolist() for key, k in self.etypes.items()}
+        description |= {"ntypes": self.ntypes, "etypes": self.etypes}
         if graphbolt_problem() is None:
             kinds["part_graph_graphbolt"] = "fused_csc_sampling_graph.pt"
             description |= {"node_map_dtype": "int64", "edge_map_dtype": "int64"}
         for part in range(self.parts):
             log(f"writing part {part} of {self.parts}")
             (self.folder / f"part{part}").mkdir()
-            names = description[f"part-{part}"] = {key: f"part{part}/{file}" for key, file in kinds.items()}
-            files = {key: str(self.folder / file) for key, file in names.items()}
+            stored = description[f"part-{part}"] = {key: f"part{part}/{file}" for key, file in kinds.items()}
+            files = {key: str(self.folder / file) for key, file in stored.items()}
             counts.append(self._write_structure(part, files))
             nodes = self.node_ids[part * types : (part + 1) * types]
             edges = [self.edge_ids[begin:end] for begin, end in self.bounds[:, part : part + 2]]
@@ -114,8 +112,7 @@ class Writer:
             save_tensors(files["edge_feats"], self._rows(graph.edges, graph.canonical_etypes, self.etypes, edges))
         write_json(self.folder / f"{name}.json", description)
         halo_nodes, leaving = map(list, zip(*counts, strict=True))
-        edges = np.diff(self.bounds).sum(axis=0).tolist()
-        return np.diff(self.first_node).tolist(), edges, halo_nodes, sum(leaving)
+        return np.diff(self.first_node).tolist(), np.diff(self.bounds).sum(axis=0).tolist(), halo_nodes, sum(leaving)
 
     def _write_structure(self, part: int, files: dict[str, str]) -> tuple[int, int]:
         """Write one part, with inner nodes and edges first. Return the numbers of halo nodes and leaving edges."""
@@ -145,15 +142,14 @@ class Writer:
         del rows, leaving_rows, halo, local
         if "part_graph_graphbolt" in files:
             self._write_graphbolt(src, dst, kinds, nodes, files["part_graph_graphbolt"])
-        src, dst = torch.from_numpy(src).long(), torch.from_numpy(dst)
-        dst = dst.long()  # one after the other, to hold only one array in both types
+        src = torch.from_numpy(src).long()  # one after the other, to hold only one array in both types
+        dst = torch.from_numpy(dst).long()
         graph = dgl.graph((src, dst), num_nodes=len(nodes))
         owner = np.searchsorted(self.first_node, destination, side="right") - 1
         first, last = self.edge_range[[part * len(inner), (part + 1) * len(inner)]].tolist()
         ids = torch.arange(first, first + len(src))
         leaving += self.edge_range[owner * len(inner) + relation] - self.bounds[relation, owner]
         ids[last - first :] = torch.from_numpy(leaving)
-        del src, dst
         graph.edata[dgl.EID] = ids
         graph.edata["inner_edge"] = ((ids >= first) & (ids < last)).to(torch.uint8)
         graph.ndata[dgl.NID] = torch.from_numpy(nodes)
@@ -183,19 +179,12 @@ class Writer:
         torch.save(graph, file)
 
     def _rows(self, frames: Any, keys: Any, names: Iterable[str], ids: list[np.ndarray]) -> dict[str, torch.Tensor]:
-        """Return the data of some nodes or edges. Features in a mapped file are read in blocks."""
         found = {}
         for key, name, chosen in zip(keys, names, ids, strict=True):
             for field, value in frames[key].data.items():
                 rows = found[f"{name}/{field}"] = torch.empty((len(chosen), *value.shape[1:]), dtype=value.dtype)
                 for at in range(0, len(chosen), FEATURE_ROWS):
                     rows[at : at + FEATURE_ROWS] = value[chosen[at : at + FEATURE_ROWS]]
-                    if isinstance(self.graph, Pairs):
+                    if isinstance(self.graph, Pairs):  # the features are in a mapped file
                         self.graph.let_go()
         return found
-
-
-def _ranges(first: np.ndarray, names: dict[str, int]) -> dict[str, list[list[int]]]:
-    """Return the ID range of each type in each part, as DGL's part config lists them."""
-    pairs = np.stack([first[:-1], first[1:]], axis=1)
-    return {name: pairs[number :: len(names)].tolist() for name, number in names.items()}
