@@ -2,22 +2,21 @@
 
 from pathlib import Path
 
-import dgl
 import numpy as np
 import scipy.sparse as sp
 
-from tutorial_lib.data.base import ends
+from tutorial_lib.data.base import Dataset, ends
 from tutorial_lib.data.pairs import Pairs
 from tutorial_lib.errors import InputError
 
-BLOCK = 1 << 24  # entries of an array that are converted together
+BLOCK = 1 << 20  # entries of an array that are converted together
 
 
 def assign_nodes(
-    graph: dgl.DGLGraph | Pairs, parts: int, method: str, scratch: Path, train: np.ndarray, seed: int = 0
+    dataset: Dataset, parts: int, method: str, scratch: Path, train: np.ndarray, seed: int = 0
 ) -> np.ndarray:
     """Return the part of each node: int64 (N,). KaMinPar's parts are balanced by ``train``, the IDs of some nodes."""
-    n = graph.num_nodes()
+    n = dataset.structure.num_nodes()
     if method.endswith(".npy"):
         try:
             part_of = np.load(method).astype(np.int64, casting="same_kind")
@@ -29,24 +28,24 @@ def assign_nodes(
     elif method == "random" or parts == 1:
         part_of = np.random.default_rng(seed).permutation(n) % parts
     else:
-        part_of = _run_kaminpar(graph, parts, scratch / "graph.parhip", train, seed)
+        part_of = _run_kaminpar(dataset, parts, scratch / "graph.parhip", train, seed)
     if (sizes := np.bincount(part_of, minlength=parts)).min() == 0:
         raise InputError(f"{method}: part {sizes.argmin()} has no node", "Use fewer parts, or --method random.")
     return part_of
 
 
-def undirected_adjacency(graph: dgl.DGLGraph | Pairs) -> sp.csr_array:
+def undirected_adjacency(dataset: Dataset) -> sp.csr_array:
     """Return which nodes are neighbors, without directions, multiplicities and self loops: bool of shape (N, N)."""
-    n = graph.num_nodes()
+    graph, n = dataset.structure, dataset.structure.num_nodes()
     if isinstance(graph, Pairs):  # the reverse edges are added below
         pieces = [(graph.low, graph.high)]
     else:
-        pieces, first = [], type_offsets(graph)
+        pieces, first = [], type_offsets(dataset)
         for relation in graph.canonical_etypes:
             for src, dst in zip(*(ends(graph, relation, of) for of in (0, 1)), strict=True):
                 one, other = (src + first[relation[0]]).int().numpy(), (dst + first[relation[2]]).int().numpy()
                 pieces.append((one[one != other], other[one != other]))
-    row, column = (np.concatenate(side) for side in zip(*pieces, strict=True))
+    row, column = pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))
     one_way = sp.coo_array((np.ones(len(row), bool), (row, column)), shape=(n, n)).tocsr()
     del row, column, pieces
     if isinstance(graph, Pairs):
@@ -59,15 +58,16 @@ def offsets(counts: np.ndarray | list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
-def type_offsets(graph: dgl.DGLGraph | Pairs) -> dict[str, int]:
+def type_offsets(dataset: Dataset) -> dict[str, int]:
     """Return the ID of the first node of each type, where the types are one after the other."""
+    graph = dataset.structure
     return dict(zip(graph.ntypes, offsets([graph.num_nodes(kind) for kind in graph.ntypes]).tolist(), strict=False))
 
 
-def _run_kaminpar(graph: dgl.DGLGraph | Pairs, parts: int, file: Path, train: np.ndarray, seed: int) -> np.ndarray:
+def _run_kaminpar(dataset: Dataset, parts: int, file: Path, train: np.ndarray, seed: int) -> np.ndarray:
     import kaminpar
 
-    adjacency = undirected_adjacency(graph)
+    adjacency = undirected_adjacency(dataset)
     n, m, rows = adjacency.shape[0], adjacency.nnz, adjacency[train]
     with file.open("wb") as out:  # KaMinPar's Python package only reads files, here in the ParHIP format
         np.array([3, n, m], np.uint64).tofile(out)  # version 3 has no weights and 64-bit numbers

@@ -71,8 +71,8 @@ class Partition:
     def check_edge_map(self) -> None:
         """Raise an InputError if the folder has no edge map, see ``writer.MOST_MAPPED``."""
         if not (file := self.folder / "edge_map.npy").exists():
-            text = f"{file} is missing, because it is not written for a generated graph of this size"
-            raise InputError(text, "Link prediction needs it: use a smaller --scale.")
+            text = f"{file} is not there, because it is not written for a generated graph of this size"
+            raise InputError(text, "Link prediction needs it. Use a smaller --scale.")
 
     def _map(self, of: str) -> Any:
         found = np.load(self.folder / f"{of}_map.npy")
@@ -170,13 +170,14 @@ def _reuse(out: Path, wanted: dict[str, Any], log: Log) -> Partition:
 
 
 def _write_folder(dataset: Dataset, wanted: dict[str, Any], method: str, folder: Path, log: Log) -> dict[str, Any]:
-    from tutorial_lib.partition.assign import assign_nodes, type_offsets  # DGL's import takes 2 s
-    from tutorial_lib.partition.writer import Writer
+    from tutorial_lib.partition.assign import assign_nodes, type_offsets
 
     graph, name, parts = dataset.structure, graph_name_of(dataset.name), wanted["parts"]
     log(f"cutting {graph.num_edges():,} edges into {parts} part(s) ({wanted['method']})")
-    train = np.flatnonzero(dataset.target_data.get("train_mask", [])) + type_offsets(graph)[dataset.target]
-    part_of = assign_nodes(graph, parts, method, folder, train, wanted["seed"])
+    train = np.flatnonzero(dataset.target_data.get("train_mask", [])) + type_offsets(dataset)[dataset.target]
+    part_of = assign_nodes(dataset, parts, method, folder, train, wanted["seed"])
+    from tutorial_lib.partition.writer import Writer  # only now, because DGL takes 2 s and 80 MB
+
     log("numbering nodes and edges part by part")
     nodes, edges, halo_nodes, cut = Writer(dataset, part_of, parts, folder).write(name, wanted["method"], log)
     if dataset.ids is not None:

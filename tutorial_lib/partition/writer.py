@@ -41,7 +41,7 @@ class Writer:
         self.parts, self.folder, self.typed = parts, folder, not graph.is_homogeneous
         names = (graph.ntypes, map(":".join, graph.canonical_etypes)) if self.typed else (["_N"], ["_N:_E:_N"])
         self.ntypes, self.etypes = ({name: number for number, name in enumerate(of)} for of in names)
-        types, first, by_part = len(self.ntypes), type_offsets(graph), np.argsort(part_of, kind="stable")
+        types, first, by_part = len(self.ntypes), type_offsets(dataset), np.argsort(part_of, kind="stable")
         self.type_of = (np.searchsorted([*first.values()], by_part, side="right") - 1).astype(np.int16)
         self.first_node = offsets(np.bincount(part_of, minlength=parts))
         self.node_range = offsets(np.bincount(part_of[by_part] * types + self.type_of, minlength=parts * types))
@@ -67,25 +67,25 @@ class Writer:
         self.source = np.empty(count, np.int32)
         ids = np.empty(count if mapped else 0, np.int32 if count < 2**31 else np.int64)
         for place, relation in zip(self.indptr[:-1].reshape(-1, n), graph.canonical_etypes, strict=True):
-            number = 0
+            number, new_src, new_dst = 0, new_ids[relation[0]], new_ids[relation[2]]
             for src, dst in zip(*(ends(graph, relation, of) for of in (0, 1)), strict=True):
                 numbers = np.arange(number, number + len(src), dtype=ids.dtype)
-                edges = (new_ids[relation[2]][dst.numpy()], new_ids[relation[0]][src.numpy()])
-                block = sp.coo_array((numbers, edges), shape=(n, n))
+                block = sp.coo_array((numbers, (new_dst[dst.numpy()], new_src[src.numpy()])), shape=(n, n))
                 block.has_canonical_format = True  # otherwise scipy adds up parallel edges
                 block = block.tocsr()
-                where = np.arange(len(src)) + np.repeat(place - block.indptr[:-1], size := np.diff(block.indptr))
+                where = np.repeat(place - block.indptr[:-1], size := np.diff(block.indptr))
+                where += np.arange(len(where), dtype=np.int32)
                 self.source[where] = block.indices
                 if mapped:
                     ids[where] = block.data
                 place, number = place + size, number + len(src)
+                del src, dst, numbers, block, where  # the next edges need this memory
         if mapped:
             with (self.folder / "edge_map.npy").open("wb") as file:
                 np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (count,)})
                 for at in range(0, count, BLOCK):
                     ids[at : at + BLOCK].astype(np.int64).tofile(file)
-        has_data = any(graph.edges[relation].data for relation in graph.canonical_etypes)
-        self.edge_ids = ids if has_data else ids[:0].copy()
+        self.edge_ids = ids if any(graph.edges[one].data for one in graph.canonical_etypes) else ids[:0].copy()
 
     def write(self, name: str, method: str, log: Callable[[str], None]) -> tuple[list[int], list[int], list[int], int]:
         """Write the files. Return the nodes, edges and halo nodes of each part, and the number of cut edges."""
