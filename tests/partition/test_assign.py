@@ -59,13 +59,9 @@ def test_kaminpar_cuts_few_edges_and_balances_training_nodes(small_dataset, tmp_
     part_of = assign_nodes(small_dataset, parts, "kaminpar", tmp_path, train)
     chance = assign_nodes(small_dataset, parts, "random", tmp_path, train)
     assert edge_cut(small_dataset, part_of) < edge_cut(small_dataset, chance) / 3
+    assert edge_cut(tiny_dataset(), assign_nodes(tiny_dataset(), 2, "kaminpar", tmp_path, NOBODY)) == 2
     assert np.bincount(part_of).max() <= 1.1 * len(part_of) / parts
     assert np.bincount(part_of[train]).max() <= np.ceil(1.03 * len(train) / parts)
-
-
-def test_the_best_cut_of_two_squares_is_found(tmp_path):
-    dataset = tiny_dataset()
-    assert edge_cut(dataset, assign_nodes(dataset, 2, "kaminpar", tmp_path, NOBODY)) == 2
 
 
 def test_balancing_moves_the_nodes_that_cost_least():
@@ -123,12 +119,9 @@ def test_without_kaminpar_nodes_are_partitioned_at_random(tmp_path, monkeypatch)
 
 
 def test_a_source_keeps_one_folder_per_method_and_seed(small_dataset, tmp_path):
-    def folder(**options) -> str:
+    for options, words in (({}, "-2-kaminpar-seed0-v1"), ({"method": "random", "seed": 1}, "-2-random-seed1-v1")):
         source = DataSource("synthetic-products", root=tmp_path, **options)
-        return source.partition(small_dataset, 2, lambda _line: None).folder.name
-
-    assert "-2-kaminpar-seed0-v1" in folder()
-    assert "-2-random-seed1-v1" in folder(method="random", seed=1)
+        assert words in source.partition(small_dataset, 2, lambda _line: None).folder.name
 
 
 @pytest.mark.parametrize(
@@ -140,7 +133,7 @@ def test_memory_is_read(text, count):
     assert parse_memory(None) is None
 
 
-@pytest.mark.parametrize("text", ["", "much", "-1GB", "12 GB of it", "0", "1iB", "nan", "1e9"])
+@pytest.mark.parametrize("text", ["", "-1GB", "12 GB of it", "0", "1iB", "1e9"])
 def test_what_is_not_an_amount_of_memory(text):
     with pytest.raises(InputError, match="memory"):
         parse_memory(text)

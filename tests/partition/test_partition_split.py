@@ -127,7 +127,7 @@ def test_dgl_s_own_verification_passes(bounded, graphbolt, monkeypatch, small_da
 
 
 def test_maps_lead_back_and_edges_go_by_destination(bounded, small_dataset):
-    """D19. Edge i of a part is the original edge ``edge_map[i]``, between the mapped nodes, with their data."""
+    """D19. Edge i is the original edge ``edge_map[i]`` between the mapped nodes, also in GraphBolt's format."""
     graph, maps = small_dataset.graph, [torch.from_numpy(one) for one in (bounded.node_map, bounded.edge_map)]
     ends = [end.numpy() for end in graph.edges(order="eid")]
     for found, count in zip(maps, (graph.num_nodes(), graph.num_edges()), strict=True):
@@ -140,6 +140,10 @@ def test_maps_lead_back_and_edges_go_by_destination(bounded, small_dataset):
         nodes, edges = maps[0][local.ndata[dgl.NID]], maps[1][local.edata[dgl.EID]].numpy()
         for end, original in zip(local.edges(), ends, strict=True):
             assert (nodes[end].numpy() == original[edges]).all()
+        if bounded.has_graphbolt:
+            bolt = dgl.distributed.load_partition(str(bounded.config), part, use_graphbolt=True)[0]
+            for one, other in zip((bolt.csc_indptr, bolt.indices), local.adj_tensors("csc"), strict=False):
+                assert torch.equal(one.long(), other)
         for name in ("feat", "label"):
             inner = nodes[local.ndata["inner_node"].bool()]
             assert torch.equal(feats[f"_N/{name}"], graph.ndata[name][inner])

@@ -71,8 +71,7 @@ class Partition:
     def check_edge_map(self) -> None:
         """Raise an InputError if the folder has no edge map, see ``writer.MOST_MAPPED``."""
         if not (file := self.folder / "edge_map.npy").exists():
-            text = f"{file} is not there, because it is not written for a generated graph of this size"
-            raise InputError(text, "Link prediction needs it. Use a smaller --scale.")
+            raise InputError(f"{file} is not there, because the generated graph is large", "Use a smaller --scale.")
 
     def _map(self, of: str) -> Any:
         found = np.load(self.folder / f"{of}_map.npy")
