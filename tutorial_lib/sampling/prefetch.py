@@ -41,7 +41,7 @@ def run(work: Callable[[], Item], what: str) -> Item:
 
 
 def prefetch(make: Callable[[], Generator[Item, None, None]], depth: int, what: str) -> Generator[Item, None, None]:
-    """Yield the items of a generator that runs in the sampling thread, which makes ``depth`` items ahead of their use."""
+    """Yield the items of a generator that runs in the sampling thread and makes ``depth`` items ahead of their use."""
     iterator, end = run(make, what), object()
     submit: Any = partial(sampling_thread().submit, next, iterator, end)
     pending = deque([submit()])
