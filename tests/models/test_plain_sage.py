@@ -11,16 +11,16 @@ import pytest
 import torch
 from dgl.nn import SAGEConv
 
-from tutorial_lib.models.graphsage import CscBlock, GraphSAGE, mean_of_neighbors
+from tutorial_lib.models.graphsage import CscBlock, FirstLayer, GraphSAGE, mean_of_neighbors
 from tutorial_lib.models.graphsage import SAGEConv as PlainSAGEConv
 from tutorial_lib.sampling.nodes import BatchLoader
 
 TOLERANCE = 1e-5
 
 
-def make_block(dst: int, src: int, edges: int, seed: int = 0, reached: int | None = None):
-    """A random block with repeated edges; only the first ``reached`` destination nodes have any."""
-    generator = torch.Generator().manual_seed(seed)
+def make_block(dst: int, src: int, edges: int, reached: int | None = None):
+    """A random block with repeated edges. Only the first ``reached`` destination nodes have edges."""
+    generator = torch.Generator().manual_seed(edges)
     sources = torch.randint(src, (edges,), generator=generator)
     targets = torch.randint(reached or dst, (edges,), generator=generator)
     return dgl.create_block((sources, targets), num_src_nodes=src, num_dst_nodes=dst)
@@ -28,19 +28,11 @@ def make_block(dst: int, src: int, edges: int, seed: int = 0, reached: int | Non
 
 BLOCKS = {
     "random": make_block(40, 100, 300),
-    "another": make_block(100, 101, 2000, seed=1),
-    "empty neighbourhoods": make_block(50, 80, 60, seed=2, reached=10),
+    "int32": make_block(100, 101, 2000).int(),
+    "empty neighborhoods": make_block(50, 80, 60, reached=10),
     "isolated nodes only": make_block(7, 9, 0),
     "one node, itself": make_block(1, 1, 1),
-    "one node, alone": make_block(1, 1, 0),
-    "int32": make_block(40, 100, 300).int(),
 }
-
-
-def pair(in_size: int, out_size: int) -> tuple[SAGEConv, PlainSAGEConv]:
-    layers = SAGEConv(in_size, out_size, "mean"), PlainSAGEConv(in_size, out_size)
-    layers[1].load_state_dict(layers[0].state_dict())
-    return layers
 
 
 def outcome(layer, block, x: torch.Tensor, upstream: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -57,7 +49,8 @@ def test_equal_to_dgl_forward_and_backward(name, sizes):
     if block.num_edges() == 0 and sizes[0] > sizes[1]:
         pytest.xfail("DGL 2.1.0 fails here: without edges it adds (D, in) to (D, out)")
     torch.manual_seed(3)
-    theirs, ours = pair(*sizes)
+    theirs, ours = SAGEConv(*sizes, "mean"), PlainSAGEConv(*sizes)
+    ours.load_state_dict(theirs.state_dict())
     x = torch.randn(block.num_src_nodes(), sizes[0])
     upstream = torch.randn(block.num_dst_nodes(), sizes[1])
     expected, found = outcome(theirs, block, x, upstream), outcome(ours, CscBlock.of(block), x, upstream)
@@ -77,12 +70,6 @@ def test_without_edges_a_node_keeps_its_own_part():
     y.sum().backward()
     assert torch.equal(layer.fc_neigh.weight.grad, torch.zeros(16, 32))
     assert mean_of_neighbors(CscBlock(torch.zeros(1, dtype=torch.int64), indices), x).shape == (0, 32)
-
-
-def test_gradients_are_those_of_finite_differences():
-    block = CscBlock.of(make_block(5, 8, 12, reached=3))
-    x = torch.randn(8, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: mean_of_neighbors(block, x), (x,))
 
 
 class NativeSAGE(GraphSAGE):
@@ -108,6 +95,9 @@ def test_checkpoints_go_both_ways(small_dataset):
         expected = theirs(batch.blocks, x)
         assert torch.allclose(ours([CscBlock.of(block) for block in batch.blocks], x), expected, atol=TOLERANCE)
         assert torch.allclose(ours(batch.blocks, x), expected, atol=TOLERANCE)  # takes DGL's blocks as they are
+        outer = CscBlock.of(batch.blocks[0])
+        first = FirstLayer(x[: batch.blocks[0].num_dst_nodes()], mean_of_neighbors(outer, x))
+        assert torch.allclose(ours(batch.blocks[1:], first), expected, atol=TOLERANCE)
 
 
 def test_it_needs_no_dgl():

@@ -35,14 +35,12 @@ def test_rows_are_those_of_the_tensor(monkeypatch, room, begin, end):
 
 
 def fewest_pulls(batches, room):
-    """Belady's rule on sets: of the rows that are here, the one that is needed last goes."""
+    """Belady's rule on sets. The row whose next use is last is evicted."""
     kept, pulls = set(), 0
     for now, batch in enumerate(batches):
         pulls += len(batch - kept)
-        later = {
-            row: min((k for k in range(now + 1, len(batches)) if row in batches[k]), default=10**9)
-            for row in kept | batch
-        }
+        rest = batches[now + 1 :]
+        later = {row: next((k for k, ids in enumerate(rest) if row in ids), 10**9) for row in kept | batch}
         kept = set(sorted(later, key=lambda row: (later[row], row))[:room])
     return pulls
 

@@ -26,13 +26,8 @@ def test_neighbors_are_sampled_here_and_by_the_machine_that_has_the_node(monkeyp
     machines = Machines(monkeypatch, NEIGHBORS, 0, 3, 6, graphbolt=graphbolt)
     sampler = NeighborSampler(machines.graph, 4, 2)
     assert (sampler.remote_nodes, sampler.remote_bytes, sampler.dtype) == (1, 4, torch.int32)
-    for nodes, remote in [
-        ([2, 1, 0, 4], []),
-        ([3, 2, 1], [[3]]),
-        ([1, 0, 3, 4], [[3]]),
-        ([5, 3, 0], [[5, 3]]),
-        ([], []),
-    ]:
+    cases = [([2, 1, 0, 4], []), ([3, 2, 1], [[3]]), ([1, 0, 3, 4], [[3]]), ([5, 3, 0], [[5, 3]]), ([], [])]
+    for nodes, remote in cases:
         for fanout in (-1, 1):
             machines.requests.clear()
             found = lists_of(sampler, nodes, fanout)
@@ -40,18 +35,18 @@ def test_neighbors_are_sampled_here_and_by_the_machine_that_has_the_node(monkeyp
             for node, sources in zip(nodes, found, strict=True):
                 assert len(sources) == (len(NEIGHBORS[node]) if fanout < 0 else min(1, len(NEIGHBORS[node])))
                 assert set(sources) <= set(NEIGHBORS[node])
-
-
-def test_each_request_has_a_seed_that_depends_on_the_seed_and_the_hop(monkeypatch):
-    machines = Machines(monkeypatch, NEIGHBORS, 0, 3, 6)
-    sampler = NeighborSampler(machines.graph, 0, 2)
+    machines.requests.clear()
     for seed in (5, 5, 6):
         sampler.seed(seed)
-        for _hop in range(2):
-            lists_of(sampler, [3], 1)
-    values = [request.value for request in machines.requests]
-    assert values[:2] == values[2:4]
-    assert len(set(values)) == 4
+        assert [len(lists_of(sampler, [3], 1)) for _hop in range(2)] == [1, 1]
+    values = [request.value for request in machines.requests]  # seeds of the servers, which depend on seed and hop
+    assert (values[:2] == values[2:4], len(set(values))) == (True, 4)
+    # The nodes of a hop are numbered, the destination nodes first.
+    sources = torch.tensor([5, 2, 4, 5, 3], dtype=torch.int32)
+    every, indices = sampler.compact(sources, torch.tensor([3, 2], dtype=torch.int32))
+    assert every.tolist() == [3, 2, 4, 5]
+    assert every[indices.long()].tolist() == sources.tolist()
+    assert (sampler.scratch == -1).all()
 
 
 def test_lists_are_kept_for_the_most_used_nodes_within_the_budget(monkeypatch):
@@ -60,27 +55,19 @@ def test_lists_are_kept_for_the_most_used_nodes_within_the_budget(monkeypatch):
     This part has nodes 0 to 3. Node 5 has three edges into it, node 4 has one. Node 6 is a neighbor of node 5.
     """
     neighbors = {0: [5], 1: [5, 4], 2: [5], 3: [1], 4: [0, 5], 5: [0, 6, 1], 6: [5], 7: []}
-    for budget, hops, kept in [
-        (0, 3, []),
-        (12, 3, [5]),
-        (19, 3, [5]),
-        (20, 2, [5, 4]),
-        (20, 1, []),
-        (100, 3, [4, 5, 6]),
-    ]:
+    cases = [(0, 3, []), (12, 3, [5]), (19, 3, [5]), (20, 2, [5, 4]), (20, 1, []), (100, 3, [4, 5, 6])]
+    for budget, hops, kept in cases:
         machines = Machines(monkeypatch, neighbors, 0, 4, 6, 8)  # the others are on two machines
         sampler = NeighborSampler(machines.graph, budget, hops)
         assert sampler.remote_nodes == len(kept)
         assert sampler.remote_bytes == 4 * sum(len(neighbors[node]) for node in kept)
         machines.requests.clear()
         assert lists_of(sampler, list(neighbors), -1) == [sorted(sources) for sources in neighbors.values()]
-        assert sorted(node for asked in machines.asked for node in asked) == [
-            node for node in (4, 5, 6, 7) if node not in kept
-        ]
+        assert sorted(node for asked in machines.asked for node in asked) == sorted({4, 5, 6, 7} - set(kept))
 
 
 def test_eight_bytes_for_each_node_of_the_whole_graph(monkeypatch):
-    """All else that a trainer keeps grows with its own part and with its cache."""
+    """All other tensors of a trainer grow with its own part and with its cache."""
     n, machines = 10**6, Machines(monkeypatch, NEIGHBORS, 0, 3, 6)
     machines.graph.num_nodes = lambda: n
     sampler = NeighborSampler(machines.graph, 0, 2)
@@ -89,12 +76,3 @@ def test_eight_bytes_for_each_node_of_the_whole_graph(monkeypatch):
     sizes = {name: value.nbytes for name, value in tensors if isinstance(value, torch.Tensor) and name != "rows"}
     assert sizes["scratch"] == sizes["_scratch"] == sizes["slot_of"] == 4 * n  # the first two are one
     assert sum(sizes.values()) - sizes["_scratch"] < 8 * n + 20_000
-
-
-def test_nodes_of_a_hop_are_numbered_destinations_first(monkeypatch):
-    sampler = NeighborSampler(Machines(monkeypatch, NEIGHBORS, 0, 3, 6).graph, 0, 2)
-    sources = torch.tensor([5, 2, 4, 5, 3], dtype=torch.int32)
-    every, indices = sampler.compact(sources, torch.tensor([3, 2], dtype=torch.int32))
-    assert every.tolist() == [3, 2, 4, 5]
-    assert every[indices.long()].tolist() == sources.tolist()
-    assert (sampler.scratch == -1).all()

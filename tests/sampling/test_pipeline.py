@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,12 @@ from typing import Any
 import dgl
 import pytest
 import torch
+from fault_support import run_program
 from row_support import Book, Machines, Rows, Wire
 
-from tutorial_lib.cluster.coordinator import Coordinator
-from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.spec import write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
-from tutorial_lib.models.graphsage import FirstLayer, GraphSAGE
 from tutorial_lib.sampling import rpc
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
@@ -103,50 +99,24 @@ def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
     assert not wire.waiting
 
 
-def test_the_first_layer_with_means():
-    torch.manual_seed(0)
-    block = dgl.create_block((torch.tensor([0, 3, 4, 4]), torch.tensor([0, 0, 1, 0])), num_src_nodes=5, num_dst_nodes=3)
-    x = torch.randn(5, 6)
-    model = GraphSAGE(6, 8, 4, 1, 0.0)
-    mean = torch.stack([(x[0] + x[3] + x[4]) / 3, x[4], torch.zeros(6)])
-    assert torch.allclose(model([block], x), model([], FirstLayer(x[:3], mean)), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("fast", 0, "1GB"), "no loader 'fast'"),
-        (("pipeline", 2, "1GB"), "no use for --samplers 2"),
-        (("auto", 0, "much"), "'much' is not an amount of memory"),
-    ],
-)
-def test_settings_of_the_loader(arguments, message):
-    with pytest.raises(InputError, match=message):
-        check_loader(*arguments)
+def test_settings_of_the_loader():
+    with pytest.raises(InputError, match="no loader 'fast'"):
+        check_loader("fast", 0, "1GB")
+    with pytest.raises(InputError, match="no use for --samplers 2"):
+        check_loader("pipeline", 2, "1GB")
+    with pytest.raises(InputError, match="'much' is not an amount of memory"):
+        check_loader("auto", 0, "much")
     assert (check_loader("auto", 2, "0"), check_loader("pipeline", 0, "1.5MB")) == (0, 1_500_000)
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("words", [[], ["--use_graphbolt"]], ids=["parts of DGL", "parts of GraphBolt"])
 def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left, partition_of, tmp_path, words):
-    partition = partition_of(2)
-    cluster = EmulatedCluster(2)
-    write_ip_config(tmp_path / "ip_config.txt", cluster.machines)
-    plan = JobPlan(
-        machines=cluster.machines,
-        command=[sys.executable, str(TRAINER), partition.graph_name, *words],
-        part_config=str(partition.config),
-        ip_config=str(tmp_path / "ip_config.txt"),
-        log_dir=str(tmp_path / "logs"),
-        cwd=str(tmp_path),
-        master_port=29500,
-    )
-    with cluster:
-        coordinator = Coordinator(cluster, plan)
-        coordinator.run()
-    compared = [event for event in coordinator.events if event["kind"] == "compared"]
-    assert len(compared) == 2 * 4
-    for event in compared:
+    partition, events = partition_of(2), defaultdict(list)
+    for event in run_program(partition, tmp_path, str(TRAINER), partition.graph_name, *words):
+        events[event["kind"]].append(event)
+    assert len(events["compared"]) == 2 * 4
+    for event in events["compared"]:
         assert event["largest"] <= 1e-5 * event["scale"], event
         assert event["again"] <= 1e-5 * event["scale"], event
         assert event["labels"]
@@ -157,27 +127,20 @@ def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left,
             assert min(event["lists"], hits) > 0
         if event["setting"].startswith("all kept"):  # the second pass asks for nothing
             assert asked - hits == used
-    inferred = [event for event in coordinator.events if event["kind"] == "inferred"]
-    assert [event["budget"] for event in inferred if event["rank"] == 1] == [0, 20_000, 10**8]
-    assert all(event["largest"] <= 1e-5 * event["scale"] for event in inferred), inferred
-    drawn = [event for event in coordinator.events if event["kind"] == "drawn"]
-    assert len(drawn) == 2
-    for event in drawn:
+    assert [event["budget"] for event in events["inferred"] if event["rank"] == 1] == [0, 20_000, 10**8]
+    assert all(event["largest"] <= 1e-5 * event["scale"] for event in events["inferred"]), events["inferred"]
+    for event in events["drawn"]:
         assert event["lists"] > 0
-        assert event["width"] == 100
-        assert event["same"] == [True, False]  # equal seeds draw equal batches, other seeds others
-    rest = [event for event in coordinator.events if event["kind"] == "rest"]
-    assert len(rest) == 2 * 2
-    for event in rest:
+        assert (event["width"], event["same"]) == (100, [True, False])  # equal seeds sample equal batches
+    for event in events["rest"]:
         assert event["same"] == [True] * (event["batches"] - event["done"])
+    assert (len(events["drawn"]), len(events["rest"])) == (2, 2 * 2)
 
 
 @pytest.mark.cluster
 def test_both_loaders_learn_the_same(nothing_left, learned_run, partition_of, tmp_path):
     (config, ours), layout = learned_run, Layout(emulate=2)
-    by_dgl = replace(config, loader="dgl")
-    theirs = run_distributed(partition_of(2), layout, by_dgl, tmp_path / "run")
-    results = {"pipeline": ours, "dgl": theirs}
+    theirs = run_distributed(partition_of(2), layout, replace(config, loader="dgl"), tmp_path / "run")
     assert ours["test_accuracy"] == pytest.approx(theirs["test_accuracy"], abs=0.04)
-    pulled = {name: sum(rank["bytes_remote"] for rank in result["phases"]) for name, result in results.items()}
-    assert pulled["pipeline"] < pulled["dgl"] / 2
+    pulled = [sum(rank["bytes_remote"] for rank in result["phases"]) for result in (ours, theirs)]
+    assert pulled[0] < pulled[1] / 2

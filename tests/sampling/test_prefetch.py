@@ -29,31 +29,25 @@ def test_items_are_made_ahead_of_their_use(depth):
     assert {name for _, name in made} == {"batches_0"}
 
 
-def test_an_error_is_raised_in_its_place_and_the_thread_continues():
-    def items():
-        yield 1
-        raise ValueError("no answer")
-
-    found = prefetch.prefetch(items, 2, "an item")
-    assert next(found) == 1
-    with pytest.raises(ValueError, match="no answer"):
-        next(found)
-    assert list(prefetch.prefetch(lambda: (letter for letter in "ab"), 2, "an item")) == ["a", "b"]
-
-
-def test_the_thread_closes_a_generator_that_is_left_early():
+def test_the_thread_closes_a_generator_that_fails_or_is_left_early():
+    """An error is raised in its place, and the thread continues."""
     closed = []
 
     def items():
         try:
-            yield from range(9)
+            yield from range(3)
+            raise ValueError("no answer")
         finally:
             closed.append(threading.current_thread().name)
 
     found = prefetch.prefetch(items, 2, "an item")
+    assert [next(found) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="no answer"):
+        next(found)
+    found = prefetch.prefetch(items, 2, "an item")
     assert next(found) == 0
     found.close()
-    assert closed == ["batches_0"]
+    assert closed == ["batches_0"] * 2
 
 
 def test_an_item_that_is_not_made_in_time_is_named(monkeypatch):

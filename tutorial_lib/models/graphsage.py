@@ -88,7 +88,7 @@ class GraphSAGE(nn.Module):
         self.layers = nn.ModuleList(SAGEConv(a, b) for a, b in pairwise(self.sizes))
 
     def forward(self, blocks: list[Any], x: Tensor | FirstLayer) -> Tensor:
-        """Return the logits (seeds, out_size). ``blocks`` has the outermost hop first, or none for a ``FirstLayer``."""
+        """Return the logits (seeds, out_size). A ``FirstLayer`` replaces the first of the blocks, the outermost hop."""
         for depth, block in enumerate([None, *blocks] if isinstance(x, FirstLayer) else blocks):
             x = self.layer(depth, block, x)
         return x  # type: ignore[return-value]

@@ -35,7 +35,7 @@ class Neighbors(NamedTuple):
 
 
 class NeighborSampler:
-    """Samples from a homogeneous ``DistGraph``. The adjacency of remote nodes gets ``budget`` bytes.
+    """Samples ``hops`` hops from a homogeneous ``DistGraph``, with ``budget`` bytes of adjacency of remote nodes.
 
     ``scratch`` is an int32 tensor of shape (N,), filled with -1 between calls. The feature cache of the same thread
     shares it.
@@ -73,7 +73,7 @@ class NeighborSampler:
     def sample(self, nodes: Tensor, fanout: int) -> Neighbors:
         """Sample ``fanout`` in-neighbors of different nodes without replacement. A fan-out of -1 takes all."""
         ids = nodes.long()
-        lists = ids - self.own.start  # -1 for a list that is not on this machine
+        lists = ids - self.own.start  # index of each list, or -1 if it is not on this machine
         remote = (lists < 0) | (lists >= len(self.own))
         if bool(remote.any()):
             at = torch.searchsorted(self._remote, ids[remote])
