@@ -89,8 +89,9 @@ def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
     with pytest.raises(RuntimeError, match="A newer iteration of a loader uses this pipeline"):
         list(first)
     left = loader.batches(0)
-    batches += [next(left), *other.batches(1)]
-    left.close()
+    batches += [next(left), next(second := other.batches(1))]
+    left.close()  # does not cancel the requests of the newer iteration
+    batches += list(second)
     for _step, batch in batches:
         assert torch.equal(batch.inputs.own, FEATURES[batch.input_nodes.long()])
     third = loader.batches(2)
