@@ -56,7 +56,7 @@ MAY_SURVIVE = {
     "tutorial_lib/tasks/inference.py, source: 1  ->  (2)": "how far a thread is ahead changes no number",
     "tutorial_lib/sampling/prefetch.py, prefetch: future.cancel()  ->  pass": "it only saves work that nobody wants",
     "tutorial_lib/sampling/edges.py, side: point < self.test  ->  (point <= self.test)": "no pair has that very hash",
-    "tutorial_lib/sampling/neighbor_sampler.py, list_of: bool(remote.any())  ->  (True)": "it spares work on nothing",
+    "tutorial_lib/sampling/neighbor_sampler.py, sample: bool(remote.any())  ->  (True)": "it spares work on nothing",
     "tutorial_lib/cluster/children.py, end_descendants: reap()  ->  pass": "of the last one: all were reaped",
     "notebooks/support/exercises/lesson_06.py, parent: torch.set_num_threads(2)  ->  pass": "two cores have as many",
     "notebooks/support/exercises/lesson_07.py, _nap: time.sleep(0.02)  ->  pass": "it only makes a fault likelier",

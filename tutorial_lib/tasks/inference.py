@@ -88,7 +88,7 @@ def from_adjacency(shard: Shard, sampler: NeighborSampler, budget: int) -> Sourc
     def batches(store: Any, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, FirstLayer], None, None]:
         cache = FeatureCache(store, sampler.book, budget)
         for ids in parts:
-            edges = sampler.all_neighbors(ids)
+            edges = sampler.sample(ids, FULL)
             slots = cache.slots(torch.cat([ids.to(sampler.dtype), edges.sources]))
             own, mean = cache.read(slots[: len(ids)]), cache.mean(slots[len(ids) :], edges.indptr)
             yield ids, FirstLayer(own, mean)
