@@ -73,7 +73,9 @@ def source(data_root: Path) -> DataSource:
 
 @pytest.fixture(scope="module")
 def dataset(source: DataSource):
-    return source.load(features=False)
+    loaded = source.load(features=False)
+    assert loaded.num_features == 0
+    return loaded
 
 
 def test_first_rows_depend_on_the_node_alone(dataset) -> None:
