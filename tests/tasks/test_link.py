@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from commands import kill_trainer, start_and_kill, train, tutorial
+from commands import train
 from programs.link_runs import run_links
 from safetensors.torch import load_file
 
@@ -270,20 +270,6 @@ def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, 
     for side in SIDES:
         assert sum(event[f"{side}_edges"] for event in splits) == len(task.edges[side])
     assert abs(splits[0]["train_edges"] - splits[1]["train_edges"]) <= 1
-
-
-@pytest.mark.cluster
-def test_a_killed_trainer_changes_nothing(emulation, nothing_left, data_root, tmp_path) -> None:
-    common = [*COMMON, "--batch-size", "2000", "--root", str(data_root), "--emulate", "2", "--epochs", "2"]
-    tutorial("train", *common, "--out", str(tmp_path / "whole"))
-    out = tmp_path / "killed"
-    start_and_kill(common, out, 1, kill_trainer(1))
-    tutorial("train", *common, "--resume", "--out", str(out))
-    whole, resumed = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (tmp_path / "whole", out))
-    for name, weight in whole.items():
-        assert torch.allclose(resumed[name], weight, rtol=1e-5, atol=1e-7), name
-    whole, resumed = (np.load(folder / "embeddings.npy") for folder in (tmp_path / "whole", out))
-    assert np.allclose(whole, resumed, atol=1e-5)
 
 
 @pytest.mark.cluster

@@ -81,7 +81,8 @@ def new_embedding(shard: Shard, ntype: str, width: int, seed: int, name: str = N
 def learnable_embeddings(shard: Shard, types: Sequence[str], config: TrainConfig) -> tuple[dict[str, Any], list[Any]]:
     """Return an embedding for each type of nodes and a list of one SparseAdam. Every rank calls this function.
 
-    DGL's SparseAdam counts the steps of each row and averages its gradients, unlike ``torch.optim.SparseAdam``.
+    DGL's SparseAdam counts steps per row and averages the gradients of a row. ``torch.optim.SparseAdam`` counts steps
+    for all rows together and adds the gradients, so its first update of a row is half as long in step 10.
     """
     created, several = {}, len(shard.graph.canonical_etypes) > 1
     for ntype in types:

@@ -54,7 +54,7 @@ class LinkResult(TrainResult):
 
 
 class LinkTask(Task):
-    """Predict edges. Loss and scores are those of all ranks together."""
+    """Predict edges. ``edges`` are those of this process by side, and ``negatives`` the nodes to rank them against."""
 
     name = "link"
     score_name = "MRR"
@@ -128,10 +128,7 @@ class LinkTask(Task):
             yield seeds, placed, rows
 
     def _probe(self, h: Any) -> tuple[float | None, float | None, Tensor | None]:
-        """Return the accuracies and the predictions of the probe as ``judge_nodes`` does, or None without classes.
-
-        Rank 0 fits the probe on training nodes at equal distances in the order of the data set.
-        """
+        """Fit a linear probe on rank 0 and return its result of ``judge_nodes``, or None if there are no classes."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
@@ -140,7 +137,7 @@ class LinkTask(Task):
         if shard.num_classes > 1:
             nodes = shard.nodes("train_mask")
             nodes = gather_by_number(nodes, nodes, self.original)[1]  # empty on the other ranks than 0
-            nodes = nodes[:: max(1, -(-len(nodes) // self.probe_nodes))]
+            nodes = nodes[:: max(1, -(-len(nodes) // self.probe_nodes))]  # at equal distances in the data set
             labels = rows_of(shard.data["label"], nodes).long()
             if len(labels.unique()) > 1:
                 probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200, tol=1e-3))  # L2, C = 1

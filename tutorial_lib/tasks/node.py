@@ -34,8 +34,8 @@ class NodeTask(Task):
         nodes = {side: shard.nodes(f"{side}_mask") for side in ("train", "val")}
         self.split = {f"{side}_nodes": len(ids) for side, ids in nodes.items()}
         samplers, self.pipeline = int(os.environ.get("DGL_NUM_SAMPLER", 0)), None
-        shared = getattr(shard.graph, "local_partition", None) is not None  # by the servers of this machine
-        if shared and config.in_pipeline(samplers) and not self.embeddings:
+        local = getattr(shard.graph, "local_partition", None) is not None  # the servers share their memory
+        if local and config.in_pipeline(samplers) and not self.embeddings:
             settings = {"budget": config.cache, "hops": len(config.fanouts), "depth": config.ahead}
             self.pipeline = Pipeline.of(shard.graph, self.features, self.labels, **settings)
         self.batches, self.val = self._loader(nodes["train"], train=True), self._loader(nodes["val"])

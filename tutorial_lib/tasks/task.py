@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -132,13 +133,13 @@ class Task(ABC):
     batches: Any  # loader of this rank for training, see ``sampling.nodes.BatchLoader``
     val: Any  # loader of this rank for validation
     split: dict[str, int]  # numbers of nodes or edges of this rank, for its event ``split``
+    embeddings: Mapping[str, Any] = MappingProxyType({})  # learnable embeddings by name, saved with the weights
+    sparse_optimizers: Sequence[Any] = ()  # optimizers of the embeddings
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
         if shard.place.on_gpu and not self.on_gpu:
             raise InputError(f"--task {self.name} computes on the CPU", "Take --device cpu.")
         self.shard, self.config, self.place = shard, config, shard.place
-        self.embeddings: Mapping[str, Any] = {}  # learnable embeddings by name, saved with the weights of the model
-        self.sparse_optimizers: Sequence[Any] = ()  # optimizers of the embeddings
 
     @classmethod
     def check(cls, facts: Mapping[str, Any]) -> None:
