@@ -12,7 +12,7 @@ from rich.console import Console
 from tutorial_lib.job.display import RunDisplay
 from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.tasks.node import NodeTask
-from tutorial_lib.tasks.shard import LocalShard
+from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.tools.finale.figures import phases_figure
 from tutorial_lib.trainer.checkpoint import TrainState
 from tutorial_lib.trainer.config import TrainConfig
@@ -62,7 +62,8 @@ def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):
                 rows.append(len(batch.input_nodes))
                 yield step, batch
 
-    task = NodeTask(LocalShard(small_dataset), CONFIG, Recorded(graph, train, [5, 5], 300, shuffle=True))
+    task = NodeTask(LocalShard(small_dataset), CONFIG)
+    task.batches = Recorded(graph, train, [5, 5], 300, shuffle=True)
     state = TrainState([EpochResult(k, 0.0, 0.0, 0.0) for k in range(4)])
     emit = lambda kind, **fields: told.append((kind, fields))  # noqa: E731
     assert not train_epoch(task.model, torch.optim.Adam(task.model.parameters()), task, state, emit=emit)
