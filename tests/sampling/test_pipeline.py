@@ -114,8 +114,8 @@ def test_the_first_layer_with_the_mean_taken():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("fast", 0, "1GB"), "no loader 'fast'"),
-        (("pipeline", 2, "1GB"), "no use for --samplers 2"),
+        (("fast", 0, "1GB"), "--loader fast"),
+        (("pipeline", 2, "1GB"), "--loader pipeline with --samplers 2 is not possible"),
         (("auto", 0, "much"), "'much' is not an amount of memory"),
     ],
 )

@@ -40,10 +40,9 @@ from tutorial_lib.tasks import TASKS, embedding, link, node, task_named
 from tutorial_lib.tasks.learnable import CHUNK, first_rows, read_embeddings, single_embedding
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.shard import LocalShard
-from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
+from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState, stores_of
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import train_epoch
-from tutorial_lib.trainer.sparse_state import stores_of
 
 _IN_CELL: dict[str, Any] = {"torch": torch}
 _CELLS = json.loads(next(NOTEBOOKS.glob("14_*.ipynb")).read_text())["cells"]  # the lesson's cell, as it is

@@ -22,22 +22,9 @@ from tutorial_lib.cluster.forkserver import fork_as_told
 from tutorial_lib.trainer.events import EventWriter, age_of_process, span
 
 
-def collective_limit() -> timedelta:
-    """Return the timeout of collectives: ``TUTORIAL_COLLECTIVE_SECONDS``, which the job sets, or 10 minutes."""
-    return timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600)))
-
-
 @dataclass
 class Session:
-    """A trainer that has joined its job.
-
-    Attributes:
-        graph: ``DistGraph`` of the job.
-        rank: rank of this trainer.
-        world_size: number of trainers in the job.
-        machine: name of the machine on which this trainer runs.
-        events: writer of this trainer's events.
-    """
+    """A trainer that has joined its job, with the ``DistGraph`` of the job."""
 
     graph: Any
     rank: int
@@ -46,18 +33,10 @@ class Session:
     events: EventWriter
 
     def split(self, mask: Tensor | Any, *, even: bool = True, ntype: str = "_N") -> Tensor:
-        """Return this trainer's share of the nodes that a mask selects. The shares are disjoint and cover the mask.
+        """Return this trainer's int64 share of the node IDs that a mask of shape (N,), equal on all trainers, selects.
 
-        Args:
-            mask: ``DistTensor`` of the graph or bool tensor, of shape (N,). All trainers must pass the same mask.
-            even: if True, the shares have nearly equal sizes, and some nodes may belong to the part of another machine.
-                If False, a share contains only nodes of this machine's part. Use this to write rows of a
-                ``DistTensor``.
-            ntype: node type in a graph with several types.
-
-        Returns:
-            int64 node IDs of the partitioned graph. The sizes of even shares differ by a few nodes, so the number of
-            batches may differ between ranks. ``trainer.comm.equal_steps`` returns a common number.
+        The sizes of even shares differ by a few nodes, and some nodes may belong to the part of another machine. Other
+        shares contain only nodes of this machine's part, as writes to a ``DistTensor`` require.
         """
         import dgl
 
@@ -65,7 +44,7 @@ class Session:
         return dgl.distributed.node_split(mask, book, ntype=ntype, force_even=even).long()
 
     def barrier(self) -> None:
-        """Wait for all trainers. A RuntimeError reports a lost trainer or a wait longer than ``collective_limit``."""
+        """Wait for all trainers. A RuntimeError reports a lost trainer or a timeout."""
         dist.barrier()
 
 
@@ -74,17 +53,13 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
 
     Functions that a server must call, such as the initializer of a DistTensor, must be defined before this call. If the
     job starts its processes with a ``forkserver``, this call forks them. They share the modules imported before it.
-
-    Args:
-        graphbolt: load the part in GraphBolt's format, which needs 4 bytes for each edge instead of 25 but has no edge
-            IDs.
+    GraphBolt's format of a part needs 4 bytes for each edge instead of 25 but has no edge IDs.
     """
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
         import dgl
 
-        # Registers our requests: seed the generator, send adjacency, sample neighbors.
-        import tutorial_lib.sampling.rpc  # noqa: F401
+        import tutorial_lib.sampling.rpc  # noqa: F401  registers our requests
         from tutorial_lib.compat.server_sleep import connect_soon
 
         gc.enable()
@@ -94,9 +69,18 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
         sys.exit(0)
 
 
+def seed_rank(seed: int, rank: int) -> None:
+    """Seed the generators of a rank at its start. The formula is stable, so that older scripts repeat their results."""
+    import dgl
+
+    own = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
+    torch.manual_seed(own)
+    dgl.seed(own)
+
+
 def meet() -> None:
     """Initialize the process group of all trainers with torchrun's store or, without torchrun, a store on rank 0."""
-    limit, how = collective_limit(), {}
+    limit, how = timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600))), {}
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size
@@ -111,15 +95,10 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     """Join the job of this process, which ``train`` or ``launch`` started, and leave it at the end.
 
     If the body raises an uncaught exception or exits with a code other than 0, the process ends at once (see
-    ``cluster/hook``). DGL's exit handler would wait for the other trainers, which wait for this one.
-
-    Args:
-        graph_name: name of the partitioned graph.
-        seed: seed of the job, equal on all ranks. Each rank derives its own random numbers from it.
+    ``cluster/hook``). DGL's exit handler would wait for the other trainers, which wait for this one. ``seed`` is equal
+    on all ranks, and each rank derives its own random numbers from it.
     """
     import dgl
-
-    from tutorial_lib.trainer.seeding import seed_rank
 
     events = EventWriter()
     events.emit("span", name="starting", seconds=age_of_process())
