@@ -31,7 +31,6 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
         (torch.optim.Adam, {"amsgrad": True, "betas": (0.8, 0.99)}),
         (torch.optim.AdamW, {"weight_decay": 0.1}),
         (torch.optim.SGD, {"momentum": 0.9}),
-        (torch.optim.SGD, {}),
     ],
 )
 def test_training_continues_exactly(tmp_path, optimizer_class, options):

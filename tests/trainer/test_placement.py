@@ -43,9 +43,9 @@ def test_assign(wanted, ranks, expected):
 
 
 def test_reasons():
-    assert assign("auto", [("a", 1)] * 2).reason == "1 GPU(s) for 2 ranks"
-    assert assign("cuda", [("a", 1)] * 2).reason == "1 GPU(s) for 2 ranks: they share"
-    assert assign("cuda", [("a", 2)] * 2).reason == "each rank has its GPU"
+    assert assign("auto", [("a", 1)] * 2)[2] == "1 GPU(s) for 2 ranks"
+    assert assign("cuda", [("a", 1)] * 2)[2] == "1 GPU(s) for 2 ranks: they share"
+    assert assign("cuda", [("a", 2)] * 2)[2] == "each rank has its GPU"
     assert places("cuda", ("a", 1), nccl=False) == ([0], "gloo")
 
 

@@ -8,8 +8,8 @@
     epoch-0003/embeddings-MACHINE.safetensors   rows of learnable embeddings and their optimizers (first trainer there)
     epoch-0003-step-000120/                     the same after 120 steps of the fourth epoch
 
-All files are on the disk before ``manifest.json`` names them. Loading runs no code from the files. If the machines do
-not share the run folder, weights and manifests are on machine 0, and each machine has the rows of its own embeddings.
+Loading runs no code from the files. If the machines do not share the run folder, weights and manifests are on machine
+0, and each machine has the rows of its own embeddings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
@@ -36,7 +35,6 @@ from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, ow
 from tutorial_lib.trainer.events import Emit, no_events
 from tutorial_lib.trainer.manifest import EpochResult, FileRecord, Manifest
 
-ROWS = 1_000_000  # read and written at a time
 SETTINGS = ("_lr", "_beta1", "_beta2", "_eps")  # of DGL's sparse optimizers
 
 
@@ -101,7 +99,9 @@ class CheckpointManager:
             states[int(index)][key] = value
         optimizer.load_state_dict({"state": states, "param_groups": manifest.optimizer})
         if stores:
-            write_local_rows(stores, folder / self.rows_file)
+            with safe_open(folder / self.rows_file, "pt") as file:
+                for name, rows in stores.items():
+                    rows[:] = file.get_tensor(name)
         for sparse, settings in zip(task.sparse_optimizers, manifest.sparse_optimizers, strict=True):
             restore_settings(sparse, settings)
         barrier()  # no rank reads an embedding before it is restored
@@ -123,11 +123,10 @@ class CheckpointManager:
         dense = optimizer.state_dict()
         if first:
             tensors = {f"{index}/{key}": value for index, of in dense["state"].items() for key, value in of.items()}
-            tensors = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
             for name, content in (("model.safetensors", model.state_dict()), ("optimizer.safetensors", tensors)):
                 files[name] = write_tensors(folder / name, content)
         if stores:
-            files[self.rows_file] = write_tensors(folder / self.rows_file, local_rows(stores), self.machine)
+            files[self.rows_file] = write_tensors(folder / self.rows_file, stores, self.machine)
         ranks = gather((files, (state.loss_sum, state.examples)))
         if first:
             written = {name: record for files, _ in ranks for name, record in files.items()}
@@ -183,15 +182,16 @@ def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) ->
     write_json(folder / "config.json", dict(config))
 
 
-# In a job, a ``DistEmbedding`` and each state of DGL's sparse optimizer are ``DistTensor``s of the same partition. Each
-# machine reads and writes only the rows that it holds, because a write to another machine's server has no answer and no
-# barrier proves its arrival. In a single process, a ``NodeEmbedding`` and its optimizer hold plain tensors.
-def stores_of(embeddings: Mapping[str, Any], sparse_optimizers: Sequence[Any]) -> dict[str, Any]:
-    """Return every tensor of embeddings and of their optimizers, under a name that is equal in each run."""
+def stores_of(embeddings: Mapping[str, Any], sparse_optimizers: Sequence[Any]) -> dict[str, Tensor]:
+    """Return the rows of embeddings and of their optimizers that this machine holds, under a name equal in each run.
+
+    In a job, these are parts of ``DistTensor``s in the memory that the ranks share with the servers of their machine. A
+    write to another machine's server has no answer, and no barrier proves its arrival.
+    """
     stores = {f"{name}/weight": embedding.weight for name, embedding in embeddings.items()}
     for number, optimizer in enumerate(sparse_optimizers):
         stores |= {f"optimizer-{number}/{name}": tensor for name, tensor in optimizer_tensors(optimizer).items()}
-    return stores
+    return {name: getattr(store, "local_partition", store) for name, store in stores.items()}
 
 
 def optimizer_tensors(optimizer: Any) -> dict[str, Any]:
@@ -216,25 +216,3 @@ def restore_settings(optimizer: Any, settings: Mapping[str, Any]) -> None:
         if name not in sparse_settings(optimizer) or type(value) not in (int, float):
             raise InputError(f"the checkpoint sets {name} = {value!r}, which {type(optimizer).__name__} does not save")
     vars(optimizer).update(settings)
-
-
-def local_ids(store: Any) -> Tensor:
-    """Return the int64 IDs of the rows of a ``DistTensor`` of nodes that this machine holds, or all of a tensor."""
-    if isinstance(store, Tensor):
-        return torch.arange(len(store))
-    policy = store.part_policy
-    return policy.partition_book.partid2nids(policy.part_id, policy.type_name)
-
-
-def local_rows(stores: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return a copy of the rows of each store that this machine holds."""
-    return {name: torch.cat([store[ids] for ids in local_ids(store).split(ROWS)]) for name, store in stores.items()}
-
-
-def write_local_rows(stores: Mapping[str, Any], path: Path) -> None:
-    """Write the rows of a safetensors file back into the stores."""
-    with safe_open(path, "pt") as file:
-        for name, store in stores.items():
-            ids, rows = local_ids(store), file.get_slice(name)
-            for start in range(0, len(ids), ROWS):
-                store[ids[start : start + ROWS]] = rows[start : start + ROWS]

@@ -1,8 +1,7 @@
 """Collectives over the ranks of a job. A process without a process group is rank 0 of one.
 
-Python values are sent with the object collectives of torch, which pickle them. A rank trusts the other ranks as much as
-it trusts DGL's servers, which also send pickles, see SECURITY.md. Tensors among the values must be on the CPU. Clone a
-view before you send it, because it is pickled with the memory of its whole base.
+The object collectives of torch pickle Python values. A rank trusts the other ranks as much as DGL's servers, which also
+send pickles, see SECURITY.md. Send tensors from the CPU, and clone views, which are pickled with their whole base.
 """
 
 from __future__ import annotations
@@ -58,15 +57,10 @@ def broadcast(value: Any, source: int = 0) -> Any:
 
 
 def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Collect one value per node or edge on rank 0, in the order of the data set.
+    """Return the numbers (ascending) and values of the nodes or edges of all ranks on rank 0, and nothing on others.
 
-    Args:
-        ids: int64 tensor of shape (M,), IDs of nodes or edges of this rank. No two ranks have the same ID.
-        values: tensor of shape (M,), one value for each ID.
-        numbers: int64 array of shape (N,), the number in the data set of each ID.
-
-    Returns:
-        The numbers in ascending order and the value of each. Both are empty on the other ranks.
+    ``ids`` and ``values`` have shape (M,), and no two ranks have the same ID. ``numbers`` has the number in the data
+    set of each ID, int64 of shape (N,).
     """
     parts = gather((ids.cpu().clone(), values.cpu().clone())) or [(ids[:0], values[:0])]
     ids, values = (torch.cat([part[k] for part in parts]) for k in (0, 1))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tutorial_lib.errors import InputError
-
-if TYPE_CHECKING:  # the command line creates its options from this class, and its help does not wait for torch
-    from tutorial_lib.models.graphsage import GraphSAGE
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,9 @@ class TrainConfig:
         """Return whether trainers sample from cached adjacency, so that no server needs the number of an edge."""
         return self.task == "node" and self.loader != "dgl" and not samplers
 
-    def model(self, in_size: int, num_classes: int) -> GraphSAGE:
-        """Return a model whose initial weights depend on ``seed`` alone, so that they are equal on all ranks."""
-        import torch
+    def model(self, in_size: int, num_classes: int) -> Any:
+        """Return a GraphSAGE whose initial weights depend on ``seed`` alone, so that they are equal on all ranks."""
+        import torch  # the options of the command line come from this class, and its help does not wait for torch
 
         from tutorial_lib.models.graphsage import GraphSAGE
 

@@ -87,10 +87,7 @@ class StepTimer:
         self._last = time.perf_counter()
 
     def lap(self, phase: str, batch: Any = None) -> None:
-        """Add the time since the last lap to a phase, or for a batch of a background thread to the thread's phases.
-
-        This wait is shorter than the thread's work, so it is divided in proportion to the durations of the phases.
-        """
+        """Add the time since the last lap to a phase. The wait for a background thread is divided among its phases."""
         now = time.perf_counter()
         self._background = getattr(batch, "background", None) or self._background
         phases = self._background if batch is not None else {}
@@ -122,7 +119,7 @@ def bytes_by_place(graph: Any, nodes: Any, rows: Any, ntype: str = "_N") -> tupl
 
 
 class Pulse:
-    """Emits a ``progress`` event at most once a second, which shows that a long pass without steps is alive."""
+    """Emits at most one ``progress`` event per second, which shows that a long pass without steps is alive."""
 
     def __init__(self, emit: Emit, what: str) -> None:
         self.emit, self.what, self._next = emit, what, time.monotonic() + PULSE_SECONDS
@@ -134,10 +131,7 @@ class Pulse:
 
 
 def phases_of(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the ``phases`` of ``result.json``: means per epoch of the ``step`` events of each rank.
-
-    Of a step that a resumed run repeated, the later event counts.
-    """
+    """Return the means per epoch of each rank's ``step`` events. A step that a resumed run repeated counts once."""
     steps = {(e["rank"], e["epoch"], e["step"]): e for e in events if e.get("kind") == "step"}
     found = []
     for rank in sorted({rank for rank, _, _ in steps}):

@@ -1,13 +1,10 @@
 """The training loop for every task, in one process and in a job.
 
-All random numbers depend on (seed, epoch, step, rank) alone. The state of DGL's generators cannot be read, neither in
-the trainers nor in the servers, which sample for the trainers of other machines. Therefore no state is saved. The
+Random numbers depend on (seed, epoch, step, rank) alone, because the state of DGL's generators cannot be saved. The
 loaders and the loop seed their generators before each step, and rank 0 seeds the servers before each epoch. A resumed
-run then samples the batches of an uninterrupted run.
-
-This is exact with one sampling thread, and where no server samples or the request carries a seed, see
-``rpc.SampleRequest``. DGL's own requests carry none. A server's generator serves them in their order of arrival, which
-varies between runs if several trainers send requests, and it cannot return to the middle of an epoch.
+run then samples the batches of an uninterrupted run. This is exact with one sampling thread, and where no server
+samples or the request carries a seed, see ``rpc.SampleRequest``. DGL's own requests carry none. A server's generator
+serves them in their order of arrival, and it cannot return to the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -99,8 +96,7 @@ def train_epoch(
 ) -> bool:
     """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before the end.
 
-    All ranks take equally many steps, so every rank takes part in every all-reduce of DDP and in every exchange of a
-    sparse optimizer. Every five steps the ranks compare whether ``stop`` returns true on one of them.
+    All ranks take equally many steps, so every rank takes part in every all-reduce and in every exchange of rows.
     """
     model.train()
     optimizers, steps = [optimizer, *task.sparse_optimizers], len(task.batches)
@@ -147,8 +143,7 @@ def fit(
 ) -> list[EpochResult]:
     """Train a ``tasks.task.Task`` until ``config.epochs`` epochs are finished, and return the results of all epochs.
 
-    ``model`` may have its DistributedDataParallel wrapper. ``score`` names the result of ``task.validate``. If
-    ``saver.stop`` returns true on a rank, all ranks save a checkpoint and raise Stopped.
+    If ``saver.stop`` returns true on a rank, all ranks save a checkpoint and raise Stopped.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     # Validation must not go through DDP, whose forward pass expects a backward pass on every rank.

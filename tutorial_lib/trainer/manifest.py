@@ -1,8 +1,7 @@
 """Manifests of checkpoints: which checkpoints a run folder has, and whether they are intact.
 
-``checkpoint/manifest.json`` names the folder of the newest checkpoint, and ``manifest-previous.json`` the one before. A
-damaged file therefore costs the epochs between the two. All other files in ``checkpoint/`` belong to the user.
-This module does not import torch, because the command line checks a run folder before it loads anything.
+``checkpoint/manifest.json`` names the folder of the newest checkpoint, and ``manifest-previous.json`` the one before.
+The command line reads them before it loads anything, so this module does not import torch.
 """
 
 from __future__ import annotations
@@ -99,10 +98,7 @@ def check_files(folder: Path, files: Mapping[str, FileRecord], machine: str | No
 
 
 def read_checkpoint(folder: Path, read: Callable[[Path], Manifest] | None = None) -> FoundCheckpoint:
-    """Return the newest checkpoint that ``read`` accepts, by default one whose files on this machine are intact.
-
-    An InputError names the damage of both checkpoints.
-    """
+    """Return the newest checkpoint that ``read`` accepts, by default one whose files on this machine are intact."""
     problems: list[str] = []
     for name in (NEWEST, BEFORE):
         try:

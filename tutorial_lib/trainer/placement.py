@@ -1,8 +1,7 @@
 """Devices of the model: the CPU, or GPUs that a CPU build of DGL can serve.
 
-Sampling and feature pulls stay on the CPU, as in every DistDGL program. A batch for a GPU is copied through pinned
-memory on a side stream while the GPU computes the backward pass of the previous batch. The phase ``forward`` of a step
-event therefore includes the wait for the copy.
+Sampling and feature pulls stay on the CPU. A batch for a GPU is copied through pinned memory on a side stream while the
+GPU computes the backward pass of the previous batch, so the phase ``forward`` of a step includes the wait for the copy.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,19 +22,13 @@ from tutorial_lib.models.graphsage import CscBlock, GraphSAGE
 from tutorial_lib.trainer.comm import all_gather, alone, own_rank
 
 
-class Assignment(NamedTuple):
-    gpus: list[int | None]  # number of each rank's GPU, or None for the CPU
-    backend: str  # of the gradients
-    reason: str
+def assign(
+    wanted: str, ranks: Sequence[tuple[str, int]], *, nccl: bool = True
+) -> tuple[Sequence[int | None], str, str]:
+    """Return the number of each rank's GPU (None is the CPU), the backend of the gradients, and the reason.
 
-
-def assign(wanted: str, ranks: Sequence[tuple[str, int]], *, nccl: bool = True) -> Assignment:
-    """Assign a device to each rank of a job, or raise an InputError if "cuda" is not possible.
-
-    Args:
-        wanted: "cuda", or "auto" for GPUs if every rank has one of its own.
-        ranks: for each rank, the computer on which it runs (emulated machines share one) and its number of GPUs.
-        nccl: whether torch has NCCL, which needs one GPU for each rank. Ranks that share a GPU use gloo.
+    ``ranks`` are the computers on which the ranks run (emulated machines share one), each with its number of GPUs. NCCL
+    needs one GPU for each rank, so ranks that share a GPU use gloo.
     """
     names = [name for name, _ in ranks]
     without = [str(rank) for rank, (_, gpus) in enumerate(ranks) if gpus == 0]
@@ -44,10 +37,10 @@ def assign(wanted: str, ranks: Sequence[tuple[str, int]], *, nccl: bool = True) 
         who = f", but the computer of rank {', '.join(without)} has no GPU that torch can use" if without else ""
         raise InputError(f"--device {wanted}{who}", "Take --device cpu, cuda or auto (GPUs if each rank has its own).")
     if short and wanted == "auto":
-        return Assignment([None] * len(ranks), "gloo", "no GPU" if without else short[0])
-    gpus: list[int | None] = [names[:rank].count(name) % gpus for rank, (name, gpus) in enumerate(ranks)]
+        return [None] * len(ranks), "gloo", "no GPU" if without else short[0]
+    gpus = [names[:rank].count(name) % gpus for rank, (name, gpus) in enumerate(ranks)]
     reason = f"{short[0]}: they share" if short else "each rank has its GPU" if nccl else "this torch has no NCCL"
-    return Assignment(gpus, "nccl" if nccl and not short else "gloo", reason)
+    return gpus, "nccl" if nccl and not short else "gloo", reason
 
 
 def gpu_count() -> int:
@@ -77,8 +70,7 @@ class Placement:
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         """Return the model in DDP over the ranks of the job."""
-        ids = [self.device] if self.on_gpu else None
-        return DistributedDataParallel(model, device_ids=ids, process_group=self.group)
+        return DistributedDataParallel(model, [self.device] if self.on_gpu else None, process_group=self.group)
 
     def take(self, blocks: list[Any], *tensors: Tensor) -> tuple[Any, ...]:
         """Return blocks and tensors on the device. The copy may still run, and later work on the GPU waits for it."""

@@ -35,8 +35,7 @@ class Session:
     def split(self, mask: Tensor | Any, *, even: bool = True, ntype: str = "_N") -> Tensor:
         """Return this trainer's int64 share of the node IDs that a mask of shape (N,), equal on all trainers, selects.
 
-        The sizes of even shares differ by a few nodes, and some nodes may belong to the part of another machine. Other
-        shares contain only nodes of this machine's part, as writes to a ``DistTensor`` require.
+        Even shares may have nodes of another machine's part. Write a ``DistTensor`` only for nodes of uneven shares.
         """
         import dgl
 
@@ -51,9 +50,9 @@ class Session:
 def serve_if_server(*, graphbolt: bool = False) -> None:
     """Serve until the job ends and then exit if this process is a DGL server. Otherwise return.
 
-    Functions that a server must call, such as the initializer of a DistTensor, must be defined before this call. If the
-    job starts its processes with a ``forkserver``, this call forks them. They share the modules imported before it.
-    GraphBolt's format of a part needs 4 bytes for each edge instead of 25 but has no edge IDs.
+    Functions that a server must call, such as the initializer of a DistTensor, must be defined before. A ``forkserver``
+    forks all processes here, and they share the modules imported before. GraphBolt's format of a part needs 4 bytes for
+    each edge instead of 25 but has no edge IDs.
     """
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
@@ -95,8 +94,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     """Join the job of this process, which ``train`` or ``launch`` started, and leave it at the end.
 
     If the body raises an uncaught exception or exits with a code other than 0, the process ends at once (see
-    ``cluster/hook``). DGL's exit handler would wait for the other trainers, which wait for this one. ``seed`` is equal
-    on all ranks, and each rank derives its own random numbers from it.
+    ``cluster/hook``). DGL's exit handler would wait for the other trainers, which wait for this one.
     """
     import dgl
 
