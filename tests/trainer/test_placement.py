@@ -21,10 +21,6 @@ no_gpu = pytest.mark.skipif(
 )
 
 
-def places(wanted: str, *ranks: tuple[str, int], nccl: bool = True) -> tuple[list[int | None], str]:
-    return assign(wanted, ranks, nccl=nccl)[:2]
-
-
 @pytest.mark.parametrize(
     ("wanted", "ranks", "expected"),
     [
@@ -39,14 +35,14 @@ def places(wanted: str, *ranks: tuple[str, int], nccl: bool = True) -> tuple[lis
     ],
 )
 def test_assign(wanted, ranks, expected):
-    assert places(wanted, *ranks) == expected
+    assert assign(wanted, ranks)[:2] == expected
 
 
 def test_reasons():
     assert assign("auto", [("a", 1)] * 2)[2] == "1 GPU(s) for 2 ranks"
     assert assign("cuda", [("a", 1)] * 2)[2] == "1 GPU(s) for 2 ranks: they share"
     assert assign("cuda", [("a", 2)] * 2)[2] == "each rank has its GPU"
-    assert places("cuda", ("a", 1), nccl=False) == ([0], "gloo")
+    assert assign("cuda", [("a", 1)], nccl=False) == ([0], "gloo", "this torch has no NCCL")
 
 
 def test_what_cannot_be():

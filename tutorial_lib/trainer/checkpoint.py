@@ -77,7 +77,8 @@ class CheckpointManager:
         """Load the newest checkpoint that is intact on all machines if the run resumes. All ranks call this method."""
         if not self.resume:
             return TrainState()
-        first, stores = own_rank() == 0, self._stores(task)
+        first = own_rank() == 0
+        stores = stores_of(task.embeddings, task.sparse_optimizers) if self.first_of_machine else {}
 
         def read(path: Path) -> Manifest:
             manifest = _agree(lambda: manifests.read_manifest(path) if first else None)
@@ -111,14 +112,12 @@ class CheckpointManager:
         return state
 
     def save(self, state: TrainState, model: nn.Module, optimizer: Optimizer, task: Any, *, last: bool) -> None:
-        """Write a checkpoint if ``last`` is true or enough epochs are finished. All ranks call it between two steps.
-
-        If a file cannot be written, an OSError names it, and the previous checkpoint stays valid.
-        """
+        """Write a checkpoint if ``last`` is true or enough epochs are finished. All ranks call it between two steps."""
         if not last and state.epoch % self.every:
             return
         folder = self.folder / generation(state.epoch, state.step)
-        first, stores, files = own_rank() == 0, self._stores(task), {}
+        first, files = own_rank() == 0, {}
+        stores = stores_of(task.embeddings, task.sparse_optimizers) if self.first_of_machine else {}
         barrier()  # no rank changes an embedding from here on
         dense = optimizer.state_dict()
         if first:
@@ -140,9 +139,6 @@ class CheckpointManager:
         if self.first_of_machine:
             remove_checkpoints(self.folder, keep)
         self.emit("checkpoint", **state.place())
-
-    def _stores(self, task: Any) -> dict[str, Any]:
-        return stores_of(task.embeddings, task.sparse_optimizers) if self.first_of_machine else {}
 
 
 def _agree(action: Callable[[], Any]) -> Any:

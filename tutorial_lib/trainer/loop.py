@@ -47,17 +47,11 @@ class TrainResult:
     epochs: list[EpochResult] = field(default_factory=list)
     model: nn.Module = field(default_factory=nn.Identity, repr=False)
 
-    @property
-    def val_accuracy(self) -> float | None:
-        return self.val_score if self.score == "accuracy" else None
-
-    @property
-    def test_accuracy(self) -> float | None:
-        return self.test_score if self.score == "accuracy" else None
-
     def summary(self) -> dict[str, Any]:
         """Return the fields of an ``evaluation`` event and of ``result.json``."""
-        return {name: getattr(self, name) for name in self.SUMMARY}
+        scores = self.val_score, self.test_score
+        accuracies = scores if self.score == "accuracy" else (None, None)
+        return dict(zip(self.SUMMARY, (self.score, *scores, *accuracies, self.scores), strict=True))
 
     def save(self, out: Path) -> None:
         """Write the predictions into the run folder. Rank 0 calls this method."""

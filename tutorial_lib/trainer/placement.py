@@ -22,13 +22,11 @@ from tutorial_lib.models.graphsage import CscBlock, GraphSAGE
 from tutorial_lib.trainer.comm import all_gather, alone, own_rank
 
 
-def assign(
-    wanted: str, ranks: Sequence[tuple[str, int]], *, nccl: bool = True
-) -> tuple[Sequence[int | None], str, str]:
+def assign(wanted: str, ranks: Sequence[tuple[str, int]], *, nccl: bool = True) -> tuple[list[Any], str, str]:
     """Return the number of each rank's GPU (None is the CPU), the backend of the gradients, and the reason.
 
-    ``ranks`` are the computers on which the ranks run (emulated machines share one), each with its number of GPUs. NCCL
-    needs one GPU for each rank, so ranks that share a GPU use gloo.
+    ``ranks`` have the computer of each rank, which emulated machines share, and its number of GPUs. NCCL needs one GPU
+    for each rank, so ranks that share a GPU use gloo.
     """
     names = [name for name, _ in ranks]
     without = [str(rank) for rank, (_, gpus) in enumerate(ranks) if gpus == 0]
