@@ -267,15 +267,6 @@ def test_every_setting_that_differs_is_listed(saved):
     assert "machines None in the checkpoint, 2 now" in str(caught.value)
 
 
-def test_nothing_is_unpickled(saved, monkeypatch):
-    def refuse(*_arguments, **_options):
-        raise AssertionError("unpickled")
-
-    for name in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
-        monkeypatch.setattr(name, refuse)
-    load(saved, *trained(steps=0))
-
-
 @pytest.mark.parametrize(
     ("how", "code", "file"),
     [

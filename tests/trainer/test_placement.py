@@ -10,10 +10,7 @@ from commands import events_of
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
-from tutorial_lib.job.source import DataSource
-from tutorial_lib.job.train import run_single
 from tutorial_lib.trainer import placement
-from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.placement import CPU, assign, settle
 
 no_gpu = pytest.mark.skipif(
@@ -69,6 +66,7 @@ def test_real_machines_are_asked_when_the_ranks_have_met(tmp_path, monkeypatch):
     Layout(real=RealMachines(tmp_path / "ip.txt"), device="cuda").check_device()
     with pytest.raises(InputError, match="no GPU that torch can use"):
         Layout(emulate=2, device="cuda").check_device()
+    assert settle("auto").describe() == {"device": "cpu", "backend": "none", "device_reason": "no GPU"}
 
 
 @no_gpu
@@ -79,14 +77,6 @@ def test_cuda_without_a_gpu_is_refused_before_anything_starts(where, tmp_path, r
     assert "--device cuda, but" in done.stderr
     assert "what to do: Take --device cpu" in done.stderr
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.whole_run
-@no_gpu
-def test_auto_without_a_gpu_is_the_cpu(data_root, tmp_path):
-    source = DataSource("synthetic-products", scale=0.002, root=data_root)
-    auto = run_single(source, TrainConfig(epochs=1, fanouts=(3,), hidden_size=8), tmp_path / "run", device="auto")
-    assert (auto["device"], auto["backend"], auto["device_reason"]) == ("cpu", "none", "no GPU")
 
 
 @pytest.mark.cluster

@@ -133,14 +133,3 @@ def test_no_colours_in_a_pipe_under_jupyter(monkeypatch, capsys):
     with RunDisplay(2) as display:
         display.say("one line")
     assert "\x1b" not in capsys.readouterr().out
-
-
-def test_a_run_that_was_told_to_end_says_where_it_stopped():
-    screen = StringIO()
-    with RunDisplay(2, Console(file=screen, width=100, highlight=False)) as display:
-        display.on_event({"kind": "checkpoint", "epochs": 1})
-        display.on_event({"kind": "stopped", "epochs": 1})
-        display.on_event({"kind": "stopped", "epochs": 1, "step": 5})
-    first, second = screen.getvalue().splitlines()
-    assert first.endswith("stopped after epoch 1; go on with --resume")
-    assert second.endswith("stopped after step 5 of epoch 2; go on with --resume")

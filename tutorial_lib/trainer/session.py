@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
+import dgl
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -37,8 +38,6 @@ class Session:
 
         Even shares may have nodes of another machine's part. Write a ``DistTensor`` only for nodes of uneven shares.
         """
-        import dgl
-
         book = self.graph.get_partition_book()
         return dgl.distributed.node_split(mask, book, ntype=ntype, force_even=even).long()
 
@@ -56,8 +55,6 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
     """
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
-        import dgl
-
         import tutorial_lib.sampling.rpc  # noqa: F401  registers our requests
         from tutorial_lib.compat.server_sleep import connect_soon
 
@@ -70,8 +67,6 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
 
 def seed_rank(seed: int, rank: int) -> None:
     """Seed the generators of a rank at its start. The formula is stable, so that older scripts repeat their results."""
-    import dgl
-
     own = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
     torch.manual_seed(own)
     dgl.seed(own)
@@ -96,8 +91,6 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     If the body raises an uncaught exception or exits with a code other than 0, the process ends at once (see
     ``cluster/hook``). DGL's exit handler would wait for the other trainers, which wait for this one.
     """
-    import dgl
-
     events = EventWriter()
     events.emit("span", name="starting", seconds=age_of_process())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
