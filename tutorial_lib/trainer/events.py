@@ -11,8 +11,9 @@ Each event has ``kind``, ``time`` (seconds since 1970, of the end if the event h
     span          name (starting, joining, preparing, validation, checkpoint, evaluation), seconds
     progress      what (validation, evaluation), batches, of, and in an evaluation layer, layers
     epoch*        epoch, loss, seconds, score ("accuracy" or "MRR"), val_score, val_accuracy (null for other scores)
-    checkpoint*   epochs, step: saved progress. stopped*: the same after the run was told to end. resumed*: the same
-    evaluating*   evaluation*: score, val_score, test_score, val_accuracy, test_accuracy, scores. warning*: text
+    checkpoint*   epochs, and step of the next epoch. stopped* and resumed* (also damaged) have the same fields
+    evaluation*   score, val_score, test_score, val_accuracy, test_accuracy, scores. evaluating* has no fields
+    warning*      text
     failure       exception, message, traceback, and role if it was a sampler
     left          peak_rss (bytes)
 

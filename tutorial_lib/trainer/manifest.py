@@ -63,7 +63,7 @@ class Manifest:
 
 
 class FoundCheckpoint(NamedTuple):
-    """An intact checkpoint, and the damage of a newer one if there is any."""
+    """An intact checkpoint, and the damage of a newer one."""
 
     folder: Path
     manifest: Manifest
@@ -75,7 +75,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest. An InputError reports a missing or damaged one, or one of another format."""
+    """Read a manifest. An InputError reports a missing or damaged manifest, or another format."""
     try:
         content = read_json(path, dict[str, Any])
         if content.get("format") != FORMAT:
@@ -128,7 +128,7 @@ def check_same_settings(saved: Mapping[str, Any], settings: Mapping[str, Any], w
 def publish(folder: Path, manifest: Manifest) -> None:
     """Make a checkpoint the newest one after its files are on the disk. The newest one becomes the one before."""
     manifests = {NEWEST: manifest}
-    with contextlib.suppress(InputError):  # there is none, or it is damaged and must not replace an intact one
+    with contextlib.suppress(InputError):  # a damaged or missing checkpoint must not replace an intact one
         newest = read_manifest(folder / NEWEST)
         if newest.folder != manifest.folder:
             manifests = {BEFORE: newest, NEWEST: manifest}
