@@ -35,7 +35,7 @@ TARGETS = {
     "tutorial_lib/sampling/[!e]*.py": ["tests/sampling", "tests/models", "tests/trainer/test_step_events.py"],
     "tutorial_lib/trainer/checkpoint.py": ["tests/trainer/test_checkpoint.py", "tests/trainer/test_loop.py"],
     "tutorial_lib/trainer/manifest.py": ["tests/trainer/test_checkpoint.py"],
-    "tutorial_lib/trainer/seeding.py": ["tests/trainer/test_seeding.py"],
+    "tutorial_lib/trainer/loop.py": ["tests/trainer/test_seeding.py", "tests/trainer/test_loop.py"],
     "tutorial_lib/partition/*.py": ["tests/partition", "tests/data/test_pairs.py", "tests/data/test_data_academic.py"],
     "tutorial_lib/tasks/inference.py": [f"tests/tasks/test_{name}.py" for name in ("evaluation", "hetero", "tasks")],
     "tutorial_lib/cluster/agent.py": ["tests/cluster/test_agents.py", "tests/cluster/test_supervision.py"],

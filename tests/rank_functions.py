@@ -188,7 +188,7 @@ def drawn_in_a_step(rank: int, world_size: int) -> list[float]:
     import dgl
     import numpy as np
 
-    from tutorial_lib.trainer.seeding import seed_all
+    from tutorial_lib.trainer.loop import seed_all
 
     seed_all(3, 1, 2, rank)
     graph = dgl.graph((torch.arange(1, 2000), torch.zeros(1999, dtype=torch.int64)))

@@ -101,9 +101,9 @@ def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
 
 
 def test_settings_of_the_loader():
-    with pytest.raises(InputError, match="no loader 'fast'"):
+    with pytest.raises(InputError, match="--loader fast"):
         check_loader("fast", 0, "1GB")
-    with pytest.raises(InputError, match="no use for --samplers 2"):
+    with pytest.raises(InputError, match="--loader pipeline with --samplers 2 is not possible"):
         check_loader("pipeline", 2, "1GB")
     with pytest.raises(InputError, match="'much' is not an amount of memory"):
         check_loader("auto", 0, "much")

@@ -1,10 +1,8 @@
-"""What every server and trainer of ``train`` runs: ``python -m tutorial_lib.trainer CONFIG [--use_graphbolt]``.
+"""The program of every server and trainer of ``train``: ``python -m tutorial_lib.trainer CONFIG [--use_graphbolt]``.
 
-CONFIG is a JSON file in the run folder: ``train`` (a TrainConfig), ``device`` (see ``placement``), and of the
-checkpoints: ``description``, ``checkpoint_every``, ``resume`` (see ``CheckpointManager``). It has no path: the folder
-of the partition is that of ``DGL_CONF_PATH``, so the same file serves machines with other folders.
-``--use_graphbolt`` (a word that the checks before a start know) is about the parts, see ``serve_if_server``.
-Rank 0 writes ``predictions.npy`` and ``checkpoint/`` into the run folder and sends the global results as events.
+CONFIG is a JSON file in the run folder. It has a TrainConfig as ``train``, the ``device``, and ``description``,
+``checkpoint_every`` and ``resume`` for the ``CheckpointManager``. The partition is found through ``DGL_CONF_PATH``,
+because machines may store it in different folders. Rank 0 writes ``predictions.npy`` and ``checkpoint/``.
 """
 
 from __future__ import annotations
@@ -13,16 +11,15 @@ import gc
 import importlib
 import sys
 
-if __name__ == "__main__":  # the way to the first step is made of imports
-    gc.disable()  # they make a quarter of a million objects and no garbage
+if __name__ == "__main__":
+    gc.disable()  # imports create a quarter of a million objects and no garbage
     from tutorial_lib.cluster.forkserver import is_forkserver
     from tutorial_lib.trainer.session import serve_if_server
 
-    if is_forkserver():  # what servers and trainers need, once for all of them
+    if is_forkserver():  # servers and trainers share these modules
         for module in ("dgl", "torch._dynamo", "tutorial_lib.sampling.rpc", "tutorial_lib.tasks.run"):
             importlib.import_module(module)
-    # A server stays here until the job ends, and needs nothing of what follows.
-    serve_if_server(graphbolt="--use_graphbolt" in sys.argv)
+    serve_if_server(graphbolt="--use_graphbolt" in sys.argv)  # a server exits here and skips the imports below
 
 import json
 import os
@@ -37,8 +34,8 @@ from tutorial_lib.trainer.session import join
 
 
 def main() -> None:
-    """Train; what was started as a server has not come this far."""
-    import torch._dynamo  # noqa: F401  torch's first optimizer would import it, with the collector on
+    """Train as one rank of the job."""
+    import torch._dynamo  # noqa: F401  torch's first optimizer would import it with the garbage collector enabled
 
     gc.enable()
     job, partition = Path(sys.argv[1]), Path(os.environ["DGL_CONF_PATH"]).parent
