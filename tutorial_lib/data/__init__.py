@@ -37,7 +37,7 @@ def check_arguments(name: str, scale: float, seed: int) -> None:
         raise InputError(f"{name}: scale {scale} is outside {SMALLEST_SCALE} to {largest}", remedy)
     if name not in NAMES and not name.endswith(".npz") and not os.path.exists(os.path.expanduser(name)):
         meant = "".join(f"Did you mean {near}? " for near in get_close_matches(name, NAMES, 1))
-        text = f"{meant}Known: {', '.join(NAMES)}; or the path of a graph of your own: docs/own-graph.md."
+        text = f"{meant}Known are {', '.join(NAMES)}, and the path of a graph of your own (docs/own-graph.md)."
         raise InputError(f"unknown data set {name[:200]!r}", text)
 
 

@@ -28,7 +28,7 @@ RELATIONS = {
 TOPIC_SPREAD = 0.5  # standard deviation of the logarithm of a topic's size
 ACTIVITY_SPREAD = 1.0  # the same of the expected number of edges of a node
 STRAY = 0.08  # share of the papers with the neighbors of another topic
-FEATURE_SIGNAL = 0.22  # standard deviation of a topic's center, per feature; that of the noise is 1
+FEATURE_SIGNAL = 0.22  # standard deviation of a topic's center. That of the noise is 1
 
 
 def draw(scale: float, seed: int) -> Named:

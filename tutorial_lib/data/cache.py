@@ -34,7 +34,7 @@ def temporary_beside(target: Path) -> Iterator[Path]:
 
 
 def fetch_zip(name: str, url: str, archive: Path, facts: str, *, download: bool) -> None:
-    """Download ``archive`` unless it exists. It appears when it is complete. ``facts`` are its size and license."""
+    """Download ``archive`` unless it exists. The file appears when it is complete. ``facts`` are size and license."""
     if archive.exists():
         return
     steps = (
@@ -63,7 +63,7 @@ def load_generated(root: Path, name: str, version: int, scale: float, seed: int,
 
 
 def cached(folder: Path, named: Named) -> Arrays:
-    """Return the memory-mapped arrays of a cache. Write it, array by array, if it is missing or damaged."""
+    """Return the memory-mapped arrays of a cache. A missing or damaged cache is written array by array."""
     if (found := read_cache(folder)) is not None:
         return found
     arrays: Arrays = {}
@@ -72,7 +72,7 @@ def cached(folder: Path, named: Named) -> Arrays:
             if (found := read_cache(folder)) is not None:  # another process was faster
                 return found
             if folder.exists():
-                to_stderr(f"the cache {folder} is damaged; generating it again")
+                to_stderr(f"the cache {folder} is damaged and is generated again")
                 shutil.rmtree(folder, ignore_errors=True)
             for name, arrays[name] in named:
                 np.save(temporary / f"{name}.npy", arrays[name])

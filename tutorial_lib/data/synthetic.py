@@ -16,9 +16,9 @@ from tutorial_lib.data.base import Dataset, Pairs, node_data
 from tutorial_lib.data.cache import Named, load_generated
 
 NAME = "synthetic-products"
-VERSION = 1  # part of the name of the cache; increase it with every change of the generated data
+VERSION = 1  # part of the name of the cache, increases with every change of the generated data
 NUM_CLASSES, FEATURES = 47, 100
-NODES, EDGES = 2_449_029, 61_859_140  # of ogbn-products; each edge counted once
+NODES, EDGES = 2_449_029, 61_859_140  # of ogbn-products, with each edge counted once
 
 # Nodes per class in the train, valid and test split of ogbn-products, counted in its label and split files
 # (Open Graph Benchmark: Datasets for Machine Learning on Graphs, Hu et al., NeurIPS 2020). Popular products are of
@@ -41,11 +41,11 @@ SPREAD, RANK_SHARE = 1.25, 0.5  # standard deviation of its logarithm, and corre
 MISPLACED = (
     0.27  # probability that a node of one basket is in communities of another class; falls with memberships ** -0.75
 )
-COMMUNITY_SIZE, COMMUNITY_SPREAD = 250, 0.8  # mean number of nodes; standard deviation of the logarithm
+COMMUNITY_SIZE, COMMUNITY_SPREAD = 250, 0.8  # mean number of nodes, standard deviation of its logarithm
 STAY, TRAVEL, ABROAD = 3, 0.5, 0.04  # from the 4th basket on, half are in another community, 4 % of these in any class
 BASKET_MIN, BASKET_MEAN, BASKET_MAX, BASKET_FILL = 3, 12, 40, 0.75  # nodes; share of their pairs that become edges
 NOISE = 0.055  # share of the edges from a random node to a random member of a basket
-CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.238, 0.2  # standard deviation of the centers, per feature; that of the noise is 1
+CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.238, 0.2  # standard deviation of the centers. That of the noise is 1
 CHUNK = 1 << 22
 
 
