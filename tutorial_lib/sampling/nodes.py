@@ -119,7 +119,6 @@ class BatchLoader(Loader):
             return
         loader, steps = self._processes, len(self)
         loader.dataset = torch.arange(epoch * steps + start, (epoch + 1) * steps)
-        loader.data_idx, loader.expected_idxs = torch.arange(steps - start), steps - start
         batches, arrived = iter(loader), {}
         for step in range(start, steps):
             while step not in arrived:
