@@ -28,8 +28,8 @@ def assign_nodes(
         part_of = np.random.default_rng(seed).permutation(n) % parts
     else:
         part_of = _run_kaminpar(dataset, parts, scratch / "graph.parhip", train, seed)
-    if (sizes := np.bincount(part_of, minlength=parts)).min() == 0:
-        raise InputError(f"{method}: part {sizes.argmin()} has no node", "Use fewer parts, or --method random.")
+    if np.bincount(part_of, minlength=parts).min() == 0:  # a part without nodes
+        raise InputError(f"{method} could not cut {n} nodes into {parts} parts", "Use fewer parts, or --method random.")
     return part_of
 
 

@@ -134,7 +134,7 @@ def partition_dataset(
         raise InputError(f"cannot cut {n} nodes into {parts} parts")
     fingerprint = dataset.fingerprint()
     wanted = {"format": FORMAT_VERSION, "fingerprint": fingerprint, "parts": parts, "method": used, "seed": seed}
-    if out.is_file() or (out.exists() and any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         return _reuse(out, wanted, log)
     if os.path.ismount(out):
         raise InputError(f"{out} is a mount point, which the finished folder cannot replace", f"Try --out {out}/parts.")
