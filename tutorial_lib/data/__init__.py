@@ -1,7 +1,5 @@
 """Data sets by name or path: ``load_dataset("synthetic-products", scale=0.04)``. The README lists them."""
 
-from __future__ import annotations
-
 import os
 from difflib import get_close_matches
 from pathlib import Path

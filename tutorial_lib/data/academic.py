@@ -4,8 +4,6 @@ Each paper, author and field has a hidden topic, and the label of a paper is its
 Authors and fields have none, so a model must learn a row for each of them. data/README.md has figures.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

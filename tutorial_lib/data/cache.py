@@ -1,7 +1,5 @@
 """Files below ``data/``: caches of generated data sets, and downloaded zip files."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The files of a graph of your own: a folder of tables, ``graph.yaml``, or a file of ``dgl.save_graphs``."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The memory that this process may still use."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Original node IDs of a graph of your own, and predictions with these IDs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

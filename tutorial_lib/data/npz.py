@@ -3,8 +3,6 @@
 ``dgl.data.AmazonCoBuyComputerDataset`` reads the same file, but unpickles it and renumbers the nodes.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import zipfile

@@ -4,8 +4,6 @@
 A batch job would hang, so ``load_ogb`` checks these files first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import zipfile

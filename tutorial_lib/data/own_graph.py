@@ -1,7 +1,5 @@
 """A graph of your own from a folder or a file. docs/own-graph.md describes the formats."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

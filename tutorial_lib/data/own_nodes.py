@@ -1,7 +1,5 @@
 """The nodes of one type in files of your own: IDs, features, labels and split. docs/own-graph.md lists the files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ thread, so equal seeds give equal bytes on every machine. Sorts that decide an o
 its other sorts by processor.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

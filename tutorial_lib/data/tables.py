@@ -1,7 +1,5 @@
 """Arrays and tables from files. Every error names the file, and the line if there is one."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path

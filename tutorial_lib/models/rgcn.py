@@ -8,8 +8,6 @@ All weights of a layer take part in every step, even if a batch has no edge of a
 is the gradient. DDP would wait for a weight that takes no part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any

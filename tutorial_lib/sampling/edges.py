@@ -10,8 +10,6 @@ side of an edge is therefore a hash of its undirected pair in original node IDs 
 the same side, so nothing is stored or sent.
 """
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 

@@ -14,8 +14,6 @@ A slot is the position of a row:
     first + capacity and more       rows of the current batch that did not fit into the cache
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from functools import partial

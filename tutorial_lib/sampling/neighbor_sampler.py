@@ -9,8 +9,6 @@ The copied lists depend on the partition and the budget alone. If they depended 
 start without them and sample other neighbors than an uninterrupted run.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import dgl

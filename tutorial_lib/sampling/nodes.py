@@ -1,7 +1,5 @@
 """Mini-batches of nodes, in the same form from a DistGraph and from a plain DGLGraph."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy

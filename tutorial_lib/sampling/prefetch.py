@@ -5,8 +5,6 @@ every thread a random generator. With one thread, equal seeds sample equal batch
 while it waits for a server, so the main thread computes meanwhile.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait

@@ -1,7 +1,5 @@
 """The tasks of ``train --task NAME``. Importing this package imports neither torch nor DGL, which keeps --help fast."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Node classification without features, by one learnable embedding per node. New nodes have no embedding."""
 
-from __future__ import annotations
-
 import zlib
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Classification of the nodes of one type in a graph with several types of nodes and edges, with R-GCN."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

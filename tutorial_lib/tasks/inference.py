@@ -3,8 +3,6 @@
 Each layer is stored for all nodes. Sampling hop by hop would compute the row of a popular node once for each batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ DGL's examples. A dot product of embeddings scores an edge. The run folder gets 
     predictions.npy  int64 of shape (N,), if the graph has classes: predictions of a logistic regression on embeddings
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

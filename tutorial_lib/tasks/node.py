@@ -1,7 +1,5 @@
 """Node classification with GraphSAGE on node features."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Train and evaluate one task, as a rank of a job or in a single process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tutorial_lib.compat.heap import give_back_freed_memory

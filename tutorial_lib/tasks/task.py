@@ -1,7 +1,5 @@
 """The interface of a task, and the part of a graph that one process computes. See docs/architecture.md."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType

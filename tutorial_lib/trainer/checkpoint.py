@@ -12,8 +12,6 @@ Loading runs no code from the files. If the machines do not share the run folder
 0, and each machine has the rows of its own embeddings.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import defaultdict

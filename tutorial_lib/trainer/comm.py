@@ -4,8 +4,6 @@ The object collectives of torch pickle Python values. A rank trusts the other ra
 send pickles, see SECURITY.md. Send tensors from the CPU, and clone views, which are pickled with their whole base.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

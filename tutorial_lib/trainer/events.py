@@ -22,8 +22,6 @@ only the time spent waiting. ``forward`` includes the loss, and ``backward`` the
 rank waits for the slowest one. ``update`` is the step of the optimizers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -7,8 +7,6 @@ samples or the request carries a seed, see ``rpc.SampleRequest``. DGL's own requ
 serves them in their order of arrival, and it cannot return to the middle of an epoch.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 The command line reads them before it loads anything, so this module does not import torch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -4,8 +4,6 @@ Sampling and feature pulls stay on the CPU. A batch for a GPU is copied through 
 GPU computes the backward pass of the previous batch, so the phase ``forward`` of a step includes the wait for the copy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

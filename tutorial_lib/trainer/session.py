@@ -1,7 +1,5 @@
 """The session of a trainer: join DGL and the process group, open the graph, and leave in the right order."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc
