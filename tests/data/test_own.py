@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.data.base import MASKS
-from tutorial_lib.data.named import read_ids
+from tutorial_lib.data.tables import read_ids
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import partition_dataset
 

@@ -8,7 +8,6 @@ from tutorial_lib.data.academic import load_academic
 from tutorial_lib.data.base import Dataset, check_dataset
 from tutorial_lib.data.npz import STEMS, load_npz
 from tutorial_lib.data.ogb import SPECS, load_ogb
-from tutorial_lib.data.own_graph import load_own
 from tutorial_lib.data.synthetic import load_products
 from tutorial_lib.errors import InputError
 
@@ -74,5 +73,7 @@ def load_dataset(
     elif name in STEMS or (name.endswith(".npz") and not Path(name).expanduser().is_dir()):
         dataset = load_npz(name, root=root, seed=seed, download=download)
     else:
+        from tutorial_lib.data.own_graph import load_own  # only now, because DGL takes 2 s and 80 MB
+
         dataset = load_own(Path(name), seed=seed, both_ways=both_ways)
     return check_dataset(dataset, need_features=features)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tutorial_lib.data.base import Dataset, node_data, random_split
+from tutorial_lib.data.base import Dataset, make_graph, node_data, random_split
 from tutorial_lib.data.cache import Named, load_generated
 
 NAME, VERSION = "synthetic-academic", 1  # increase the version with every change of the generated data
@@ -45,28 +45,25 @@ def draw(scale: float, seed: int) -> Named:
         # The nodes of the more frequent type choose: a paper chooses its authors and fields.
         turn = -1 if name == "writes" else 1
         chooser, chosen = (start, end)[::turn]
-        pairs = pools[chosen].edges(rng, topics[chooser], round(full * scale), same, loops=start != end)
+        pairs = pools[chosen].edges(topics[chooser], round(full * scale), same, loops=start != end)
         yield f"{start}-{name}-{end}", np.stack(pairs[::turn]).astype(np.int32)
     centers = rng.standard_normal((NUM_CLASSES, FEATURES), dtype=np.float32) * np.float32(FEATURE_SIGNAL)
     feat = rng.standard_normal((len(label), FEATURES), dtype=np.float32)
-    feat += centers[label]
-    yield "feat", feat
+    yield "feat", feat + centers[label]
 
 
 class _Pool:
     """Nodes of one type on one line, sorted by topic. The length of a node is its expected number of edges."""
 
     def __init__(self, rng: np.random.Generator, topic: np.ndarray) -> None:
-        self.order = np.argsort(topic, kind="stable")
+        self.rng, self.order = rng, np.argsort(topic, kind="stable")
         self.ends = np.cumsum(rng.lognormal(0.0, ACTIVITY_SPREAD, len(topic)))
         first = np.searchsorted(topic[self.order], np.arange(NUM_CLASSES + 1))
         self.topic_ends = np.concatenate([[0.0], self.ends])[first]
 
-    def edges(
-        self, rng: np.random.Generator, topic: np.ndarray, count: int, same: float, *, loops: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def edges(self, topic: np.ndarray, count: int, same: float, *, loops: bool) -> tuple[np.ndarray, np.ndarray]:
         """Sample about ``count`` sorted edges, without duplicates, from nodes with these topics into the pool."""
-        n = len(topic)
+        n, rng = len(topic), self.rng
         node = np.concatenate([np.arange(n), rng.integers(0, n, max(0, count - n))])
         inside, wanted = rng.random(len(node)) < same, topic[node]
         low = np.where(inside, self.topic_ends[wanted], 0.0)
@@ -80,14 +77,11 @@ class _Pool:
 
 def load_academic(*, scale: float, seed: int = 0, root: Path) -> Dataset:
     """Load synthetic-academic from its cache, or generate it. Edge e of a relation is edge e of its reverse."""
-    import dgl
-    import torch
-
     arrays, edges = load_generated(root, NAME, VERSION, scale, seed, draw), {}
     for (start, name, end), (reverse, _, _) in RELATIONS.items():
-        src, dst = torch.from_numpy(arrays[f"{start}-{name}-{end}"].astype(np.int64))
+        src, dst = arrays[f"{start}-{name}-{end}"].astype(np.int64)
         edges |= {(start, name, end): (src, dst), (end, reverse, start): (dst, src)}
-    graph = dgl.heterograph(edges, num_nodes_dict={kind: round(size * scale) for kind, size in SIZES.items()})
+    graph = make_graph(edges, {kind: round(size * scale) for kind, size in SIZES.items()})
     graph.nodes["paper"].data.update(node_data(arrays["feat"], arrays["label"], arrays["split"]))
     info = {"scale": scale, "seed": seed, "version": VERSION, "sizes_of": "ogbn-mag", "real_data": False}
     return Dataset(NAME, graph, NUM_CLASSES, info)

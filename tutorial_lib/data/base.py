@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 MASKS = ("train_mask", "val_mask", "test_mask")
+Relation = tuple[str, str, str]
+Edges = dict[Relation, tuple[np.ndarray, np.ndarray]]
 NODE, EDGE = "_N", ("_N", "_E", "_N")  # DGL's names of the only type of nodes and of edges
 PIECE = 1 << 24  # edges that are read together
 LARGE = 1 << 26  # bytes; smaller arrays stay in memory
@@ -51,22 +53,17 @@ class Dataset:
     def graph(self) -> dgl.DGLGraph:
         """The graph as a DGLGraph. Raises an InputError if it does not fit in memory."""
         if isinstance(pairs := self.structure, Pairs):
-            import dgl
-            import torch
-
             if (size := 16 * pairs.num_edges()) > (free := free_memory()):
                 text = f"{pairs.num_edges():,} edges as one DGLGraph take {size / 1e9:.1f} GB"
                 remedy = "Train on several machines: each of them holds one part."
                 raise InputError(f"{self.name}: {text}, and {free / 1e9:.1f} GB is free", remedy)
-            orders = ((pairs.low, pairs.high), (pairs.high, pairs.low))
-            src, dst = (torch.from_numpy(np.concatenate(order, dtype=np.int64)) for order in orders)
-            self.structure = dgl.graph((src, dst), num_nodes=pairs.num_nodes())
+            src, dst = (np.concatenate(of, dtype=np.int64) for of in ((pairs.low, pairs.high), (pairs.high, pairs.low)))
+            self.structure = make_graph({EDGE: (src, dst)}, {NODE: pairs.num_nodes()})
             self.structure.ndata.update(pairs.ndata)
         return self.structure
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Whether the graph has several types of nodes or of edges."""
         return not self.structure.is_homogeneous
 
     @property
@@ -77,7 +74,6 @@ class Dataset:
 
     @property
     def target_data(self) -> Any:
-        """Node data of the target type."""
         return self.structure.nodes[self.target].data
 
     @property
@@ -134,7 +130,7 @@ class Pairs:
     def num_nodes(self, _ntype: str = NODE) -> int:
         return len(next(iter(self.ndata.values())))
 
-    def num_edges(self, _etype: tuple[str, str, str] = EDGE) -> int:
+    def num_edges(self, _etype: Relation = EDGE) -> int:
         return 2 * len(self.low)
 
     def let_go(self) -> None:
@@ -145,7 +141,7 @@ class Pairs:
                     array.base.madvise(MADV_PAGEOUT)
 
 
-def ends(graph: dgl.DGLGraph | Pairs, relation: tuple[str, str, str], of: int) -> Iterator[torch.Tensor]:
+def ends(graph: dgl.DGLGraph | Pairs, relation: Relation, of: int) -> Iterator[torch.Tensor]:
     """Yield the sources (0) or destinations (1) of a relation in the order of the edge IDs: int64, in pieces."""
     import torch
 
@@ -158,11 +154,20 @@ def ends(graph: dgl.DGLGraph | Pairs, relation: tuple[str, str, str], of: int) -
         graph.let_go()
 
 
+def make_graph(edges: Edges, counts: dict[str, int]) -> dgl.DGLGraph:
+    """Return a graph from the int64 sources and destinations of each relation, and the number of nodes of each type."""
+    import dgl
+    import torch
+
+    return dgl.heterograph({key: tuple(map(torch.from_numpy, pair)) for key, pair in edges.items()}, counts)
+
+
 def node_data(feat: np.ndarray | None, label: np.ndarray | None, split: np.ndarray | None) -> dict[str, torch.Tensor]:
     """Return the data as tensors, with the masks of ``split``: 0 (train), 1 (valid), 2 (test) or another number."""
     import torch
 
-    data = {} if feat is None else {"feat": torch.from_numpy(feat)}
+    with np.errstate(over="ignore"):  # check_dataset reports infinite features
+        data = {} if feat is None else {"feat": torch.from_numpy(np.ascontiguousarray(feat, np.float32))}
     if label is not None:
         data["label"] = torch.from_numpy(label.astype(np.int64))
     if split is not None:
@@ -183,8 +188,6 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
 
     DGL accepts several of these problems. Its servers exit later, or train on them.
     """
-    import torch
-
     graph, name, classes = dataset.structure, dataset.name, dataset.num_classes
     sizes: dict[Any, int] = {kind: graph.num_nodes(kind) for kind in graph.ntypes}
     sizes |= {relation: graph.num_edges(relation) for relation in graph.canonical_etypes}
@@ -203,20 +206,17 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
         if feat.dim() != 2 or feat.shape[1] == 0:
             raise InputError(f"{where}: feat has shape {tuple(feat.shape)}, expected ({len(feat)}, number of features)")
         low, high = feat.aminmax(dim=1)
-        bad = ~(low.isfinite() & high.isfinite())
-        if bad.any():
+        if (bad := ~(low.isfinite() & high.isfinite())).any():
             text = f"in {int(bad.sum())} of {len(bad)} rows, first in row {int(bad.int().argmax())}"
             remedy = "Fill the gaps, for example with numpy.nan_to_num(feat). float32 ends at 3.4e38."
             raise InputError(f"{where}: feat has NaN or infinite values {text}", remedy)
     if isinstance(graph, Pairs):
         graph.let_go()
     if (label := data.get("label")) is not None and (label.min() < 0 or label.max() >= classes):
-        text = f"labels run from {int(label.min())} to {int(label.max())}, expected 0 to {classes - 1}"
-        raise InputError(f"{name}: {text}")
-    masks = {key: data[key] for key in MASKS if key in data}
-    for key, mask in masks.items():
-        if not mask.any():
-            raise InputError(f"{name}: {key} selects no node")
-    if masks and (several := int((torch.stack([*masks.values()]).sum(dim=0) > 1).sum())):
+        raise InputError(f"{name}: labels run from {label.min()} to {label.max()}, expected 0 to {classes - 1}")
+    if unused := [key for key, count in dataset.split_counts().items() if count == 0]:
+        raise InputError(f"{name}: {unused[0]} selects no node")
+    masks = [data[key].numpy() for key in MASKS if key in data]
+    if several := int((np.sum(masks, axis=0) > 1).sum()):
         raise InputError(f"{name}: {several} nodes are in more than one split")
     return dataset

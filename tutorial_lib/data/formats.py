@@ -15,15 +15,12 @@ import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from tutorial_lib.data.base import EDGE, NODE, Edges, Relation
 from tutorial_lib.data.memory import free_memory, not_enough_memory
 from tutorial_lib.data.own_nodes import Nodes, read_nodes
 from tutorial_lib.data.tables import TABLES, columns_of, one_of, place_in, read_array, read_table, reading
 from tutorial_lib.errors import InputError
 
-Relation = tuple[str, str, str]
-Edges = dict[Relation, tuple[np.ndarray, np.ndarray]]
-ONE: Relation = ("_N", "_E", "_N")  # DGL's names in a graph with one type of nodes and of edges
-Ids = Any  # IDs of the nodes of one type: range from 0 on, or pyarrow array of whole numbers or texts
 SOURCES, DESTINATIONS = ("src", "source", "from", "u"), ("dst", "destination", "target", "to", "v")
 SPARSE_IDS = 1000  # more IDs than this for each end of an edge are probably no numbers from 0 on
 NODE_BYTES = 24  # each node needs at least this: label, masks, and whether it has an edge
@@ -56,7 +53,7 @@ def _describe(folder: Path) -> Description:
         text = f"{folder} has none of {', '.join(f'edges{ending}' for ending in endings)} and graph.yaml"
         remedy = "docs/own-graph.md describes the files. Save a graph in chunks (metadata.json) with dgl.save_graphs."
         raise InputError(text, remedy)
-    return Description(nodes={ONE[0]: "."}, edges={":".join(ONE): edges.name})
+    return Description(nodes={NODE: "."}, edges={":".join(EDGE): edges.name})
 
 
 def read_folder(folder: Path) -> GraphFiles:
@@ -67,18 +64,16 @@ def read_folder(folder: Path) -> GraphFiles:
     nodes = {}
     for kind in dict.fromkeys([*about.nodes, *(end for relation in paths for end in relation[::2])]):
         given = about.nodes.get(kind)
-        of = nodes[kind] = read_nodes(_find(folder, given)) if isinstance(given, str) else Nodes(folder)
-        if isinstance(given, int):
-            of.ids = range(given)
-        elif of.ids is None:
+        listed = range(given) if isinstance(given, int) else None
+        of = nodes[kind] = read_nodes(_find(folder, given)) if isinstance(given, str) else Nodes(folder, listed)
+        if of.ids is None:
             ends = [pair for relation in paths for pair in zip(relation[::2], tables[relation].values(), strict=True)]
             of.ids = ids_in(folder, kind, [column for end, column in ends if end == kind])
     if NODE_BYTES * sum(len(of.ids) for of in nodes.values()) > free_memory():
         raise not_enough_memory(folder)
     edges = {}
-    for (start, name, end), path in paths.items():  # the columns of a relation are released when they are numbered
-        columns = tables.pop((start, name, end))
-        edges[start, name, end] = number_edges(path, columns, nodes[start].ids, nodes[end].ids)
+    for key, path in paths.items():  # the columns of a relation are released when they are numbered
+        edges[key] = number_edges(path, tables.pop(key), nodes[key[0]].ids, nodes[key[2]].ids)
     return GraphFiles(nodes, edges, target=about.target)
 
 
@@ -106,7 +101,7 @@ def read_edges(path: Path) -> dict[str, pa.Array]:
     return read_table(path, found, found)
 
 
-def ids_in(folder: Path, kind: str, columns: list[pa.Array]) -> Ids:
+def ids_in(folder: Path, kind: str, columns: list[pa.Array]) -> Any:
     """Return the IDs of the nodes that edges name: a range if they are whole numbers from 0 on, or else sorted IDs."""
     if not columns:
         raise InputError(f"{folder}: no file names the nodes of type {kind}", "Write nodes.csv, with a column id.")
@@ -122,7 +117,7 @@ def ids_in(folder: Path, kind: str, columns: list[pa.Array]) -> Ids:
     return ids.take(pc.sort_indices(ids))
 
 
-def number_edges(path: Path, columns: dict[str, pa.Array], *ids: Ids) -> tuple[np.ndarray, np.ndarray]:
+def number_edges(path: Path, columns: dict[str, pa.Array], *ids: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the node numbers of sources and destinations, given the IDs of both types: int64 of shape (E,)."""
     found = []
     for (name, column), known in zip(columns.items(), ids, strict=True):
@@ -135,7 +130,7 @@ def number_edges(path: Path, columns: dict[str, pa.Array], *ids: Ids) -> tuple[n
     return found[0], found[1]
 
 
-def _numbers_of(column: pa.Array, ids: Ids) -> np.ndarray:
+def _numbers_of(column: pa.Array, ids: Any) -> np.ndarray:
     if isinstance(ids, range):
         if pa.types.is_integer(column.type):
             return column.to_numpy()
@@ -158,12 +153,9 @@ def read_dgl_file(path: Path) -> GraphFiles:
         raise InputError(f"{path}: no file with one DGL graph, damaged, or too large for the memory", remedy)
     graph = dgl.load_graphs(str(path))[0][0].long()
     nodes = {kind: Nodes(path, range(graph.num_nodes(kind)), _arrays(graph.nodes[kind].data)) for kind in graph.ntypes}
-    edges, edge_data = {}, {}
-    for relation in graph.canonical_etypes:
-        src, dst = graph.edges(order="eid", etype=relation)
-        edges[relation] = src.numpy(), dst.numpy()
-        edge_data[relation] = _arrays(graph.edges[relation].data)
-    return GraphFiles(nodes, edges, edge_data)
+    ends = {relation: graph.edges(order="eid", etype=relation) for relation in graph.canonical_etypes}
+    edges = {relation: (src.numpy(), dst.numpy()) for relation, (src, dst) in ends.items()}
+    return GraphFiles(nodes, edges, {relation: _arrays(graph.edges[relation].data) for relation in edges})
 
 
 def _try_to_load(path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from tutorial_lib.data.base import MASKS, Dataset, node_data
+from tutorial_lib.data.base import EDGE, MASKS, NODE, Dataset, make_graph, node_data
 from tutorial_lib.data.cache import fetch_zip
-from tutorial_lib.data.memory import not_enough_memory
 from tutorial_lib.data.own_nodes import Nodes
+from tutorial_lib.data.tables import reading
 from tutorial_lib.errors import InputError
 
 STEMS = {"amazon-computers": "amazon_co_buy_computer", "amazon-photo": "amazon_co_buy_photo"}  # DGL's file names
@@ -27,14 +27,10 @@ def load_npz(name_or_path: str | Path, *, root: Path = Path(), seed: int = 0, do
 
     For a key of ``STEMS``, ``root`` contains ``STEM.npz``, DGL's zip file ``STEM.zip``, or DGL's folder ``STEM_...``.
     """
-    import dgl
-    import torch
-
     path, member = Path(name_or_path).expanduser(), ""
     if stem := STEMS.get(str(name_or_path)):
         path, member = root / f"{stem}.zip", f"{stem}.npz"
-        files = [file for file in (root / member, *sorted(root.glob(f"{stem}*/*.npz"))) if file.is_file()]
-        if files:
+        if files := [file for file in (root / member, *sorted(root.glob(f"{stem}*/*.npz"))) if file.is_file()]:
             path, member = files[0], ""
         else:
             url = os.environ.get("DGL_REPO", "https://data.dgl.ai").rstrip("/") + f"/dataset/{stem}.zip"
@@ -42,7 +38,8 @@ def load_npz(name_or_path: str | Path, *, root: Path = Path(), seed: int = 0, do
             fetch_zip(str(name_or_path), url, path, facts, download=download)
     if not path.is_file():
         raise InputError(f"{path}: is not a file", "docs/own-graph.md describes the files.")
-    try:
+    remedy = "Copy the file again, or save it as docs/own-graph.md describes."
+    with reading(path, remedy, "cut off, damaged or pickled, or in another layout"):
         with path.open("rb") as file:
             stream: Any = io.BytesIO(zipfile.ZipFile(file).read(member)) if member else file
             with NpzFile(stream, allow_pickle=False) as stored:  # np.load would also open .npy files
@@ -54,18 +51,12 @@ def load_npz(name_or_path: str | Path, *, root: Path = Path(), seed: int = 0, do
             raise ValueError(f"the adjacency is {n} by {columns}, and each node needs a row of features")
         if wrong := [key for key, array in given.items() if array.dtype.kind not in "biuf"]:
             raise TypeError(f"{wrong[0]} has dtype {given[wrong[0]].dtype}, expected numbers")
-    except MemoryError:
-        raise not_enough_memory(path) from None
-    except Exception as error:  # numpy, scipy, zipfile and zlib each have their own errors
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        text = f"{path}: cut off, damaged or pickled, or in another layout: {reason}"
-        raise InputError(text, "Copy the file again, or save it as docs/own-graph.md describes.") from error
     adjacency.data = np.ones(adjacency.nnz, bool)  # the weights are not used
     adjacency.sum_duplicates()
     pairs = adjacency.maximum(adjacency.T).tocoo()
     keep = pairs.row != pairs.col
-    src, dst = (torch.from_numpy(of[keep].astype(np.int64)) for of in (pairs.row, pairs.col))
-    graph = dgl.graph((src, dst), num_nodes=n)
+    src, dst = (of[keep].astype(np.int64) for of in (pairs.row, pairs.col))
+    graph = make_graph({EDGE: (src, dst)}, {NODE: n})
     nodes = Nodes(path, range(n), {NODE_DATA[key]: array for key, array in given.items()})
     feat, label = given.get("attr_matrix"), nodes.labels()
     with np.errstate(over="ignore"):  # check_dataset reports infinite features

@@ -53,7 +53,15 @@ class Nodes:
         """Return 0 (train), 1 (valid), 2 (test) or 3 (none) for each node: uint8 (N,). ``info`` receives the source."""
         if masks := {name: self.arrays[name] for name in MASKS if name in self.arrays}:
             info["split"] = "masks"
-            return self._split_by_masks(masks)
+            remedy = "Save all three masks, or none. Each has 0 or 1 for each node, and no node is in two masks."
+            if missing := [name for name in MASKS if name not in masks]:
+                raise InputError(f"{self.where} has no {' and no '.join(missing)}", remedy)
+            values = [*masks.values()]
+            fits = {mask.shape for mask in values} == {(len(self.ids),)} and np.isin(values, (0, 1)).all()
+            if not fits or (np.sum(values, axis=0) > 1).any():
+                kinds = ", ".join(f"{name} {mask.dtype} {mask.shape}" for name, mask in masks.items())
+                raise InputError(f"{self.where}: not disjoint masks of {len(self.ids)} nodes: {kinds}", remedy)
+            return np.where(np.any(values, axis=0), np.argmax(values, axis=0), len(MASKS)).astype(np.uint8)
         if SPLIT in self.arrays:
             info["split"] = "nodes"
             return self.arrays[SPLIT]
@@ -62,17 +70,6 @@ class Nodes:
         info |= {"split": [0.6, 0.2, 0.2], "seed": seed}
         # RandomState: the only numpy generator whose stream is promised never to change.
         return random_split(np.random.RandomState(seed).permutation(len(self.ids)))
-
-    def _split_by_masks(self, masks: dict[str, np.ndarray]) -> np.ndarray:
-        remedy = "Save all three masks, or none. Each has 0 or 1 for each node, and no node is in two masks."
-        if missing := [name for name in MASKS if name not in masks]:
-            raise InputError(f"{self.where} has no {' and no '.join(missing)}", remedy)
-        values = [*masks.values()]
-        fits = {mask.shape for mask in values} == {(len(self.ids),)} and np.isin(values, (0, 1)).all()
-        if not fits or (np.sum(values, axis=0) > 1).any():
-            kinds = ", ".join(f"{name} {mask.dtype} {mask.shape}" for name, mask in masks.items())
-            raise InputError(f"{self.where}: not disjoint masks of {len(self.ids)} nodes: {kinds}", remedy)
-        return np.where(np.any(values, axis=0), np.argmax(values, axis=0), len(MASKS)).astype(np.uint8)
 
 
 def read_nodes(path: Path) -> Nodes:

@@ -36,9 +36,7 @@ SPLIT_CLASS_COUNTS = np.array([
 # These values give the measurements in data/README.md. None of them is a fact about Amazon.
 MEMBERSHIPS, MOST_MEMBERSHIPS = 4.9, 1300  # mean number of baskets of a node, and maximum, which is at most n / 100
 SPREAD, RANK_SHARE = 1.25, 0.5  # standard deviation of its logarithm, and correlation of that with the sales rank
-MISPLACED = (
-    0.27  # probability that a node of one basket is in communities of another class; falls with memberships ** -0.75
-)
+MISPLACED = 0.27  # probability that a node of one basket is with another class, falls with memberships ** -0.75
 COMMUNITY_SIZE, COMMUNITY_SPREAD = 250, 0.8  # mean number of nodes, standard deviation of its logarithm
 STAY, TRAVEL, ABROAD = 3, 0.5, 0.04  # from the 4th basket on, half are in another community, 4 % of these in any class
 BASKET_MIN, BASKET_MEAN, BASKET_MAX, BASKET_FILL = 3, 12, 40, 0.75  # nodes; share of their pairs that become edges
@@ -188,7 +186,6 @@ def draw(scale: float, seed: int) -> Named:
 
 
 def load_products(*, scale: float, seed: int = 0, root: Path) -> Dataset:
-    """Load synthetic-products from its cache, or generate it."""
     arrays = load_generated(root, NAME, VERSION, scale, seed, draw)
     ndata = node_data(arrays["feat"], arrays["label"], arrays["split"])
     info = {"scale": scale, "seed": seed, "version": VERSION, "imitation_of": "ogbn-products", "real_data": False}

@@ -1,4 +1,4 @@
-"""Arrays and tables from files. Every error names the file, and the line if there is one."""
+"""Arrays and tables from files, and the files with IDs. Every error names the file, and the line if there is one."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -16,6 +16,7 @@ from tutorial_lib.errors import InputError
 TABLES = (".csv", ".csv.gz", ".parquet")
 BLOCK_BYTES = 128 << 20  # of a CSV file that are parsed together
 FIRST_BYTES = 4 << 20  # of a CSV file that decide whether a column of IDs holds whole numbers
+IDS = "node_ids.parquet"  # of a partition folder
 BATCH_ROWS = 1 << 22  # of a parquet file that are read together
 WHOLE_NUMBER = r"^\s*((0|-?[1-9]\d*(\.\d*)?)?)\s*$"
 REMEDY = "Use UTF-8 and the same columns in every row. IDs are whole numbers below 2**63, or all texts in quotes."
@@ -35,7 +36,7 @@ def one_of(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | None:
 
 
 @contextlib.contextmanager
-def reading(path: Path | str, remedy: str) -> Iterator[None]:
+def reading(path: Path | str, remedy: str, problem: str = "cannot be read") -> Iterator[None]:
     """Turn the errors of the libraries that read files into an InputError."""
     try:
         yield
@@ -43,8 +44,9 @@ def reading(path: Path | str, remedy: str) -> Iterator[None]:
         raise not_enough_memory(path) from None
     except InputError:
         raise
-    except Exception as error:  # numpy, pyarrow, yaml and pydantic each have their own errors
-        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())[:300]}", remedy) from None
+    except Exception as error:  # numpy, scipy, pyarrow, yaml, pydantic and zipfile each have their own errors
+        reason = f"KeyError: {error}" if isinstance(error, KeyError) else str(error)  # its text is only the key
+        raise InputError(f"{path}: {problem}: {' '.join(reason.split())[:300]}", remedy) from None
 
 
 def read_array(path: Path) -> np.ndarray:
@@ -108,3 +110,20 @@ def _as_ids(path: Path, rows: int, name: str, column: pa.Array) -> pa.Array:
     if not pa.types.is_integer(column.type):
         raise ValueError(f"column {name} has {column.type}, expected whole numbers or texts")
     return column.cast(pa.int64())
+
+
+def write_ids(folder: Path, ids: pa.Array) -> None:
+    """Write original node IDs, which are in the order of the data set, into a partition folder."""
+    parquet.write_table(pa.table({"id": ids}), folder / IDS)
+
+
+def read_ids(folder: Path) -> pa.Array | None:
+    """Return the array that ``write_ids`` wrote, or None if the folder has no such file."""
+    return parquet.read_table(folder / IDS)["id"].combine_chunks() if (folder / IDS).exists() else None
+
+
+def write_named_predictions(out: Path, ids: pa.Array, classes: list[str]) -> None:
+    """Write ``predictions.npy`` as ``predictions.csv``, with IDs, and with names of classes if there are any."""
+    predictions = pa.array(np.load(out / "predictions.npy"))
+    values = pa.array(classes).take(predictions) if classes else predictions
+    csv.write_csv(pa.table({"id": ids, "prediction": values}), out / "predictions.csv")

@@ -22,7 +22,7 @@ from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset, default_root
-from tutorial_lib.data.named import read_ids, write_named_predictions
+from tutorial_lib.data.tables import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError, first_sigterm
 from tutorial_lib.files import write_json
 from tutorial_lib.job.display import Reporter

@@ -14,7 +14,7 @@ import numpy as np
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.data.cache import temporary_beside
-from tutorial_lib.data.named import write_ids
+from tutorial_lib.data.tables import write_ids
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file, graph_name_of, sha256_of, write_json
 
