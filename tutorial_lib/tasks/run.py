@@ -28,7 +28,7 @@ def train_in_job(
     emit("split", **task.split)
     checkpoints.emit = emit_once
     try:
-        fit(place.wrap(task.model), task, config, emit=emit, saver=checkpoints, score=task.score_name)
+        fit(place.wrap(task.model), task, config, emit=emit, saver=checkpoints)
     except Stopped:  # a later start continues from the checkpoint
         return
     if session.rank == 0:
@@ -46,7 +46,7 @@ def train_in_job(
 def train_single(shard: LocalShard, config: TrainConfig, saver: CheckpointManager | None = None) -> TrainResult:
     """Train and evaluate in this process on the whole graph. A job must agree with the result."""
     task = task_named(config.task)(shard, config)
-    epochs = fit(task.model, task, config, emit=shard.emit, saver=saver, score=task.score_name)
+    epochs = fit(task.model, task, config, emit=shard.emit, saver=saver)
     with span(shard.emit, "evaluation"):
         result = task.evaluate()
     result.epochs, result.model = epochs, task.model

@@ -1,11 +1,8 @@
 """The program of every server and trainer of ``train``: ``python -m tutorial_lib.trainer CONFIG [--use_graphbolt]``.
 
 CONFIG is a JSON file in the run folder. It has a TrainConfig as ``train``, the ``device``, and ``description``,
-``checkpoint_every`` and ``resume`` for the ``CheckpointManager``. The partition is found through ``DGL_CONF_PATH``,
-because machines may store it in different folders. Rank 0 writes ``predictions.npy`` and ``checkpoint/``.
+``checkpoint_every`` and ``resume`` for the ``CheckpointManager``. ``DGL_CONF_PATH`` is the partition on this machine.
 """
-
-from __future__ import annotations
 
 import gc
 import importlib
@@ -34,18 +31,16 @@ from tutorial_lib.trainer.session import join
 
 
 def main() -> None:
-    """Train as one rank of the job."""
     import torch._dynamo  # noqa: F401  torch's first optimizer would import it with the garbage collector enabled
 
     gc.enable()
     job, partition = Path(sys.argv[1]), Path(os.environ["DGL_CONF_PATH"]).parent
     plan, out = json.loads(job.read_text()), job.parent
     config = TrainConfig.from_dict(plan["train"])
-    graph_name = json.loads((partition / "manifest.json").read_text())["graph_name"]
     checkpoints = CheckpointManager(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
     checkpoints.stop = Path(os.environ["TUTORIAL_LOG_DIR"], FINISH).exists
     keep_freed_memory()
-    with join(graph_name, seed=config.seed) as session:
+    with join(json.loads((partition / "manifest.json").read_text())["graph_name"], seed=config.seed) as session:
         train_in_job(session, config, partition, out, checkpoints, plan["device"])
 
 

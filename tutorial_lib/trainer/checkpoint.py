@@ -8,13 +8,11 @@
     epoch-0003/embeddings-MACHINE.safetensors   rows of learnable embeddings and their optimizers (first trainer there)
     epoch-0003-step-000120/                     the same after 120 steps of the fourth epoch
 
-Loading runs no code from the files. If the machines do not share the run folder, weights and manifests are on machine
-0, and each machine has the rows of its own embeddings.
+Loading runs no code from the files. Machines that share no run folder keep their own rows, and machine 0 the rest.
 """
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +49,6 @@ class TrainState:
         return len(self.epochs)
 
     def place(self) -> dict[str, int]:
-        """Return the progress as fields of an event."""
         return {"epochs": self.epoch, **({"step": self.step} if self.step else {})}
 
 
@@ -60,7 +57,7 @@ class CheckpointManager:
     """Saves and loads the checkpoints of one run."""
 
     folder: Path  # ``checkpoint/`` of the run folder
-    description: Mapping[str, Any]  # settings that must be equal when the run resumes, in JSON types
+    description: dict[str, Any]  # settings that must be equal when the run resumes, in JSON types
     every: int = 1  # number of epochs between two checkpoints
     resume: bool = False
     emit: Emit = no_events
@@ -92,10 +89,10 @@ class CheckpointManager:
         names = ("model", "optimizer")
         weights, tensors = broadcast([load_file(folder / f"{name}.safetensors") for name in names] if first else None)
         model.load_state_dict(weights)
-        states: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        states: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             index, key = name.split("/", 1)
-            states[int(index)][key] = value
+            states.setdefault(int(index), {})[key] = value
         optimizer.load_state_dict({"state": states, "param_groups": manifest.optimizer})
         if stores:
             with safe_open(folder / self.rows_file, "pt") as file:
@@ -128,12 +125,11 @@ class CheckpointManager:
         if first:
             written = {name: record for files, _ in ranks for name, record in files.items()}
             progress = state.step, [sums for _, sums in ranks] if state.step else [], state.seconds
-            sparse = [sparse_settings(optimizer) for optimizer in task.sparse_optimizers]
-            settings = dict(self.description)
-            manifest = Manifest(folder.name, state.epochs, settings, written, *progress, dense["param_groups"], sparse)
-            manifests.publish(self.folder, manifest)
+            sparse = [{k: getattr(each, k) for k in SETTINGS if hasattr(each, k)} for each in task.sparse_optimizers]
+            content = self.description, written, *progress, dense["param_groups"], sparse
+            manifests.publish(self.folder, Manifest(folder.name, state.epochs, *content))
         # Rank 0 sends this after the new checkpoint is valid. Only then may a machine remove an older one.
-        keep = broadcast(manifests.named_folders(self.folder) if first else None)
+        keep = broadcast([each.folder for each in manifests.readable(self.folder).values()] if first else None)
         if self.first_of_machine:
             remove_checkpoints(self.folder, keep)
         self.emit("checkpoint", **state.place())
@@ -141,11 +137,10 @@ class CheckpointManager:
 
 def _agree(action: Callable[[], Any]) -> Any:
     """Return the result of ``action`` on rank 0. An InputError of one rank is raised on all ranks."""
-    result, problem = None, ""
     try:
-        result = action()
+        result, problem = action(), ""
     except InputError as error:
-        problem = error.message
+        result, problem = None, error.message
     results, problems = zip(*all_gather((result, problem)), strict=True)
     if any(problems):
         raise InputError(min(filter(None, problems)), manifests.NEW_RUN)
@@ -162,8 +157,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], machine: str | None
         return FileRecord(path.stat().st_size, sha256_of(path), machine)
     except (OSError, SafetensorError) as error:
         remove_checkpoint(path.parent)  # frees the space on a full disk
-        found = re.search(r"(?:Errno|os error|code:) (\d+)", str(error))  # safetensors reports "... (os error 28)"
-        if found is None:
+        if (found := re.search(r"(?:Errno|os error|code:) (\d+)", str(error))) is None:  # as in "(os error 28)"
             raise
         number = int(found[1])
         raise OSError(number, f"cannot write the checkpoint: {os.strerror(number)}", str(path)) from None
@@ -189,7 +183,6 @@ def stores_of(embeddings: Mapping[str, Any], sparse_optimizers: Sequence[Any]) -
 
 
 def optimizer_tensors(optimizer: Any) -> dict[str, Any]:
-    """Return the state tensors of a sparse optimizer by name."""
     if hasattr(optimizer, "_state"):  # of dgl.distributed.optim
         states = [state if isinstance(state, tuple) else (state,) for state in optimizer._state.values()]
         return {tensor.tensor_name: tensor for state in states for tensor in state}
@@ -200,13 +193,9 @@ def optimizer_tensors(optimizer: Any) -> dict[str, Any]:
     }
 
 
-def sparse_settings(optimizer: Any) -> dict[str, Any]:
-    return {name: getattr(optimizer, name) for name in SETTINGS if hasattr(optimizer, name)}
-
-
 def restore_settings(optimizer: Any, settings: Mapping[str, Any]) -> None:
     """Set the numbers of a sparse optimizer, or raise an InputError for other names and values."""
     for name, value in settings.items():
-        if name not in sparse_settings(optimizer) or type(value) not in (int, float):
+        if name not in SETTINGS or not hasattr(optimizer, name) or type(value) not in (int, float):
             raise InputError(f"the checkpoint sets {name} = {value!r}, which {type(optimizer).__name__} does not save")
     vars(optimizer).update(settings)

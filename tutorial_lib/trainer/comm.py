@@ -16,7 +16,6 @@ from tutorial_lib.errors import InputError
 
 
 def alone() -> bool:
-    """Return whether this process has no process group."""
     return not dist.is_initialized()
 
 
@@ -31,11 +30,10 @@ def barrier() -> None:
 
 def gather(value: Any) -> list[Any]:
     """Return the values of all ranks in rank order on rank 0, and an empty list on the other ranks."""
-    if alone():
-        return [value]
-    values: list[Any] | None = [None] * dist.get_world_size() if own_rank() == 0 else None
-    dist.gather_object(value, values)
-    return values or []
+    values: list[Any] = [value] if alone() else [None] * dist.get_world_size()
+    if not alone():
+        dist.gather_object(value, values if own_rank() == 0 else None)
+    return values if own_rank() == 0 else []
 
 
 def all_gather(value: Any) -> list[Any]:
@@ -46,19 +44,18 @@ def all_gather(value: Any) -> list[Any]:
     return values
 
 
-def broadcast(value: Any, source: int = 0) -> Any:
-    """Return the value of the rank ``source`` on every rank. The values of the other ranks are ignored."""
+def broadcast(value: Any) -> Any:
+    """Return the value of rank 0 on every rank. The values of the other ranks are ignored."""
     values = [value]
     if not alone():
-        dist.broadcast_object_list(values, src=source)
+        dist.broadcast_object_list(values, src=0)
     return values[0]
 
 
 def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return the numbers (ascending) and values of the nodes or edges of all ranks on rank 0, and nothing on others.
 
-    ``ids`` and ``values`` have shape (M,), and no two ranks have the same ID. ``numbers`` has the number in the data
-    set of each ID, int64 of shape (N,).
+    ``ids`` and ``values`` (M,) have other IDs on each rank. ``numbers`` (N,) has the number of each ID in the data set.
     """
     parts = gather((ids.cpu().clone(), values.cpu().clone())) or [(ids[:0], values[:0])]
     ids, values = (torch.cat([part[k] for part in parts]) for k in (0, 1))
@@ -83,8 +80,7 @@ def any_rank(flag: bool) -> bool:
 def equal_steps(examples: int, batch_size: int, what: str = "training nodes") -> int:
     """Return the number of steps of an epoch, which is equal on all ranks. Call it once on every rank.
 
-    A rank that has fewer steps than the others would leave them waiting in an all-reduce. Therefore each rank splits
-    its examples into this number of batches, which exceed ``batch_size`` only if another rank has too few examples.
+    A rank with fewer steps would block the others. Batches exceed ``batch_size`` only if a rank has too few examples.
     """
     counts = all_gather(examples)
     if 0 in counts:

@@ -44,12 +44,10 @@ class TrainConfig:
     ahead: int = 2
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values in JSON types."""
         return {**asdict(self), "fanouts": list(self.fanouts)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
-        """Return the configuration from ``to_dict``."""
         return cls(**{**values, "fanouts": tuple(values["fanouts"])})
 
     def in_pipeline(self, samplers: int = 0) -> bool:

@@ -17,9 +17,8 @@ Each event has ``kind``, ``time`` (seconds since 1970, of the end if the event h
     failure       exception, message, traceback, and role if it was a sampler
     left          peak_rss (bytes)
 
-In the phases of a batch from a background thread, ``sampling`` of neighbors and ``pull`` of features and labels contain
-only the time spent waiting. ``forward`` includes the loss, and ``backward`` the all-reduce of gradients, in which each
-rank waits for the slowest one. ``update`` is the step of the optimizers.
+If a background thread made the batch, ``sampling`` and ``pull`` contain only the time spent waiting. ``forward``
+includes the loss, and ``backward`` the all-reduce of gradients, in which each rank waits for the slowest one.
 """
 
 import json
@@ -31,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update")
-PULSE_SECONDS = 1.0
 Emit = Callable[..., None]  # takes the kind and the fields of an event, like ``EventWriter.emit``
 OnBatch = Callable[..., None]  # takes the number of finished batches and of all, like ``Pulse``
 
@@ -47,10 +45,9 @@ class EventWriter:
     def emit(self, kind: str, **fields: Any) -> None:
         """Write one event as a whole line. An OSError names the file."""
         if self._path is not None:
-            event = {"kind": kind, "time": time.time(), **self._who, **fields}
             try:
                 with self._path.open("a") as file:
-                    file.write(json.dumps(event) + "\n")
+                    file.write(json.dumps({"kind": kind, "time": time.time(), **self._who, **fields}) + "\n")
             except OSError as error:  # Python does not name the file on a full disk
                 raise OSError(error.errno, error.strerror, str(self._path)) from None
 
@@ -74,13 +71,10 @@ def age_of_process() -> float:
 
 
 class StepTimer:
-    """Measures the phases of the steps of one epoch on this rank and emits a ``step`` event for each step."""
+    """Measures the phases of one step on this rank, from its creation on, and emits the ``step`` event."""
 
     def __init__(self, emit: Emit, epoch: int, steps: int) -> None:
         self.emit, self.epoch, self.steps = emit, epoch, steps
-        self._restart()
-
-    def _restart(self) -> None:
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._background: dict[str, tuple[float, float]] = {}
         self._last = time.perf_counter()
@@ -97,12 +91,10 @@ class StepTimer:
         self._last = now
 
     def emit_step(self, step: int, loss: float, bytes_local: int, bytes_remote: int) -> None:
-        """Emit the event of a finished step. The time of this call belongs to no phase."""
         fields = {name: round(seconds, 6) for name, seconds in self._seconds.items()}
         fields |= {"bytes_local": bytes_local, "bytes_remote": bytes_remote}
         more = {"background": self._background} if self._background else {}
         self.emit("step", epoch=self.epoch, step=step, steps=self.steps, loss=loss, **fields, **more)
-        self._restart()
 
 
 def bytes_by_place(graph: Any, nodes: Any, rows: Any, ntype: str = "_N") -> tuple[int, int]:
@@ -121,11 +113,11 @@ class Pulse:
     """Emits at most one ``progress`` event per second, which shows that a long pass without steps is alive."""
 
     def __init__(self, emit: Emit, what: str) -> None:
-        self.emit, self.what, self._next = emit, what, time.monotonic() + PULSE_SECONDS
+        self.emit, self.what, self._next = emit, what, time.monotonic() + 1.0
 
     def __call__(self, done: int, of: int, **more: Any) -> None:
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + PULSE_SECONDS
+            self._next = time.monotonic() + 1.0
             self.emit("progress", what=self.what, batches=done, of=of, **more)
 
 

@@ -2,9 +2,8 @@
 
 Random numbers depend on (seed, epoch, step, rank) alone, because the state of DGL's generators cannot be saved. The
 loaders and the loop seed their generators before each step, and rank 0 seeds the servers before each epoch. A resumed
-run then samples the batches of an uninterrupted run. This is exact with one sampling thread, and where no server
-samples or the request carries a seed, see ``rpc.SampleRequest``. DGL's own requests carry none. A server's generator
-serves them in their order of arrival, and it cannot return to the middle of an epoch.
+run then samples the batches of an uninterrupted run, exactly with one sampling thread and where no server samples or
+the request carries a seed, see ``rpc.SampleRequest``. DGL's own requests carry none and are served as they arrive.
 """
 
 import math
@@ -28,7 +27,6 @@ from tutorial_lib.trainer.events import Emit, Pulse, StepTimer, no_events, span
 from tutorial_lib.trainer.manifest import EpochResult
 
 STOP_STEPS = 5  # steps between two comparisons of the ranks
-SERVERS = 2**20  # ranks from here on stand for servers
 
 
 @dataclass
@@ -36,7 +34,6 @@ class TrainResult:
     """Exact scores of a model over all ranks, the larger the better, and in one process how it was trained."""
 
     SUMMARY: ClassVar = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")
-
     val_score: float
     test_score: float
     predictions: Tensor | None = None  # int64 (N,) in the order of the data set, on rank 0, if a task predicts classes
@@ -52,17 +49,15 @@ class TrainResult:
         return dict(zip(self.SUMMARY, (self.score, *scores, *accuracies, self.scores), strict=True))
 
     def save(self, out: Path) -> None:
-        """Write the predictions into the run folder. Rank 0 calls this method."""
         if self.predictions is not None:
             np.save(out / "predictions.npy", self.predictions.numpy())
 
 
 class Stopped(Exception):
-    """The run was told to end. All ranks stopped after the same step and saved a checkpoint."""
+    """``stop`` of a rank returned true. All ranks stopped after the same step and saved a checkpoint."""
 
 
 def seed_all(seed: int, epoch: int, step: int, rank: int) -> None:
-    """Seed the generators of torch, DGL and numpy for one step."""
     value = derive_seed(seed, epoch, step, rank)
     torch.manual_seed(value)
     seed_dgl(value)
@@ -72,7 +67,7 @@ def seed_all(seed: int, epoch: int, step: int, rank: int) -> None:
 def seed_servers(seed: int, epoch: int) -> None:
     """Seed the generators of all DGL servers from rank 0. No rank returns, and samples, before they are seeded."""
     if own_rank() == 0:
-        send_seeds({k: derive_seed(seed, epoch, SERVERS + k) for k in range(get_num_server())})
+        send_seeds({k: derive_seed(seed, epoch, 2**20 + k) for k in range(get_num_server())})  # no step has this number
     barrier()
 
 
@@ -86,10 +81,7 @@ def train_epoch(
     emit: Emit = no_events,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before the end.
-
-    All ranks take equally many steps, so every rank takes part in every all-reduce and in every exchange of rows.
-    """
+    """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before the end."""
     model.train()
     optimizers, steps = [optimizer, *task.sparse_optimizers], len(task.batches)
     timer = StepTimer(emit, state.epoch, steps)
@@ -111,6 +103,7 @@ def train_epoch(
         state.step, state.examples = step + 1, state.examples + examples
         state.loss_sum += value * examples
         timer.emit_step(step, value, *task.traffic(batch, inputs))
+        timer = StepTimer(emit, state.epoch, steps)
         if step % STOP_STEPS == STOP_STEPS - 1 and step < steps - 1 and any_rank(stop()):
             return True
     return False
@@ -125,18 +118,9 @@ def check_finite(loss: float, epoch: int, step: int) -> float:
 
 
 def fit(
-    model: nn.Module,
-    task: Any,
-    config: TrainConfig,
-    *,
-    emit: Emit = no_events,
-    saver: CheckpointManager | None = None,
-    score: str = "accuracy",
+    model: nn.Module, task: Any, config: TrainConfig, *, emit: Emit = no_events, saver: CheckpointManager | None = None
 ) -> list[EpochResult]:
-    """Train a ``tasks.task.Task`` until ``config.epochs`` epochs are finished, and return the results of all epochs.
-
-    If ``saver.stop`` returns true on a rank, all ranks save a checkpoint and raise Stopped.
-    """
+    """Train a ``tasks.task.Task`` for ``config.epochs`` epochs in all, and return their results, or raise Stopped."""
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     # Validation must not go through DDP, whose forward pass expects a backward pass on every rank.
     plain = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
@@ -151,10 +135,10 @@ def fit(
             total, examples = sum_over_ranks([state.loss_sum, state.examples])
             with span(emit, "validation", epoch=epoch):
                 found = task.validate(plain, Pulse(emit, "validation"), epoch=epoch)
-            result = EpochResult(epoch, total / examples, state.seconds, found, score)
+            result = EpochResult(epoch, total / examples, state.seconds, found, task.score_name)
             state = TrainState([*state.epochs, result])
             if own_rank() == 0:
-                emit("epoch", score=score, **result.to_dict())
+                emit("epoch", score=task.score_name, **result.to_dict())
             stopped = any_rank(stop())  # an epoch may have fewer than five steps
         if saver:
             with span(emit, "checkpoint", epoch=epoch):

@@ -1,6 +1,5 @@
 """Manifests of checkpoints: which checkpoints a run folder has, and whether they are intact.
 
-``checkpoint/manifest.json`` names the folder of the newest checkpoint, and ``manifest-previous.json`` the one before.
 The command line reads them before it loads anything, so this module does not import torch.
 """
 
@@ -31,7 +30,6 @@ class EpochResult:
     score: str = "accuracy"  # name of the score, or "MRR"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry of ``result.json``."""
         found = asdict(self)
         accuracy = self.val_score if found.pop("score") == "accuracy" else None
         return {**found, "val_accuracy": accuracy}
@@ -61,11 +59,9 @@ class Manifest:
 
 
 class FoundCheckpoint(NamedTuple):
-    """An intact checkpoint, and the damage of a newer one."""
-
     folder: Path
     manifest: Manifest
-    damaged: str
+    damaged: str  # what is wrong with a newer one
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -125,12 +121,9 @@ def check_same_settings(saved: Mapping[str, Any], settings: Mapping[str, Any], w
 
 def publish(folder: Path, manifest: Manifest) -> None:
     """Make a checkpoint the newest one after its files are on the disk. The newest one becomes the one before."""
-    manifests = {NEWEST: manifest}
-    with contextlib.suppress(InputError):  # a damaged or missing checkpoint must not replace an intact one
-        newest = read_manifest(folder / NEWEST)
-        if newest.folder != manifest.folder:
-            manifests = {BEFORE: newest, NEWEST: manifest}
-    for name, each in manifests.items():
+    newest = readable(folder).get(NEWEST)  # a damaged or missing checkpoint must not replace an intact one
+    before = {BEFORE: newest} if newest and newest.folder != manifest.folder else {}
+    for name, each in {**before, NEWEST: manifest}.items():
         write_json(folder / name, {**asdict(each), "sha256": _digest(asdict(each))})
         flush(folder)
 
@@ -139,16 +132,15 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def named_folders(folder: Path) -> list[str]:
-    """Return the names of the checkpoints that readable manifests name."""
-    found = []
+def readable(folder: Path) -> dict[str, Manifest]:
+    found = {}
     for name in (NEWEST, BEFORE):
         with contextlib.suppress(InputError):
-            found.append(read_manifest(folder / name).folder)
+            found[name] = read_manifest(folder / name)
     return found
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the files of an interrupted save. Call this before a job, because a rank may be writing during a job."""
-    remove_checkpoints(folder, named_folders(folder))
+    remove_checkpoints(folder, [manifest.folder for manifest in readable(folder).values()])
     remove_abandoned(folder)

@@ -65,7 +65,6 @@ class Placement:
         return config.model(in_size, num_classes).to(self.device)
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
-        """Return the model in DDP over the ranks of the job."""
         return DistributedDataParallel(model, [self.device] if self.on_gpu else None, process_group=self.group)
 
     def take(self, blocks: list[Any], *tensors: Tensor) -> tuple[Any, ...]:
@@ -84,7 +83,6 @@ class Placement:
         return ([block.map(lambda _old: next(moved)) for block in parts], *moved)
 
     def describe(self) -> dict[str, str]:
-        """Return the fields of ``result.json``."""
         return {"device": self.device.type, "backend": self.backend, "device_reason": self.reason}
 
 

@@ -28,7 +28,6 @@ class Session:
     graph: Any
     rank: int
     world_size: int
-    machine: str
     events: EventWriter
 
     def split(self, mask: Tensor | Any, *, even: bool = True, ntype: str = "_N") -> Tensor:
@@ -36,8 +35,7 @@ class Session:
 
         Even shares may have nodes of another machine's part. Write a ``DistTensor`` only for nodes of uneven shares.
         """
-        book = self.graph.get_partition_book()
-        return dgl.distributed.node_split(mask, book, ntype=ntype, force_even=even).long()
+        return dgl.distributed.node_split(mask, self.graph.get_partition_book(), ntype=ntype, force_even=even).long()
 
     def barrier(self) -> None:
         """Wait for all trainers. A RuntimeError reports a lost trainer or a timeout."""
@@ -47,9 +45,8 @@ class Session:
 def serve_if_server(*, graphbolt: bool = False) -> None:
     """Serve until the job ends and then exit if this process is a DGL server. Otherwise return.
 
-    Functions that a server must call, such as the initializer of a DistTensor, must be defined before. A ``forkserver``
-    forks all processes here, and they share the modules imported before. GraphBolt's format of a part needs 4 bytes for
-    each edge instead of 25 but has no edge IDs.
+    Define functions that a server must call, such as the initializer of a DistTensor, before. A ``forkserver`` forks
+    here. GraphBolt's format of a part needs 4 bytes for each edge instead of 25 but has no edge IDs.
     """
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
@@ -70,18 +67,6 @@ def seed_rank(seed: int, rank: int) -> None:
     dgl.seed(own)
 
 
-def meet() -> None:
-    """Initialize the process group of all trainers with torchrun's store or, without torchrun, a store on rank 0."""
-    limit, how = timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600))), {}
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size
-        store = store_on(*where, limit, wait_for_workers=False) if rank == 0 else None
-        store = store or dist.TCPStore(*where, rank == 0, limit, wait_for_workers=False)
-        how = {"store": store, "rank": rank, "world_size": world_size}
-    dist.init_process_group("gloo", timeout=limit, **how)
-
-
 @contextlib.contextmanager
 def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     """Join the job of this process, which ``train`` or ``launch`` started, and leave it at the end.
@@ -92,16 +77,22 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     events = EventWriter()
     events.emit("span", name="starting", seconds=age_of_process())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+    rank, world_size, how = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), {}
+    limit = timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600)))
     with span(events.emit, "joining"):
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # connects to all servers, so it must come first
-        meet()
-        rank = dist.get_rank()
+        if "TORCHELASTIC_RUN_ID" not in os.environ:  # otherwise torchrun has a store
+            where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size
+            store = store_on(*where, limit, wait_for_workers=False) if rank == 0 else None
+            store = store or dist.TCPStore(*where, rank == 0, limit, wait_for_workers=False)
+            how = {"store": store, "rank": rank, "world_size": world_size}
+        dist.init_process_group("gloo", timeout=limit, **how)
         seed_rank(seed, rank)
         graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
-    session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
-    events.emit("joined", machine=session.machine, client=dgl.distributed.rpc.get_rank())
+    machine = os.environ.get("TUTORIAL_MACHINE", "machine-0")
+    events.emit("joined", machine=machine, client=dgl.distributed.rpc.get_rank())
     try:
-        yield session
+        yield Session(graph, rank, world_size, events)
     except SystemExit as end:
         if end.code not in (0, None):
             sys.exit(end.code)  # calls the hook, which other exits bypass
