@@ -1,11 +1,7 @@
-"""GraphSAGE with mean aggregation (Hamilton, Ying and Leskovec, 2017) in plain torch.
-
-DGL's layers need a DGL build for the device. These layers run wherever torch runs.
-"""
+"""GraphSAGE with mean aggregation (Hamilton, Ying and Leskovec, 2017) in plain torch. The device needs no DGL build."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -27,17 +23,12 @@ class CscBlock:
         """Return the edges of one type of a DGL block. The tensors share the memory of the block."""
         return block if isinstance(block, CscBlock) else cls(*block.adj_tensors("csc", etype=relation)[:2])
 
-    def map(self, move: Callable[[Tensor], Tensor]) -> CscBlock:
-        """Return the block with both tensors replaced."""
-        return CscBlock(move(self.indptr), move(self.indices))
-
 
 def mean_of_neighbors(block: CscBlock, x: Tensor) -> Tensor:
     """Return the mean row of x (S, F) over the edges of each destination node (D, F), and zeros without edges.
 
     ``embedding_bag`` adds rows while it reads them, so no (E, F) tensor of messages exists, forward or backward. On a
-    CPU it took about as long as DGL's kernel. ``index_add`` took 2 to 5 times and ``segment_reduce`` 5 to 13 times as
-    long.
+    CPU it took about as long as DGL's kernel. ``index_add`` took 2 to 5 and ``segment_reduce`` 5 to 13 times as long.
     """
     return F.embedding_bag(block.indices, x, block.indptr, mode="mean", include_last_offset=True)
 
@@ -62,9 +53,8 @@ class SAGEConv(nn.Module):
         # Created and initialized in DGL's order, so that equal seeds give equal weights.
         self.fc_neigh = nn.Linear(in_size, out_size, bias=False)
         self.fc_self = nn.Linear(in_size, out_size)
-        gain = nn.init.calculate_gain("relu")
-        nn.init.xavier_uniform_(self.fc_self.weight, gain=gain)
-        nn.init.xavier_uniform_(self.fc_neigh.weight, gain=gain)
+        for linear in (self.fc_self, self.fc_neigh):
+            nn.init.xavier_uniform_(linear.weight, nn.init.calculate_gain("relu"))
 
     def forward(self, block: Any, x: Tensor | FirstLayer) -> Tensor:
         """Return the new rows (D, out_size) of the destination nodes of a ``CscBlock`` or DGL block of one type."""

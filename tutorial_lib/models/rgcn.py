@@ -29,10 +29,9 @@ class RelationalLayer(nn.Module):
         super().__init__()
         self.relations = sorted(relation for relation in relations if relation[2] in outputs)
         self.outputs = sorted(outputs)
-        matrices = torch.empty(len(self.relations), in_size, out_size)
-        for matrix in matrices:
+        self.matrices = nn.Parameter(torch.empty(len(self.relations), in_size, out_size))  # ordered as ``relations``
+        for matrix in self.matrices.detach():
             nn.init.xavier_uniform_(matrix)
-        self.matrices = nn.Parameter(matrices)  # in the order of ``relations``
         self.own = nn.ModuleDict({ntype: nn.Linear(in_size, out_size) for ntype in self.outputs})
 
     def forward(self, block: Any, h: Rows) -> dict[str, Tensor]:

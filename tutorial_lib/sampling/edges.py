@@ -1,16 +1,15 @@
 """Mini-batches of edges with negative samples, from a DistGraph or a DGLGraph.
 
 ``DistEdgeDataLoader`` of DGL 2.1.0 passes the edges to exclude to the sampler, but ``DistGraph.sample_neighbors``
-ignores them (lesson 03). This module excludes edges by their nodes. Every hop drops the held-out edges. During
-training, it also drops the pairs of the batch in both directions.
+ignores them (lesson 03). Here every hop drops the held-out edges, and during training the pairs of the batch in both
+directions.
 
-A link predictor must not see held-out edges as training examples or as neighbors in message passing. In a symmetric
-graph, every edge has a reverse edge, which would reveal the answer if it belonged to another side of the split. The
-side of an edge is therefore a hash of its undirected pair in original node IDs and of a seed. Every process computes
-the same side, so nothing is stored or sent.
+In a symmetric graph, every edge has a reverse edge, which would reveal the answer if it belonged to another side of
+the split. The side of an edge is therefore a hash of its undirected pair in original node IDs and of a seed. Every
+process computes the same side, so nothing is stored or sent.
 """
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import dgl
@@ -77,7 +76,8 @@ class TrainingGraph:
         src, dst = frontier.edges()
         keep = self.side(src, dst) == TRAIN
         if drop is not None:
-            keep &= ~contains(drop, pair_keys(src, dst, n))
+            keys = pair_keys(src, dst, n)
+            keep &= drop[torch.searchsorted(drop, keys).clamp(max=len(drop) - 1)] != keys  # torch.isin would sort keys
         block = dgl.to_block(dgl.graph((src[keep], dst[keep]), num_nodes=n), seeds)
         block.edata[dgl.EID] = frontier.edata[dgl.EID][keep]  # to_block stores positions in its argument instead
         return block
@@ -88,39 +88,26 @@ def pair_keys(src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
     return torch.minimum(src, dst) * num_nodes + torch.maximum(src, dst)
 
 
-def contains(ordered: Tensor, values: Tensor) -> Tensor:
-    """Return whether each value is in a sorted tensor. ``torch.isin`` is slower because it would sort ``values``."""
-    at = torch.searchsorted(ordered, values).clamp(max=len(ordered) - 1)
-    return ordered[at] == values
-
-
-@dataclass
+@dataclass(kw_only=True)
 class EdgeBatch(Batch):
     """Edges with negative samples, and the blocks that compute the embeddings of their nodes, the seeds."""
 
-    _: KW_ONLY
     edges: Tensor  # int64 (B,) edge IDs
     src: Tensor  # int64 (B,) positions in ``seeds`` of the source nodes
     dst: Tensor  # int64 (B,) positions of the destination nodes
     negatives: Tensor  # int64 (B, K) positions of K negative destination nodes for each edge
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EdgeLoader(Loader):
     """Loads batches of the edges of a ``TrainingGraph``."""
 
-    _: KW_ONLY
     negatives: int | Tensor = 1  # number of random nodes for each edge, or int64 (K,), the nodes for every edge
     training: bool = False  # shuffle the edges and drop the edges of a batch from its blocks
     threads: int | None = 1
 
     def __post_init__(self) -> None:
         self.shuffle = self.training
-
-    @property
-    def edges_per_epoch(self) -> int:
-        """Number of edges of this rank in an epoch."""
-        return len(self.examples[: self.per_epoch])
 
     def sample(self, examples: Tensor, seed: int) -> EdgeBatch:
         graph, n, new = self.source.graph, self.source.graph.num_nodes(), self.negatives

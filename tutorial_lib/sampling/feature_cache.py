@@ -4,8 +4,7 @@ Batches are sampled before their rows are pulled, so the cache knows which rows 
 it keeps the rows that are needed soonest (Belady, IBM Systems Journal 5, 1966). No other rule pulls fewer rows,
 provided that the next use of every cached row is known. ``look_ahead`` adapts the number of announced batches to that.
 
-Every batch goes through three calls. ``announce`` registers its node IDs, ``request`` sends for its missing rows
-without waiting, and ``slots`` waits for them. Several batches may be announced and two requested at a time.
+Every batch goes through ``announce``, ``request`` and ``slots``. Several may be announced and two requested at a time.
 
 A slot is the position of a row:
 
@@ -36,7 +35,7 @@ class FeatureCache:
     The rows must not change. A row that is here is never pulled again.
 
     Args:
-        tensor: ``DistTensor`` of shape (N, ...), for example the node features.
+        store: ``DistTensor`` of shape (N, ...), for example the node features.
         book: partition book of the graph.
         budget: bytes for cached rows of other machines.
         most_ahead: upper limit of ``look_ahead``. With 0, the first rows that fill the cache stay forever.
@@ -51,11 +50,9 @@ class FeatureCache:
             until the next use of each cached row is known, and stays 0 while there is room for all rows.
     """
 
-    def __init__(
-        self, tensor: Any, book: Any, budget: int, most_ahead: int = 32, scratch: Tensor | None = None
-    ) -> None:
-        self.tensor, self.book, self.shape, self.dtype = tensor, book, tensor.shape, tensor.dtype
-        self.own = tensor.local_partition
+    def __init__(self, store: Any, book: Any, budget: int, most_ahead: int = 32, scratch: Tensor | None = None) -> None:
+        self.store, self.book, self.shape, self.dtype = store, book, store.shape, store.dtype
+        self.own = store.local_partition
         self.first = len(self.own)
         self.row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
         remote = self.shape[0] - self.first
@@ -96,7 +93,7 @@ class FeatureCache:
         self._cached[self.used : self.used + room] = absent[:room]
         self.used += room
         self._passing = absent[room:]
-        slots, key = torch.index_select(self.slot_of, 0, ids), self.tensor.kvstore_key
+        slots, key = torch.index_select(self.slot_of, 0, ids), self.store.kvstore_key
         sent = request(self.book, absent, lambda some: PullRequest(key, some)) if len(absent) else {}
         self._requests.append((slots, (rows, len(remote), len(absent)), places, moves, sent))
 
@@ -169,8 +166,7 @@ class FeatureCache:
         latest, outgoing = torch.topk(cached, wanted)
         better = int((soonest < latest).sum())  # both are sorted, so these are the first pairs
         incoming, outgoing = incoming[:better], outgoing[:better]
-        self.slot_of[self._cached[outgoing]] = ABSENT
-        self.slot_of[passing] = ABSENT
+        self.slot_of[torch.cat([self._cached[outgoing], passing])] = ABSENT
         self._cached[outgoing] = passing[incoming]
         self.slot_of[passing[incoming]] = (self.first + outgoing).int()
         cached[outgoing] = soonest[:better]

@@ -1,12 +1,9 @@
 """Sample in-neighbors from adjacency lists on this machine, and through the DGL servers of other machines.
 
-A batch of three hops samples the neighbors of nodes in this machine's part, of its halo, and of the halo's neighbors.
-``NeighborSampler`` reads the lists of its own part from the memory that the servers share. At the start it copies the
-lists of the remote nodes that are used most, as far as a budget allows. For all other remote nodes the servers of
-their machine sample.
-
-The copied lists depend on the partition and the budget alone. If they depended on earlier batches, a resumed run would
-start without them and sample other neighbors than an uninterrupted run.
+At the start, ``NeighborSampler`` copies the lists of its own part, and those of the remote nodes that are used most, as
+far as a budget allows. For all other remote nodes the servers of their machine sample. The copied lists depend on the
+partition and the budget alone. If they depended on earlier batches, a resumed run would start without them and sample
+other neighbors than an uninterrupted run.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +18,6 @@ from tutorial_lib.sampling.rpc import SampleRequest, id_type, in_edges, ranges, 
 
 NODES_PER_REQUEST = 8192
 EDGES_AT_ONCE = 8 * 2**20
-LARGEST_ID = torch.tensor([2**63 - 1])
 Lists = list[tuple[Tensor, Tensor, Tensor]]  # int64 IDs or places of nodes, number of neighbors of each, all neighbors
 
 
@@ -35,8 +31,7 @@ class Neighbors(NamedTuple):
 class NeighborSampler:
     """Samples ``hops`` hops from a homogeneous ``DistGraph``, with ``budget`` bytes of adjacency of remote nodes.
 
-    ``scratch`` is an int32 tensor of shape (N,), filled with -1 between calls. The feature cache of the same thread
-    shares it.
+    ``scratch`` is int32 (N,), filled with -1 between calls. The feature cache of the same thread shares it.
     """
 
     def __init__(self, graph: Any, budget: int, hops: int) -> None:
@@ -54,7 +49,7 @@ class NeighborSampler:
         remote = torch.cat([ids[:0], *(some for some, _, _ in lists)]).sort().values
         places = [(torch.searchsorted(remote, some), counts, found) for some, counts, found in lists]
         more_indptr, more = self._merge(places, len(remote))
-        self._remote = torch.cat([remote, LARGEST_ID])
+        self._remote = torch.cat([remote, torch.tensor([2**63 - 1])])  # so that every search finds an entry
         self.remote_nodes, self.remote_bytes = len(remote), more.nbytes
         self.indptr = torch.cat([indptr, indptr[-1] + more_indptr[1:]])
         self.sources = torch.cat([sources, more]) if lists else sources
@@ -125,9 +120,7 @@ class NeighborSampler:
                 indptr, found = self._merge(answers, len(ids))
                 fits = int((indptr[1:] * found.element_size() <= budget).sum())
                 lists.append((ids[:fits], indptr.diff()[:fits], found[: int(indptr[fits])]))
-                budget -= lists[-1][2].nbytes
-                if fits < len(ids):
-                    return lists
+                budget = budget - lists[-1][2].nbytes if fits == len(ids) else 0
             sources = torch.cat([sources[:0], *(found for _, _, found in lists[before:])])
         return lists
 

@@ -83,7 +83,6 @@ class Loader:
             yield step, batch
 
     def batch(self, epoch: int, step: int) -> Any:
-        """Return the batch of a step."""
         value = derive_seed(self.seed, epoch, step)
         seed_dgl(value)
         return self.sample(self.examples[self.positions(epoch)[step]], value)

@@ -1,9 +1,8 @@
 """Batches for node classification that a thread samples and fetches ahead of their use.
 
-The first layer of GraphSAGE averages the neighbors' features, and no weight is involved. The loader computes this mean
-while it reads the rows. So the nodes of the outermost hop, by far the largest, are neither made unique nor are their
-rows copied. At scale 0.16, copied rows cost 10 % more processor time. If features are wider than the hidden layer, the
-model multiplies first, and the loader returns rows.
+The loader computes the neighbor means of the first layer of GraphSAGE while it reads the rows, so it neither makes the
+nodes of the outermost hop unique nor copies their rows. At scale 0.16, copied rows cost 10 % more processor time. If
+features are wider than the hidden layer, the model multiplies first, and the loader returns rows.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class PipelineLoader(Loader):
     means: bool = True  # compute the means of the first layer here. Else a batch has a block and the rows of its nodes
 
     def batches(self, epoch: int, start: int = 0) -> Generator[tuple[int, Batch], None, None]:
-        """Yield the steps of an epoch from ``start`` on, each with its batch. Earlier batches are not sampled."""
         return prefetch(lambda: self._make(epoch, start), self.source.depth, "the next batch")
 
     @cached_property
@@ -67,7 +65,6 @@ class PipelineLoader(Loader):
         return rows_of(self.source.labels, self.examples).long()  # one request for all labels
 
     def _make(self, epoch: int, start: int) -> Generator[tuple[int, Batch], None, None]:
-        """Sample and fetch in the background thread."""
         pipeline, cache, sampler = self.source, self.source.cache, self.source.sampler
         pipeline.turn = turn = object()
         cache.cancel()  # requests of an earlier iteration
@@ -117,7 +114,6 @@ class PipelineLoader(Loader):
         return Batch(nodes, seeds, blocks, indptr, labels, {"sampling": (start, time.time() - start)})
 
     def _fill(self, batch: Batch) -> Batch:
-        """Return the batch with its rows, or with the inputs of the first layer."""
         start, cache = time.time(), self.source.cache
         own, sources = cache.slots().tensor_split([len(batch.input_nodes)])
         inputs: Any = cache.read(own)

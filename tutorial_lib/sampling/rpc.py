@@ -1,10 +1,8 @@
 """Requests to DGL's servers: one of our own, and a way to send requests without waiting for their answers.
 
-Every server of a job must import this module before it serves. ``session.serve_if_server`` does.
-
-DGL's own functions send requests, wait, and take any message for an answer. Never call them while a request that was
-sent by ``request`` is outstanding. ``receive`` accepts answers in any order, so that neighbors can be sampled while
-feature rows are on their way.
+Every server of a job must import this module before it serves. ``session.serve_if_server`` does. DGL's own functions
+send requests, wait, and take any message for an answer. Never call them while a request that was sent by ``request`` is
+outstanding. ``receive`` accepts answers in any order, so that neighbors can be sampled while rows are on their way.
 """
 
 from __future__ import annotations
@@ -30,11 +28,10 @@ _arrived: dict[int, Any] = {}  # messages that arrived before ``receive`` asked 
 def request(book: Any, ids: Tensor, make: Callable[[Tensor], rpc.Request]) -> dict[int, Tensor]:
     """Send a request to each owner of some node IDs. Return their positions by the number of the request."""
     part_of = book.nid2partid(ids)
-    parts = part_of.unique().tolist()
-    positions = [(part_of == part).nonzero().flatten() for part in parts]
-    requests = [(part, make(ids[at])) for part, at in zip(parts, positions, strict=True)]
+    positions = [(part, (part_of == part).nonzero().flatten()) for part in part_of.unique().tolist()]
+    requests = [(part, make(ids[at])) for part, at in positions]
     sent = rpc.send_requests_to_machine(requests) if requests else {}
-    return {number: positions[k] for number, k in sent.items()}
+    return {number: positions[k][1] for number, k in sent.items()}
 
 
 def receive(sent: Mapping[int, Any], what: str) -> list[tuple[Any, Any]]:
@@ -109,8 +106,7 @@ def in_edges(part: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return the in-edges of a part in memory: indptr, local IDs of the sources, and the global ID of each local ID."""
     if hasattr(part, "csc_indptr"):  # GraphBolt's format
         return part.csc_indptr, part.indices, part.node_attributes[dgl.NID]
-    indptr, indices, _edges = part.adj_tensors("csc")
-    return indptr, indices, part.ndata[dgl.NID]
+    return (*part.adj_tensors("csc")[:2], part.ndata[dgl.NID])
 
 
 def ranges(begin: Tensor, count: Tensor) -> Tensor:

@@ -54,12 +54,10 @@ def layerwise_inference(
 def from_graph(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any, Any, Any]]:
     """Yield batches of DGL's loader. The store, the IDs and the rows are dictionaries in a graph with several types."""
     for _step, batch in BatchLoader(shard.graph, ids, [FULL], size).batches(0):
-        if isinstance(x, Mapping):
-            rows = {ntype: rows_of(store, batch.input_nodes[ntype]) for ntype, store in x.items()}
-            yield batch.seeds, batch.blocks[0], rows
-        else:
-            (block,), rows = shard.place.take(batch.blocks, x[batch.input_nodes])
-            yield batch.seeds, block, rows
+        nodes: Any = batch.input_nodes
+        rows: Any = {t: rows_of(x[t], nodes[t]) for t in x} if isinstance(x, Mapping) else x[nodes]
+        (block,), rows = shard.place.take(batch.blocks, rows)
+        yield batch.seeds, block, rows
 
 
 def from_adjacency(sampler: NeighborSampler, budget: int) -> Source:
@@ -79,7 +77,6 @@ def from_adjacency(sampler: NeighborSampler, budget: int) -> Source:
     def source(shard: Shard, x: Any, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:
         parts = ids.split(size) if len(ids) else ()
         for part, *rows in prefetch(lambda: read(x, parts), 1, "rows for the evaluation"):
-            _blocks, own, mean = shard.place.take([], *rows)
-            yield part, None, FirstLayer(own, mean)
+            yield part, None, FirstLayer(*shard.place.take([], *rows)[1:])
 
     return source

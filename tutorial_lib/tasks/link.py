@@ -74,9 +74,9 @@ class LinkTask(Task):
         drawn = np.sort(generator.choice(count, min(self.eval_negatives, count), replace=False))
         self.negatives = torch.from_numpy(np.argsort(self.original)[drawn])
         self.model = shard.place.model(config, self.features.shape[1], config.hidden_size)
-        per_epoch, val = -(-self.epoch_edges // shard.world_size), self.edges["val"]
-        self.batches = self._loader(self.edges["train"], config.negatives, per_epoch=per_epoch, training=True)
-        self.batches.steps = equal_steps(self.batches.edges_per_epoch, config.batch_size, "training edges")
+        train, val, per_epoch = self.edges["train"], self.edges["val"], -(-self.epoch_edges // shard.world_size)
+        steps = equal_steps(min(len(train), per_epoch), config.batch_size, "training edges")
+        self.batches = self._loader(train, config.negatives, steps=steps, per_epoch=per_epoch, training=True)
         self.val = self._loader(val[:: max(1, len(val) * shard.world_size // self.validation_edges)], self.negatives)
 
     def _loader(self, edges: Tensor, negatives: int | Tensor, **training: Any) -> EdgeLoader:
@@ -143,7 +143,7 @@ class LinkTask(Task):
             fitted = broadcast(fitted)
         if fitted is None:
             if shard.rank == 0:
-                shard.emit("warning", text="Fewer than two classes have training nodes, so there is no linear probe.")
+                shard.emit("warning", text="The probe on classes is skipped, because fewer than two have training nodes.")
             return None, None, None
 
         def judge(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

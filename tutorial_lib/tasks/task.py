@@ -81,15 +81,13 @@ class DistShard:
         return self.session.split(self.data[mask], ntype=self.target)
 
     def own(self, ntype: str) -> Tensor:
-        everyone = torch.ones(self.graph.num_nodes(ntype), dtype=torch.bool)
-        return self.session.split(everyone, even=False, ntype=ntype)
+        return self.session.split(torch.ones(self.graph.num_nodes(ntype), dtype=torch.bool), even=False, ntype=ntype)
 
     def edges(self, side: Callable[..., Tensor]) -> dict[str, Tensor]:
         # The first trainer of a machine marks the edges of its own part in one mask for each side, which needs no
         # other machine. The ranks share the training edges evenly. Other edges stay on their machine.
         graph, book, policy = self.graph, self.graph.get_partition_book(), self.graph.get_edge_partition_policy("_E")
-        shape = (graph.num_edges(),)
-        masks = [DistTensor(shape, torch.uint8, f"side-{k}", part_policy=policy) for k in range(len(SIDES))]
+        masks = [DistTensor((graph.num_edges(),), torch.uint8, f"side-{k}", part_policy=policy) for k in SIDES]
         if self.rank % (self.world_size // book.num_partitions()) == 0:
             for ids in book.partid2eids(book.partid).split(EDGES):
                 found = side(*graph.find_edges(ids))
@@ -169,8 +167,7 @@ class Task(ABC):
 
     def traffic(self, batch: Any, inputs: Any) -> tuple[int, int]:
         """Return the bytes of rows that came from this machine and from other machines."""
-        counted = getattr(batch, "bytes_by_place", None)
-        return counted or bytes_by_place(self.shard.graph, batch.input_nodes, inputs[1])
+        return batch.bytes_by_place or bytes_by_place(self.shard.graph, batch.input_nodes, inputs[1])
 
     @torch.no_grad()
     def validate(self, model: nn.Module, on_batch: OnBatch = no_events, *, epoch: int = 0) -> float:

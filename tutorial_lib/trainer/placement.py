@@ -80,7 +80,7 @@ class Placement:
         for copy in copies:
             copy.record_stream(main)  # otherwise its memory could be reused while `main` still reads it
         moved = iter(copies)
-        return ([block.map(lambda _old: next(moved)) for block in parts], *moved)
+        return ([CscBlock(next(moved), next(moved)) for _ in parts], *moved)
 
     def describe(self) -> dict[str, str]:
         return {"device": self.device.type, "backend": self.backend, "device_reason": self.reason}
