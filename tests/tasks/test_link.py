@@ -198,7 +198,7 @@ def test_a_graph_without_classes_has_no_probe(tiny: Dataset, tmp_path: Path, cla
     plain = with_one_class(tiny) if classes else without_labels(tiny, "train_mask", "val_mask", "test_mask")
     shard = LocalShard(plain, emit=lambda _kind, **fields: told.append(str(fields.get("text"))))
     result = train_single(shard, replace(CONFIG, epochs=1))
-    assert told.count("Fewer than two classes have training nodes, so there is no linear probe.") == 1
+    assert told.count("The probe on classes is skipped: fewer than two have training nodes.") == 1
     assert 0 < result.test_score < 1
     assert [result.scores[f"{side}_probe_accuracy"] for side in ("val", "test")] == [None, None]
     result.save(tmp_path)

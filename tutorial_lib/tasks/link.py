@@ -143,7 +143,7 @@ class LinkTask(Task):
             fitted = broadcast(fitted)
         if fitted is None:
             if shard.rank == 0:
-                shard.emit("warning", text="The probe on classes is skipped, because fewer than two have training nodes.")
+                shard.emit("warning", text="The probe on classes is skipped: fewer than two have training nodes.")
             return None, None, None
 
         def judge(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
