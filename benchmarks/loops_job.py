@@ -21,6 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.sampling.prefetch import run
 from tutorial_lib.tasks.inference import from_adjacency, layerwise_inference
 from tutorial_lib.tasks.node import NodeTask
-from tutorial_lib.tasks.shard import DistShard
+from tutorial_lib.tasks.task import DistShard
 from tutorial_lib.trainer.checkpoint import TrainState
 from tutorial_lib.trainer.comm import accuracy, equal_steps, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
@@ -107,7 +108,8 @@ class Loops:
                 (batch.blocks, batch.inputs, batch.labels) for _step, batch in islice(loader.batches(0), IN_MEMORY)
             ]
             return lambda: from_memory(model, optimizer, saved, steps)
-        task, state = NodeTask(self.shard, self.config, self._loader(name)), TrainState()
+        task, state = NodeTask(self.shard, replace(self.config, loader="dgl")), TrainState()
+        task.batches = self._loader(name)
 
         def ours() -> None:
             train_epoch(model, optimizer, task, state, emit=self.session.events.emit)
@@ -265,7 +267,7 @@ def learn(session: Session, settings: dict[str, Any]) -> None:
             where = f"{name}-{seed}".replace(" ", "-")
             shard = loops.shard
             shard.new_store = lambda k, width, _ntype, where=where: store(n, width, f"{where}-{k}")
-            source = from_adjacency(shard, lists, loops.config.cache)
+            source = from_adjacency(lists, loops.config.cache)
             logits = layerwise_inference(plain, source, loops.features, shard, 5000)
             right = float((logits[nodes].argmax(1) == labels)[test].sum())
             found = accuracy(*sum_over_ranks([right, float(test.sum())]))

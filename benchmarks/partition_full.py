@@ -23,7 +23,8 @@ import time
 from pathlib import Path
 
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.partition import parse_memory, partition_dataset
+from tutorial_lib.partition import partition_dataset
+from tutorial_lib.partition.memory import parse_memory
 
 
 def memory(field: str) -> float:

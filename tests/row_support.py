@@ -1,10 +1,9 @@
-"""Rows and a partition book as the pipeline sees them, without servers."""
+"""Rows, parts and a partition book as the pipeline sees them, without servers."""
 
 from __future__ import annotations
 
 from collections import deque
-from itertools import count
-from pathlib import Path
+from itertools import count, pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,20 +18,16 @@ from tutorial_lib.sampling import rpc
 class Rows:
     """A ``DistTensor`` of which this machine holds the rows ``begin`` to ``end - 1``."""
 
-    def __init__(self, rows: torch.Tensor, begin: int, end: int, *, shared: Path | None = None) -> None:
+    kvstore_key = "rows"
+
+    def __init__(self, rows: torch.Tensor, begin: int, end: int) -> None:
         self.rows, self.shape, self.dtype = rows, rows.shape, rows.dtype
         self.local_partition = rows[begin:end].clone()
-        if shared is not None:
-            shared.write_bytes(self.local_partition.numpy().tobytes())
-            mapped = torch.from_file(str(shared), shared=True, size=self.local_partition.numel(), dtype=rows.dtype)
-            self.local_partition = mapped.view_as(self.local_partition)
         self.asked: list[list[int]] = []
-
-        self.kvstore_key = "rows"
 
 
 class Book:
-    """Part 0 has the nodes ``begin`` to ``end - 1``; part 1 those before, part 2 those behind."""
+    """Partition book in which part 0 has the nodes ``begin`` to ``end - 1``, part 1 those before, part 2 the others."""
 
     partid = 0
 
@@ -47,13 +42,13 @@ class Book:
 
 
 class Wire:
-    """The connection to the DGL servers that have some rows; their answers come in the order of the requests.
+    """The connection to the DGL servers that have some rows. The answers arrive in the order of the requests.
 
     Attributes:
         waiting: messages that nobody has received.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: Rows) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: Any = None) -> None:
         self.rows, self.waiting, self._numbers = rows, deque[Any](), count(100)
         rpc.rpc.register_service(KVSTORE_PULL, PullRequest, PullResponse)  # as a client does when it joins
         monkeypatch.setattr(rpc.rpc, "send_requests_to_machine", self.send)
@@ -61,42 +56,65 @@ class Wire:
 
     def send(self, requests: list[tuple[int, Any]]) -> dict[int, int]:
         sent = {}
-        ids = [request.id_tensor for _part, request in requests]
-        self.rows.asked.append(sorted(torch.cat(ids).tolist()))
-        for position, (_part, request) in enumerate(requests):
-            assert request.name == self.rows.kvstore_key
-            answer = PullResponse(0, self.rows.rows[request.id_tensor])
+        for position, answer in enumerate(self.answers(requests)):
             data, tensors = rpc.rpc.serialize_to_payload(answer)
             sent[number := next(self._numbers)] = position
-            self.waiting.append(
-                SimpleNamespace(msg_seq=number, service_id=request.service_id, data=data, tensors=tensors)
-            )
+            service = requests[position][1].service_id
+            self.waiting.append(SimpleNamespace(msg_seq=number, service_id=service, data=data, tensors=tensors))
         return sent
 
-
-class PartBook:
-    """Part 0 has nodes 0 to 2, part 1 the others."""
-
-    partid = 0
-
-    def partid2nids(self, _part: int) -> torch.Tensor:
-        return torch.arange(3)
-
-    def nid2partid(self, ids: torch.Tensor) -> torch.Tensor:
-        return (ids > 2).long()
-
-    def nid2localnid(self, ids: torch.Tensor, _part: int) -> torch.Tensor:
-        return ids
+    def answers(self, requests: list[tuple[int, Any]]) -> list[Any]:
+        ids = [request.id_tensor for _part, request in requests]
+        self.rows.asked.append(sorted(torch.cat(ids).tolist()))
+        assert {request.name for _part, request in requests} == {self.rows.kvstore_key}
+        return [PullResponse(0, self.rows.rows[some]) for some in ids]
 
 
-# In-neighbours: of nodes 0 to 2, which are here, and of 3 and 4, which another machine has.
-NEIGHBOURS = {0: [3, 4], 1: [], 2: [4, 0, 1], 3: [1, 5], 4: [2]}
+class Machines(Wire):
+    """Machines with the parts of a graph, given by the in-neighbors of each node. Part k begins at ``bounds[k]``.
+
+    Attributes:
+        graph: the ``DistGraph`` of machine 0.
+        requests: all requests so far.
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, neighbors: dict[int, list[int]], *bounds: int, graphbolt: bool = False
+    ) -> None:
+        super().__init__(monkeypatch)
+        self.requests: list[rpc.SampleRequest] = []
+        self.states = []
+        for part, pair in enumerate(pairwise(bounds)):
+            book: Any = SimpleNamespace(partid=part)
+            book.partid2nids = lambda part: torch.arange(bounds[part], bounds[part + 1])
+            book.nid2partid = lambda ids: torch.bucketize(ids, torch.tensor(bounds[1:]), right=True)
+            book.nid2localnid = lambda ids, part: ids - bounds[part]
+            graph = part_graph(neighbors, range(*pair), graphbolt=graphbolt)
+            self.states.append(SimpleNamespace(graph=graph, partition_book=book, kv_store=None))
+        here = self.states[0]
+        self.graph = SimpleNamespace(
+            get_partition_book=lambda: here.partition_book, num_nodes=lambda: bounds[-1], local_partition=here.graph
+        )
+
+    @property
+    def asked(self) -> list[list[int]]:
+        """Node IDs of each request."""
+        return [request.ids.tolist() for request in self.requests if request.ids is not None]
+
+    def answers(self, requests: list[tuple[int, Any]]) -> list[Any]:
+        self.requests += [request for _part, request in requests]
+        return [request.process_request(self.states[part]) for part, request in requests]
 
 
-def part_with_halo(*outer: int) -> dgl.DGLGraph:
-    """Nodes 0 to 2 with their edges; behind them the outer nodes, by the ids that they have in the whole graph."""
-    places = {node: place for place, node in enumerate([0, 1, 2, *outer])}
-    edges = [(places[source], node) for node in range(3) for source in NEIGHBOURS[node]]
-    part = dgl.graph(tuple(torch.tensor(ends) for ends in zip(*edges, strict=True)), num_nodes=len(places))
+def part_graph(neighbors: dict[int, list[int]], own: range, *, graphbolt: bool = False) -> Any:
+    """Return a part with the edges into its nodes. Behind them are the nodes of other parts, with the largest first."""
+    outer = sorted({source for node in own for source in neighbors[node]} - set(own), reverse=True)
+    places = {node: place for place, node in enumerate([*own, *outer])}
+    edges = [(places[source], places[node]) for node in own for source in neighbors[node]]
+    part = dgl.graph((torch.tensor(edges, dtype=torch.int64).view(-1, 2).T.unbind()), num_nodes=len(places))
     part.ndata[dgl.NID] = torch.tensor(list(places))
-    return part
+    part.edata[dgl.EID] = torch.arange(len(edges))
+    if not graphbolt:
+        return part
+    indptr, indices, _edges = part.adj_tensors("csc")
+    return dgl.graphbolt.fused_csc_sampling_graph(indptr, indices, node_attributes={dgl.NID: part.ndata[dgl.NID]})

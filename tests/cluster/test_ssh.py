@@ -222,7 +222,7 @@ def test_a_run_that_is_killed_in_the_middle_of_a_copy_goes_on(ssh_lab, data_root
 def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data_root, tmp_path, saw):
     """What was at home is whole; ``fetch`` brings the rest when the machines can be reached, and the run goes on."""
     run = tmp_path / "run"
-    small_batches = ["--batch-size", "20"]  # an epoch takes a second or two, as long as a copy may take
+    small_batches = ["--batch-size", "10"]  # an epoch takes some seconds, longer than a copy even on a busy computer
     words = train(ssh_lab, run, data_root, "--task", "embedding", *small_batches)
     command = ssh_lab.start(sys.executable, "-m", "tutorial_lib", *words, "--epochs", "1000")
     wait_for_event(run, "checkpoint", command, 4)

@@ -1,4 +1,4 @@
-"""A graph kept as pairs: the same to everything that counts, cuts and writes as DGL's graph with the same edges."""
+"""``Pairs`` give the same counts, partitions and fingerprints as the DGLGraph with the same edges."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import torch
 from dgl.data.utils import load_graphs
 
-from tutorial_lib.data import Dataset, base, load_dataset, pairs
-from tutorial_lib.data.pairs import Pairs, let_go
+from tutorial_lib.data import Dataset, base, load_dataset
+from tutorial_lib.data.base import Pairs, ends
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
@@ -23,10 +23,9 @@ from tutorial_lib.trainer.config import TrainConfig
 @pytest.fixture
 def both(tmp_path, monkeypatch) -> tuple[Dataset, Dataset]:
     """A generated data set as pairs and as a DGLGraph, with pieces so small that there are several."""
-    for module in (base, pairs):
-        monkeypatch.setattr(module, "PIECE", 10_007)
+    monkeypatch.setattr(base, "PIECE", 10_007)
     monkeypatch.setattr(writer, "FEATURE_ROWS", 1009)
-    monkeypatch.setattr(pairs, "LARGE", 0)
+    monkeypatch.setattr(base, "LARGE", 0)
     monkeypatch.setattr(assign, "BLOCK", 5_003)
     monkeypatch.setattr(writer, "BLOCK", 5_003)
     kept, made = (load_dataset("synthetic-products", scale=0.005, root=tmp_path) for _ in range(2))
@@ -41,15 +40,17 @@ def test_pairs_have_what_the_graph_has(both):
     assert kept.fingerprint() == made.fingerprint()
     assert kept.split_counts() == made.split_counts()
     for of, end in enumerate(made.graph.edges(order="eid")):
-        assert torch.equal(torch.cat([*kept.structure.ends(of)]), end)
+        assert torch.equal(torch.cat([*ends(kept.structure, base.EDGE, of)]), end)
     assert isinstance(kept.structure, Pairs)  # none of this has made a DGLGraph
 
 
 def test_nodes_without_edges_at_either_end():
     low, high = np.array([1, 1, 4], np.int32), np.array([2, 4, 6], np.int32)
     kept = Pairs(low, high, {"label": torch.zeros(9, dtype=torch.int64)})
-    assert (undirected_adjacency(kept).toarray() == undirected_adjacency(kept.to_dgl()).toarray()).all()
-    assert kept.to_dgl().num_nodes() == 9
+    made = Dataset("nine", Pairs(low, high, kept.ndata), 1)
+    assert made.graph.num_nodes() == 9  # from here on, its structure is a DGLGraph
+    one, other = (undirected_adjacency(dataset).toarray() for dataset in (Dataset("nine", kept, 1), made))
+    assert (one == other).all()
 
 
 @pytest.mark.parametrize("method", ["kaminpar", "random"])
@@ -72,13 +73,16 @@ def test_parts_are_the_same_files(method, both, tmp_path):
     assert kept.report == made.report
 
 
-def test_the_numbers_of_edges_are_left_out_where_there_are_many(both, tmp_path, monkeypatch):
+def test_a_large_graph_has_no_edge_map_and_no_link_prediction(both, tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "MOST_MAPPED", 1000)
     done = partition_dataset(both[0], 2, tmp_path / "parts", method="random")
     assert not (tmp_path / "parts" / "edge_map.npy").exists()
     assert (np.sort(done.node_map) == np.arange(both[0].structure.num_nodes())).all()
-    with pytest.raises(InputError, match=r"edge_map\.npy is not there: of a generated graph"):
+    with pytest.raises(InputError, match=r"edge_map\.npy is not there, because the generated graph is large"):
         _ = done.edge_map
+    with pytest.raises(InputError, match=r"edge_map\.npy is not there"):
+        run_distributed(done, Layout(2), TrainConfig(task="link", epochs=1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_graph_for_which_there_is_no_memory_is_refused(both, monkeypatch):
@@ -88,26 +92,7 @@ def test_a_graph_for_which_there_is_no_memory_is_refused(both, monkeypatch):
     assert isinstance(both[0].structure, Pairs)
 
 
-def test_links_are_not_learned_without_the_numbers_of_edges(both, tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "MOST_MAPPED", 1000)
-    done = partition_dataset(both[0], 2, tmp_path / "parts", method="random")
-    with pytest.raises(InputError, match=r"edge_map\.npy is not there"):
-        run_distributed(done, Layout(2), TrainConfig(task="link", epochs=1), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_letting_go_keeps_what_was_written(tmp_path, monkeypatch):
-    np.save(tmp_path / "a.npy", np.arange(100_000))
-    array = np.load(tmp_path / "a.npy", mmap_mode="c")
-    array[7] = -1
-    monkeypatch.setattr(pairs, "LARGE", 0)
-    let_go(array[5:])
-    assert array[7] == -1
-    assert array[8] == 8
-    let_go(np.arange(3))  # no map: nothing to do
-
-
-def test_letting_go_gives_memory_back(tmp_path):
+def test_let_go_releases_memory_and_keeps_changes(tmp_path):
     np.save(tmp_path / "low.npy", np.arange(20_000_000, dtype=np.int32))
     low = np.load(tmp_path / "low.npy", mmap_mode="c")
     kept = Pairs(low, low, {"label": torch.zeros(3)})
@@ -115,7 +100,9 @@ def test_letting_go_gives_memory_back(tmp_path):
     before = process.memory_info().rss
     assert low.sum(dtype=np.int64) > 0
     held = process.memory_info().rss
-    kept.let_go()
     assert held - before > 60e6
+    low[7] = -1
+    kept.let_go()
+    assert (low[7], low[8]) == (-1, 8)  # a changed page keeps its content
     assert process.memory_info().rss - before < 20e6
     assert low[-1] == 19_999_999

@@ -159,7 +159,7 @@ def test_more_epochs_than_before(single_run, tmp_path):
         (["--epochs", "2"], "--epochs 2, and the checkpoint in "),
         (
             ["--epochs", "4", "--learning-rate", "0.1", "--fanouts", "5,4"],
-            "fanouts 5,5 in the checkpoint, 5,4 now; learning_rate 0.006 in the checkpoint, 0.1 now",
+            "fanouts [5, 5] in the checkpoint, [5, 4] now; learning_rate 0.006 in the checkpoint, 0.1 now",
         ),
     ],
 )

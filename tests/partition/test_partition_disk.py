@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
+from shared_data import tiny_dataset
 
-from tutorial_lib.files import lock_now
-from tutorial_lib.partition.folder import FOLDER, unfinished_folder
+from tutorial_lib.errors import WaitedTooLong
+from tutorial_lib.files import alone_in
+from tutorial_lib.partition import partition_dataset
 
 # Arguments: a folder for a small disk, the data folder.
 ON_A_SMALL_DISK = """
@@ -31,17 +31,6 @@ for method in ("kaminpar", "random", "read-only"):
 """
 
 
-@pytest.fixture
-def graph(tmp_path: Path) -> Path:
-    """Tables of a graph of six nodes."""
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "edges.csv").write_text("src,dst\n" + "".join(f"{k},{(k + 1) % 6}\n" for k in range(6)))
-    np.save(folder / "label.npy", np.arange(6) % 2)
-    np.save(folder / "feat.npy", np.ones((6, 2), np.float32))
-    return folder
-
-
 def test_a_full_or_read_only_disk_is_named_with_a_remedy(small_dataset, data_root, tmp_path):
     """D18. In a mount namespace, which an ordinary user may have too: nothing of it is left."""
     if (refused := subprocess.run(["unshare", "-Urm", "true"], capture_output=True, text=True)).returncode:
@@ -49,40 +38,25 @@ def test_a_full_or_read_only_disk_is_named_with_a_remedy(small_dataset, data_roo
     (tmp_path / "disk").mkdir()
     command = [sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path / "disk"), str(data_root)]
     done = subprocess.run(["unshare", "-Urm", *command], capture_output=True, text=True, timeout=240)
-    elsewhere = "Choose another folder: --out for partition, --root for train."
+    remedy = "Free space there, or choose another folder: --out for partition, --root for train."
     for method in ("kaminpar", "random", "read-only"):
-        problem, remedy = "No space left on device", f"Free space there. {elsewhere}"
-        if method == "read-only":
-            problem, remedy = "Read-only file system", elsewhere
+        problem = "Read-only file system" if method == "read-only" else "No space left on device"
         text = f"error: cannot write the partition {tmp_path}/disk/{method}: {problem}\nwhat to do: {remedy}\n"
         assert f"{text}{method} 2 []\n" in done.stderr
 
 
-def test_what_killed_processes_have_left_is_removed(graph, run_here, tmp_path):
-    """Not what a living process writes, which has it locked, whatever the number in its name; and through no link."""
+def test_what_killed_processes_have_left_is_removed(tmp_path, monkeypatch):
+    """D18. Another process that writes a partition there is waited for."""
     if (child := os.fork()) == 0:
-        with unfinished_folder(tmp_path / "q", print) as folder:
-            (folder / "part0").mkdir()
-            os.kill(os.getpid(), signal.SIGKILL)
+        monkeypatch.setattr("tutorial_lib.partition.folder.write_json", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        partition_dataset(tiny_dataset(), 2, tmp_path / "q", method="random")
     os.waitpid(child, 0)
-    (killed,) = tmp_path.glob(".q-*")
-    reused, other = (tmp_path / f".{name}-{os.getpid()}-0123abcd" for name in ("q", "p"))
-    living = tmp_path / ".q-1-0123abcd"
-    for folder in (reused, living, other, tmp_path / "kept"):
-        folder.mkdir()
-        (folder / "file").touch()
-    (tmp_path / ".q-2-4567cdef").symlink_to(tmp_path / "kept")
-    handle = os.open(living, FOLDER)
-    try:
-        assert lock_now(handle)
-        done = run_here("partition", "--dataset", str(graph), "--parts", "2", "--out", "q", "--method", "random")
-    finally:
-        os.close(handle)
-    assert done.returncode == 0
-    for folder in (killed, reused):
-        assert f"removed {folder}, which a killed process had left\n" in done.stderr
-        assert not folder.exists()
-    assert done.stderr.count("removed") == 2
-    for folder in (living, other, tmp_path / "kept"):
-        assert (folder / "file").exists()
-    assert sorted(path.name for path in tmp_path.glob(".q-*")) == [".q-1-0123abcd", ".q-2-4567cdef"]
+    (killed,) = tmp_path.glob(".q.*")
+    assert (killed / "part0").is_dir()
+    with alone_in(tmp_path), monkeypatch.context() as patch:
+        patch.setattr("tutorial_lib.data.cache.WAIT_SECONDS", 0.1)
+        with pytest.raises(WaitedTooLong, match=f"which is writing to {tmp_path}"):
+            partition_dataset(tiny_dataset(), 2, tmp_path / "q", method="random")
+    assert killed.exists()
+    partition_dataset(tiny_dataset(), 2, tmp_path / "q", method="random")
+    assert [path.name for path in tmp_path.iterdir()] == ["q"]

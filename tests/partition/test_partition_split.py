@@ -1,4 +1,4 @@
-"""Our way of writing parts, fed with DGL's own assignment, against ``dgl.distributed.partition_graph``."""
+"""The files of the parts, compared with those of ``dgl.distributed.partition_graph`` and with the data set."""
 
 from __future__ import annotations
 
@@ -127,18 +127,39 @@ def test_dgl_s_own_verification_passes(bounded, graphbolt, monkeypatch, small_da
 
 
 def test_maps_lead_back_and_edges_go_by_destination(bounded, small_dataset):
-    """D19."""
-    src, dst = (end.numpy() for end in small_dataset.graph.edges(order="eid"))
-    assert sorted(bounded.node_map) == list(range(small_dataset.graph.num_nodes()))
-    assert (np.sort(bounded.edge_map) == np.arange(len(src))).all()
-    assert bounded.node_map.dtype == bounded.edge_map.dtype == np.int64
-    assert (np.diff(bounded.node_map_inverse[dst[bounded.edge_map]]) >= 0).all()
+    """D19. Edge i is the original edge ``edge_map[i]`` between the mapped nodes, also in GraphBolt's format."""
+    graph, maps = small_dataset.graph, [torch.from_numpy(one) for one in (bounded.node_map, bounded.edge_map)]
+    ends = [end.numpy() for end in graph.edges(order="eid")]
+    for found, count in zip(maps, (graph.num_nodes(), graph.num_edges()), strict=True):
+        assert found.dtype == torch.int64
+        assert torch.equal(found.sort()[0], torch.arange(count))
+    assert (bounded.node_map_inverse[bounded.node_map] == np.arange(graph.num_nodes())).all()
+    assert (np.diff(bounded.node_map_inverse[ends[1][bounded.edge_map]]) >= 0).all()
+    for part in range(3):
+        local, feats, *_ = dgl.distributed.load_partition(str(bounded.config), part)
+        nodes, edges = maps[0][local.ndata[dgl.NID]], maps[1][local.edata[dgl.EID]].numpy()
+        for end, original in zip(local.edges(), ends, strict=True):
+            assert (nodes[end].numpy() == original[edges]).all()
+        if bounded.has_graphbolt:
+            bolt = dgl.distributed.load_partition(str(bounded.config), part, use_graphbolt=True)[0]
+            for one, other in zip((bolt.csc_indptr, bolt.indices), local.adj_tensors("csc"), strict=False):
+                assert torch.equal(one.long(), other)
+        for name in ("feat", "label"):
+            inner = nodes[local.ndata["inner_node"].bool()]
+            assert torch.equal(feats[f"_N/{name}"], graph.ndata[name][inner])
 
 
-def test_halo_nodes_and_cut_are_those_of_the_report(bounded):
-    graphs = [dgl.distributed.load_partition(str(bounded.config), part)[0] for part in range(3)]
-    assert bounded.report.halo_nodes == [int((g.ndata["inner_node"] == 0).sum()) for g in graphs]
-    assert bounded.report.edge_cut == sum(int((g.edata["inner_edge"] == 0).sum()) for g in graphs)
+def test_the_report_agrees_with_the_files(bounded, small_dataset):
+    """A part also stores edges that it does not own, from an inner to a halo node."""
+    report, cut = bounded.report, 0
+    for part in range(3):
+        graph, feats, *_ = dgl.distributed.load_partition(str(bounded.config), part)
+        inner, owned = graph.ndata["inner_node"].bool(), graph.edata["inner_edge"].bool()
+        assert (report.nodes[part], report.halo_nodes[part]) == (int(inner.sum()), int((~inner).sum()))
+        assert report.edges[part] == int(owned.sum())
+        assert report.train_nodes[part] == int(feats["_N/train_mask"].sum())
+        cut += int((~inner[graph.edges()[0]]).sum())
+    assert cut == report.edge_cut == round(report.edge_cut_share * small_dataset.graph.num_edges())
 
 
 def test_one_part_is_the_whole_graph(small_dataset, tmp_path):

@@ -41,11 +41,9 @@ class DegreeTask(NodeTask):
         blocks, rows, degrees = inputs
         return F.mse_loss(model(blocks, rows).flatten(), degrees.float().log1p()), len(degrees)
 
-    def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return (outputs.flatten() - labels.float().log1p()).abs() < math.log(2)
-
-    def predict(self, outputs: Tensor) -> Tensor:
-        return outputs.flatten().expm1().round().long()
+    def judge(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logs = outputs.flatten()
+        return logs.expm1().round().long(), (logs - labels.float().log1p()).abs() < math.log(2)
 
 
 TASK = DegreeTask

@@ -4,8 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-from degree_task import TASK
+import degree_task
 
+from tutorial_lib import tasks
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.tasks.run import train_in_job
 from tutorial_lib.trainer.checkpoint import CheckpointManager
@@ -15,6 +16,8 @@ from tutorial_lib.trainer.session import join, serve_if_server
 if __name__ == "__main__":
     serve_if_server()
     partition, out = map(Path, sys.argv[1:3])
+    sys.modules["tutorial_lib.tasks.degree"] = degree_task
+    tasks.TASKS = (*tasks.TASKS, "degree")
     with join(load_partition_folder(partition).graph_name) as session:
-        config = TrainConfig.from_dict(json.loads(sys.argv[3]))
-        train_in_job(session, config, partition, out, CheckpointManager(out / "checkpoint", {}), task_class=TASK)
+        config = TrainConfig.from_dict({**json.loads(sys.argv[3]), "task": "degree"})
+        train_in_job(session, config, partition, out, CheckpointManager(out / "checkpoint", {}))

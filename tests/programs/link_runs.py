@@ -2,9 +2,9 @@
 
     python link_runs.py GRAPH_NAME SETTINGS
 
-SETTINGS is JSON: ``partition``, its folder, and ``runs``, each with ``config`` (a TrainConfig), ``options`` (of a
-LinkOptions) and ``out``, the folder that takes its results. Every run has its own seeds, model and edges; starting the
-machines is paid once.
+SETTINGS is JSON: ``partition``, its folder, and ``runs``, each with ``config`` (a TrainConfig), ``options`` (class
+attributes of LinkTask) and ``out``, the folder that takes its results. Every run has its own seeds,
+model and edges. The machines start once.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import Partition
-from tutorial_lib.tasks.link import LinkOptions, LinkTask
+from tutorial_lib.tasks.link import LinkTask
 from tutorial_lib.tasks.run import train_in_job
 from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
@@ -44,14 +43,16 @@ def main(graph_name: str, settings: Mapping[str, Any]) -> None:
     refuse_remote_writes()
     with join(graph_name) as session:
         for number, one in enumerate(settings["runs"]):
-            config, options, out = TrainConfig.from_dict(one["config"]), LinkOptions(**one["options"]), Path(one["out"])
+            config, out = TrainConfig.from_dict(one["config"]), Path(one["out"])
+            for name, value in one["options"].items():
+                setattr(LinkTask, name, value)
             session.events.emit("run", number=number)
             saver = CheckpointManager(out / "checkpoint", {}, every=config.epochs)
-            train_in_job(session, config, Path(settings["partition"]), out, saver, task_class=LinkTask, options=options)
+            train_in_job(session, config, Path(settings["partition"]), out, saver)
 
 
 def run_links(
-    part: Partition, runs: Mapping[str, tuple[TrainConfig, LinkOptions]], out: Path
+    part: Partition, runs: Mapping[str, tuple[TrainConfig, dict[str, int]]], out: Path
 ) -> dict[str, dict[str, Any]]:
     """Run link prediction on an emulated machine for each part, one run after the other, in one job.
 
@@ -66,7 +67,7 @@ def run_links(
     for folder in folders.values():
         folder.mkdir(parents=True)
     described = [
-        {"config": config.to_dict(), "options": asdict(options), "out": str(folders[name])}
+        {"config": config.to_dict(), "options": options, "out": str(folders[name])}
         for name, (config, options) in runs.items()
     ]
     settings = json.dumps({"partition": str(part.folder), "runs": described})

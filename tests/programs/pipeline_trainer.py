@@ -21,7 +21,7 @@ from tutorial_lib.sampling.nodes import FULL, BatchLoader
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.sampling.prefetch import run
 from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference
-from tutorial_lib.tasks.shard import DistShard
+from tutorial_lib.tasks.task import DistShard
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import Session, join, serve_if_server
 
@@ -58,12 +58,12 @@ def tell_inference(session: Session, features: DistTensor, model: torch.nn.Modul
     """Logits of all nodes, layer by layer: through DGL's loader, and from this machine's lists."""
     graph = session.graph
     shard = DistShard(session, load_partition_folder(Path(os.environ["DGL_CONF_PATH"]).parent, checksums=False))
-    nodes = shard.own()
-    expected = layerwise_inference(model, from_graph(shard), features, shard, 100)[nodes]
+    nodes = shard.own("_N")
+    expected = layerwise_inference(model, from_graph, features, shard, 100)[nodes]
     sampler = run(lambda: NeighborSampler(graph, 0, 3), "adjacency")
     for budget in (0, 20_000, 10**8):
         shard.new_store = lambda k, w, _ntype, b=budget: DistTensor((graph.num_nodes(), w), torch.float32, f"b{b}{k}")
-        found = layerwise_inference(model, from_adjacency(shard, sampler, budget), features, shard, 100)[nodes]
+        found = layerwise_inference(model, from_adjacency(sampler, budget), features, shard, 100)[nodes]
         largest, scale = float((found - expected).abs().max()), float(expected.abs().max())
         session.events.emit("inferred", budget=budget, largest=largest, scale=scale)
 

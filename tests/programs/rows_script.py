@@ -18,8 +18,8 @@ from torch import Tensor
 
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import Partition
+from tutorial_lib.trainer.checkpoint import optimizer_tensors
 from tutorial_lib.trainer.session import join, serve_if_server
-from tutorial_lib.trainer.sparse_state import optimizer_tensors
 
 WIDTH = 4
 

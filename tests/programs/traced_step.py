@@ -39,7 +39,7 @@ if __name__ == "__main__":
     dgl.distributed.initialize("")
     dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=0, world_size=1)
     graph = dgl.distributed.DistGraph(partition.graph_name, part_config=str(partition.config))
-    session = Session(graph, 0, 1, "machine-0", EventWriter())
+    session = Session(graph, 0, 1, EventWriter())
     threading.setprofile(note)
     sys.setprofile(note)
     train_in_job(session, CONFIG, folder, out, CheckpointManager(out / "checkpoint", {}))

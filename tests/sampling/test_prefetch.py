@@ -12,7 +12,8 @@ from tutorial_lib.errors import WaitedTooLong
 from tutorial_lib.sampling import prefetch
 
 
-def test_the_next_items_are_made_in_the_meantime():
+@pytest.mark.parametrize("depth", [0, 2])
+def test_items_are_made_ahead_of_their_use(depth):
     made = []
 
     def items():
@@ -20,52 +21,36 @@ def test_the_next_items_are_made_in_the_meantime():
             made.append((number, threading.current_thread().name))
             yield number
 
-    found = prefetch.prefetch(items, 2, "an item")
+    found = prefetch.prefetch(items, depth, "an item")
     assert next(found) == 0
-    prefetch.sampling_thread().submit(lambda: None).result(timeout=10)  # after what the thread has to do by now
-    assert [number for number, _ in made] == [0, 1, 2]
+    prefetch.run(lambda: None, "the thread to finish its work")
+    assert [number for number, _ in made] == list(range(depth + 1))
     assert list(found) == [1, 2, 3, 4]
-    assert len({name for _, name in made}) == 1
-    assert made[0][1] != threading.current_thread().name
+    assert {name for _, name in made} == {"batches_0"}
 
 
-def test_nothing_is_made_in_the_meantime():
-    made = []
-    found = prefetch.prefetch(lambda: (made.append(number) or number for number in range(3)), 0, "an item")
-    assert next(found) == 0
-    prefetch.sampling_thread().submit(lambda: None).result(timeout=10)
-    assert made == [0]
-    assert list(found) == [1, 2]
-
-
-def test_an_error_comes_in_its_place_and_the_thread_goes_on():
-    def items():
-        yield 1
-        raise ValueError("no answer")
-
-    found = prefetch.prefetch(items, 2, "an item")
-    assert next(found) == 1
-    with pytest.raises(ValueError, match="no answer"):
-        next(found)
-    assert list(prefetch.prefetch(lambda: (letter for letter in "ab"), 2, "an item")) == ["a", "b"]
-
-
-def test_who_leaves_early_has_the_generator_closed_by_the_thread():
+def test_the_thread_closes_a_generator_that_fails_or_is_left_early():
+    """An error is raised in its place, and the thread continues."""
     closed = []
 
     def items():
         try:
-            yield from range(9)
+            yield from range(3)
+            raise ValueError("no answer")
         finally:
             closed.append(threading.current_thread().name)
 
     found = prefetch.prefetch(items, 2, "an item")
+    assert [next(found) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="no answer"):
+        next(found)
+    found = prefetch.prefetch(items, 2, "an item")
     assert next(found) == 0
     found.close()
-    assert closed == ["batches_0"]
+    assert closed == ["batches_0"] * 2
 
 
-def test_a_wait_says_what_for(monkeypatch):
+def test_an_item_that_is_not_made_in_time_is_named(monkeypatch):
     monkeypatch.setattr(prefetch, "WAIT_SECONDS", 0.1)
     found = prefetch.prefetch(lambda: (time.sleep(0.5) for _ in range(1)), 1, "the next batch")
     with pytest.raises(WaitedTooLong, match=r"waited 0\.1 s for the next batch, which a thread fetches from the serv"):

@@ -1,64 +1,54 @@
-"""Requests of our own to the servers, and waiting for answers."""
+"""Requests to the servers, and waiting for answers."""
 
 from __future__ import annotations
 
 import time
-from itertools import chain
-from types import SimpleNamespace
 
 import dgl
 import pytest
 import torch
-from row_support import PartBook, part_with_halo
+from row_support import Machines
 
 from tutorial_lib.errors import WaitedTooLong
 from tutorial_lib.sampling import rpc
-from tutorial_lib.sampling.rpc import NeighborsRequest, NeighborsResponse, fetch_neighbors, id_type, ranges
+from tutorial_lib.sampling.rpc import SampleRequest, id_type, ranges, receive, request
+
+NEIGHBORS = {0: [3, 4], 1: [], 2: [4, 0, 1], 3: [1, 5], 4: [2, 0, 3], 5: [3]}
 
 
-def test_ranges_are_laid_end_to_end():
+def test_ranges_and_id_types():
     assert ranges(torch.tensor([5, 0, 9]), torch.tensor([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]
     assert ranges(torch.tensor([], dtype=torch.int64), torch.tensor([], dtype=torch.int64)).tolist() == []
-
-
-def test_ids_are_as_narrow_as_the_largest_of_them():
     assert [id_type(largest) for largest in (0, 2**31 - 1, 2**31)] == [torch.int32, torch.int32, torch.int64]
 
 
+@pytest.mark.parametrize("graphbolt", [False, True])
+@pytest.mark.parametrize("fanout", [-1, 2])
+def test_servers_answer_for_the_nodes_of_their_part(monkeypatch, fanout, graphbolt):
+    """The answers of two machines have the positions of their nodes, and a seed repeats a sample."""
+    book = Machines(monkeypatch, NEIGHBORS, 0, 3, 5, 6, graphbolt=graphbolt).graph.get_partition_book()
+    ids, found = torch.tensor([4, 5, 0, 3, 2, 1]), []
+    for seed in (7, 7, *range(20)):
+        lists: dict[int, list[int]] = {}
+        for at, answer in receive(request(book, ids, lambda some, seed=seed: SampleRequest(seed, some, fanout)), "x"):
+            each = answer.sources.split(answer.counts.tolist())
+            lists |= zip(ids[at].tolist(), (one.tolist() for one in each), strict=True)
+        found.append(lists)
+    for lists in found:
+        for node, sources in NEIGHBORS.items():
+            assert len(lists[node]) == (len(sources) if fanout < 0 else min(fanout, len(sources)))
+            assert set(lists[node]) <= set(sources)
+    assert found[0] == found[1]
+    assert fanout < 0 or any(lists != found[0] for lists in found)
+
+
 @pytest.mark.parametrize("far", [0, 2**31])
-def test_a_server_answers_with_the_lists_of_its_part(far):
-    """Ids that fit into 32 bits are sent in them; others whole."""
-    part = part_with_halo(4, 3)
-    part.ndata[dgl.NID][3:] += far
-    answer = NeighborsRequest(torch.tensor([2, 1, 0])).process_request(
-        SimpleNamespace(partition_book=PartBook(), graph=part)
-    )
-    assert answer.counts.tolist() == [3, 0, 2]
-    given = [sorted(each.tolist()) for each in answer.sources.split(answer.counts.tolist())]
-    assert given == [[0, 1, 4 + far], [], [3 + far, 4 + far]]
-    assert answer.sources.dtype == (torch.int64 if far else torch.int32)
-
-
-def test_lists_of_two_machines_come_in_the_order_of_the_nodes(monkeypatch):
-    lists = {3: [1, 5], 0: [3, 4], 4: [2], 1: [], 2: [4, 0, 1]}
-    sent: list[list[int]] = []
-
-    def send(requests):
-        sent.extend(request.ids.tolist() for _part, request in requests)
-        return {number: number for number in range(len(requests))}
-
-    def answers(asked, _what):
-        found = [[lists[node] for node in sent[number]] for number in asked]
-        return [
-            NeighborsResponse(torch.tensor(list(chain(*each))), torch.tensor([len(one) for one in each]))
-            for each in found
-        ]
-
-    monkeypatch.setattr(rpc.rpc, "send_requests_to_machine", send)
-    monkeypatch.setattr(rpc, "receive", answers)
-    counts, found = fetch_neighbors(PartBook(), torch.tensor(list(lists)))
-    assert sent == [[0, 1, 2], [3, 4]]
-    assert [each.tolist() for each in found.split(counts.tolist())] == list(lists.values())
+def test_ids_are_sent_in_32_bits_if_they_fit(monkeypatch, far):
+    state = Machines(monkeypatch, NEIGHBORS, 0, 3, 6).states[0]
+    state.graph.ndata[dgl.NID][3:] += far
+    answer = SampleRequest(0, torch.tensor([2, 1, 0])).process_request(state)
+    assert sorted(answer.sources.tolist()) == sorted([0, 1, 4 + far, 3 + far, 4 + far])
+    assert (answer.counts.tolist(), answer.sources.dtype) == ([3, 0, 2], torch.int64 if far else torch.int32)
 
 
 def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
@@ -66,5 +56,5 @@ def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(rpc.rpc, "recv_rpc_message", lambda ms: time.sleep(ms / 1000))  # as DGL: None, in time
     what = "rows: answer 1 of 2 from the DGL servers of other machines"
     with pytest.raises(WaitedTooLong, match=f"waited 2.5 s for {what}"):
-        rpc.receive({7: 0, 8: 1}, "rows")
+        receive({7: 0, 8: 1}, "rows")
     assert capsys.readouterr().err == f"waiting for {what} (for at most 2.5 s)\n"

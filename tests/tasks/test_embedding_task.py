@@ -1,4 +1,4 @@
-"""Learned rows in the place of features: what they are, what a step does to them, one process and two machines."""
+"""Learnable embeddings: first rows, updates, one process and two machines, and the baseline of lesson 14."""
 
 from __future__ import annotations
 
@@ -28,22 +28,19 @@ from solution_support import NOTEBOOKS
 
 from support.lessons.breaking import failure_of
 from tutorial_lib.cluster.coordinator import Limits
-from tutorial_lib.errors import InputError
-from tutorial_lib.job.display import summary_table
 from tutorial_lib.job.folder import NEW_RUN, Continuation
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed, run_single
 from tutorial_lib.partition import Partition, partition_dataset
 from tutorial_lib.sampling.nodes import BatchLoader
-from tutorial_lib.tasks import TASKS, embedding, link, node, task_named
-from tutorial_lib.tasks.learnable import CHUNK, first_rows, read_embeddings, single_embedding
+from tutorial_lib.tasks import embedding
+from tutorial_lib.tasks.embedding import CHUNK, new_embedding, read_embeddings
 from tutorial_lib.tasks.run import train_single
-from tutorial_lib.tasks.shard import LocalShard
-from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
+from tutorial_lib.tasks.task import LocalShard
+from tutorial_lib.trainer.checkpoint import TrainState
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import train_epoch
-from tutorial_lib.trainer.sparse_state import stores_of
 
 _IN_CELL: dict[str, Any] = {"torch": torch}
 _CELLS = json.loads(next(NOTEBOOKS.glob("14_*.ipynb")).read_text())["cells"]  # the lesson's cell, as it is
@@ -51,10 +48,10 @@ exec(next(text for cell in _CELLS if "def propagate_labels" in (text := "".join(
 propagate_labels = _IN_CELL["propagate_labels"]
 
 
-def single_rows(count: int, width: int, lr: float, seed: int) -> tuple[Any, Any]:
-    """Rows in this process's own memory, and their SparseAdam."""
-    rows = single_embedding(count, width, seed)
-    return rows, dgl.optim.SparseAdam([rows], lr=lr)
+def shard_of(original: torch.Tensor) -> SimpleNamespace:
+    """A process that has all nodes, whose IDs in the data set are these."""
+    graph = dgl.graph(([], []), num_nodes=len(original))
+    return SimpleNamespace(distributed=False, graph=graph, own=graph.nodes, original_nodes=lambda _: original.numpy())
 
 
 class Patient(Layout):
@@ -64,15 +61,8 @@ class Patient(Layout):
         return replace(super().limits(), cause=60)
 
 
-CONFIG = TrainConfig(
-    task="embedding",
-    epochs=3,
-    fanouts=(5, 5),
-    batch_size=100,
-    hidden_size=32,
-    embedding_size=16,
-    embedding_learning_rate=0.03,
-)
+CONFIG = TrainConfig(task="embedding", epochs=3, fanouts=(5, 5), batch_size=100, hidden_size=32)
+CONFIG = replace(CONFIG, embedding_size=16, embedding_learning_rate=0.03)
 STORES = ["node/weight", *(f"optimizer-0/learned_{name}" for name in ("step", "mem", "power"))]
 
 
@@ -83,63 +73,24 @@ def source(data_root: Path) -> DataSource:
 
 @pytest.fixture(scope="module")
 def dataset(source: DataSource):
-    return source.load(features=False)
+    loaded = source.load(features=False)
+    assert loaded.num_features == 0
+    return loaded
 
 
-# ---- the tasks
-
-
-def test_tasks_are_known_by_name() -> None:
-    assert TASKS[0] == TrainConfig().task == "node"
-    assert (task_named("node"), task_named("embedding")) == (node.TASK, embedding.TASK)
-
-
-def test_each_task_says_what_data_it_needs() -> None:
-    facts = {"name": "x", "num_features": 0, "num_classes": 3}
-    embedding.TASK.check(facts)
-    with pytest.raises(InputError, match="x: --task node needs node features") as caught:
-        node.TASK.check(facts)
-    assert "--task embedding" in caught.value.remedy
-    with pytest.raises(InputError, match="x: --task node needs labels") as caught:
-        node.TASK.check({"name": "x", "num_features": 3, "num_classes": 0})
-    assert "--task link" in caught.value.remedy
-    link.TASK.check({"name": "x", "num_features": 3, "num_classes": 0})
-    with pytest.raises(InputError, match="x: --task embedding needs labels") as caught:
-        embedding.TASK.check({**facts, "num_classes": 0})
-    assert "Add node features" in caught.value.remedy
-
-
-def test_the_summary_names_the_score() -> None:
-    result = {"dataset": "x", "machines": 1, "trainers_per_machine": 1, "world_size": 1, "epochs": [], "bytes_sent": {}}
-    result |= {"score": "MRR", "val_score": 0.5, "test_score": 0.25, "scores": {"hits@10": 0.75}, "seconds": 1.0}
-    cells = [list(column.cells) for column in summary_table(result).columns]
-    rows = dict(zip(*cells, strict=True))
-    assert (rows["valid MRR"], rows["test MRR"], rows["hits@10"]) == ("0.5000", "0.2500", "0.7500")
-
-
-def test_without_features_there_are_none(source: DataSource, dataset) -> None:
-    assert (dataset.num_features, source.load().num_features) == (0, 100)
-
-
-# ---- rows
-
-
-def test_first_rows_depend_on_the_node_alone() -> None:
+def test_first_rows_depend_on_the_node_alone(dataset) -> None:
     """D11. The first row of a node depends only on its original ID and the seed."""
     nodes = torch.tensor([3, CHUNK + 5, 0, 2 * CHUNK, 7])
-    found = {}
-    for cut in (nodes, nodes[:2], nodes[2:].flip(0)):
-        for positions, values in first_rows(cut, 8, seed=1):
-            for node_id, row in zip(cut[positions].tolist(), values, strict=True):
-                assert torch.equal(found.setdefault(node_id, row), row)
-    assert len(found) == len({tuple(row.tolist()) for row in found.values()}) == 5
-    other = next(iter(first_rows(nodes, 8, seed=2)))[1][0]
-    assert not torch.equal(other, found[3])
+    rows, other = (new_embedding(shard_of(nodes), "_N", 8, seed).weight for seed in (1, 2))
+    for cut in (slice(2), slice(2, None), torch.tensor([4, 1])):
+        assert torch.equal(new_embedding(shard_of(nodes[cut]), "_N", 8, 1).weight, rows[cut])
+    assert len(rows.unique(dim=0)) == 5
+    assert not torch.isclose(rows, other).all(1).any()
 
 
 def test_a_step_takes_the_mean_of_a_rows_gradients_and_counts_each_row() -> None:
-    rows, optimizer = single_rows(4, 2, lr=0.1, seed=0)
-    before = rows.weight.clone()
+    rows = new_embedding(shard_of(torch.arange(4)), "_N", 2, 0)
+    optimizer, before = dgl.optim.SparseAdam([rows], lr=0.1), rows.weight.clone()
     twice, once = rows(torch.tensor([1, 2])), rows(torch.tensor([1]))
     (twice.sum() * 1.0 + once.sum() * 5.0).backward()
     optimizer.zero_grad()
@@ -150,49 +101,19 @@ def test_a_step_takes_the_mean_of_a_rows_gradients_and_counts_each_row() -> None
     assert power[1].tolist() == pytest.approx([0.001 * 9.0] * 2)
     changed = (rows.weight - before)[1:3]
     assert torch.allclose(changed, torch.full((2, 2), -0.1), atol=1e-5)  # Adam's first step is as long as the rate
-    assert rows._trace == []
 
 
-def test_it_is_not_the_sparse_adam_of_torch() -> None:
-    """A row that is read for the first time in step 10: DGL moves it by the rate, torch by half of that."""
-    rows, optimizer = single_rows(2, 1, lr=0.01, seed=0)
-    theirs = torch.nn.Embedding(2, 1, sparse=True, _weight=rows.weight.clone())
-    torch_adam = torch.optim.SparseAdam(theirs.parameters(), lr=0.01)
-    before = rows.weight[1].item()
-    for step in range(10):
-        ids = torch.tensor([int(step == 9)])
-        for one, adam in ((rows, optimizer), (theirs, torch_adam)):
-            adam.zero_grad()
-            one(ids).sum().backward()
-            adam.step()
-    assert before - rows.weight[1].item() == pytest.approx(0.01, rel=1e-3)
-    assert before - theirs.weight[1].item() == pytest.approx(0.00485, rel=1e-2)
-
-
-def small_task(dataset):
-    graph = dataset.graph
+def test_an_epoch_and_a_validation_leave_no_recorded_rows(dataset) -> None:
+    """D12. Validation leaves no gradient trace, and an epoch forgets the rows of each step."""
+    graph, task = dataset.graph, embedding.EmbeddingTask(LocalShard(dataset), CONFIG)
     train = graph.ndata["train_mask"].nonzero().flatten()[:300]
-    loader = BatchLoader(graph, train, CONFIG.fanouts, CONFIG.batch_size, shuffle=True)
-    task = embedding.EmbeddingTask(LocalShard(dataset), CONFIG, loader)
-    return task.embeddings["node"], task
-
-
-def test_an_epoch_forgets_the_rows_of_each_step(dataset) -> None:
-    """Without zero_grad the optimizer would repeat the gradients of all earlier steps and keep their rows."""
-    rows, task = small_task(dataset)
+    task.batches = BatchLoader(graph, train, CONFIG.fanouts, CONFIG.batch_size, shuffle=True)
+    rows = task.embeddings["node"]
+    assert 0 <= task.validate(task.model) <= 1
+    assert rows._trace == []
     train_epoch(task.model, torch.optim.Adam(task.model.parameters(), lr=0.01), task, TrainState())
     assert rows._trace == []
     assert int(rows.optm_state[0].max()) == 3  # steps
-
-
-def test_validation_records_no_rows(dataset) -> None:
-    """D12. Validation leaves no gradient trace, so the next step updates only the rows of its own batch."""
-    rows, task = small_task(dataset)
-    assert 0 <= task.validate(task.model) <= 1
-    assert rows._trace == []
-
-
-# ---- baseline
 
 
 def test_labels_go_along_edges() -> None:
@@ -211,17 +132,14 @@ def test_learned_rows_beat_label_propagation(dataset) -> None:
     graph = dataset.graph
     wide = {"hidden_size": 128, "embedding_size": 128, "dropout": 0.7}
     config = replace(CONFIG, epochs=15, fanouts=(15, 10), batch_size=128, seed=1, **wide)
-    result = train_single(dataset, config)
+    result = train_single(LocalShard(dataset), config)
     test, label = graph.ndata["test_mask"], graph.ndata["label"]
     known = label, graph.ndata["train_mask"], dataset.num_classes
     baselines = [propagate_labels(graph, *known, rounds=20, alpha=alpha) == label for alpha in (0.5, 0.7, 0.9)]
     baseline = max(float(right[test].float().mean()) for right in baselines)
-    assert result.test_accuracy > baseline > 0.7
+    assert result.test_score > baseline > 0.7
     assert result.predictions is not None
-    assert float((result.predictions == label)[test].float().mean()) == pytest.approx(result.test_accuracy)
-
-
-# ---- one process
+    assert float((result.predictions == label)[test].float().mean()) == pytest.approx(result.test_score)
 
 
 @pytest.mark.whole_run
@@ -234,7 +152,7 @@ def test_one_process_goes_on_with_the_same_rows(source: DataSource, tmp_path: Pa
     for key in STORES:
         assert torch.equal(whole[key], parts[key]), key
     learned = whole["optimizer-0/learned_step"].flatten() > 0
-    start = single_embedding(len(learned), CONFIG.embedding_size, CONFIG.seed).weight
+    start = new_embedding(shard_of(torch.arange(len(learned))), "_N", CONFIG.embedding_size, CONFIG.seed).weight
     moved = (whole["node/weight"] != start).any(1)
     assert moved.float().mean() > 0.5
     assert not (moved & ~learned).any()  # a row that no step has read is as it was
@@ -251,29 +169,9 @@ def test_rows_are_read_in_the_order_of_the_data_set(tmp_path: Path, monkeypatch:
     """Two machines, five nodes: the data set's node i is the new node node_map_inverse[i]."""
     for number, values in enumerate(([10.0, 11.0, 12.0], [13.0, 14.0])):
         save_file({"node/weight": torch.tensor(values)[:, None]}, tmp_path / f"embeddings-machine-{number}.safetensors")
-    monkeypatch.setattr("tutorial_lib.tasks.learnable.read_checkpoint", lambda _: SimpleNamespace(folder=tmp_path))
+    monkeypatch.setattr("tutorial_lib.tasks.embedding.read_checkpoint", lambda _: SimpleNamespace(folder=tmp_path))
     partition = SimpleNamespace(report=SimpleNamespace(parts=2), node_map_inverse=np.array([2, 3, 0, 4, 1]))
     assert read_embeddings(tmp_path, partition).flatten().tolist() == [12.0, 13.0, 10.0, 14.0, 11.0]
-
-
-def test_stores_of_one_process(tmp_path: Path) -> None:
-    rows, optimizer = single_rows(5, 3, 0.1, 0)
-    assert list(stores_of({"node": rows}, [optimizer])) == STORES
-    model = torch.nn.Linear(2, 2)
-    adam = torch.optim.Adam(model.parameters())
-    kept = CheckpointManager(tmp_path / "checkpoint", {})
-    task = SimpleNamespace(embeddings={"node": rows}, sparse_optimizers=[optimizer])
-    before = rows.weight.clone()
-    kept.save(TrainState(), model, adam, task, last=True)
-    rows.weight.zero_()
-    optimizer._lr = 7.0
-    kept.resume = True
-    kept.load_latest(model, adam, task)
-    assert torch.equal(rows.weight, before)
-    assert optimizer._lr == 0.1
-
-
-# ---- two machines
 
 
 @pytest.fixture(scope="module")
@@ -303,8 +201,8 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
     """The mean over three seeds, on 11,000 test nodes; both begin with the same rows."""
     found: dict[str, list[float]] = {"one process": [], "two machines": []}
     for seed in (0, 1, 2):
-        one = train_single(dataset, replace(SEVERAL, seed=seed, batch_size=2 * SEVERAL.batch_size))
-        found["one process"].append(one.test_accuracy)
+        one = train_single(LocalShard(dataset), replace(SEVERAL, seed=seed, batch_size=2 * SEVERAL.batch_size))
+        found["one process"].append(one.test_score)
         found["two machines"].append(two_machines(seed)[1]["test_accuracy"])
         print(f"seed {seed}: " + ", ".join(f"{name} {values[-1]:.4f}" for name, values in found.items()))
     means = [sum(values) / 3 for values in found.values()]
@@ -348,9 +246,6 @@ def test_two_ranks_change_a_row_in_one_step(emulation, nothing_left, parts: Part
     assert found["by hand"] in (2.0, 6.0)  # never 8
 
 
-# ---- the real graph
-
-
 def test_the_real_graph_without_features(tmp_path: Path) -> None:
     """Label propagation on ogbn-arxiv, the split of OGB; and a first step of learning."""
     shutil.copytree(shared_data("ogbn_arxiv_nofeat", "ogbn_arxiv"), tmp_path / "ogbn_arxiv")
@@ -366,19 +261,21 @@ def test_the_real_graph_without_features(tmp_path: Path) -> None:
 
 
 TWO_OF_A_NAME = """
-import sys, dgl, numpy as np, torch
-from tutorial_lib.tasks.learnable import distributed_embedding, single_embedding
+import sys, types, dgl, numpy as np, torch
+from tutorial_lib.tasks.embedding import new_embedding
 dgl.distributed.initialize("")
 graph = dgl.distributed.DistGraph("synthetic_products", part_config=sys.argv[1])
-everyone = np.arange(graph.num_nodes())
-first, second = (distributed_embedding(graph, "_N", everyone, 4, seed) for seed in (0, 1))
-backwards = everyone[::-1].copy()
-mapped = distributed_embedding(graph, "_N", backwards, 4, 0, "mapped")  # new node i is the data set's last but i
-assert torch.equal(mapped.weight[everyone], single_embedding(len(everyone), 4, 0).weight[backwards])
-assert not torch.equal(first.weight[everyone[:9]], second.weight[everyone[:9]])
-one, two = (distributed_embedding(graph, "_N", everyone, 4, 0, "learned-author-0") for _ in range(2))
-one.weight[everyone[:9]] = torch.zeros(9, 4)
-assert two.weight[everyone[:9]].all()
+nodes = torch.arange(graph.num_nodes())
+def made(seed, name="learned", original=nodes.numpy(), distributed=True):
+    shard = types.SimpleNamespace(graph=graph, distributed=distributed, own=lambda _: nodes)
+    shard.original_nodes = lambda _: original
+    return new_embedding(shard, "_N", 4, seed, name).weight
+first, second, one, two = made(0), made(1), made(0, "learned-author-0"), made(0, "learned-author-0")
+backwards = nodes.numpy()[::-1].copy()  # new node i is the data set's last but i
+assert torch.equal(made(0, "mapped", backwards)[nodes], made(0, distributed=False)[backwards])
+assert not torch.equal(first[nodes[:9]], second[nodes[:9]])
+one[nodes[:9]] = torch.zeros(9, 4)
+assert two[nodes[:9]].all()
 print("own rows, each")
 """
 

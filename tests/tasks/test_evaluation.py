@@ -1,4 +1,4 @@
-"""Exact evaluation in one process: the formula of GraphSAGE with dense matrices, and what callers are told."""
+"""Exact evaluation: the formula of GraphSAGE with dense matrices, waiting for other processes, and sums over ranks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from types import SimpleNamespace
 import dgl
 import pytest
 import torch
+from rank_functions import share_that_is_right
 
+from support.processes import fix_openmp, fork
 from tutorial_lib.models.graphsage import GraphSAGE
+from tutorial_lib.tasks import inference
 from tutorial_lib.tasks.inference import from_graph, layerwise_inference
-from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
+from tutorial_lib.trainer.comm import accuracy
 from tutorial_lib.trainer.events import no_events
 from tutorial_lib.trainer.placement import CPU
 
@@ -26,34 +29,42 @@ class Strict(GraphSAGE):
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_layer_by_layer_is_the_formula(layers):
-    """Node 29 has no edge; nodes come in another order than that of the graph."""
+def test_layer_by_layer_is_the_formula(layers, monkeypatch):
+    """Node 29 has no edge. This process computes half of the nodes. The other rows appear at the barrier."""
     torch.manual_seed(0)
     src, dst = torch.randint(NODES - 1, (2, 90))
-    x, order, barriers = torch.randn(NODES, 5), torch.randperm(NODES), []
+    x, order, stores, expected = torch.randn(NODES, 5), torch.randperm(NODES), [], []
     model = Strict(5, 8, 3, layers, dropout=0.9)
     model.train()
+    adjacency = torch.zeros(NODES, NODES).index_put((dst, src), torch.ones(90), accumulate=True)
+    mean = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
+    h = x
+    for depth, layer in enumerate(model.layers):
+        h = h @ layer.fc_self.weight.T + mean @ h @ layer.fc_neigh.weight.T + layer.fc_self.bias
+        h = h.relu() if depth < layers - 1 else h.sigmoid()
+        expected.append(h.detach())
+    half = NODES // 2
     shard = SimpleNamespace(
         graph=dgl.graph((src, dst), num_nodes=NODES),
         target="_N",
         place=CPU,
         emit=no_events,
-        own=lambda _ntype: order,
-        new_store=lambda _depth, width, _ntype: torch.full((NODES, width), float("nan")),
-        barrier=lambda: barriers.append(1),
+        own=lambda _ntype: order[:half],
+        new_store=lambda _depth, width, _ntype: stores.append(torch.full((NODES, width), torch.nan)) or stores[-1],
     )
-    found = layerwise_inference(model, from_graph(shard), x, shard, 7, last=torch.sigmoid)
-    adjacency = torch.zeros(NODES, NODES).index_put((dst, src), torch.ones(90), accumulate=True)
-    mean = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
-    for depth, layer in enumerate(model.layers):
-        x = x @ layer.fc_self.weight.T + mean @ x @ layer.fc_neigh.weight.T + layer.fc_self.bias
-        x = x.relu() if depth < layers - 1 else x
-    assert torch.allclose(found, x.sigmoid(), atol=1e-5)
+
+    def wait_for_all() -> None:
+        assert stores[-1][order[:half]].isfinite().all()
+        stores[-1][order[half:]] = expected[len(stores) - 1][order[half:]]
+
+    monkeypatch.setattr(inference, "barrier", wait_for_all)
+    found = layerwise_inference(model, from_graph, x, shard, 7, last=torch.sigmoid)
+    assert torch.allclose(found, expected[-1], atol=1e-5)
     assert not found.requires_grad
-    assert len(barriers) == layers
+    assert len(stores) == layers
 
 
-def test_shares_and_sums():
-    assert accuracy(3, 4) == 0.75
+def test_accuracy_is_of_the_counts_of_all_ranks():
+    """D7. Masks are uint8 as in a DistGraph, and the accuracy uses the counts of all ranks."""
+    assert fork(fix_openmp(share_that_is_right), 2, backend="gloo", threads=1) == [(5 / 8, 1 / 2)] * 2
     assert accuracy(0, 0) != accuracy(0, 0)  # not a number
-    assert sum_over_ranks([1, 2.5]) == [1.0, 2.5]

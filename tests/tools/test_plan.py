@@ -119,7 +119,7 @@ def test_a_partition_names_its_machines_and_its_cut(capsys, partition_of):
         (["--dataset", "cora"], "unknown data set"),
         ([*NUMBERS, "--machines", "0"], "--machines 0: a job has at least one"),
         ([*NUMBERS, "--emulate", "0"], "--emulate 0: a job has at least one"),
-        ([*NUMBERS, "--cache", "auto"], "--cache auto: the cache has a fixed size"),
+        ([*NUMBERS, "--cache", "auto"], "'auto' is not an amount of memory"),
         ([*NUMBERS[:4], "--train-nodes", "0"], "no training nodes"),
         (NUMBERS[:2], "--nodes needs --edges and --train-nodes"),
         ([*NUMBERS, "--wire", "fast"], "is not a rate"),

@@ -1,32 +1,19 @@
-"""Data sets by name or path: ``load_dataset("synthetic-products", scale=0.04)``.
+"""Data sets by name or path: ``load_dataset("synthetic-products", scale=0.04)``. The README lists them."""
 
-==================  ===============================================================
-synthetic-products  generated imitation of ogbn-products, the default
-synthetic-academic  generated authors, papers and fields, a heterogeneous graph
-ogbn-products       co-purchase graph of the Open Graph Benchmark, a download
-ogbn-arxiv          citation graph of the Open Graph Benchmark, a download
-amazon-computers    Amazon Computers, the file that DGL downloads
-amazon-photo        Amazon Photo, the file that DGL downloads
-PATH.npz            a file in the layout of Amazon Computers
-FOLDER or FILE      a graph of your own, see docs/own-graph.md
-==================  ===============================================================
-"""
-
-from __future__ import annotations
-
-import re
+import os
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tutorial_lib.data.academic import load_academic
 from tutorial_lib.data.base import Dataset, check_dataset
+from tutorial_lib.data.npz import STEMS, load_npz
+from tutorial_lib.data.ogb import SPECS, load_ogb
+from tutorial_lib.data.synthetic import load_products
 from tutorial_lib.errors import InputError
 
-if TYPE_CHECKING:
-    from tutorial_lib.data.cache import Generated
-
-DEFAULT_SCALE = 0.04
-NAMES = ("synthetic-products", "synthetic-academic", "ogbn-products", "ogbn-arxiv", "amazon-computers", "amazon-photo")
+DEFAULT_SCALE, SMALLEST_SCALE = 0.04, 0.002
+GENERATED = {"synthetic-products": load_products, "synthetic-academic": load_academic}
+NAMES = (*GENERATED, *SPECS, *STEMS)
 
 
 def default_root() -> Path:
@@ -37,31 +24,18 @@ def default_root() -> Path:
 
 def check_arguments(name: str, scale: float, seed: int) -> None:
     """Raise an InputError for an unknown name, or for a scale or seed out of range. Nothing is loaded."""
-    if re.search("[\ud800-\udfff]", name):  # Python's replacement of other bytes
+    if name != name.encode(errors="replace").decode():  # Python represents other bytes by surrogates
         raise InputError(f"{name!r}: the name is not UTF-8", "Rename the file or the folder.")
-    if generated := _generated(name):
-        generated.check(scale, seed)
-    elif name not in NAMES and not name.endswith(".npz") and not _exists(name):
+    if not 0 <= seed < 2**32:
+        raise InputError(f"{name}: seed is {seed}, expected 0 to {2**32 - 1}")
+    largest = 8.0 if name == "synthetic-products" else 1.0
+    if name in GENERATED and not SMALLEST_SCALE <= scale <= largest:
+        remedy = "At 1.0 it has the size of ogbn-products or ogbn-mag. 0.04 is made for a laptop."
+        raise InputError(f"{name}: scale {scale} is outside {SMALLEST_SCALE} to {largest}", remedy)
+    if name not in NAMES and not name.endswith(".npz") and not os.path.exists(os.path.expanduser(name)):
         meant = "".join(f"Did you mean {near}? " for near in get_close_matches(name, NAMES, 1))
-        text = f"{meant}Known: {', '.join(NAMES)}; or the path of a graph of your own: docs/own-graph.md."
-        raise InputError(f"unknown data set {name if len(name) < 200 else name[:200] + '...'!r}", text)
-
-
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).expanduser().exists()
-    except (OSError, RuntimeError):  # too long, or the home of an unknown user
-        return False
-
-
-def _generated(name: str) -> Generated | None:
-    if name == "synthetic-products":
-        from tutorial_lib.data.synthetic import PRODUCTS as found
-    elif name == "synthetic-academic":
-        from tutorial_lib.data.academic import ACADEMIC as found
-    else:
-        return None
-    return found
+        text = f"{meant}Known are {', '.join(NAMES)}, and the path of a graph of your own (docs/own-graph.md)."
+        raise InputError(f"unknown data set {name[:200]!r}", text)
 
 
 def load_dataset(
@@ -89,25 +63,17 @@ def load_dataset(
     Raises:
         InputError: the name is unknown, or the data are missing, damaged or invalid.
     """
-    root = Path(root) if root is not None else default_root()
+    root = Path(root).expanduser() if root is not None else default_root()
     name = str(name_or_path)
     check_arguments(name, scale, seed)
-    if generated := _generated(name):
-        dataset = generated.load(scale=scale, seed=seed, root=root)
-    elif name.startswith("ogbn-") and name in NAMES:
-        from tutorial_lib.data.ogb import load_ogb
-
+    if name in GENERATED:
+        dataset = GENERATED[name](scale=scale, seed=seed, root=root)
+    elif name in SPECS:
         dataset = load_ogb(name, root=root, features=features, download=download)
-    elif name.startswith("amazon-") and name in NAMES:
-        from tutorial_lib.data.npz import load_amazon
-
-        dataset = load_amazon(name, root=root, seed=seed, download=download)
-    elif name.endswith(".npz") and not Path(name).expanduser().is_dir():
-        from tutorial_lib.data.npz import load_npz
-
-        dataset = load_npz(Path(name), seed=seed)
+    elif name in STEMS or (name.endswith(".npz") and not Path(name).expanduser().is_dir()):
+        dataset = load_npz(name, root=root, seed=seed, download=download)
     else:
-        from tutorial_lib.data.own_graph import load_own
+        from tutorial_lib.data.own_graph import load_own  # only now, because DGL takes 2 s and 80 MB
 
         dataset = load_own(Path(name), seed=seed, both_ways=both_ways)
     return check_dataset(dataset, need_features=features)

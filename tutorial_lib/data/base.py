@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tutorial_lib.data.pairs import PIECE, Pairs
+from tutorial_lib.data.memory import free_memory
 from tutorial_lib.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +20,12 @@ if TYPE_CHECKING:
     import torch
 
 MASKS = ("train_mask", "val_mask", "test_mask")
+Relation = tuple[str, str, str]
+Edges = dict[Relation, tuple[np.ndarray, np.ndarray]]
+NODE, EDGE = "_N", ("_N", "_E", "_N")  # DGL's names of the only type of nodes and of edges
+PIECE = 1 << 24  # edges that are read together
+LARGE = 1 << 26  # bytes; smaller arrays stay in memory
+MADV_PAGEOUT = 21  # of <linux/mman.h>; Python has no name for it
 
 
 @dataclass
@@ -42,43 +51,35 @@ class Dataset:
 
     @property
     def graph(self) -> dgl.DGLGraph:
-        """The graph as a DGLGraph.
-
-        Raises:
-            InputError: the graph does not fit in memory.
-        """
-        if isinstance(self.structure, Pairs):
-            self.structure = self.structure.to_dgl()
+        """The graph as a DGLGraph. Raises an InputError if it does not fit in memory."""
+        if isinstance(pairs := self.structure, Pairs):
+            if (size := 16 * pairs.num_edges()) > (free := free_memory()):
+                text = f"{pairs.num_edges():,} edges as one DGLGraph take {size / 1e9:.1f} GB"
+                remedy = "Train on several machines: each of them holds one part."
+                raise InputError(f"{self.name}: {text}, and {free / 1e9:.1f} GB is free", remedy)
+            src, dst = (np.concatenate(of, dtype=np.int64) for of in ((pairs.low, pairs.high), (pairs.high, pairs.low)))
+            self.structure = make_graph({EDGE: (src, dst)}, {NODE: pairs.num_nodes()})
+            self.structure.ndata.update(pairs.ndata)
         return self.structure
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Whether the graph has several types of nodes or of edges."""
         return not self.structure.is_homogeneous
 
     @property
     def target(self) -> str:
-        """The node type with labels, or the first type if there are no labels.
-
-        Raises:
-            InputError: several types have labels.
-        """
+        """The node type with labels, or the first type if there are no labels."""
         kinds = self.structure.ntypes
-        labeled = [kind for kind in kinds if "label" in self.structure.nodes[kind].data]
-        if len(labeled) > 1:
-            raise InputError(f"{self.name}: node types with labels ('label') are {labeled}, expected exactly one")
-        return (labeled or kinds)[0]
+        return next((kind for kind in kinds if "label" in self.structure.nodes[kind].data), kinds[0])
 
     @property
     def target_data(self) -> Any:
-        """Node data of the target type."""
         return self.structure.nodes[self.target].data
 
     @property
     def num_features(self) -> int:
         """Width F of ``feat``, or 0 if there are no features."""
-        feat = self.target_data.get("feat")
-        return 0 if feat is None else feat.shape[1]
+        return self.target_data["feat"].shape[1] if "feat" in self.target_data else 0
 
     def split_counts(self) -> dict[str, int]:
         """Return the number of nodes in each mask. Without masks, the dictionary is empty."""
@@ -97,11 +98,11 @@ class Dataset:
 
         for relation in graph.canonical_etypes:
             kind = f" of {':'.join(relation)}, {graph.num_nodes(relation[0])} nodes"
-            for number, key in enumerate(("src", "dst")):
-                add(key, kind, graph.num_edges(relation), ends(graph, relation, number))
-        for ntype in graph.ntypes:
-            for key, tensor in sorted(graph.nodes[ntype].data.items()):
-                add(key, f" of {ntype}, {graph.num_nodes(ntype)} nodes", len(tensor), [tensor])
+            for of, key in enumerate(("src", "dst")):
+                add(key, kind, graph.num_edges(relation), ends(graph, relation, of))
+        for kind in graph.ntypes:
+            for key, tensor in sorted(graph.nodes[kind].data.items()):
+                add(key, f" of {kind}, {graph.num_nodes(kind)} nodes", len(tensor), [tensor])
         for relation in graph.canonical_etypes:
             for key, tensor in sorted(graph.edges[relation].data.items()):
                 add(f"edge {key}", f" of {':'.join(relation)}", len(tensor), [tensor])
@@ -113,25 +114,60 @@ class Dataset:
         return digest.hexdigest()
 
 
-def ends(graph: dgl.DGLGraph | Pairs, relation: tuple[str, str, str], of: int) -> Iterator[torch.Tensor]:
+class Pairs:
+    """An undirected graph as P pairs of nodes, which takes a quarter of the memory of a DGLGraph and can stay on disk.
+
+    Edge e leads from low[e] to high[e], and edge P + e leads back. low < high, int32, sorted. ``feat`` is the array of
+    ``ndata["feat"]`` if it is memory-mapped. Counts and data have the names of ``DGLGraph``.
+    """
+
+    is_homogeneous, ntypes, canonical_etypes = True, [NODE], [EDGE]
+
+    def __init__(self, low: np.ndarray, high: np.ndarray, ndata: dict[str, torch.Tensor], feat: Any = None) -> None:
+        self.low, self.high, self.ndata, self._feat = low, high, ndata, feat
+        self.nodes, self.edges = {NODE: SimpleNamespace(data=ndata)}, {EDGE: SimpleNamespace(data={})}
+
+    def num_nodes(self, _ntype: str = NODE) -> int:
+        return len(next(iter(self.ndata.values())))
+
+    def num_edges(self, _etype: Relation = EDGE) -> int:
+        return 2 * len(self.low)
+
+    def let_go(self) -> None:
+        """Release the pages of large mapped files, except changed pages. The next access reads them again."""
+        for array in (self.low, self.high, self._feat):
+            if array is not None and array.nbytes >= LARGE and isinstance(array.base, mmap.mmap):
+                with contextlib.suppress(OSError):  # Linux before 5.4 does not know this advice
+                    array.base.madvise(MADV_PAGEOUT)
+
+
+def ends(graph: dgl.DGLGraph | Pairs, relation: Relation, of: int) -> Iterator[torch.Tensor]:
     """Yield the sources (0) or destinations (1) of a relation in the order of the edge IDs: int64, in pieces."""
-    if isinstance(graph, Pairs):
-        yield from graph.ends(of)
-    else:
+    import torch
+
+    if not isinstance(graph, Pairs):
         yield from graph.edges(order="eid", etype=relation)[of].split(PIECE)
+        return
+    for one in (graph.low, graph.high)[:: -1 if of else 1]:
+        for at in range(0, len(one), PIECE):
+            yield torch.from_numpy(one[at : at + PIECE].astype(np.int64))
+        graph.let_go()
+
+
+def make_graph(edges: Edges, counts: dict[str, int]) -> dgl.DGLGraph:
+    """Return a graph from the int64 sources and destinations of each relation, and the number of nodes of each type."""
+    import dgl
+    import torch
+
+    return dgl.heterograph({key: tuple(map(torch.from_numpy, pair)) for key, pair in edges.items()}, counts)
 
 
 def node_data(feat: np.ndarray | None, label: np.ndarray | None, split: np.ndarray | None) -> dict[str, torch.Tensor]:
-    """Return ``feat``, ``label`` and the three masks as tensors, without those that are None.
-
-    Args:
-        feat: float32 array of shape (N, F).
-        label: array of integers of shape (N,).
-        split: 0 (train), 1 (valid) or 2 (test) for each node. Other numbers mean no mask.
-    """
+    """Return the data as tensors, with the masks of ``split``: 0 (train), 1 (valid), 2 (test) or another number."""
     import torch
 
-    data = {} if feat is None else {"feat": torch.from_numpy(feat)}
+    with np.errstate(over="ignore"):  # check_dataset reports infinite features
+        data = {} if feat is None else {"feat": torch.from_numpy(np.ascontiguousarray(feat, np.float32))}
     if label is not None:
         data["label"] = torch.from_numpy(label.astype(np.int64))
     if split is not None:
@@ -150,81 +186,37 @@ def random_split(order: np.ndarray) -> np.ndarray:
 def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
     """Return the data set unchanged, or raise an InputError that names the first problem.
 
-    DGL's servers would accept several of these problems and exit later, or train on them.
+    DGL accepts several of these problems. Its servers exit later, or train on them.
     """
-    graph, name = dataset.structure, dataset.name
-    if graph.num_nodes() == 0 or graph.num_edges() == 0:
-        raise InputError(f"{name}: the graph has {graph.num_nodes()} nodes and {graph.num_edges()} edges")
+    graph, name, classes = dataset.structure, dataset.name, dataset.num_classes
     sizes: dict[Any, int] = {kind: graph.num_nodes(kind) for kind in graph.ntypes}
     sizes |= {relation: graph.num_edges(relation) for relation in graph.canonical_etypes}
     if empty := [kind for kind, size in sizes.items() if size == 0]:
-        raise InputError(f"{name}: there is no node or edge of type {empty[0]!r}")
+        text = f"{name}: the graph has {graph.num_nodes()} nodes and {graph.num_edges()} edges"
+        raise InputError(f"{text}, and no node or edge of type {empty[0]!r}")
     target, data = dataset.target, dataset.target_data
     if need_features and "feat" not in data:
         remedy = "Train with --task embedding, which learns a row for each node. data --graph-only checks the rest."
         raise InputError(f"{name}: has no node features ('feat')", remedy)
     for kind in graph.ntypes:
-        if (feat := graph.nodes[kind].data.get("feat")) is not None and (need_features or kind != target):
-            where = name if graph.is_homogeneous else f"{name}, nodes of type {kind}"
-            check_features(where, feat, graph.num_nodes(kind))
-    check_labels(dataset)
-    check_masks(dataset)
+        feat = graph.nodes[kind].data.get("feat")
+        if feat is None or (kind == target and not need_features):
+            continue
+        where = name if graph.is_homogeneous else f"{name}, nodes of type {kind}"
+        if feat.dim() != 2 or feat.shape[1] == 0:
+            raise InputError(f"{where}: feat has shape {tuple(feat.shape)}, expected ({len(feat)}, number of features)")
+        low, high = feat.aminmax(dim=1)
+        if (bad := ~(low.isfinite() & high.isfinite())).any():
+            text = f"in {int(bad.sum())} of {len(bad)} rows, first in row {int(bad.int().argmax())}"
+            remedy = "Fill the gaps, for example with numpy.nan_to_num(feat). float32 ends at 3.4e38."
+            raise InputError(f"{where}: feat has NaN or infinite values {text}", remedy)
     if isinstance(graph, Pairs):
         graph.let_go()
+    if (label := data.get("label")) is not None and (label.min() < 0 or label.max() >= classes):
+        raise InputError(f"{name}: labels run from {label.min()} to {label.max()}, expected 0 to {classes - 1}")
+    if unused := [key for key, count in dataset.split_counts().items() if count == 0]:
+        raise InputError(f"{name}: {unused[0]} selects no node")
+    masks = [data[key].numpy() for key in MASKS if key in data]
+    if several := int((np.sum(masks, axis=0) > 1).sum()):
+        raise InputError(f"{name}: {several} nodes are in more than one split")
     return dataset
-
-
-def check_features(name: str, feat: torch.Tensor, n: int) -> None:
-    """Raise an InputError unless ``feat`` is float32 of shape (n, F) and finite."""
-    import torch
-
-    if feat.dim() != 2 or feat.shape[0] != n or feat.shape[1] == 0:
-        raise InputError(f"{name}: feat has shape {tuple(feat.shape)}, expected ({n}, number of features)")
-    if feat.dtype != torch.float32:
-        remedy = "Convert it with feat.float(). DGL 2.1.0 partitions bfloat16, but its server exits."
-        raise InputError(f"{name}: feat is {feat.dtype}, expected torch.float32", remedy)
-    bad = torch.cat([~torch.isfinite(rows).all(dim=1) for rows in feat.split(PIECE // 16)])
-    if bad.any():
-        text = f"in {int(bad.sum())} of {n} rows, first in row {int(bad.int().argmax())}"
-        remedy = "Fill the gaps, for example with numpy.nan_to_num(feat). float32 ends at 3.4e38."
-        raise InputError(f"{name}: feat has NaN or infinite values {text}", remedy)
-
-
-def check_labels(dataset: Dataset) -> None:
-    """Raise an InputError unless the labels are int64 in [0, num_classes), or missing and ``num_classes`` is 0."""
-    import torch
-
-    n, label = dataset.structure.num_nodes(dataset.target), dataset.target_data.get("label")
-    if (label is None) != (dataset.num_classes == 0):
-        found = "no labels ('label')" if label is None else "labels"
-        raise InputError(f"{dataset.name}: has {found} and {dataset.num_classes} classes")
-    if label is None:
-        return
-    if label.shape != (n,) or label.dtype != torch.int64:
-        found = f"{label.dtype} of shape {tuple(label.shape)}"
-        raise InputError(f"{dataset.name}: label is {found}, expected torch.int64 of shape ({n},)")
-    low, high = int(label.min()), int(label.max())
-    if low < 0 or high >= dataset.num_classes:
-        text = f"{dataset.name}: labels run from {low} to {high}, expected 0 to {dataset.num_classes - 1}"
-        raise InputError(text)
-
-
-def check_masks(dataset: Dataset) -> None:
-    """Raise an InputError unless the masks select disjoint, nonempty sets. Without labels they are optional."""
-    import torch
-
-    name, data, n = dataset.name, dataset.target_data, dataset.structure.num_nodes(dataset.target)
-    if dataset.num_classes == 0 and not any(key in data for key in MASKS):
-        return
-    covered = np.zeros(n, np.int8)
-    for key in MASKS:
-        if (mask := data.get(key)) is None:
-            raise InputError(f"{name}: has no {key}")
-        if mask.dtype != torch.bool or mask.shape != (n,):
-            found = f"{mask.dtype} of shape {tuple(mask.shape)}"
-            raise InputError(f"{name}: {key} is {found}, expected torch.bool of shape ({n},)")
-        if not mask.any():
-            raise InputError(f"{name}: {key} selects no node")
-        covered += mask.numpy()
-    if (covered > 1).any():
-        raise InputError(f"{name}: {int((covered > 1).sum())} nodes are in more than one split")

@@ -1,207 +1,170 @@
-"""Described graphs: ``graph.yaml``, DGL's chunked format (``metadata.json``), and files of ``dgl.save_graphs``."""
+"""The files of a graph of your own: a folder of tables, ``graph.yaml``, or a file of ``dgl.save_graphs``."""
 
-from __future__ import annotations
-
-import contextlib
-import json
 import multiprocessing
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import dgl
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from tutorial_lib.data.own_edges import EdgeFile, read_edges
-from tutorial_lib.data.own_graph import GraphFiles
+from tutorial_lib.data.base import EDGE, NODE, Edges, Relation
+from tutorial_lib.data.memory import free_memory, not_enough_memory
 from tutorial_lib.data.own_nodes import Nodes, read_nodes
-from tutorial_lib.data.tables import read_array, read_table
+from tutorial_lib.data.tables import TABLES, columns_of, one_of, place_in, read_array, read_table, reading
 from tutorial_lib.errors import InputError
 
-ENDINGS = {"csv": "", "numpy": ".npy", "parquet": ".parquet"}
-MAGIC = bytes.fromhex("3fa1b446f04f2edd")  # first bytes of a file of dgl.save_graphs
-Count = Annotated[int, Field(ge=0, le=2**48)]
-Key = Annotated[str, StringConstraints(pattern="^[^:]+:[^:]+:[^:]+$")]  # source:relation:destination
+SOURCES, DESTINATIONS = ("src", "source", "from", "u"), ("dst", "destination", "target", "to", "v")
+SPARSE_IDS = 1000  # more IDs than this for each end of an edge are probably no numbers from 0 on
+NODE_BYTES = 24  # each node needs at least this: label, masks, and whether it has an edge
 
 
 class Description(BaseModel):
     """graph.yaml. A type of nodes is a table, a folder or a number of nodes. A relation is a file of edges."""
 
     model_config = ConfigDict(extra="forbid")
-    nodes: dict[str, Count | str] = {}
-    edges: dict[Key, str]
+    nodes: dict[str, Annotated[int, Field(ge=0, le=2**48)] | str] = {}
+    edges: dict[Annotated[str, StringConstraints(pattern="^[^:]+:[^:]+:[^:]+$")], str] = Field(min_length=1)
     target: str | None = None
 
 
-class Chunks(BaseModel):
-    """The files of one thing in metadata.json."""
+@dataclass
+class GraphFiles:
+    """The content of the files of a graph. The nodes of each type are numbered from 0 on."""
 
-    format: dict[str, str]
-    data: list[str]
-
-
-class Metadata(BaseModel):
-    """metadata.json. The sizes are those of each chunk, or of each type."""
-
-    node_type: list[str]
-    num_nodes_per_chunk: list[list[Count]] = []
-    num_nodes_per_type: list[Count] = []
-    edge_type: list[Key]
-    num_edges_per_chunk: list[list[Count]] = []
-    num_edges_per_type: list[Count] = []
-    edges: dict[str, Chunks]
-    node_data: dict[str, dict[str, Chunks]] = {}
-    edge_data: dict[str, dict[str, Chunks]] = {}
-    target: str | None = None
+    nodes: dict[str, Nodes]
+    edges: Edges
+    edge_data: dict[Relation, dict[str, np.ndarray]] = field(default_factory=dict)
+    target: str | None = None  # type of the nodes with labels, or None for the only type that has labels
 
 
-def _parse(path: Path, kind: type[BaseModel]) -> Any:
-    try:
-        text = path.read_text()
-        return kind.model_validate(json.loads(text) if path.suffix == ".json" else yaml.safe_load(text))
-    except ValidationError as error:
-        first = error.errors()[0]
-        problem = f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
-    except RecursionError:
-        problem = "it is nested too deeply"
-    except (ValueError, yaml.YAMLError) as error:  # with the line
-        problem = " ".join(str(error).split())
-    raise InputError(f"{path}: {problem}", "docs/own-graph.md describes the format.")
+def _describe(folder: Path) -> Description:
+    if (path := folder / "graph.yaml").is_file():
+        with reading(path, "docs/own-graph.md describes graph.yaml."):
+            return Description.model_validate(yaml.safe_load(path.read_text()))
+    if (edges := one_of(folder, "edges", endings := (*TABLES, ".npy"))) is None:
+        text = f"{folder} has none of {', '.join(f'edges{ending}' for ending in endings)} and graph.yaml"
+        remedy = "docs/own-graph.md describes the files. Save a graph in chunks (metadata.json) with dgl.save_graphs."
+        raise InputError(text, remedy)
+    return Description(nodes={NODE: "."}, edges={":".join(EDGE): edges.name})
 
 
-def _file(path: Path, name: str) -> Path:
-    """Return a file or folder that a description names, relative to its folder."""
-    found = path.parent / name
-    with contextlib.suppress(OSError):  # a name that is too long
-        if found.is_dir() or found.is_file():
-            return found
-    text = f"{path}: {name[:80]}: no such file or folder in {path.parent}"
-    raise InputError(text, "Names are relative to that folder.")
-
-
-def read_yaml(path: Path) -> GraphFiles:
-    """Read the graph that a ``graph.yaml`` describes."""
-    found = _parse(path, Description)
-    edges = {tuple(key.split(":")): [read_edges(_file(path, name))] for key, name in found.edges.items()}
+def read_folder(folder: Path) -> GraphFiles:
+    """Read a folder with tables and arrays of one type of nodes, or with a ``graph.yaml``."""
+    about = _describe(folder)
+    paths = {tuple(key.split(":")): _find(folder, name) for key, name in about.edges.items()}
+    tables = {relation: read_edges(path) for relation, path in paths.items()}
     nodes = {}
-    for kind in dict.fromkeys([*found.nodes, *(end for relation in edges for end in relation[::2])]):
-        given = found.nodes.get(kind)
-        if isinstance(given, str):
-            nodes[kind] = read_nodes(_file(path, given))
-        else:
-            nodes[kind] = Nodes(path, None if given is None else range(given))
-    return GraphFiles(path.parent, nodes, edges, target=found.target)
+    for kind in dict.fromkeys([*about.nodes, *(end for relation in paths for end in relation[::2])]):
+        given = about.nodes.get(kind)
+        listed = range(given) if isinstance(given, int) else None
+        of = nodes[kind] = read_nodes(_find(folder, given)) if isinstance(given, str) else Nodes(folder, listed)
+        if of.ids is None:
+            ends = [pair for relation in paths for pair in zip(relation[::2], tables[relation].values(), strict=True)]
+            of.ids = ids_in(folder, kind, [column for end, column in ends if end == kind])
+    if NODE_BYTES * sum(len(of.ids) for of in nodes.values()) > free_memory():
+        raise not_enough_memory(folder)
+    edges = {}
+    for key, path in paths.items():  # the columns of a relation are released when they are numbered
+        edges[key] = number_edges(path, tables.pop(key), nodes[key[0]].ids, nodes[key[2]].ids)
+    return GraphFiles(nodes, edges, target=about.target)
 
 
-def read_metadata(path: Path) -> GraphFiles:
-    """Read a graph in DGL's chunked format."""
-    found = _parse(path, Metadata)
-    counts = {}
-    for of, kinds in (("node", found.node_type), ("edge", found.edge_type)):
-        sizes = getattr(found, f"num_{of}s_per_type") or [*map(sum, getattr(found, f"num_{of}s_per_chunk"))]
-        if len(sizes) != len(kinds):
-            raise InputError(f"{path}: num_{of}s_per_chunk is for {len(sizes)} types, {of}_type names {len(kinds)}")
-        if strange := getattr(found, f"{of}_data").keys() - kinds:
-            raise InputError(f"{path}: {of}_data has {min(strange)}, and {of}_type is {', '.join(kinds)}")
-        counts[of] = dict(zip(kinds, sizes, strict=True))
-    nodes = {}
-    for kind, count in counts["node"].items():
-        arrays = {name: _array(path, chunks, count) for name, chunks in found.node_data.get(kind, {}).items()}
-        nodes[kind] = Nodes(path, range(count), arrays)
-    edges, edge_data = {}, {}
-    for key, count in counts["edge"].items():
-        relation = tuple(key.split(":"))
-        if key not in found.edges or not {*relation[::2]} <= {*nodes}:
-            raise InputError(f"{path}: edges has no {key}, or node_type not both of its types")
-        files, delimiter = _chunks(path, found.edges[key])
-        edges[relation] = [read_edges(file, delimiter) for file in files]
-        if (read := sum(len(file.ends[0][1]) for file in edges[relation])) != count:
-            raise InputError(f"{path}: {key} has {count} edges, and its files {read}")
-        data = found.edge_data.get(key, {})
-        edge_data[relation] = {name: _array(path, chunks, count) for name, chunks in data.items()}
-    return GraphFiles(path.parent, nodes, edges, edge_data, found.target)
+def _find(folder: Path, name: str) -> Path:
+    if not (os.path.isfile(folder / name) or os.path.isdir(folder / name)):  # pathlib's methods raise at a long name
+        raise InputError(f"{folder}/graph.yaml: {name[:80]}: no such file or folder in {folder}", "Correct the name.")
+    return folder / name
 
 
-def _chunks(path: Path, chunks: Chunks) -> tuple[list[Path], str | None]:
-    """Return the files, and the delimiter of CSV files."""
-    if (kind := chunks.format.get("name", "")) not in ENDINGS:
-        raise InputError(f"{path}: format {kind!r} is not known", f"Known: {', '.join(ENDINGS)}.")
-    files = [_file(path, name) for name in chunks.data]
-    if other := [file for file in files if not file.name.endswith(ENDINGS[kind])]:
-        raise InputError(f"{path}: {other[0].name} should be {kind}", f"Name it with {ENDINGS[kind]} at the end.")
-    return files, chunks.format.get("delimiter", ",") if kind == "csv" else None
+def read_edges(path: Path) -> dict[str, pa.Array]:
+    """Return the sources and the destinations: int64, or dictionary-encoded texts."""
+    if path.suffix == ".npy":
+        array = read_array(path)
+        if array.ndim != 2 or 2 not in array.shape or array.size == 0 or array.dtype.kind not in "iu":
+            raise InputError(f"{path} is {array.dtype} of shape {array.shape}, expected whole numbers (E, 2) or (2, E)")
+        ends = zip(("src", "dst"), array.T if array.shape[1] == 2 else array, strict=True)
+        return {name: pa.array(np.ascontiguousarray(end, np.int64)) for name, end in ends}
+    names = columns_of(path)
+    found = [next((name for name in names if name.lower() in of), "") for of in (SOURCES, DESTINATIONS)]
+    if "" in found:
+        found, without_header = names, all(name.lstrip("-").isdigit() for name in names)
+        if len(names) != 2 or (without_header and path.suffix != ".parquet"):
+            remedy = "The first line names the columns. Name the two that matter src and dst."
+            raise InputError(f"{path} has the columns {', '.join(names)}", remedy)
+    return read_table(path, found, found)
 
 
-def _array(path: Path, chunks: Chunks, count: int) -> np.ndarray:
-    """Return the rows of all chunks, of shape (count,) or (count, width)."""
-    files, delimiter = _chunks(path, chunks)
-    found = [read_array(file) if file.suffix == ".npy" else _numbers(file, delimiter) for file in files]
-    if sum(map(len, found)) != count or len({array.shape[1:] for array in found}) != 1:
-        listed = ", ".join(f"{file.name} {array.shape}" for file, array in zip(files, found, strict=True))
-        raise InputError(f"{path}: expected {count} rows alike, found {listed or 'no file'}")
-    return found[0] if len(found) == 1 else np.concatenate(found)
+def ids_in(folder: Path, kind: str, columns: list[pa.Array]) -> Any:
+    """Return the IDs of the nodes that edges name: a range if they are whole numbers from 0 on, or else sorted IDs."""
+    if not columns:
+        raise InputError(f"{folder}: no file names the nodes of type {kind}", "Write nodes.csv, with a column id.")
+    whole = all(pa.types.is_integer(column.type) for column in columns)
+    if whole and min(pc.min(column).as_py() for column in columns) == 0:
+        high = max(pc.max(column).as_py() for column in columns)
+        if high > SPARSE_IDS * sum(map(len, columns)):
+            text = f"{folder}: IDs run from 0 to {high}, and nearly all of these nodes have no edge"
+            raise InputError(text, "List the nodes that there are in nodes.csv, in a column id.")
+        return range(high + 1)
+    values = [column.dictionary if pa.types.is_dictionary(column.type) else pc.unique(column) for column in columns]
+    ids = pc.unique(pa.concat_arrays([each.cast(pa.int64() if whole else pa.string()) for each in values]))
+    return ids.take(pc.sort_indices(ids))
 
 
-def _numbers(path: Path, delimiter: str | None) -> np.ndarray:
-    """Return a table of numbers, (n,) if it has one column. A parquet file may have one column of lists."""
-    values = read_table(path, delimiter=delimiter).to_pandas().to_numpy()
-    values = values[:, 0] if values.shape[1] == 1 else values
-    with contextlib.suppress(ValueError):  # lists of different lengths
-        values = np.stack(values) if values.dtype == object else values
-    if values.dtype.kind not in "biuf":
-        raise InputError(f"{path}: has {values.dtype}, expected numbers")
-    return values
+def number_edges(path: Path, columns: dict[str, pa.Array], *ids: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the node numbers of sources and destinations, given the IDs of both types: int64 of shape (E,)."""
+    found = []
+    for (name, column), known in zip(columns.items(), ids, strict=True):
+        found.append(_numbers_of(column, known))
+        if (unknown := (found[-1] < 0) | (found[-1] >= len(known))).any():
+            row = int(unknown.argmax())
+            listed = f", 0 to {len(known) - 1}" if isinstance(known, range) else ""
+            text = f"{place_in(path, row)}: {name} {str(column[row])[:80]} is not among the nodes{listed}"
+            raise InputError(text, "Remove this row, or list the node in nodes.csv, in a column id.")
+    return found[0], found[1]
+
+
+def _numbers_of(column: pa.Array, ids: Any) -> np.ndarray:
+    if isinstance(ids, range):
+        if pa.types.is_integer(column.type):
+            return column.to_numpy()
+        ids = pa.array(np.arange(len(ids)))
+    column = column.dictionary_encode()
+    values = column.dictionary
+    if values.type != ids.type:
+        values, ids = values.cast(pa.string()), ids.cast(pa.string())
+    numbers = pc.index_in(values, value_set=ids).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers[column.indices.to_numpy()]
 
 
 def read_dgl_file(path: Path) -> GraphFiles:
     """Read a file of ``dgl.save_graphs`` with one graph, its node data and its edge data."""
-    import dgl
-    import pyarrow as pa
-
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            remedy = "Tables belong into a folder, as edges.csv and nodes.csv: docs/own-graph.md describes them."
-            raise InputError(f"{path} is not a file of dgl.save_graphs", remedy)
-    _load_in_child(path)
-    try:
-        graphs, _ = dgl.load_graphs(str(path))
-    except dgl.DGLError as error:
-        raise InputError(f"{path}: damaged: {str(error).splitlines()[0]}", "Save it again.") from None
-    if len(graphs) != 1:
-        text = f"{path} holds {len(graphs)} graphs"
-        raise InputError(text, f"Save one of them: dgl.save_graphs({path.name!r}, [graphs[0]])")
-    graph = graphs[0].long()
-    nodes = {}
-    for kind in graph.ntypes:
-        nodes[kind] = Nodes(path, range(graph.num_nodes(kind)), _arrays(graph.nodes[kind].data))
-    edges, edge_data = {}, {}
-    for relation in graph.canonical_etypes:
-        ends = [pa.chunked_array([end.numpy()]) for end in graph.edges(order="eid", etype=relation)]
-        edges[relation] = [EdgeFile(path, [*zip(("src", "dst"), ends, strict=True)])]
-        edge_data[relation] = _arrays(graph.edges[relation].data)
-    return GraphFiles(path, nodes, edges, edge_data)
-
-
-def _load_in_child(path: Path) -> None:
-    """Load the file in a forked process first, because DGL's C++ code aborts the process at some damaged files."""
-    import dgl
-
-    def load() -> None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        thread = threading.Thread(target=dgl.load_graphs, args=[str(path)])  # in the first thread, OpenMP would hang
-        thread.start()
-        thread.join()
-
-    child = multiprocessing.get_context("fork").Process(target=load)
+    child = multiprocessing.get_context("fork").Process(target=_try_to_load, args=[path])
     child.start()
     child.join()
     if child.exitcode != 0:
-        raise InputError(f"{path}: damaged, or too large for the memory", "Save it again.")
+        remedy = "Save one graph with dgl.save_graphs. Tables belong into a folder, as edges.csv and nodes.csv."
+        raise InputError(f"{path}: no file with one DGL graph, damaged, or too large for the memory", remedy)
+    graph = dgl.load_graphs(str(path))[0][0].long()
+    nodes = {kind: Nodes(path, range(graph.num_nodes(kind)), _arrays(graph.nodes[kind].data)) for kind in graph.ntypes}
+    ends = {relation: graph.edges(order="eid", etype=relation) for relation in graph.canonical_etypes}
+    edges = {relation: (src.numpy(), dst.numpy()) for relation, (src, dst) in ends.items()}
+    return GraphFiles(nodes, edges, {relation: _arrays(graph.edges[relation].data) for relation in edges})
+
+
+def _try_to_load(path: Path) -> None:
+    """Load a file in a forked process, because DGL's C++ code aborts the process at some damaged files."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with ThreadPoolExecutor(1) as pool:  # in the first thread, OpenMP would hang
+        (_,), _ = pool.submit(dgl.load_graphs, str(path)).result()
 
 
 def _arrays(data: Any) -> dict[str, np.ndarray]:
-    import torch
-
-    return {name: (value.float() if value.dtype == torch.bfloat16 else value).numpy() for name, value in data.items()}
+    kinds = {torch.bfloat16: torch.float32, torch.uint8: torch.int64}  # numpy has no bfloat16
+    return {name: value.to(kinds.get(value.dtype, value.dtype)).numpy() for name, value in data.items()}

@@ -1,7 +1,5 @@
 """The memory that this process may still use."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 from pathlib import Path
@@ -29,7 +27,7 @@ def free_memory() -> int:
     return free
 
 
-def not_enough_memory(path: Path) -> InputError:
+def not_enough_memory(path: Path | str) -> InputError:
     """Return the error for a file whose content is larger than the free memory, such as a zip bomb."""
-    remedy = "Check how large it is when unpacked. Leave rows or columns out, or use a computer with more memory."
-    return InputError(f"{path}: the content does not fit in memory ({free_memory() / 1e9:.1f} GB is free)", remedy)
+    text = f"{path}: the content does not fit in memory ({free_memory() / 1e9:.1f} GB is free)"
+    return InputError(text, "Leave rows or columns out, or use a computer with more memory.")

@@ -242,7 +242,7 @@ class Continuation:
         folder = out / "checkpoint"
         if self.resume and config is not None:
             try:
-                saved = manifests.newest_intact(folder, manifests.read_manifest).manifest
+                saved = manifests.read_checkpoint(folder, manifests.read_manifest).manifest
             except InputError:  # `open` says so, if it is still so when what is left on machines has been fetched
                 return out
             settings = {**saved.description, **config.to_dict()}

@@ -51,7 +51,7 @@ class DataSource:
         self, dataset: Dataset, parts: int, say: Callable[[str], None], folder: Path | None = None
     ) -> Partition:
         """Write or reuse the partition in ``folder``, or by default in a folder under ``root/partitions``."""
-        from tutorial_lib.partition import available_method, partition_dataset
+        from tutorial_lib.partition.folder import available_method, partition_dataset
 
         if folder is None:
             recorded = available_method(self.method)
@@ -61,7 +61,7 @@ class DataSource:
     def _folder(self, fingerprint: str, parts: int, method: str) -> Path:
         """Return a folder whose name contains everything that decides its content."""
         from tutorial_lib.compat.stack import graphbolt_problem
-        from tutorial_lib.partition import FORMAT_VERSION
+        from tutorial_lib.partition.folder import FORMAT_VERSION
 
         key = f"{graph_name_of(self.name)}-{fingerprint}-{parts}-{method}-seed{self.seed}-v{FORMAT_VERSION}"
         if graphbolt_problem() is not None:  # a torch with GraphBolt would miss the parts in its format

@@ -22,7 +22,7 @@ from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.compat.heap import large_pages
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset, default_root
-from tutorial_lib.data.named import read_ids, write_named_predictions
+from tutorial_lib.data.tables import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError, first_sigterm
 from tutorial_lib.files import write_json
 from tutorial_lib.job.display import Reporter
@@ -33,6 +33,7 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, dataset_description
 from tutorial_lib.tasks import task_named
 from tutorial_lib.tasks.run import train_single
+from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of
@@ -195,7 +196,7 @@ def run_single(
         saver = CheckpointManager(out / "checkpoint", settings, keep.every, keep.resume, emit, told.is_set)
         try:
             with first_sigterm(told.set):
-                trained = train_single(dataset, config, emit=emit, saver=saver, place=place)
+                trained = train_single(LocalShard(dataset, place, emit), config, saver)
         except Stopped:
             sys.exit(128 + signal.SIGTERM)
         except FloatingPointError as error:

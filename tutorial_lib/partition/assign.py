@@ -1,128 +1,52 @@
-"""Which part each node goes to: by KaMinPar, at random, or as a file lists."""
+"""Assign each node to a part, with KaMinPar, at random, or from a file."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 
-from tutorial_lib.data.base import ends
-from tutorial_lib.data.pairs import Pairs
+from tutorial_lib.data.base import Dataset, Pairs, ends
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import sha256_of
 
-if TYPE_CHECKING:
-    import dgl
-
-DEFAULT_METHOD = "kaminpar"
-REMOVED_METHODS = ("auto", "metis", "multilevel", "streaming")
-NODE_IMBALANCE, TRAIN_IMBALANCE = 0.03, 1.03
-BLOCK = 1 << 24  # entries of an array that are converted together
-
-
-def available_method(method: str, log: Callable[[str], None] = lambda _text: None) -> str:
-    """Return the name under which a method is recorded in manifests and folder names.
-
-    Args:
-        method: ``kaminpar``, ``random``, or the path of an .npy file.
-        log: receives one sentence if KaMinPar has no wheel for this Python. ``random`` replaces it then.
-
-    Raises:
-        InputError: the method is unknown or has been removed, or the file does not exist.
-    """
-    if method.endswith(".npy"):
-        if not (file := Path(method)).is_file():
-            raise InputError(f"--method {method}: there is no such file")
-        return f"file-{sha256_of(file)[:12]}"
-    if method == DEFAULT_METHOD:
-        try:
-            import kaminpar  # noqa: F401
-        except ImportError:
-            log("kaminpar is not installed for this Python, so the nodes are partitioned at random")
-            return "random"
-    elif method in REMOVED_METHODS:
-        remedy = "Use --method kaminpar, random or FILE.npy. Lesson 04 calls DGL's METIS itself."
-        raise InputError(f"the partition method {method} was removed", remedy)
-    elif method != "random":
-        raise InputError(f"unknown partition method {method!r}", "Use kaminpar, random or the path of an .npy file.")
-    return method
+BLOCK = 1 << 20  # entries of an array that are converted together
 
 
 def assign_nodes(
-    graph: dgl.DGLGraph | Pairs, parts: int, method: str, scratch: Path, *, train: np.ndarray | None, seed: int = 0
+    dataset: Dataset, parts: int, method: str, scratch: Path, train: np.ndarray, seed: int = 0
 ) -> np.ndarray:
-    """Return the part of each node, with the node types one after the other as in ``graph.ntypes``.
-
-    Args:
-        graph: N nodes of one or several types.
-        method: ``kaminpar``, ``random``, or the path of an .npy file.
-        scratch: folder for a temporary file of 8 bytes per edge.
-        train: bool array of shape (N,). KaMinPar's parts are corrected until each of them holds at most 3 % more than
-            its share of these nodes. None skips this step.
-        seed: equal seeds give equal partitions.
-
-    Returns:
-        int64 array of shape (N,).
-
-    Raises:
-        InputError: a part has no node, or the file does not fit to the graph.
-    """
-    n = graph.num_nodes()
+    """Return the part of each node: int64 (N,). KaMinPar's parts are balanced by ``train``, the IDs of some nodes."""
+    n = dataset.structure.num_nodes()
     if method.endswith(".npy"):
-        part_of = read_assignment(Path(method), n, parts)
-    elif parts == 1:
-        part_of = np.zeros(n, np.int64)
-    elif method == "random":
+        try:
+            part_of = np.load(method).astype(np.int64, casting="same_kind")
+            fits = part_of.shape == (n,) and part_of.min() >= 0 and part_of.max() < parts
+        except (OSError, TypeError, ValueError, AttributeError):
+            fits = False
+        if not fits:
+            raise InputError(f"--method {method}: expected an array of {n} integers from 0 to {parts - 1}")
+    elif method == "random" or parts == 1:
         part_of = np.random.default_rng(seed).permutation(n) % parts
     else:
-        adjacency = undirected_adjacency(graph)
-        nodes = np.flatnonzero(train if train is not None else [])
-        rows, file = adjacency[nodes], scratch / "graph.parhip"
-        write_parhip(adjacency, file)
-        del adjacency  # KaMinPar needs this memory
-        part_of = _run_kaminpar(file, n, parts, seed)
-        balance_nodes(rows, nodes, part_of, parts)
-    empty = np.flatnonzero(np.bincount(part_of, minlength=parts) == 0)
-    if len(empty):
-        text = f"{method} could not cut {n} nodes into {parts} parts: part {empty[0]} has no node"
-        raise InputError(text, "Use fewer parts, or --method random.")
+        part_of = _run_kaminpar(dataset, parts, scratch / "graph.parhip", train, seed)
+    if np.bincount(part_of, minlength=parts).min() == 0:  # a part without nodes
+        raise InputError(f"{method} could not cut {n} nodes into {parts} parts", "Use fewer parts, or --method random.")
     return part_of
 
 
-def read_assignment(file: Path, n: int, parts: int) -> np.ndarray:
-    """Read the part of each node from an .npy file and validate it."""
-    try:
-        part_of = np.load(file, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--method {file}: {error}") from None
-    if not isinstance(part_of, np.ndarray) or part_of.shape != (n,) or part_of.dtype.kind not in "iu":
-        shown = f"{getattr(part_of, 'dtype', 'several arrays')} of shape {getattr(part_of, 'shape', '')}"
-        raise InputError(f"--method {file} holds {shown}, expected integers of shape ({n},)")
-    if part_of.min() < 0 or part_of.max() >= parts:
-        text = f"--method {file} holds parts {part_of.min()} to {part_of.max()}, expected 0 to {parts - 1}"
-        raise InputError(text, "Change the file or --parts.")
-    return part_of.astype(np.int64)
-
-
-def undirected_adjacency(graph: dgl.DGLGraph | Pairs) -> sp.csr_array:
+def undirected_adjacency(dataset: Dataset) -> sp.csr_array:
     """Return which nodes are neighbors, without directions, multiplicities and self loops: bool of shape (N, N)."""
-    n = graph.num_nodes()
-    first = dict(zip(graph.ntypes, offsets([graph.num_nodes(kind) for kind in graph.ntypes]), strict=False))
+    graph, n = dataset.structure, dataset.structure.num_nodes()
     if isinstance(graph, Pairs):  # the reverse edges are added below
-        rows, columns = [graph.low], [graph.high]
+        pieces = [(graph.low, graph.high)]
     else:
-        rows, columns = [], []
+        pieces, first = [], type_offsets(dataset)
         for relation in graph.canonical_etypes:
             for src, dst in zip(*(ends(graph, relation, of) for of in (0, 1)), strict=True):
                 one, other = (src + first[relation[0]]).int().numpy(), (dst + first[relation[2]]).int().numpy()
-                columns.append(one[one != other])
-                rows.append(other[one != other])
-    row, column = (of[0] if len(of) == 1 else np.concatenate(of) for of in (rows, columns))
+                pieces.append((one[one != other], other[one != other]))
+    row, column = pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))
     one_way = sp.coo_array((np.ones(len(row), bool), (row, column)), shape=(n, n)).tocsr()
-    del row, column, rows, columns
+    del row, column, pieces
     if isinstance(graph, Pairs):
         graph.let_go()
     return one_way + one_way.T.tocsr()
@@ -133,45 +57,37 @@ def offsets(counts: np.ndarray | list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
-def write_parhip(adjacency: sp.csr_array, file: Path) -> None:
-    """Write a graph without weights in the ParHIP format, because KaMinPar's Python package only reads files.
-
-    The file holds a version (3: no weights, 64-bit numbers), n, m, the offset of each node's neighbors in the file in
-    bytes, and the neighbors.
-    """
-    n, m = adjacency.shape[0], adjacency.nnz
-    with file.open("wb") as out:
-        np.array([3, n, m], np.uint64).tofile(out)
-        (8 * (n + 4) + 8 * adjacency.indptr.astype(np.uint64)).tofile(out)
-        for at in range(0, m, BLOCK):
-            adjacency.indices[at : at + BLOCK].astype(np.uint64).tofile(out)
+def type_offsets(dataset: Dataset) -> dict[str, int]:
+    """Return the ID of the first node of each type, where the types are one after the other."""
+    graph = dataset.structure
+    return dict(zip(graph.ntypes, offsets([graph.num_nodes(kind) for kind in graph.ntypes]).tolist(), strict=False))
 
 
-def _run_kaminpar(file: Path, n: int, parts: int, seed: int) -> np.ndarray:
-    """Partition the graph in a ParHIP file and remove the file. KaMinPar is deterministic only with one thread."""
+def _run_kaminpar(dataset: Dataset, parts: int, file: Path, train: np.ndarray, seed: int) -> np.ndarray:
     import kaminpar
 
-    has_edges = file.stat().st_size > 8 * (n + 4)
-    graph = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP) if has_edges else None
+    adjacency = undirected_adjacency(dataset)
+    n, m, rows = adjacency.shape[0], adjacency.nnz, adjacency[train]
+    with file.open("wb") as out:  # KaMinPar's Python package only reads files, here in the ParHIP format
+        np.array([3, n, m], np.uint64).tofile(out)  # version 3 has no weights and 64-bit numbers
+        (8 * (n + 4) + 8 * adjacency.indptr.astype(np.uint64)).tofile(out)  # where the neighbors are, in bytes
+        for at in range(0, m, BLOCK):
+            adjacency.indices[at : at + BLOCK].astype(np.uint64).tofile(out)
+    del adjacency  # KaMinPar needs this memory
+    loaded = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP)
     file.unlink()
-    if graph is None:
-        return np.random.default_rng(seed).permutation(n) % parts
     kaminpar.reseed(seed)
-    partitioner = kaminpar.KaMinPar(1, kaminpar.default_context())  # one thread
-    return np.array(partitioner.compute_partition(graph, parts, NODE_IMBALANCE), np.int64)
+    partitioner = kaminpar.KaMinPar(1, kaminpar.default_context())  # deterministic only with one thread
+    part_of = np.array(partitioner.compute_partition(loaded, parts, 0.03), np.int64)
+    balance_nodes(rows, train, part_of, parts)
+    return part_of
 
 
 def balance_nodes(rows: sp.csr_array, nodes: np.ndarray, part_of: np.ndarray, parts: int) -> None:
-    """Move nodes out of overfull parts, the nodes that cost the fewest additional cut edges first.
-
-    Args:
-        rows: the rows of ``nodes`` in the adjacency matrix.
-        nodes: int64 array. Each part keeps at most 3 % more than its share of these nodes.
-        part_of: int64 array of shape (N,), changed in place.
-    """
+    """Move ``nodes`` until no part has 3 % more than its share, those first that cost the fewest cut edges."""
     key = np.repeat(np.arange(len(nodes)) * parts, np.diff(rows.indptr)) + part_of[rows.indices]
     links = np.bincount(key, minlength=len(nodes) * parts).reshape(len(nodes), parts)
-    limit = int(np.ceil(TRAIN_IMBALANCE * len(nodes) / parts))
+    limit = int(np.ceil(1.03 * len(nodes) / parts))
     for part in range(parts):
         while (excess := int((part_of[nodes] == part).sum()) - limit) > 0:
             room = limit - np.bincount(part_of[nodes], minlength=parts)

@@ -1,91 +1,79 @@
-"""The partition folder: opening and checking one.
+"""Partition folders: ``partition_dataset`` writes a folder, and ``load_partition_folder`` opens and verifies it."""
 
-Another process, or another machine with a copy, opens it with ``load_partition_folder``, which compares every file
-with the manifest, so that a damaged or half-copied part is named here and not by a server that dies.
-"""
-
-from __future__ import annotations
-
-import contextlib
-import errno
 import json
 import os
-import re
-import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tutorial_lib.compat.stack import graphbolt_problem
+from tutorial_lib.data.base import Dataset
+from tutorial_lib.data.cache import temporary_beside
+from tutorial_lib.data.tables import write_ids
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import check_file, lock_now, new_folder, sha256_of
-from tutorial_lib.partition.report import PartitionReport, TypedReport
+from tutorial_lib.files import check_file, graph_name_of, sha256_of, write_json
 
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FORMAT_VERSION = 1
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class PartitionReport:
+    """What the cut costs, with an entry for each part. An edge belongs to the part of its destination.
+
+    ``halo_nodes`` are the nodes of other parts at which an edge of the part starts. The files can hold more.
+    """
+
+    parts: int
+    method: str
+    nodes: list[int]
+    edges: list[int]
+    train_nodes: list[int]
+    halo_nodes: list[int]
+    edge_cut: int
+    edge_cut_share: float
+
+
 class Partition:
-    """A partition folder that has been written or checked."""
+    """A partition folder that has been written or verified.
 
-    folder: Path
-    manifest: dict[str, Any]
-    reused: bool = False
+    ``config`` is DGL's ``part_config`` file. ``types`` is None for a graph with one type, see ``type_counts``.
+    """
 
-    @property
-    def graph_name(self) -> str:
-        """Name under which servers and trainers know the graph."""
-        return self.manifest["graph_name"]
-
-    @property
-    def config(self) -> Path:
-        """DGL's ``part_config`` file."""
-        return self.folder / f"{self.graph_name}.json"
-
-    def check_edge_map(self) -> None:
-        """Raise an InputError if the edges' original numbers are not there, see ``writer.MOST_MAPPED``."""
-        if not (file := self.folder / "edge_map.npy").exists():
-            text = f"{file} is not there: of a generated graph of this size it is not written"
-            raise InputError(text, "Link prediction needs it: use a smaller --scale.")
-
-    @property
-    def types(self) -> dict[str, dict[str, int]] | None:
-        """Nodes and edges of each type, see ``report.type_counts``; None for a graph with one type."""
-        return self.manifest.get("types")
-
-    @property
-    def report(self) -> PartitionReport:
-        """Counts and cut; a ``TypedReport`` for a graph with several types."""
-        return (TypedReport if self.types else PartitionReport)(**self.manifest["report"])
-
-    @property
-    def has_graphbolt(self) -> bool:
-        """Whether every part is there in GraphBolt's format too."""
-        parts = range(self.manifest["report"]["parts"])
-        return all(f"part{k}/fused_csc_sampling_graph.pt" in self.manifest["files"] for k in parts)
+    def __init__(self, folder: Path, manifest: dict[str, Any], reused: bool = False) -> None:
+        self.folder, self.manifest, self.reused = folder, manifest, reused
+        self.graph_name: str = manifest["graph_name"]
+        self.config, self.types = folder / f"{self.graph_name}.json", manifest.get("types")
+        self.report = PartitionReport(*(manifest["report"][field.name] for field in fields(PartitionReport)))
+        self.has_graphbolt = "part0/fused_csc_sampling_graph.pt" in manifest["files"]
 
     @cached_property
     def node_map(self) -> Any:
-        """int64 (N,): original id of each new node id. With several types: such an array for each, type-wise ids."""
+        """int64 (N,): original ID of each new node ID. With several types: an array of type-wise IDs for each type."""
         return self._map("node")
 
     @cached_property
     def node_map_inverse(self) -> Any:
-        """int64 (N,): new id of each original node id; or by type."""
-        found = self.node_map
-        return {kind: np.argsort(of) for kind, of in found.items()} if self.types else np.argsort(found)
+        """int64 (N,): new ID of each original node ID of a graph with one type."""
+        return np.argsort(self.node_map)
 
     @cached_property
     def edge_map(self) -> Any:
-        """int64 (E,): original id of each new edge id; or by type, under keys like ``paper:cites:paper``."""
+        """int64 (E,): original ID of each new edge ID, or a dictionary with keys like ``paper:cites:paper``."""
+        self.check_edge_map()
         return self._map("edge")
 
+    def check_edge_map(self) -> None:
+        """Raise an InputError if the folder has no edge map, see ``writer.MOST_MAPPED``."""
+        if not (file := self.folder / "edge_map.npy").exists():
+            raise InputError(f"{file} is not there, because the generated graph is large", "Use a smaller --scale.")
+
     def _map(self, of: str) -> Any:
-        if of == "edge":
-            self.check_edge_map()
         found = np.load(self.folder / f"{of}_map.npy")
         if not self.types:
             return found
@@ -93,102 +81,138 @@ class Partition:
         return dict(zip(counts, np.split(found, np.cumsum(list(counts.values()))[:-1]), strict=True))
 
 
-@contextlib.contextmanager
-def unfinished_folder(out: Path, progress: Callable[[str], None]) -> Iterator[Path]:
-    """Yield a hidden folder beside ``out``, which is renamed to ``out`` when it is complete, or else removed.
+def type_counts(dataset: Dataset) -> dict[str, dict[str, int]]:
+    """Return the numbers of nodes and edges of each type, in the order in which the ID maps hold the types."""
+    graph = dataset.structure
+    edges = {":".join(relation): graph.num_edges(relation) for relation in graph.canonical_etypes}
+    return {"nodes": {name: graph.num_nodes(name) for name in graph.ntypes}, "edges": edges}
 
-    The folder is locked as long as its process lives. Folders without a lock are left from a process that was killed,
-    and are removed first. On a file system without locks they stay, because their process may be alive.
+
+def dataset_description(dataset: Dataset) -> dict[str, Any]:
+    """Return the entry ``dataset`` of manifests and results."""
+    found = {"name": dataset.name, "num_classes": dataset.num_classes, "num_features": dataset.num_features}
+    if dataset.is_heterogeneous:
+        found |= {"target": dataset.target, "node_types": type_counts(dataset)["nodes"]}
+    return found | dataset.info
+
+
+def available_method(method: str, log: Log = lambda _: None) -> str:
+    """Return the name of a method in manifests and folder names. ``random`` replaces a missing KaMinPar."""
+    if method.endswith(".npy"):
+        if not (file := Path(method)).is_file():
+            raise InputError(f"--method {method}: there is no such file")
+        return f"file-{sha256_of(file)[:12]}"
+    if method not in ("kaminpar", "random"):
+        problem = "was removed" if method in ("auto", "metis", "multilevel", "streaming") else "does not exist"
+        remedy = "Use --method kaminpar, random or FILE.npy. Lesson 04 calls DGL's METIS itself."
+        raise InputError(f"the partition method {method} {problem}", remedy)
+    if method == "kaminpar" and find_spec("kaminpar") is None:
+        log("kaminpar is not installed for this Python, so the nodes are partitioned at random")
+        return "random"
+    return method
+
+
+def partition_dataset(
+    dataset: Dataset, parts: int, out: str | Path, *, method: str = "kaminpar", seed: int = 0, log: Log = lambda _: None
+) -> Partition:
+    """Cut a data set into parts and write the folder ``out``. A folder made from the same input is reused.
+
+    Args:
+        parts: number of parts, one per machine.
+        out: folder to write. It appears only when it is complete.
+        method: ``kaminpar`` (few cut edges, balanced training nodes), ``random`` (many cut edges, for comparisons), or
+            the path of an .npy file with the part of each node, with the node types one after the other.
+        seed: equal seeds give equal partitions.
+        log: receives one sentence for each stage.
 
     Raises:
-        InputError: nothing can be written there, or no longer, because the disk is full.
+        InputError: an argument is wrong, ``out`` holds something else or a damaged partition, or it cannot be written.
     """
-    parent, prefix = out.parent, f".{out.name}-"
-    with contextlib.ExitStack() as stack:
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-            for left in sorted(parent.iterdir()):
-                if re.fullmatch(re.escape(prefix) + r"\d+-[0-9a-f]{8}", left.name) and _remove_unlocked(left):
-                    progress(f"removed {left}, which a killed process had left")
-            while True:
-                folder = new_folder(parent, prefix)
-                handle = os.open(folder, FOLDER)
-                stack.callback(os.close, handle)
-                if lock_now(handle) is not False and folder.exists():
-                    break  # else another process removed it before it was locked
-        except OSError as error:
-            raise _cannot_write(out, error) from None
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        try:
-            yield folder
-        except Exception as cause:
-            # numpy, DGL and torch report a full disk in different ways, or as a failed check. The disk itself knows.
-            known = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-            if folder.exists() and (problem := cause if known else _disk_problem(folder)):
-                raise _cannot_write(out, problem) from cause
-            raise
-
-
-def _remove_unlocked(folder: Path) -> bool:
-    with contextlib.ExitStack() as stack:
-        try:
-            handle = os.open(folder, FOLDER)
-        except OSError:  # a file, a link, another user's, or gone
-            return False
-        stack.callback(os.close, handle)
-        if not lock_now(handle):
-            return False
-        shutil.rmtree(folder, ignore_errors=True)
-    return not folder.exists()
-
-
-def _disk_problem(folder: Path) -> OSError | None:
+    out = Path(out).resolve()  # the finished folder can replace the target of a link, but not the link
+    used, n = available_method(method, log), dataset.structure.num_nodes()
+    if not 1 <= parts <= n:
+        raise InputError(f"cannot cut {n} nodes into {parts} parts")
+    fingerprint = dataset.fingerprint()
+    wanted = {"format": FORMAT_VERSION, "fingerprint": fingerprint, "parts": parts, "method": used, "seed": seed}
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        return _reuse(out, wanted, log)
+    if os.path.ismount(out):
+        raise InputError(f"{out} is a mount point, which the finished folder cannot replace", f"Try --out {out}/parts.")
     try:
-        with (folder / "disk").open("wb") as file:
-            file.write(bytes(1 << 20))
-            file.flush()
-            os.fsync(file.fileno())
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_beside(out) as folder:
+            try:
+                manifest = _write_folder(dataset, wanted, method if method.endswith(".npy") else used, folder, log)
+            except Exception:
+                # numpy, DGL and torch report a full disk in different ways. This write raises the kernel's error.
+                (folder / "probe").write_bytes(bytes(1 << 20))
+                raise
+            try:
+                folder.rename(out)  # this replaces an empty folder
+            except OSError:
+                return _reuse(out, wanted, log)  # another process finished first
     except OSError as error:
-        return error
-    return None
+        remedy = "Free space there, or choose another folder: --out for partition, --root for train."
+        raise InputError(f"cannot write the partition {out}: {error.strerror or error}", remedy) from error
+    return Partition(out, manifest)
 
 
-def _cannot_write(out: Path, error: Any) -> InputError:
-    remedy = "Choose another folder: --out for partition, --root for train."
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = f"Free space there. {remedy}"
-    return InputError(f"cannot write the partition {out}: {error.strerror}", remedy)
+def _reuse(out: Path, wanted: dict[str, Any], log: Log) -> Partition:
+    found = load_partition_folder(out)
+    if any(found.manifest.get(key) != value for key, value in wanted.items()):
+        raise InputError(f"{out} holds a partition of other data or options", "Remove it, or choose another --out.")
+    if graphbolt_problem() is None and not found.has_graphbolt:
+        raise InputError(f"{out} lacks GraphBolt's files, which are needed", "Remove it, or choose another --out.")
+    log(f"reusing {out}")
+    found.reused = True
+    return found
 
 
-def checksums_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of every file in a folder, by its path relative to it."""
+def _write_folder(dataset: Dataset, wanted: dict[str, Any], method: str, folder: Path, log: Log) -> dict[str, Any]:
+    from tutorial_lib.partition.assign import assign_nodes, type_offsets
+
+    graph, name, parts = dataset.structure, graph_name_of(dataset.name), wanted["parts"]
+    log(f"cutting {graph.num_edges():,} edges into {parts} part(s) ({wanted['method']})")
+    train = np.flatnonzero(dataset.target_data.get("train_mask", [])) + type_offsets(dataset)[dataset.target]
+    part_of = assign_nodes(dataset, parts, method, folder, train, wanted["seed"])
+    from tutorial_lib.partition.writer import Writer  # only now, because DGL takes 2 s and 80 MB
+
+    log("numbering nodes and edges part by part")
+    nodes, edges, halo_nodes, cut = Writer(dataset, part_of, parts, folder).write(name, wanted["method"], log)
+    if dataset.ids is not None:
+        write_ids(folder, dataset.ids)
+    log("counting the cut and writing checksums")
+    train_nodes = np.bincount(part_of[train], minlength=parts).tolist()
+    share = cut / graph.num_edges()
+    report = asdict(PartitionReport(parts, wanted["method"], nodes, edges, train_nodes, halo_nodes, cut, share))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(p.relative_to(folder)): {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in files}
+    manifest = wanted | {"graph_name": name} | ({"types": type_counts(dataset)} if dataset.is_heterogeneous else {})
+    manifest |= {"dataset": dataset_description(dataset), "report": report}
+    manifest["files"] = {
+        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
+    }
+    write_json(folder / "manifest.json", manifest)
+    return manifest
 
 
 def load_partition_folder(folder: str | Path, *, checksums: bool = True, part: int | None = None) -> Partition:
-    """Open a partition folder and check every file of it against the manifest.
+    """Open a partition folder and compare each file with the manifest.
 
     Args:
         checksums: also compare contents, not only sizes.
-        part: on a machine that has a copy of its own part only: the parts of the others may be missing.
+        part: on a machine that has only the files of its own part, the number of this part.
 
     Raises:
-        InputError: no manifest, a file is missing, has another size or other content; the file is named.
+        InputError: the manifest or a file is missing or damaged. The message names the file.
     """
     folder = Path(folder).absolute()
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        files = manifest["files"]
-    except FileNotFoundError:
-        raise InputError(f"{folder} is not a partition folder: it has no manifest.json") from None
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{folder}/manifest.json is damaged", f"Remove {folder} and partition again.") from None
-    others = () if part is None else tuple(f"part{k}/" for k in range(manifest["report"]["parts"]) if k != part)
-    for name, expected in files.items():
-        if name.startswith(others):
-            continue
+        partition = Partition(folder, json.loads((folder / "manifest.json").read_text()))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{folder} is not a partition folder with a manifest.json", "Choose another folder.") from None
+    others = tuple(f"part{k}/" for k in range(partition.report.parts) if part is not None and k != part)
+    for name, expected in partition.manifest["files"].items():
         path, digest = folder / name, expected["sha256"] if checksums else None
-        if problem := check_file(path, expected["bytes"], digest):
+        if not name.startswith(others) and (problem := check_file(path, expected["bytes"], digest)):
             raise InputError(f"damaged partition: {path} {problem}", f"Remove {folder} and partition again.")
-    return Partition(folder, manifest)
+    return partition

@@ -1,8 +1,5 @@
 """Amounts of memory as text, and the memory that this process may use."""
 
-from __future__ import annotations
-
-import math
 import re
 
 import psutil
@@ -10,27 +7,19 @@ import psutil
 from tutorial_lib.data.memory import free_memory
 from tutorial_lib.errors import InputError
 
-SHARE_OF_FREE = 0.8
-UNITS = ("", "K", "M", "G", "T")
-
 
 def parse_memory(value: int | str | None) -> int | None:
-    """Return the bytes of ``12GB``, ``1.5 GiB``, ``800M``, ``12000000000`` or a number. None stays None.
-
-    Raises:
-        InputError: the value is not a positive amount of memory.
-    """
+    """Return the bytes of ``12GB``, ``1.5GiB``, ``800M`` or a number. None stays None."""
     if value is None:
         return None
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", str(value), re.IGNORECASE)
-    if found is None or (found[3] and not found[2]):
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s?(?:([KMGT])(i?))?B?", str(value).strip(), re.IGNORECASE)
+    unit = 1024 if found and found[3] else 1000
+    size = int(float(found[1]) * unit ** " KMGT".index((found[2] or " ").upper())) if found else 0
+    if size == 0:
         raise InputError(f"{value!r} is not an amount of memory", "Write it like 12GB, 1.5GiB or 800MB.")
-    parsed = math.floor(min(float(found[1]), 1e18) * (1024 if found[3] else 1000) ** UNITS.index(found[2].upper()))
-    if parsed <= 0:
-        raise InputError(f"{value!r} leaves no memory at all", "Write it like 12GB, 1.5GiB or 800MB.")
-    return parsed
+    return size
 
 
 def memory_for_us() -> int:
     """Return the bytes that this process uses, plus 80 % of the free memory of the computer or its container."""
-    return psutil.Process().memory_info().rss + int(SHARE_OF_FREE * free_memory())
+    return psutil.Process().memory_info().rss + int(0.8 * free_memory())

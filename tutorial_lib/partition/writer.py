@@ -1,7 +1,7 @@
 """Write the files of each part with only one part in memory at a time.
 
-``dgl.distributed.partition_graph`` builds all parts before it writes the first, and fails if a part has no node of
-some type. This writer renumbers the graph once, so that a part is a range of nodes and a range of edges:
+``dgl.distributed.partition_graph`` builds all parts first, and fails if a part has no node of some type. This writer
+renumbers the graph once, so that a part is a range of nodes and a range of edges:
 
     new node IDs    part by part, in a part type by type, then by original ID
     new edge IDs    by the part of the destination, in a part relation by relation, then by destination
@@ -10,158 +10,147 @@ A part stores its inner nodes, the edges that end at them, and the edges that le
 destination owns these. The nodes of other parts at these edges are its halo. DGL stores the same.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import dgl
 import numpy as np
 import scipy.sparse as sp
 import torch
+from dgl.data.utils import save_graphs, save_tensors
 
 from tutorial_lib.compat.stack import graphbolt_problem
-from tutorial_lib.data.base import Dataset, ends
-from tutorial_lib.data.pairs import Pairs
+from tutorial_lib.data.base import Dataset, Pairs, ends
 from tutorial_lib.files import write_json
-from tutorial_lib.partition.assign import BLOCK, offsets
+from tutorial_lib.partition.assign import BLOCK, offsets, type_offsets
 
-if TYPE_CHECKING:
-    import dgl
-
-NODE_TYPE, EDGE_TYPE = "_N", "_N:_E:_N"  # DGL's names in a graph with one type of nodes and of edges
 FEATURE_ROWS = 1 << 18  # rows of features that are read together
 MOST_MAPPED = 2**28  # edges; edge_map.npy of a generated graph with more is not written
 
 
 class Writer:
-    """The renumbered graph, and where each part of it begins.
+    """The graph with new node IDs. ``source`` is the source of each edge, relation by relation, then by destination.
 
-    Args:
-        dataset: its graph, node data and edge data go into the parts.
-        part_of: int64 array of shape (N,), the part of each node, with the types one after the other. No part is empty.
-        folder: existing folder for the files.
+    Row ``relation * N + node`` of ``indptr`` is the range of the edges of a relation that end at a node.
     """
 
     def __init__(self, dataset: Dataset, part_of: np.ndarray, parts: int, folder: Path) -> None:
-        self.dataset, self.parts, self.folder = dataset, parts, folder
         graph = self.graph = dataset.structure
-        self.typed = not graph.is_homogeneous
-        self.node_types = graph.ntypes if self.typed else [NODE_TYPE]
-        self.edge_types = [":".join(one) for one in graph.canonical_etypes] if self.typed else [EDGE_TYPE]
-        types, first = len(graph.ntypes), offsets([graph.num_nodes(kind) for kind in graph.ntypes])
-        by_part = np.argsort(part_of, kind="stable")
-        type_of = np.searchsorted(first, by_part, side="right") - 1 if types > 1 else np.zeros(len(by_part), np.int64)
-        self.type_of = type_of.astype(np.int16)
-        # node_range[part * types + type] is where the nodes of this part and type begin
-        self.node_range = offsets(np.bincount(part_of[by_part] * types + type_of, minlength=parts * types))
-        self.first_node = self.node_range[::types]
+        self.parts, self.folder, self.typed = parts, folder, not graph.is_homogeneous
+        names = (graph.ntypes, map(":".join, graph.canonical_etypes)) if self.typed else (["_N"], ["_N:_E:_N"])
+        self.ntypes, self.etypes = ({name: number for number, name in enumerate(of)} for of in names)
+        types, first, by_part = len(self.ntypes), type_offsets(dataset), np.argsort(part_of, kind="stable")
+        self.type_of = (np.searchsorted([*first.values()], by_part, side="right") - 1).astype(np.int16)
+        self.first_node = offsets(np.bincount(part_of, minlength=parts))
+        self.node_range = offsets(np.bincount(part_of[by_part] * types + self.type_of, minlength=parts * types))
+        original = by_part - np.array([*first.values()])[self.type_of]
+        self.node_ids = np.split(original, self.node_range[1:-1])
+        np.save(folder / "node_map.npy", original[np.argsort(self.type_of, kind="stable")])
         new_id = np.empty(len(by_part), np.int32)
         new_id[by_part] = np.arange(len(by_part), dtype=np.int32)
-        self.node_map = [
-            np.concatenate([by_part[slice(*self._nodes(part, kind))] for part in range(parts)]) - first[kind]
-            for kind in range(types)
-        ]
-        np.save(folder / "node_map.npy", np.concatenate(self.node_map))
-        self._group_edges(new_id, dict(zip(graph.ntypes, first, strict=False)))
+        self._group_edges({kind: new_id[start:] for kind, start in first.items()})
+        # bounds[relation, part] and edge_range[part * relations + relation]: first edge in ``source`` and first new ID
+        self.bounds = self.indptr[np.arange(len(self.etypes))[:, None] * len(new_id) + self.first_node]
+        self.edge_range = offsets(np.diff(self.bounds).T.ravel())
 
-    def _nodes(self, part: int, kind: int) -> tuple[int, int]:
-        at = part * len(self.node_types) + kind
-        return int(self.node_range[at]), int(self.node_range[at + 1])
-
-    def _group_edges(self, new_id: np.ndarray, first: dict[str, int]) -> None:
-        graph, count = self.graph, self.graph.num_edges()
+    def _group_edges(self, new_ids: dict[str, np.ndarray]) -> None:
+        """Sort the edges by relation and new destination. Edges with the same destination keep their order."""
+        graph, n, count = self.graph, self.graph.num_nodes(), self.graph.num_edges()
+        degrees = np.zeros((len(self.etypes), n), np.int64)
+        for degree, relation in zip(degrees, graph.canonical_etypes, strict=True):
+            for dst in ends(graph, relation, 1):
+                degree += np.bincount(new_ids[relation[2]][dst.numpy()], minlength=n)
+        self.indptr = offsets(degrees.ravel())
         mapped = not isinstance(graph, Pairs) or count <= MOST_MAPPED
-        grouped = []
-        self.edge_ids: list[np.ndarray] = []
-        with (self.folder / "edge_map.npy").open("wb") as file:
-            about = {"descr": "<i8", "fortran_order": False, "shape": (count,)}
-            np.lib.format.write_array_header_1_0(file, about)
-            for relation in graph.canonical_etypes:
-                start = (new_id[first[relation[0]] :], new_id[first[relation[2]] :])
-                indptr, source, ids = group_by_destination(graph, relation, *start, len(new_id), mapped)
-                grouped.append((indptr, source))
-                for at in range(0, len(ids), BLOCK):
+        self.source = np.empty(count, np.int32)
+        ids = np.empty(count if mapped else 0, np.int32 if count < 2**31 else np.int64)
+        for place, relation in zip(self.indptr[:-1].reshape(-1, n), graph.canonical_etypes, strict=True):
+            number, new_src, new_dst = 0, new_ids[relation[0]], new_ids[relation[2]]
+            for src, dst in zip(*(ends(graph, relation, of) for of in (0, 1)), strict=True):
+                numbers = np.arange(number, number + len(src), dtype=ids.dtype)
+                block = sp.coo_array((numbers, (new_dst[dst.numpy()], new_src[src.numpy()])), shape=(n, n))
+                block.has_canonical_format = True  # otherwise scipy adds up parallel edges
+                block = block.tocsr()
+                where = np.repeat(place - block.indptr[:-1], size := np.diff(block.indptr))
+                where += np.arange(len(where), dtype=np.int32)
+                self.source[where] = block.indices
+                if mapped:
+                    ids[where] = block.data
+                place, number = place + size, number + len(src)
+                del src, dst, numbers, block, where  # the next edges need this memory
+        if mapped:
+            with (self.folder / "edge_map.npy").open("wb") as file:
+                np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (count,)})
+                for at in range(0, count, BLOCK):
                     ids[at : at + BLOCK].astype(np.int64).tofile(file)
-                self.edge_ids.append(ids if graph.edges[relation].data else ids[:0].copy())
-        if not mapped:
-            (self.folder / "edge_map.npy").unlink()
-        self.grouped = grouped
-        per_part = np.array([np.diff(indptr[self.first_node]) for indptr, _ in grouped])  # (relations, parts)
-        self.edge_range = offsets(per_part.T.flatten())
+        self.edge_ids = ids if any(graph.edges[one].data for one in graph.canonical_etypes) else ids[:0].copy()
 
-    def write(self, name: str, method: str, log: Callable[[str], None]) -> None:
-        """Write the files of all parts and ``NAME.json``, which describes them as DGL expects it."""
-        from dgl.data.utils import save_tensors
-
-        with_graphbolt = graphbolt_problem() is None
-        files: dict[str, dict[str, str]] = {}
+    def write(self, name: str, method: str, log: Callable[[str], None]) -> tuple[list[int], list[int], list[int], int]:
+        """Write the files. Return the nodes, edges and halo nodes of each part, and the number of cut edges."""
+        graph, types, counts = self.graph, len(self.ntypes), []
+        kinds = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
+        description: dict[str, Any] = {"graph_name": name, "num_nodes": graph.num_nodes()}
+        description |= {"num_edges": graph.num_edges(), "part_method": method, "num_parts": self.parts, "halo_hops": 1}
+        node_ranges, edge_ranges = (np.stack([of[:-1], of[1:]], axis=1) for of in (self.node_range, self.edge_range))
+        description["node_map"] = {key: node_ranges[k::types].tolist() for key, k in self.ntypes.items()}
+        description["edge_map"] = {key: edge_ranges[k :: len(self.etypes)].tolist() for key, k in self.etypes.items()}
+        description |= {"ntypes": self.ntypes, "etypes": self.etypes}
+        if graphbolt_problem() is None:
+            kinds["part_graph_graphbolt"] = "fused_csc_sampling_graph.pt"
+            description |= {"node_map_dtype": "int64", "edge_map_dtype": "int64"}
         for part in range(self.parts):
             log(f"writing part {part} of {self.parts}")
             (self.folder / f"part{part}").mkdir()
-            kinds = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
-            if with_graphbolt:
-                kinds["part_graph_graphbolt"] = "fused_csc_sampling_graph.pt"
-            names = files[f"part-{part}"] = {key: f"part{part}/{file}" for key, file in kinds.items()}
-            self._write_structure(part, {key: str(self.folder / file) for key, file in names.items()})
-            save_tensors(str(self.folder / names["node_feats"]), self._node_rows(part))
-            save_tensors(str(self.folder / names["edge_feats"]), self._edge_rows(part))
-        description: dict[str, Any] = {
-            "graph_name": name,
-            "num_nodes": self.graph.num_nodes(),
-            "num_edges": self.graph.num_edges(),
-            "part_method": method,
-            "num_parts": self.parts,
-            "halo_hops": 1,
-            "node_map": _ranges(self.node_range, self.node_types),
-            "edge_map": _ranges(self.edge_range, self.edge_types),
-            "ntypes": {kind: number for number, kind in enumerate(self.node_types)},
-            "etypes": {kind: number for number, kind in enumerate(self.edge_types)},
-        }
-        if with_graphbolt:
-            description |= {"node_map_dtype": "int64", "edge_map_dtype": "int64"}
-        write_json(self.folder / f"{name}.json", description | files)
+            stored = description[f"part-{part}"] = {key: f"part{part}/{file}" for key, file in kinds.items()}
+            files = {key: str(self.folder / file) for key, file in stored.items()}
+            counts.append(self._write_structure(part, files))
+            nodes = self.node_ids[part * types : (part + 1) * types]
+            edges = [self.edge_ids[begin:end] for begin, end in self.bounds[:, part : part + 2]]
+            save_tensors(files["node_feats"], self._rows(graph.nodes, graph.ntypes, self.ntypes, nodes))
+            save_tensors(files["edge_feats"], self._rows(graph.edges, graph.canonical_etypes, self.etypes, edges))
+        write_json(self.folder / f"{name}.json", description)
+        halo_nodes, leaving = map(list, zip(*counts, strict=True))
+        return np.diff(self.first_node).tolist(), np.diff(self.bounds).sum(axis=0).tolist(), halo_nodes, sum(leaving)
 
-    def _write_structure(self, part: int, files: dict[str, str]) -> None:
-        """Write one part in both of DGL's formats: inner nodes before halo nodes, inner edges before leaving edges."""
-        import dgl
-        from dgl.data.utils import save_graphs
-
-        begin, end = self.first_node[part : part + 2].tolist()
-        halo = np.zeros(len(self.type_of), bool)
-        leaving = []
-        for number, (indptr, source) in enumerate(self.grouped):
-            places = _leaving(indptr, source, begin, end)
-            destination = np.searchsorted(indptr, places, side="right") - 1
-            halo[source[indptr[begin] : indptr[end]]] = halo[destination] = True
-            owner = np.searchsorted(self.first_node, destination, side="right") - 1
-            first = self.edge_range[owner * len(self.grouped) + number]
-            leaving.append((source[places], destination, first + places - indptr[self.first_node[owner]]))
+    def _write_structure(self, part: int, files: dict[str, str]) -> tuple[int, int]:
+        """Write one part, with inner nodes and edges first. Return the numbers of halo nodes and leaving edges."""
+        n, (begin, end) = len(self.type_of), self.first_node[part : part + 2].tolist()
+        inner = self.bounds[:, part : part + 2]
+        found, halo = [np.empty(0, np.int64)], np.zeros(n, bool)
+        for first, last in inner:
+            halo[self.source[first:last]] = True
         halo[begin:end] = False
+        halo_nodes = int(halo.sum())
+        for first, last in np.reshape([0, *inner.flat, len(self.source)], (-1, 2)):
+            for at in range(first, last, BLOCK):
+                block = self.source[at : min(at + BLOCK, last)]
+                found.append(np.flatnonzero((block >= begin) & (block < end)) + at)
+        leaving = np.concatenate(found)
+        leaving_rows = np.searchsorted(self.indptr, leaving, side="right") - 1
+        relation, destination = np.divmod(leaving_rows, n)
+        halo[destination] = True
         nodes = np.concatenate([np.arange(begin, end), np.flatnonzero(halo)])
-        local = np.full(len(halo), -1, np.int32)
+        local = np.full(n, -1, np.int32)
         local[nodes] = np.arange(len(nodes))
-        del halo
-        inner_nodes = np.arange(end - begin, dtype=np.int32)
-        inner = [(indptr[begin : end + 1], source[indptr[begin] : indptr[end]]) for indptr, source in self.grouped]
-        src = np.concatenate([*(local[source] for _, source in inner), *(local[one] for one, _, _ in leaving)])
-        dst = np.concatenate(
-            [*(np.repeat(inner_nodes, np.diff(at)) for at, _ in inner), *(local[one] for _, one, _ in leaving)]
-        )
-        counts = [*(len(source) for _, source in inner), *(len(one) for one, _, _ in leaving)]
-        kinds = np.repeat(np.tile(np.arange(len(inner), dtype=np.int32), 2), counts) if self.typed else None
+        rows = (np.arange(len(inner))[:, None] * n + np.arange(begin, end)).ravel()
+        rows = np.repeat(rows.astype(np.int32), self.indptr[rows + 1] - self.indptr[rows])
+        rows = np.concatenate([rows, leaving_rows.astype(np.int32)])
+        src = local[np.concatenate([*(self.source[first:last] for first, last in inner), self.source[leaving]])]
+        dst, kinds = local[rows % n], rows // n if self.typed else None
+        del rows, leaving_rows, halo, local
         if "part_graph_graphbolt" in files:
             self._write_graphbolt(src, dst, kinds, nodes, files["part_graph_graphbolt"])
-        src, dst = torch.from_numpy(src).long(), torch.from_numpy(dst)
-        dst = dst.long()  # one after the other, to hold only one array in both types
+        src = torch.from_numpy(src).long()  # one after the other, to hold only one array in both types
+        dst = torch.from_numpy(dst).long()
         graph = dgl.graph((src, dst), num_nodes=len(nodes))
+        owner = np.searchsorted(self.first_node, destination, side="right") - 1
         first, last = self.edge_range[[part * len(inner), (part + 1) * len(inner)]].tolist()
-        graph.edata[dgl.EID] = torch.empty(len(src), dtype=torch.int64)
-        torch.arange(first, last, out=graph.edata[dgl.EID][: last - first])
-        graph.edata[dgl.EID][last - first :] = torch.cat([torch.from_numpy(one[2]) for one in leaving])
-        graph.edata["inner_edge"] = torch.zeros(len(src), dtype=torch.uint8)
-        graph.edata["inner_edge"][: last - first] = 1
-        del src, dst, leaving
+        ids = torch.arange(first, first + len(src))
+        leaving += self.edge_range[owner * len(inner) + relation] - self.bounds[relation, owner]
+        ids[last - first :] = torch.from_numpy(leaving)
+        graph.edata[dgl.EID] = ids
+        graph.edata["inner_edge"] = ((ids >= first) & (ids < last)).to(torch.uint8)
         graph.ndata[dgl.NID] = torch.from_numpy(nodes)
         graph.ndata["inner_node"] = (torch.arange(len(nodes)) < end - begin).to(torch.uint8)
         graph.ndata["part_id"] = torch.from_numpy(np.searchsorted(self.first_node, nodes, side="right") - 1)
@@ -169,105 +158,32 @@ class Writer:
             graph.ndata[dgl.NTYPE] = torch.from_numpy(self.type_of[nodes])
             graph.edata[dgl.ETYPE] = torch.from_numpy(kinds)
         save_graphs(files["part_graph"], [graph])
+        return halo_nodes, len(leaving)
 
-    def _write_graphbolt(
-        self, src: np.ndarray, dst: np.ndarray, kinds: np.ndarray | None, nodes: np.ndarray, file: str
-    ) -> None:
-        """Write what ``dgl_partition_to_graphbolt`` makes of a part, which needs 72 bytes per edge for it."""
-        import dgl
-        from dgl import graphbolt as gb
-
-        if kinds is not None:  # with one relation, the edges are in the order of their destinations already
+    def _write_graphbolt(self, src: np.ndarray, dst: np.ndarray, kinds: Any, nodes: np.ndarray, file: str) -> None:
+        """Write the same graph as ``dgl_partition_to_graphbolt``, which needs 72 bytes per edge."""
+        if self.typed:  # with one relation, the edges are in the order of their destinations already
             order = np.argsort(dst, kind="stable")
-            src, kinds = src[order], kinds[order].astype(np.int8)
+            src, kinds = src[order], torch.from_numpy(kinds[order].astype(np.int8))
         indptr = offsets(np.bincount(dst, minlength=len(nodes)))
-        numbers = [{kind: number for number, kind in enumerate(of)} for of in (self.node_types, self.edge_types)]
-        graph = gb.fused_csc_sampling_graph(
+        graph = dgl.graphbolt.fused_csc_sampling_graph(
             torch.from_numpy(indptr if len(src) >= 2**31 - 1 else indptr.astype(np.int32)),
             torch.from_numpy(src),
-            node_type_offset=None,
-            type_per_edge=None if kinds is None else torch.from_numpy(kinds),
+            type_per_edge=kinds,
             node_attributes={dgl.NID: torch.from_numpy(nodes)},
             edge_attributes={},
-            node_type_to_id=numbers[0] if self.typed else None,
-            edge_type_to_id=numbers[1] if self.typed else None,
+            node_type_to_id=self.ntypes if self.typed else None,
+            edge_type_to_id=self.etypes if self.typed else None,
         )
         torch.save(graph, file)
 
-    def _node_rows(self, part: int) -> dict[str, torch.Tensor]:
-        rows = {}
-        for number, (kind, name) in enumerate(zip(self.graph.ntypes, self.node_types, strict=True)):
-            before = sum(end - first for first, end in (self._nodes(k, number) for k in range(part)))
-            first, end = self._nodes(part, number)
-            ids = torch.from_numpy(self.node_map[number][before : before + end - first])
-            for field, value in self.graph.nodes[kind].data.items():
-                rows[f"{name}/{field}"] = _take_rows(value, ids, self.graph)
-        return rows
-
-    def _edge_rows(self, part: int) -> dict[str, torch.Tensor]:
-        rows = {}
-        for number, (relation, name) in enumerate(zip(self.graph.canonical_etypes, self.edge_types, strict=True)):
-            first, end = self.grouped[number][0][self.first_node[part : part + 2]]
-            for field, value in self.graph.edges[relation].data.items():
-                rows[f"{name}/{field}"] = value[torch.from_numpy(self.edge_ids[number][first:end]).long()]
-        return rows
-
-
-def group_by_destination(
-    graph: dgl.DGLGraph | Pairs, relation: tuple[str, str, str], new_src: Any, new_dst: Any, n: int, edge_ids: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sort the edges of a relation by their new destination. Edges with the same destination keep their order.
-
-    Args:
-        new_src, new_dst: int32 arrays with the new ID of each source and destination node.
-        n: number of new IDs.
-        edge_ids: False skips the third array.
-
-    Returns:
-        int64 ``indptr`` of shape (n + 1,), int32 new source of each edge, and original ID of each edge.
-    """
-    counts = np.zeros(n, np.int64)
-    for dst in ends(graph, relation, 1):
-        counts += np.bincount(new_dst[dst.numpy()], minlength=n)
-    indptr, place = offsets(counts), offsets(counts)[:-1]
-    total = int(indptr[-1])
-    source, ids = np.empty(total, np.int32), np.empty(total if edge_ids else 0, np.int32 if total < 2**31 else np.int64)
-    first = 0
-    for src, dst in zip(*(ends(graph, relation, of) for of in (0, 1)), strict=True):
-        number = np.arange(first, first + len(src), dtype=ids.dtype)
-        piece = sp.coo_array((number, (new_dst[dst.numpy()], new_src[src.numpy()])), shape=(n, n))
-        piece.has_canonical_format = True  # otherwise scipy adds up parallel edges
-        piece = piece.tocsr()
-        where = np.arange(len(src)) + np.repeat(place - piece.indptr[:-1], size := np.diff(piece.indptr))
-        source[where] = piece.indices
-        if edge_ids:
-            ids[where] = piece.data
-        place, first = place + size, first + len(src)
-    return indptr, source, ids
-
-
-def _leaving(indptr: np.ndarray, source: np.ndarray, begin: int, end: int) -> np.ndarray:
-    """Return the places of the edges that start at nodes ``begin`` to ``end`` and lead elsewhere."""
-    found = []
-    for at in range(0, len(source), BLOCK):
-        piece = source[at : at + BLOCK]
-        places = np.flatnonzero((piece >= begin) & (piece < end)) + at
-        found.append(places[(places < indptr[begin]) | (places >= indptr[end])])
-    return np.concatenate(found) if found else np.empty(0, np.int64)
-
-
-def _take_rows(value: torch.Tensor, ids: torch.Tensor, graph: dgl.DGLGraph | Pairs) -> torch.Tensor:
-    """Return ``value[ids]``. Features in a mapped file are read in blocks, and their pages are given back."""
-    if not isinstance(graph, Pairs):
-        return value[ids]
-    rows = torch.empty((len(ids), *value.shape[1:]), dtype=value.dtype)
-    for at in range(0, len(ids), FEATURE_ROWS):
-        rows[at : at + FEATURE_ROWS] = value[ids[at : at + FEATURE_ROWS]]
-        graph.let_go()
-    return rows
-
-
-def _ranges(first: np.ndarray, names: list[str]) -> dict[str, list[list[int]]]:
-    """Return the ID range of each type in each part, as DGL's part config lists them."""
-    pairs = np.stack([first[:-1], first[1:]], axis=1)
-    return {name: pairs[number :: len(names)].tolist() for number, name in enumerate(names)}
+    def _rows(self, frames: Any, keys: Any, names: Iterable[str], ids: list[np.ndarray]) -> dict[str, torch.Tensor]:
+        found = {}
+        for key, name, chosen in zip(keys, names, ids, strict=True):
+            for field, value in frames[key].data.items():
+                rows = found[f"{name}/{field}"] = torch.empty((len(chosen), *value.shape[1:]), dtype=value.dtype)
+                for at in range(0, len(chosen), FEATURE_ROWS):
+                    rows[at : at + FEATURE_ROWS] = value[chosen[at : at + FEATURE_ROWS]]
+                    if isinstance(self.graph, Pairs):  # the features are in a mapped file
+                        self.graph.let_go()
+        return found

@@ -4,8 +4,7 @@ Batches are sampled before their rows are pulled, so the cache knows which rows 
 it keeps the rows that are needed soonest (Belady, IBM Systems Journal 5, 1966). No other rule pulls fewer rows,
 provided that the next use of every cached row is known. ``look_ahead`` adapts the number of announced batches to that.
 
-Every batch goes through three calls. ``announce`` registers its node IDs, ``request`` sends for its missing rows
-without waiting, and ``slots`` waits for them. Several batches may be announced and two requested at a time.
+Every batch goes through ``announce``, ``request`` and ``slots``. Several may be announced and two requested at a time.
 
 A slot is the position of a row:
 
@@ -14,11 +13,10 @@ A slot is the position of a row:
     first + capacity and more       rows of the current batch that did not fit into the cache
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,27 +35,24 @@ class FeatureCache:
     The rows must not change. A row that is here is never pulled again.
 
     Args:
-        tensor: ``DistTensor`` of shape (N, ...), for example the node features.
+        store: ``DistTensor`` of shape (N, ...), for example the node features.
         book: partition book of the graph.
         budget: bytes for cached rows of other machines.
         most_ahead: upper limit of ``look_ahead``. With 0, the first rows that fill the cache stay forever.
         scratch: int32 tensor of shape (N,), filled with -1 between calls. Callers in the same thread may share it.
 
     Attributes:
-        shape: shape of the tensor.
-        dtype: type of the tensor.
-        row_bytes: size of a row.
+        shape, dtype: shape and type of the tensor. ``row_bytes`` is the size of a row.
         used: number of cached rows.
         asked: number of remote rows that batches needed so far, and ``hits`` of these were cached.
+        count: numbers of different rows of the last batch that were on this machine and that were pulled.
         look_ahead: number of batches to announce before the rows of the batch before them are requested. It grows
             until the next use of each cached row is known, and stays 0 while there is room for all rows.
     """
 
-    def __init__(
-        self, tensor: Any, book: Any, budget: int, most_ahead: int = 32, scratch: Tensor | None = None
-    ) -> None:
-        self.tensor, self.book, self.shape, self.dtype = tensor, book, tensor.shape, tensor.dtype
-        self.own = tensor.local_partition
+    def __init__(self, store: Any, book: Any, budget: int, most_ahead: int = 32, scratch: Tensor | None = None) -> None:
+        self.store, self.book, self.shape, self.dtype = store, book, store.shape, store.dtype
+        self.own = store.local_partition
         self.first = len(self.own)
         self.row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
         remote = self.shape[0] - self.first
@@ -66,13 +61,13 @@ class FeatureCache:
         self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
         self.slot_of[book.partid2nids(book.partid)] = torch.arange(self.first, dtype=torch.int32)
         self.used = self.asked = self.hits = 0
+        self.count = 0, 0
         self.look_ahead, self.most_ahead = 0, most_ahead if self.capacity < remote else 0
         self._scratch = torch.full_like(self.slot_of, ABSENT) if scratch is None else scratch
         self._cached = torch.empty(self.capacity, dtype=torch.int64)  # node ID of each cached row
         self._passing = torch.empty(0, dtype=torch.int64)  # IDs of the last batch's rows that did not fit
-        self._announced: deque[tuple[Tensor, int]] = deque()  # IDs of remote rows, and number of rows
-        self._requests: deque[_Request] = deque()  # in the order of the batches, before the announced ones
-        self._count = (0, 0)
+        self._announced = deque[tuple[Tensor, Tensor, int]]()  # remote IDs, all IDs, number of different rows
+        self._requests = deque[Any]()  # in the order of the batches, before the announced ones
 
     def announce(self, ids: Tensor) -> None:
         """Register the node IDs of the next batch. An ID may occur more than once."""
@@ -80,54 +75,47 @@ class FeatureCache:
         once = ids[torch.index_select(self._scratch, 0, ids) == order].long()
         self._scratch[once] = ABSENT
         slots = torch.index_select(self.slot_of, 0, once)
-        self._announced.append((once[(slots < 0) | (slots >= self.first)], len(once)))
+        self._announced.append((once[(slots < 0) | (slots >= self.first)], ids, len(once)))
 
-    def request(self, ids: Tensor) -> None:
+    def request(self) -> None:
         """Send for the missing rows of the first announced batch, and return without waiting.
 
         From now on, ``slot_of`` describes the cache after their arrival. The rows themselves do not move until then,
         so the slots of earlier batches stay valid until the next call of ``slots``.
         """
-        if not self._announced:
-            self.announce(ids)
         moves = self._evict()
-        remote, rows = self._announced.popleft()
+        remote, ids, rows = self._announced.popleft()
         absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
         room = min(len(absent), self.capacity - self.used)
         places = torch.arange(self.used, self.used + len(absent))
         places[room:] += self.capacity - self.used - room
         self.slot_of[absent] = (self.first + places).int()
-        if self.most_ahead:
-            self._cached[self.used : self.used + room] = absent[:room]
+        self._cached[self.used : self.used + room] = absent[:room]
         self.used += room
         self._passing = absent[room:]
-        slots = torch.index_select(self.slot_of, 0, ids)
-        key = self.tensor.kvstore_key
-        sent, positions = request(self.book, absent, lambda some: PullRequest(key, some)) if len(absent) else ({}, [])
-        self._requests.append(_Request(ids, slots, rows, len(remote), places, moves, sent, positions))
+        slots, key = torch.index_select(self.slot_of, 0, ids), self.store.kvstore_key
+        sent = request(self.book, absent, lambda some: PullRequest(key, some)) if len(absent) else {}
+        self._requests.append((slots, (rows, len(remote), len(absent)), places, moves, sent))
 
-    def slots(self, ids: Tensor) -> Tensor:
-        """Wait for the rows of the nodes and return their slots, for ``read`` and ``mean``.
+    def slots(self, ids: Tensor | None = None) -> Tensor:
+        """Wait for the rows of the first requested batch and return their int32 slots, valid until the next call.
 
-        The slots are int32 and valid until the next call.
+        With ``ids``, the batch was not announced, and announced batches are forgotten.
         """
-        if not self._requests:
-            self.request(ids)
-        found = self._requests.popleft()
-        self._land(found)
-        same = found.ids is ids or torch.equal(found.ids.long(), ids.long())
-        if not same or bool((found.slots == ABSENT).any()):  # the caller announced another batch
+        if ids is not None:
             self.cancel()
-            return self.slots(ids)
-        pulled = len(found.places)
-        self._count = found.rows - pulled, pulled
-        self.asked += found.remote
-        self.hits += found.remote - pulled
-        return found.slots
-
-    def count(self) -> tuple[int, int]:
-        """Return how many different rows of the last batch were on this machine, and how many were pulled."""
-        return self._count
+            self.announce(ids)
+            self.request()
+        slots, (rows, remote, pulled), places, (to, origin), sent = self._requests.popleft()
+        self.rows[to] = self.rows[origin]  # the rows of the batch before this one have been read
+        size = int(places[-1]) + 1 if pulled else 0
+        if size > len(self.rows):
+            room = self.rows.new_empty(size + size // 4 - self.used, *self.shape[1:])
+            self.rows = torch.cat([self.rows[: self.used], room])
+        for positions, answer in receive(sent, "rows of other machines"):
+            self.rows.index_copy_(0, places[positions], answer.data_tensor)
+        self.count, self.asked, self.hits = (rows - pulled, pulled), self.asked + remote, self.hits + remote - pulled
+        return slots
 
     def read(self, slots: Tensor) -> Tensor:
         """Return a copy of the rows in the given slots."""
@@ -140,21 +128,17 @@ class FeatureCache:
 
     @torch.no_grad()
     def mean(self, slots: Tensor, indptr: Tensor) -> Tensor:
-        """Return the mean row of each of D lists of slots, without a copy of the rows.
+        """Return the mean rows (D, F) of D lists of int32 slots, without a copy of the rows. Empty lists have zeros.
 
-        Args:
-            slots: int32 (E,), list after list.
-            indptr: int32 (D + 1,) index pointer of the lists.
-
-        Returns:
-            Tensor of shape (D, F). Empty lists have zeros.
+        The slots (E,) are given list after list, with the int32 index pointer (D + 1,).
         """
         far = slots >= self.first
         before = F.pad(torch.cumsum(far, 0, dtype=torch.int32), (1, 0))[indptr.long()]
-        total = _sums(self.own, slots[~far], indptr - before)
+        sums = partial(F.embedding_bag, mode="sum", include_last_offset=True)
+        total = sums(slots[~far], self.own, indptr - before)
         lists = before.diff().nonzero().flatten()  # with rows of other machines, a small part
         pointer = F.pad(before[1:][lists], (1, 0))
-        total.index_add_(0, lists, _sums(self.rows, slots[far] - self.first, pointer))
+        total.index_add_(0, lists, sums(slots[far] - self.first, self.rows, pointer))
         return total.div_(indptr.diff().clamp(min=1).unsqueeze(1))
 
     def __getitem__(self, ids: Tensor) -> Tensor:
@@ -163,22 +147,17 @@ class FeatureCache:
     def cancel(self) -> None:
         """Forget the announced batches. Requested rows are waited for."""
         while self._requests:
-            self._land(self._requests.popleft())
+            self.slots()
         self._announced.clear()
 
     def _evict(self) -> tuple[Tensor, Tensor]:
-        """Choose among the cached rows and the last batch's other rows those that are needed soonest.
-
-        Returns:
-            Positions in ``rows`` to which some of the latter move, and their present positions.
-        """
+        """Cache those rows of the last batch that are needed sooner than others. Return their new and old positions."""
         passing, nothing = self._passing, self._passing[:0]
-        self._passing = nothing
-        if not (self.capacity and self.most_ahead and self.used == self.capacity):
+        if not self.capacity or not self.most_ahead or self.used < self.capacity:
             self.slot_of[passing] = ABSENT
             return nothing, nothing
         next_use = torch.full((self.capacity + len(passing),), NEVER, dtype=torch.int32)
-        for number, (ids, _) in reversed(list(enumerate(self._announced))):
+        for number, (ids, *_) in reversed(list(enumerate(self._announced))):
             places = torch.index_select(self.slot_of, 0, ids) - self.first
             next_use[places[places >= 0].long()] = number
         cached, new = next_use[: self.capacity], next_use[self.capacity :]
@@ -187,58 +166,13 @@ class FeatureCache:
         latest, outgoing = torch.topk(cached, wanted)
         better = int((soonest < latest).sum())  # both are sorted, so these are the first pairs
         incoming, outgoing = incoming[:better], outgoing[:better]
-        self.slot_of[self._cached[outgoing]] = ABSENT
-        self.slot_of[passing] = ABSENT
+        self.slot_of[torch.cat([self._cached[outgoing], passing])] = ABSENT
         self._cached[outgoing] = passing[incoming]
         self.slot_of[passing[incoming]] = (self.first + outgoing).int()
         cached[outgoing] = soonest[:better]
-        self._adapt(int(cached.max()))
-        return outgoing, self.capacity + incoming
-
-    def _adapt(self, last: int) -> None:
-        """Adapt ``look_ahead`` to the next use of the row that is needed last."""
-        if last == NEVER and len(self._announced) > self.look_ahead:  # with fewer, the iteration is about to end
+        last, announced = int(cached.max()), len(self._announced)
+        if last == NEVER and announced > self.look_ahead:  # with fewer, the iteration is about to end
             self.look_ahead = min(self.look_ahead + 1, self.most_ahead)
-        elif last < len(self._announced) - 2 and self.look_ahead:
+        elif last < announced - 2 and self.look_ahead:
             self.look_ahead -= 1
-
-    def _land(self, found: _Request) -> None:
-        """Store requested rows. The rows of the batch before them have been read."""
-        to, origin = found.moves
-        self.rows[to] = self.rows[origin]
-        size = int(found.places[-1]) + 1 if len(found.places) else 0
-        if size > len(self.rows):
-            rows = torch.empty((size + size // 4, *self.shape[1:]), dtype=self.dtype)
-            rows[: self.used] = self.rows[: self.used]
-            self.rows = rows
-        answers = receive(found.sent, "rows of other machines")
-        for positions, answer in zip(found.positions, answers, strict=True):
-            self.rows.index_copy_(0, found.places[positions], answer.data_tensor)
-
-
-class _Request(NamedTuple):
-    """Rows on their way.
-
-    Attributes:
-        ids: node IDs of the batch.
-        slots: their slots.
-        rows: number of different rows.
-        remote: number of these from other machines.
-        places: positions in ``FeatureCache.rows`` of the requested rows.
-        moves: result of ``FeatureCache._evict``.
-        sent: see ``rpc.request``.
-        positions: see ``rpc.request``.
-    """
-
-    ids: Tensor
-    slots: Tensor
-    rows: int
-    remote: int
-    places: Tensor
-    moves: tuple[Tensor, Tensor]
-    sent: dict[int, int]
-    positions: list[Tensor]
-
-
-def _sums(rows: Tensor, indices: Tensor, indptr: Tensor) -> Tensor:
-    return F.embedding_bag(indices, rows, indptr, mode="sum", include_last_offset=True)
+        return outgoing, self.capacity + incoming

@@ -5,19 +5,19 @@ every thread a random generator. With one thread, equal seeds sample equal batch
 while it waits for a server, so the main thread computes meanwhile.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
+
+import torch
+from dgl.utils import set_num_threads
 
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
 Item = TypeVar("Item")
-
 WAIT_SECONDS, CLOSE_SECONDS = 600, 10
 
 
@@ -29,9 +29,6 @@ def sampling_thread() -> ThreadPoolExecutor:
 
 def _use_one_core() -> None:
     """Set one OpenMP thread, because a new thread starts with the default and would take cores from the training."""
-    import torch
-    from dgl.utils import set_num_threads
-
     torch.set_num_threads(1)
     set_num_threads(1)
 
@@ -42,26 +39,15 @@ def run(work: Callable[[], Item], what: str) -> Item:
 
 
 def prefetch(make: Callable[[], Generator[Item, None, None]], depth: int, what: str) -> Generator[Item, None, None]:
-    """Yield the items of a generator that runs in the sampling thread.
-
-    Args:
-        make: creates the generator in the sampling thread.
-        depth: number of items that are made ahead of their use. With 0, each item is made when it is requested.
-        what: name of an item, for the messages after two seconds and after ``WAIT_SECONDS``.
-
-    Raises:
-        WaitedTooLong: the thread makes no item in time. An exception of the generator is raised in its place.
-    """
-    iterator = run(make, what)
-    end: Any = object()
-    pending = deque([sampling_thread().submit(next, iterator, end)])
+    """Yield the items of a generator that runs in the sampling thread and makes ``depth`` items ahead of their use."""
+    iterator, end = run(make, what), object()
+    submit: Any = partial(sampling_thread().submit, next, iterator, end)
+    pending = deque([submit()])
     try:
         while (item := _result(pending.popleft(), what)) is not end:
-            while len(pending) < depth:  # the thread starts on them before this item is used
-                pending.append(sampling_thread().submit(next, iterator, end))
+            pending.extend(submit() for _ in range(depth - len(pending)))  # the thread starts before the item is used
             yield item
-            if not pending:
-                pending.append(sampling_thread().submit(next, iterator, end))
+            pending.extend(submit() for _ in range(1 - len(pending)))
     finally:
         for future in pending:
             future.cancel()

@@ -1,48 +1,112 @@
-"""Node classification without features: GraphSAGE on one learnable embedding per node.
+"""Node classification without features, by one learnable embedding per node. New nodes have no embedding."""
 
-The embeddings take the place of the features. The accuracy then shows how well the position of a node in the graph
-predicts its class. The model has no embedding for a node that was not in the graph during training.
-"""
-
-from __future__ import annotations
-
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import dgl
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from torch import Tensor
 
+from tutorial_lib.compat.generators import derive_seed
+from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.nodes import Batch
-from tutorial_lib.tasks.learnable import learnable_embeddings
 from tutorial_lib.tasks.node import NodeTask
+from tutorial_lib.tasks.task import Shard
+from tutorial_lib.trainer.comm import barrier
+from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.manifest import read_checkpoint
+
+NAME = "learned"
+STD = 0.1  # of the initial values. With 1, rows that few steps read stay noise as large as learned rows.
+CHUNK = 65_536  # rows created at a time
+_created: Counter[str] = Counter()  # names of the embeddings of this process
 
 
 class EmbeddingTask(NodeTask):
-    """Classify nodes by learnable embeddings. Features of the graph are ignored."""
+    """Classify nodes with GraphSAGE on learnable embeddings. Features of the graph are ignored."""
 
     name = "embedding"
     uses_features = False
-    uses_pipeline = False
 
     def get_features(self) -> Any:
-        target = self.shard.target
-        created, optimizer = learnable_embeddings(self.shard, [target], self.config)
-        self.embeddings, self.sparse_optimizers = {"node": created[target]}, [optimizer]
-        return created[target].weight
+        created, self.sparse_optimizers = learnable_embeddings(self.shard, [self.shard.target], self.config)
+        self.embeddings = {"node": created[self.shard.target]}
+        return self.embeddings["node"].weight
 
     def inputs(self, batch: Batch) -> tuple[Any, Tensor, Tensor]:
-        """Return blocks, embeddings of the input nodes and labels of the seeds.
-
-        In training, the gradient of the embeddings goes back to where they are stored, and whole rows are dropped.
-        Otherwise the row of a training node soon encodes its own label, and its neighbors have nothing left to learn.
-        """
-        if torch.is_grad_enabled():
-            rows = self.embeddings["node"](batch.input_nodes)
-            rows = rows * F.dropout(torch.ones(len(rows), 1), self.config.dropout)
-        else:
-            rows = self.features[batch.input_nodes]
+        # In training, whole rows are dropped. Otherwise the row of a training node soon encodes its own label, and its
+        # neighbors have nothing left to learn. Without gradients, the embedding records no rows for the optimizer.
+        rows = self.embeddings["node"](batch.input_nodes)
+        rows = rows * F.dropout(torch.ones(len(rows), 1), self.config.dropout, torch.is_grad_enabled())
         blocks, labels = self.place.take(batch.blocks, self.labels[batch.seeds].long())
         return blocks, rows.to(self.place.device), labels
+
+
+def new_embedding(shard: Shard, ntype: str, width: int, seed: int, name: str = NAME) -> Any:
+    """Return a ``DistEmbedding``, or a ``NodeEmbedding`` in one process. Wait for all ranks before you read rows.
+
+    The first row of a node depends only on the seed, the width and its ID in the data set, not on the partition.
+    """
+    count = shard.graph.num_nodes(ntype)
+    if shard.distributed:
+        # DGL identifies rows by their name and would give a second embedding the rows of the first, see lesson 02.
+        # Trainers that create embeddings in the same order get the same names: ``name``, ``name-1``, ``name-2``.
+        unused = f"{name}-{_created[name]}" if _created[name] else name
+        _created[name] += 1
+        policy = shard.graph.get_node_partition_policy(ntype)
+        embedding = dgl.distributed.DistEmbedding(count, width, name=unused, part_policy=policy)
+    else:
+        # DGL's __init__ would store the rows in shared memory, which outlives a killed process under the same name.
+        embedding = dgl.nn.NodeEmbedding.__new__(dgl.nn.NodeEmbedding)
+        unset = dict.fromkeys(("_store", "_comm", "_partition", "_optm_state"))
+        sizes = {"_num_embeddings": count, "_embedding_dim": width, "_rank": -1, "_world_size": 0}
+        vars(embedding).update(_tensor=torch.empty(count, width), _name=name, _trace=[], **sizes, **unset)
+    own = shard.own(ntype)  # a rank writes its share of the rows of its machine
+    original = torch.from_numpy(shard.original_nodes(ntype)[own.numpy()])
+    for chunk in (original // CHUNK).unique().tolist():
+        positions = (original // CHUNK == chunk).nonzero().flatten()
+        generator = torch.Generator().manual_seed(derive_seed(seed, chunk))
+        rows = torch.empty(CHUNK, width).normal_(std=STD, generator=generator)
+        embedding.weight[own[positions]] = rows[original[positions] - chunk * CHUNK]
+    return embedding
+
+
+def learnable_embeddings(shard: Shard, types: Sequence[str], config: TrainConfig) -> tuple[dict[str, Any], list[Any]]:
+    """Return an embedding for each type of nodes and a list of one SparseAdam. Every rank calls this function.
+
+    DGL's SparseAdam counts steps per row and averages the gradients of a row. ``torch.optim.SparseAdam`` counts steps
+    for all rows together and adds the gradients, so its first update of a row is half as long in step 10.
+    """
+    created, several = {}, len(shard.graph.canonical_etypes) > 1
+    for ntype in types:
+        seed = derive_seed(config.seed, zlib.crc32(ntype.encode()), 0) if several else config.seed
+        name = f"{NAME}-{ntype}-{config.seed}" if several else NAME
+        created[ntype] = new_embedding(shard, ntype, config.embedding_size, seed, name)
+    barrier()  # no rank reads a row before it has its initial value
+    optimizers = dgl.distributed.optim if shard.distributed else dgl.optim
+    return created, [optimizers.SparseAdam(list(created.values()), lr=config.embedding_learning_rate)]
+
+
+def read_embeddings(run: Path, partition: Partition | None = None) -> Tensor:
+    """Return the embeddings of the last checkpoint in the order of the data set, float32 of shape (N, width).
+
+    Args:
+        run: run folder of a job whose machines share it, or of a single process.
+        partition: partition of the job, or None for a single process.
+
+    Raises:
+        InputError: there is no checkpoint, or it is damaged.
+    """
+    folder = read_checkpoint(run / "checkpoint").folder
+    machines = range(partition.report.parts if partition else 1)  # machine k stores the rows of part k
+    files = [safe_open(folder / f"embeddings-machine-{k}.safetensors", "pt") for k in machines]
+    rows = torch.cat([file.get_tensor("node/weight") for file in files])
+    return rows if partition is None else rows[torch.from_numpy(partition.node_map_inverse)]
 
 
 TASK = EmbeddingTask

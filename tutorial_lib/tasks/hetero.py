@@ -1,17 +1,13 @@
 """Classification of the nodes of one type in a graph with several types of nodes and edges, with R-GCN."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.errors import InputError
 from tutorial_lib.models.rgcn import RGCN, types_by_depth
 from tutorial_lib.sampling.nodes import Batch, rows_of
-from tutorial_lib.tasks.learnable import learnable_embeddings
+from tutorial_lib.tasks.embedding import learnable_embeddings
 from tutorial_lib.tasks.node import NodeTask
 
 
@@ -20,22 +16,14 @@ class HeteroTask(NodeTask):
 
     name = "hetero"
     typed = True
-    uses_pipeline = False
     on_gpu = False
-
-    @classmethod
-    def check(cls, facts: Mapping[str, Any]) -> None:
-        if "target" not in facts:
-            text = f"{facts['name']}: --task hetero needs a graph with several types of nodes, this one has one"
-            raise InputError(text, "Take --dataset synthetic-academic, or --task node.")
 
     def get_features(self) -> dict[str, Any]:
         graph = self.shard.graph
         types = types_by_depth(graph.canonical_etypes, self.shard.target, len(self.config.fanouts))[0]
         features = {ntype: graph.nodes[ntype].data["feat"] for ntype in types if "feat" in graph.nodes[ntype].data}
         others = [ntype for ntype in types if ntype not in features]
-        self.embeddings, optimizer = learnable_embeddings(self.shard, others, self.config)
-        self.sparse_optimizers = [optimizer]
+        self.embeddings, self.sparse_optimizers = learnable_embeddings(self.shard, others, self.config)
         return features | {ntype: embedding.weight for ntype, embedding in self.embeddings.items()}
 
     def make_model(self) -> nn.Module:
@@ -47,7 +35,6 @@ class HeteroTask(NodeTask):
             return RGCN(shard.graph.canonical_etypes, shard.target, widths, *sizes)
 
     def inputs(self, batch: Batch) -> tuple[list[Any], dict[str, Tensor], Tensor]:
-        """Return blocks, rows of the input nodes by type, and labels of the seeds."""
         rows = {}
         for ntype, store in self.features.items():
             ids = batch.input_nodes[ntype]

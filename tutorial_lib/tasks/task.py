@@ -1,22 +1,114 @@
-"""What every task implements. docs/architecture.md shows how to add a task."""
-
-from __future__ import annotations
+"""The interface of a task, and the part of a graph that one process computes. See docs/architecture.md."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from dgl.distributed import DistTensor, edge_split
 from torch import Tensor, nn
 
+from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
+from tutorial_lib.partition import Partition
+from tutorial_lib.sampling.edges import SIDES, TRAIN
 from tutorial_lib.sampling.nodes import rows_of
-from tutorial_lib.tasks.shard import Shard
-from tutorial_lib.trainer.comm import accuracy, sum_over_ranks
+from tutorial_lib.trainer.comm import accuracy, gather_by_number, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import OnBatch, bytes_by_place, no_events
+from tutorial_lib.trainer.events import Emit, OnBatch, bytes_by_place, no_events
 from tutorial_lib.trainer.loop import TrainResult
+from tutorial_lib.trainer.placement import CPU, Placement
+from tutorial_lib.trainer.session import Session
+
+ROWS = 100_000  # outputs that an evaluation reads at a time
+EDGES = 1_000_000  # edges whose side of the split is computed at a time
+
+
+class LocalShard:
+    """The whole graph, for a process that trains alone.
+
+    ``target`` is the type of the nodes with labels and masks, and ``data`` has their tensors by name. The model
+    computes on ``place``, and ``emit`` takes events. All IDs are int64.
+    """
+
+    rank, world_size, distributed = 0, 1, False
+
+    def __init__(self, dataset: Dataset, place: Placement = CPU, emit: Emit = no_events) -> None:
+        self.graph, self.target, self.data = dataset.graph, dataset.target, dataset.target_data
+        self.num_classes, self.place, self.emit = dataset.num_classes, place, emit
+
+    def nodes(self, mask: str) -> Tensor:
+        """Return the IDs of this process's share of the nodes of a mask. The shares have nearly equal sizes."""
+        return self.data[mask].nonzero().flatten()
+
+    def own(self, ntype: str) -> Tensor:
+        """Return the IDs of the nodes of a type whose rows this process computes and its machine stores."""
+        return self.graph.nodes(ntype)
+
+    def edges(self, side: Callable[..., Tensor]) -> dict[str, Tensor]:
+        """Return the IDs of this process's share of the edges on each of ``SIDES``. ``side`` takes their two nodes."""
+        found = side(*self.graph.edges(order="eid"))
+        return {name: (found == number).nonzero().flatten() for number, name in enumerate(SIDES)}
+
+    def new_store(self, _depth: int, width: int, ntype: str) -> Tensor:
+        """Return an uninitialized float32 store of shape (N, width). Every process calls this in the same order."""
+        return torch.empty(self.graph.num_nodes(ntype), width)
+
+    def original_nodes(self, ntype: str) -> np.ndarray:
+        """Return the ID in the data set of each node of a type."""
+        return np.arange(self.graph.num_nodes(ntype))
+
+    def original_edges(self) -> np.ndarray:
+        """Return the ID in the data set of each edge."""
+        return np.arange(self.graph.num_edges())
+
+
+class DistShard:
+    """The part of a ``DistGraph`` that one rank computes, with the interface of ``LocalShard``."""
+
+    distributed = True
+
+    def __init__(self, session: Session, partition: Partition, place: Placement = CPU) -> None:
+        self.session, self.partition, self.place, self.emit = session, partition, place, session.events.emit
+        self.graph, self.rank, self.world_size = session.graph, session.rank, session.world_size
+        facts = partition.manifest["dataset"]
+        self.target, self.num_classes = facts.get("target", self.graph.ntypes[0]), facts["num_classes"]
+        self.data = self.graph.nodes[self.target].data
+
+    def nodes(self, mask: str) -> Tensor:
+        return self.session.split(self.data[mask], ntype=self.target)
+
+    def own(self, ntype: str) -> Tensor:
+        return self.session.split(torch.ones(self.graph.num_nodes(ntype), dtype=torch.bool), even=False, ntype=ntype)
+
+    def edges(self, side: Callable[..., Tensor]) -> dict[str, Tensor]:
+        # The first trainer of a machine marks the edges of its own part in one mask for each side, which needs no
+        # other machine. The ranks share the training edges evenly. Other edges stay on their machine.
+        graph, book, policy = self.graph, self.graph.get_partition_book(), self.graph.get_edge_partition_policy("_E")
+        masks = [DistTensor((graph.num_edges(),), torch.uint8, f"side-{k}", part_policy=policy) for k in SIDES]
+        if self.rank % (self.world_size // book.num_partitions()) == 0:
+            for ids in book.partid2eids(book.partid).split(EDGES):
+                found = side(*graph.find_edges(ids))
+                for number, mask in enumerate(masks):
+                    mask[ids] = (found == number).to(torch.uint8)
+        self.session.barrier()
+        return {name: edge_split(masks[k], book, force_even=k == TRAIN).long() for k, name in enumerate(SIDES)}
+
+    def new_store(self, depth: int, width: int, ntype: str) -> Any:
+        policy, shape = self.graph.get_node_partition_policy(ntype), (self.graph.num_nodes(ntype), width)
+        return DistTensor(shape, torch.float32, f"inference-{depth}-{ntype}", part_policy=policy)
+
+    def original_nodes(self, ntype: str) -> np.ndarray:
+        node_map = self.partition.node_map
+        return node_map[ntype] if isinstance(node_map, Mapping) else node_map
+
+    def original_edges(self) -> np.ndarray:
+        return self.partition.edge_map
+
+
+Shard = LocalShard | DistShard
 
 
 class Task(ABC):
@@ -24,29 +116,21 @@ class Task(ABC):
 
     A module of this folder has one subclass as its ``TASK``. All ranks create it with the same configuration, and the
     initial weights of ``model`` depend on ``config.seed`` alone.
-
-    Attributes:
-        name: name of the module, as in ``--task``.
-        score_name: meaning of the scores of ``score`` and ``evaluate``.
-        uses_features, uses_labels: whether the graph must have ``feat`` and ``label``.
-        on_gpu: whether the model can run on a GPU.
-        model: the model without DistributedDataParallel.
-        batches, val: loaders of this rank for training and for validation, see ``sampling.nodes.BatchLoader``.
-        embeddings: learnable embeddings by name, which are saved with the weights of the model.
-        sparse_optimizers: optimizers of the embeddings.
     """
 
-    name: ClassVar[str]
-    score_name: ClassVar[str] = "accuracy"
-    uses_features: ClassVar[bool] = True
-    uses_labels: ClassVar[bool] = True
-    on_gpu: ClassVar[bool] = True
+    name: ClassVar[str]  # of the module, as in --task
+    score_name: ClassVar[str] = "accuracy"  # meaning of the scores of ``score`` and ``evaluate``
+    uses_features: ClassVar[bool] = True  # whether the graph must have ``feat``
+    uses_labels: ClassVar[bool] = True  # whether the graph must have ``label``
+    typed: ClassVar[bool] = False  # whether it needs several types. IDs and rows are then dictionaries by type.
+    on_gpu: ClassVar[bool] = True  # whether the model can run on a GPU
 
-    model: nn.Module
-    batches: Any
-    val: Any
-    embeddings: Mapping[str, Any] = MappingProxyType({})
-    sparse_optimizers: Sequence[Any] = ()
+    model: nn.Module  # without DistributedDataParallel
+    batches: Any  # loader of this rank for training, see ``sampling.nodes.BatchLoader``
+    val: Any  # loader of this rank for validation
+    split: dict[str, int]  # numbers of nodes or edges of this rank, for its event ``split``
+    embeddings: Mapping[str, Any] = MappingProxyType({})  # learnable embeddings by name, saved with the weights
+    sparse_optimizers: Sequence[Any] = ()  # optimizers of the embeddings
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
         if shard.place.on_gpu and not self.on_gpu:
@@ -55,28 +139,15 @@ class Task(ABC):
 
     @classmethod
     def check(cls, facts: Mapping[str, Any]) -> None:
-        """Raise an InputError if the data set does not suit the task.
-
-        Args:
-            facts: the entry ``dataset`` of a partition's manifest, see ``partition.dataset_description``.
-        """
-        if "target" in facts:
-            raise InputError(
-                f"{facts['name']}: --task {cls.name} needs a graph with one type of nodes, this one has several",
-                "Take --task hetero, or another data set.",
-            )
-        features, labels = bool(facts["num_features"]), bool(facts["num_classes"])
-        if cls.uses_features and not features:
-            other = "For a graph without features: --task embedding." if labels else NEITHER
-            raise InputError(f"{facts['name']}: --task {cls.name} needs node features, and there are none", other)
-        if cls.uses_labels and not labels:
-            other = "For a graph without labels: --task link." if features else NEITHER
-            raise InputError(f"{facts['name']}: --task {cls.name} needs labels, and there are none", other)
-
-    @property
-    @abstractmethod
-    def split(self) -> dict[str, int]:
-        """Numbers of nodes or edges of this rank, for its event ``split``."""
+        """Raise an InputError if a data set, given by its ``partition.dataset_description``, does not suit the task."""
+        needs = {
+            f"a graph with {'several types' if cls.typed else 'one type'} of nodes": cls.typed == ("target" in facts),
+            "node features": cls.typed or not cls.uses_features or facts["num_features"],
+            "labels": not cls.uses_labels or facts["num_classes"],
+        }
+        if missing := [need for need, met in needs.items() if not met]:
+            remedy = "--task hetero takes several types, embedding needs no features, and link needs no labels."
+            raise InputError(f"{facts['name']}: --task {cls.name} needs {' and '.join(missing)}", remedy)
 
     @abstractmethod
     def inputs(self, batch: Any) -> tuple[Any, ...]:
@@ -90,10 +161,13 @@ class Task(ABC):
     def score(self, model: nn.Module, inputs: Any) -> tuple[float, int]:
         """Return the sum of the scores of the examples of a batch, each between 0 and 1, and their number."""
 
+    @abstractmethod
+    def evaluate(self) -> TrainResult:
+        """Return the exact scores of ``model`` over all ranks. Every rank calls this method."""
+
     def traffic(self, batch: Any, inputs: Any) -> tuple[int, int]:
         """Return the bytes of rows that came from this machine and from other machines."""
-        fetched = getattr(batch, "bytes_by_place", None)
-        return fetched or bytes_by_place(self.shard.graph, batch.input_nodes, inputs[1])
+        return batch.bytes_by_place or bytes_by_place(self.shard.graph, batch.input_nodes, inputs[1])
 
     @torch.no_grad()
     def validate(self, model: nn.Module, on_batch: OnBatch = no_events, *, epoch: int = 0) -> float:
@@ -106,24 +180,17 @@ class Task(ABC):
             on_batch(step + 1, len(self.val))
         return accuracy(*sum_over_ranks([total, count]))
 
-    @abstractmethod
-    def evaluate(self) -> TrainResult:
-        """Return the exact scores of ``model`` over all ranks. Every rank calls this method."""
 
+def judge_nodes(shard: Shard, outputs: Any, labels: Any, judge: Callable[..., Any]) -> tuple[float, float, Tensor]:
+    """Return the accuracy on the validation and on the test nodes of all ranks, and on rank 0 all predictions in order.
 
-NEITHER = "Add node features for --task link, or labels for --task embedding."
-
-
-def split_accuracy(shard: Shard, nodes: Tensor, correct: Tensor) -> tuple[float, float]:
-    """Return the accuracy on the validation and on the test nodes of all ranks, from counts summed over the ranks.
-
-    Args:
-        nodes: int64 tensor of shape (M,), nodes of this rank.
-        correct: bool tensor of shape (M,).
+    ``judge`` returns predictions and whether they are correct, for the outputs and labels of some nodes.
     """
-    counts: list[float] = []
+    nodes, scores = shard.own(shard.target), []
+    found = [judge(rows_of(outputs, ids), rows_of(labels, ids)) for ids in nodes.split(ROWS)]
+    predictions, correct = (torch.cat(parts) for parts in zip(*found, strict=True))
     for mask in ("val_mask", "test_mask"):
         chosen = rows_of(shard.data[mask], nodes).bool()  # DGL returns masks as uint8, which would index, not select
-        counts += [float((correct & chosen).sum()), float(chosen.sum())]
-    val_correct, val_count, test_correct, test_count = sum_over_ranks(counts)
-    return accuracy(val_correct, val_count), accuracy(test_correct, test_count)
+        scores.append(accuracy(*sum_over_ranks([float((correct & chosen).sum()), float(chosen.sum())])))
+    ordered = gather_by_number(nodes, predictions, shard.original_nodes(shard.target))[1]
+    return scores[0], scores[1], ordered

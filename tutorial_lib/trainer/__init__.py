@@ -1,1 +1,1 @@
-"""Inside one rank of a job: joining, seeds, devices, the loop, events and checkpoints. ``__main__`` is what it runs."""
+"""The program of one rank of a job: session, seeds, device, loop, events and checkpoints, started by ``__main__``."""

@@ -1,28 +1,22 @@
-"""What every server and trainer of ``train`` runs: ``python -m tutorial_lib.trainer CONFIG [--use_graphbolt]``.
+"""The program of every server and trainer of ``train``: ``python -m tutorial_lib.trainer CONFIG [--use_graphbolt]``.
 
-CONFIG is a JSON file in the run folder: ``train`` (a TrainConfig), ``device`` (see ``placement``), and of the
-checkpoints: ``description``, ``checkpoint_every``, ``resume`` (see ``CheckpointManager``). It has no path: the folder
-of the partition is that of ``DGL_CONF_PATH``, so the same file serves machines with other folders.
-``--use_graphbolt`` (a word that the checks before a start know) is about the parts, see ``serve_if_server``.
-Rank 0 writes ``predictions.npy`` and ``checkpoint/`` into the run folder and sends the global results as events.
+CONFIG is a JSON file in the run folder. It has a TrainConfig as ``train``, the ``device``, and ``description``,
+``checkpoint_every`` and ``resume`` for the ``CheckpointManager``. ``DGL_CONF_PATH`` is the partition on this machine.
 """
-
-from __future__ import annotations
 
 import gc
 import importlib
 import sys
 
-if __name__ == "__main__":  # the way to the first step is made of imports
-    gc.disable()  # they make a quarter of a million objects and no garbage
+if __name__ == "__main__":
+    gc.disable()  # imports create a quarter of a million objects and no garbage
     from tutorial_lib.cluster.forkserver import is_forkserver
     from tutorial_lib.trainer.session import serve_if_server
 
-    if is_forkserver():  # what servers and trainers need, once for all of them
+    if is_forkserver():  # servers and trainers share these modules
         for module in ("dgl", "torch._dynamo", "tutorial_lib.sampling.rpc", "tutorial_lib.tasks.run"):
             importlib.import_module(module)
-    # A server stays here until the job ends, and needs nothing of what follows.
-    serve_if_server(graphbolt="--use_graphbolt" in sys.argv)
+    serve_if_server(graphbolt="--use_graphbolt" in sys.argv)  # a server exits here and skips the imports below
 
 import json
 import os
@@ -37,18 +31,16 @@ from tutorial_lib.trainer.session import join
 
 
 def main() -> None:
-    """Train; what was started as a server has not come this far."""
-    import torch._dynamo  # noqa: F401  torch's first optimizer would import it, with the collector on
+    import torch._dynamo  # noqa: F401  torch's first optimizer would import it with the garbage collector enabled
 
     gc.enable()
     job, partition = Path(sys.argv[1]), Path(os.environ["DGL_CONF_PATH"]).parent
     plan, out = json.loads(job.read_text()), job.parent
     config = TrainConfig.from_dict(plan["train"])
-    graph_name = json.loads((partition / "manifest.json").read_text())["graph_name"]
     checkpoints = CheckpointManager(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
     checkpoints.stop = Path(os.environ["TUTORIAL_LOG_DIR"], FINISH).exists
     keep_freed_memory()
-    with join(graph_name, seed=config.seed) as session:
+    with join(json.loads((partition / "manifest.json").read_text())["graph_name"], seed=config.seed) as session:
         train_in_job(session, config, partition, out, checkpoints, plan["device"])
 
 

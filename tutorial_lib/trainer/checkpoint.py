@@ -2,208 +2,153 @@
 
 ``checkpoint/`` of a run folder::
 
-    manifest.json                               the newest checkpoint: folder, checksums, settings, epochs, step
-    manifest-previous.json                      the checkpoint before, whose folder is kept as well
+    manifest.json, manifest-previous.json       the newest checkpoint and the one before, see ``trainer.manifest``
     epoch-0003/model.safetensors                weights                                           (rank 0)
     epoch-0003/optimizer.safetensors            tensors of the dense optimizer                    (rank 0)
-    epoch-0003/embeddings-MACHINE.safetensors   rows of learnable embeddings that this machine holds, with the state
-                                                of their optimizer           (first trainer of each machine)
+    epoch-0003/embeddings-MACHINE.safetensors   rows of learnable embeddings and their optimizers (first trainer there)
     epoch-0003-step-000120/                     the same after 120 steps of the fourth epoch
 
-A checkpoint is written into a new folder, flushed to the disk, and becomes valid when ``manifest.json`` is replaced in
-one step of the file system. Loading runs no code from the files, because they are safetensors and JSON.
-
-If the machines do not share the run folder, weights and manifests are on machine 0, and each machine has the rows of
-its own embeddings. Rank 0 reads the weights and sends them to the other ranks.
+Loading runs no code from the files. Machines that share no run folder keep their own rows, and machine 0 the rest.
 """
-
-from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib.cluster.manifests import generation, remove_checkpoint, remove_checkpoints
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import flush, sha256_of, write_json
+from tutorial_lib.files import flush, replacing, sha256_of, write_json
 from tutorial_lib.trainer import manifest as manifests
-from tutorial_lib.trainer import sparse_state
-from tutorial_lib.trainer.comm import all_gather, alone, barrier, broadcast, gather, own_rank
+from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, own_rank
 from tutorial_lib.trainer.events import Emit, no_events
 from tutorial_lib.trainer.manifest import EpochResult, FileRecord, Manifest
 
-
-class HasRows(Protocol):
-    """The part of a task that a checkpoint saves."""
-
-    embeddings: Mapping[str, Any]
-    sparse_optimizers: Sequence[Any]
+SETTINGS = ("_lr", "_beta1", "_beta2", "_eps")  # of DGL's sparse optimizers
 
 
 @dataclass
 class TrainState:
-    """How far this rank is.
-
-    Attributes:
-        epochs: results of the finished epochs.
-        step: finished steps of the next epoch, equal on all ranks.
-        loss_sum: sum of the losses of the examples of these steps on this rank.
-        examples: number of these examples.
-        seconds: training time of these steps.
-    """
+    """Results of the finished epochs, and progress of this rank in the next epoch."""
 
     epochs: list[EpochResult] = field(default_factory=list)
-    step: int = 0
-    loss_sum: float = 0.0
+    step: int = 0  # finished steps, equal on all ranks
+    loss_sum: float = 0.0  # over the examples of these steps on this rank
     examples: int = 0
     seconds: float = 0.0
 
     @property
     def epoch(self) -> int:
-        """Number of the current epoch, from 0."""
         return len(self.epochs)
 
     def place(self) -> dict[str, int]:
-        """Return the progress as fields of an event: finished epochs and, within an epoch, finished steps."""
         return {"epochs": self.epoch, **({"step": self.step} if self.step else {})}
-
-    def add(self, loss: float, examples: int) -> None:
-        """Count one step. ``loss`` is the mean over its examples."""
-        self.step += 1
-        self.loss_sum += loss * examples
-        self.examples += examples
 
 
 @dataclass
 class CheckpointManager:
-    """Saves and loads the checkpoints of one run.
+    """Saves and loads the checkpoints of one run."""
 
-    Attributes:
-        folder: ``checkpoint/`` of the run folder.
-        description: settings that must be equal when the run resumes, in JSON types.
-        every: number of epochs between two checkpoints.
-        resume: continue from the newest checkpoint.
-        emit: receives ``checkpoint``, ``stopped`` and ``resumed`` events.
-        stop: returns whether the run shall save and end.
-    """
-
-    folder: Path
-    description: Mapping[str, Any]
-    every: int = 1
+    folder: Path  # ``checkpoint/`` of the run folder
+    description: dict[str, Any]  # settings that must be equal when the run resumes, in JSON types
+    every: int = 1  # number of epochs between two checkpoints
     resume: bool = False
     emit: Emit = no_events
-    stop: Callable[[], bool] = lambda: False
+    stop: Callable[[], bool] = lambda: False  # returns whether the run shall save and end
 
-    def load_latest(self, model: nn.Module, optimizer: Optimizer, task: HasRows) -> TrainState:
-        """Load the newest checkpoint that is intact on all machines, or start anew unless the run is resumed.
+    def __post_init__(self) -> None:
+        self.first_of_machine = int(os.environ.get("LOCAL_RANK", 0)) == 0
+        self.machine = os.environ.get("TUTORIAL_MACHINE", "machine-0")
+        self.rows_file = f"embeddings-{self.machine}.safetensors"
 
-        All ranks must call this function.
-
-        Raises:
-            InputError: there is no checkpoint, or both are damaged. All ranks raise the same error.
-        """
+    def load_latest(self, model: nn.Module, optimizer: Optimizer, task: Any) -> TrainState:
+        """Load the newest checkpoint that is intact on all machines if the run resumes. All ranks call this method."""
         if not self.resume:
             return TrainState()
-        stores, first = sparse_state.stores_of(task.embeddings, task.sparse_optimizers), own_rank() == 0
+        first = own_rank() == 0
+        stores = stores_of(task.embeddings, task.sparse_optimizers) if self.first_of_machine else {}
 
         def read(path: Path) -> Manifest:
-            manifest = broadcast(_agree(lambda: manifests.read_manifest(path) if first else None))
-            _agree(lambda: self._check_local_files(manifest, rows=bool(stores)))
+            manifest = _agree(lambda: manifests.read_manifest(path) if first else None)
+            files = dict(manifest.files) if first else {}  # rank 0 checks all files that it can see
+            if stores:
+                files[self.rows_file] = manifest.files.get(self.rows_file, FileRecord(0, "", self.machine))
+            _agree(lambda: manifests.check_files(self.folder / manifest.folder, files, self.machine))
             return manifest
 
-        found = manifests.newest_intact(self.folder, read)
-        manifest = found.manifest
-        if found.damaged and first:  # otherwise the next save would replace the intact checkpoint
+        folder, manifest, damaged = manifests.read_checkpoint(self.folder, read)
+        if damaged and first:  # otherwise the next save would replace the intact checkpoint
             manifests.publish(self.folder, manifest)
         names = ("model", "optimizer")
-        weights, tensors = broadcast([load_file(found.folder / f"{n}.safetensors") for n in names] if first else None)
+        weights, tensors = broadcast([load_file(folder / f"{name}.safetensors") for name in names] if first else None)
         model.load_state_dict(weights)
-        optimizer.load_state_dict(_optimizer_state(tensors, manifest.optimizer))
-        if stores and _first_of_machine():
-            sparse_state.write_local_rows(stores, found.folder / _rows_file())
+        states: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            index, key = name.split("/", 1)
+            states.setdefault(int(index), {})[key] = value
+        optimizer.load_state_dict({"state": states, "param_groups": manifest.optimizer})
+        if stores:
+            with safe_open(folder / self.rows_file, "pt") as file:
+                for name, rows in stores.items():
+                    rows[:] = file.get_tensor(name)
         for sparse, settings in zip(task.sparse_optimizers, manifest.sparse_optimizers, strict=True):
-            sparse_state.restore_settings(sparse, settings)
+            restore_settings(sparse, settings)
         barrier()  # no rank reads an embedding before it is restored
-        damaged = {"damaged": found.damaged} if found.damaged else {}
         sums = manifest.sums[own_rank()] if manifest.step else (0.0, 0)
         state = TrainState(manifest.epochs, manifest.step, *sums, manifest.seconds)
-        self.emit("resumed", **state.place(), **damaged)
+        self.emit("resumed", **state.place(), **({"damaged": damaged} if damaged else {}))
         return state
 
-    def save(self, state: TrainState, model: nn.Module, optimizer: Optimizer, task: HasRows, *, last: bool) -> None:
-        """Write a checkpoint if ``last`` is true or enough epochs are finished.
-
-        All ranks must call this function between two steps. ``model`` (without its DistributedDataParallel wrapper) and
-        ``optimizer`` are equal on all ranks.
-
-        Raises:
-            OSError: a file cannot be written. The previous checkpoint stays valid.
-        """
+    def save(self, state: TrainState, model: nn.Module, optimizer: Optimizer, task: Any, *, last: bool) -> None:
+        """Write a checkpoint if ``last`` is true or enough epochs are finished. All ranks call it between two steps."""
         if not last and state.epoch % self.every:
             return
         folder = self.folder / generation(state.epoch, state.step)
-        stores = sparse_state.stores_of(task.embeddings, task.sparse_optimizers)
-        barrier()  # no rank changes an embedding from here on
         first, files = own_rank() == 0, {}
-        contents = {"model": model.state_dict(), "optimizer": _optimizer_tensors(optimizer)} if first else {}
-        try:
-            for name, content in contents.items():
-                files[f"{name}.safetensors"] = write_tensors(folder / f"{name}.safetensors", content)
-            if stores and _first_of_machine():
-                rows = sparse_state.local_rows(stores)
-                files[_rows_file()] = write_tensors(folder / _rows_file(), rows, _machine())
-        except OSError:
-            remove_checkpoint(folder)  # frees the space on a full disk
-            raise
+        stores = stores_of(task.embeddings, task.sparse_optimizers) if self.first_of_machine else {}
+        barrier()  # no rank changes an embedding from here on
+        dense = optimizer.state_dict()
+        if first:
+            tensors = {f"{index}/{key}": value for index, of in dense["state"].items() for key, value in of.items()}
+            for name, content in (("model.safetensors", model.state_dict()), ("optimizer.safetensors", tensors)):
+                files[name] = write_tensors(folder / name, content)
+        if stores:
+            files[self.rows_file] = write_tensors(folder / self.rows_file, stores, self.machine)
         ranks = gather((files, (state.loss_sum, state.examples)))
         if first:
-            manifest = Manifest(
-                folder=folder.name,
-                epochs=state.epochs,
-                description=dict(self.description),
-                files={name: record for files, _ in ranks for name, record in files.items()},
-                step=state.step,
-                sums=[sums for _, sums in ranks] if state.step else [],
-                seconds=state.seconds,
-                optimizer=optimizer.state_dict()["param_groups"],
-                sparse_optimizers=[sparse_state.sparse_settings(sparse) for sparse in task.sparse_optimizers],
-            )
-            manifests.publish(self.folder, manifest)
+            written = {name: record for files, _ in ranks for name, record in files.items()}
+            progress = state.step, [sums for _, sums in ranks] if state.step else [], state.seconds
+            sparse = [{k: getattr(each, k) for k in SETTINGS if hasattr(each, k)} for each in task.sparse_optimizers]
+            content = self.description, written, *progress, dense["param_groups"], sparse
+            manifests.publish(self.folder, Manifest(folder.name, state.epochs, *content))
         # Rank 0 sends this after the new checkpoint is valid. Only then may a machine remove an older one.
-        keep = broadcast(manifests.named_folders(self.folder) if first else None)
-        if _first_of_machine():
+        keep = broadcast([each.folder for each in manifests.readable(self.folder).values()] if first else None)
+        if self.first_of_machine:
             remove_checkpoints(self.folder, keep)
         self.emit("checkpoint", **state.place())
 
-    def _check_local_files(self, manifest: Manifest, *, rows: bool) -> None:
-        """Rank 0 checks all files that it can see. The first trainer of another machine checks its rows."""
-        if not _first_of_machine():
-            return
-        own = {name: record for name, record in manifest.files.items() if name == _rows_file()}
-        if rows and not own:
-            raise InputError(f"the checkpoint in {self.folder} has no embeddings of {_machine()}")
-        files = manifest.files if own_rank() == 0 else own
-        manifests.check_files(self.folder, manifest.folder, files, _machine())
 
-
-def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
-    """Write ``model.safetensors`` and ``config.json``, the trained model for other programs."""
-    temporary = folder / ".model.safetensors"
-    write_tensors(temporary, model.state_dict())
-    temporary.replace(folder / "model.safetensors")
-    write_json(folder / "config.json", dict(config))
+def _agree(action: Callable[[], Any]) -> Any:
+    """Return the result of ``action`` on rank 0. An InputError of one rank is raised on all ranks."""
+    try:
+        result, problem = action(), ""
+    except InputError as error:
+        result, problem = None, error.message
+    results, problems = zip(*all_gather((result, problem)), strict=True)
+    if any(problems):
+        raise InputError(min(filter(None, problems)), manifests.NEW_RUN)
+    return results[0]
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], machine: str | None = None) -> FileRecord:
-    """Write a safetensors file and flush it to the disk. An OSError names the file that cannot be written."""
+    """Write one file of a checkpoint to the disk. An OSError names the file, and the checkpoint is removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
@@ -211,48 +156,46 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], machine: str | None
             flush(written)
         return FileRecord(path.stat().st_size, sha256_of(path), machine)
     except (OSError, SafetensorError) as error:
-        found = re.search(r"(?:os error|code:) (\d+)", str(error))  # safetensors reports "... (os error 28)"
-        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
-        if number is None:
+        remove_checkpoint(path.parent)  # frees the space on a full disk
+        if (found := re.search(r"(?:Errno|os error|code:) (\d+)", str(error))) is None:  # as in "(os error 28)"
             raise
+        number = int(found[1])
         raise OSError(number, f"cannot write the checkpoint: {os.strerror(number)}", str(path)) from None
 
 
-def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the state of a torch optimizer as ``{"0/exp_avg": ...}``."""
-    state = optimizer.state_dict()["state"]
-    numbers = {f"{index}/{key}": value for index, values in state.items() for key, value in values.items()}
-    return {name: value for name, value in numbers.items() if isinstance(value, Tensor)}
+def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
+    """Write ``model.safetensors`` and ``config.json``, the trained model for other programs."""
+    with replacing(folder / "model.safetensors") as file:
+        file.write(save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
+    write_json(folder / "config.json", dict(config))
 
 
-def _optimizer_state(tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the argument of ``load_state_dict`` from ``_optimizer_tensors`` and the parameter groups."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        index, key = name.split("/", 1)
-        state.setdefault(int(index), {})[key] = value
-    return {"state": state, "param_groups": groups}
+def stores_of(embeddings: Mapping[str, Any], sparse_optimizers: Sequence[Any]) -> dict[str, Tensor]:
+    """Return the rows of embeddings and of their optimizers that this machine holds, under a name equal in each run.
+
+    In a job, these are parts of ``DistTensor``s in the memory that the ranks share with the servers of their machine. A
+    write to another machine's server has no answer, and no barrier proves its arrival.
+    """
+    stores = {f"{name}/weight": embedding.weight for name, embedding in embeddings.items()}
+    for number, optimizer in enumerate(sparse_optimizers):
+        stores |= {f"optimizer-{number}/{name}": tensor for name, tensor in optimizer_tensors(optimizer).items()}
+    return {name: getattr(store, "local_partition", store) for name, store in stores.items()}
 
 
-def _agree(action: Callable[[], Any]) -> Any:
-    """Return the result of ``action`` on this rank. An InputError of one rank is raised on all ranks."""
-    result, problem = None, ""
-    try:
-        result = action()
-    except InputError as error:
-        problem = error.message
-    if problems := sorted(filter(None, all_gather(problem))):
-        raise InputError(problems[0], manifests.NEW_RUN)
-    return result
+def optimizer_tensors(optimizer: Any) -> dict[str, Any]:
+    if hasattr(optimizer, "_state"):  # of dgl.distributed.optim
+        states = [state if isinstance(state, tuple) else (state,) for state in optimizer._state.values()]
+        return {tensor.tensor_name: tensor for state in states for tensor in state}
+    return {  # dgl.optim.SparseAdam
+        f"{embedding.name}_{name}": tensor
+        for embedding in optimizer._params
+        for name, tensor in zip(("step", "mem", "power"), embedding.optm_state, strict=True)
+    }
 
 
-def _first_of_machine() -> bool:
-    return alone() or int(os.environ.get("LOCAL_RANK", 0)) == 0
-
-
-def _machine() -> str:
-    return os.environ.get("TUTORIAL_MACHINE", "machine-0")
-
-
-def _rows_file() -> str:
-    return f"embeddings-{_machine()}.safetensors"
+def restore_settings(optimizer: Any, settings: Mapping[str, Any]) -> None:
+    """Set the numbers of a sparse optimizer, or raise an InputError for other names and values."""
+    for name, value in settings.items():
+        if name not in SETTINGS or not hasattr(optimizer, name) or type(value) not in (int, float):
+            raise InputError(f"the checkpoint sets {name} = {value!r}, which {type(optimizer).__name__} does not save")
+    vars(optimizer).update(settings)

@@ -1,11 +1,8 @@
-"""Collectives over the ranks of a job that also work in a process without a process group.
+"""Collectives over the ranks of a job. A process without a process group is rank 0 of one.
 
-A process without a process group is rank 0 of one. Python values are sent with the object collectives of torch,
-which pickle them. A rank trusts the other ranks as much as it trusts DGL's servers, which also send pickles, see
-SECURITY.md.
+The object collectives of torch pickle Python values. A rank trusts the other ranks as much as DGL's servers, which also
+send pickles, see SECURITY.md. Send tensors from the CPU, and clone views, which are pickled with their whole base.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,61 +16,46 @@ from tutorial_lib.errors import InputError
 
 
 def alone() -> bool:
-    """Return whether this process has no process group."""
     return not dist.is_initialized()
 
 
 def own_rank() -> int:
-    """Return the rank of this process, which is 0 without a process group."""
     return 0 if alone() else dist.get_rank()
 
 
 def barrier() -> None:
-    """Wait for all ranks."""
     if not alone():
         dist.barrier()
 
 
 def gather(value: Any) -> list[Any]:
-    """Return the values of all ranks in rank order on rank 0, and an empty list on the other ranks.
-
-    Tensors must be on the CPU. A view is pickled with the memory of its whole base, so clone it before.
-    """
-    if alone():
-        return [value]
-    values: list[Any] | None = [None] * dist.get_world_size() if own_rank() == 0 else None
-    dist.gather_object(value, values)
-    return values or []
+    """Return the values of all ranks in rank order on rank 0, and an empty list on the other ranks."""
+    values: list[Any] = [value] if alone() else [None] * dist.get_world_size()
+    if not alone():
+        dist.gather_object(value, values if own_rank() == 0 else None)
+    return values if own_rank() == 0 else []
 
 
 def all_gather(value: Any) -> list[Any]:
-    """Return the values of all ranks in rank order on every rank. The values are as for ``gather``."""
-    if alone():
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
+    """Return the values of all ranks in rank order on every rank."""
+    values: list[Any] = [value] if alone() else [None] * dist.get_world_size()
+    if not alone():
+        dist.all_gather_object(values, value)
     return values
 
 
-def broadcast(value: Any, source: int = 0) -> Any:
-    """Return the value of the rank ``source`` on every rank. The values of the other ranks are ignored."""
-    if alone():
-        return value
-    values = [value if own_rank() == source else None]
-    dist.broadcast_object_list(values, src=source)
+def broadcast(value: Any) -> Any:
+    """Return the value of rank 0 on every rank. The values of the other ranks are ignored."""
+    values = [value]
+    if not alone():
+        dist.broadcast_object_list(values, src=0)
     return values[0]
 
 
 def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Collect one value per node or edge on rank 0, in the order of the data set.
+    """Return the numbers (ascending) and values of the nodes or edges of all ranks on rank 0, and nothing on others.
 
-    Args:
-        ids: int64 tensor of shape (M,), IDs of nodes or edges of this rank. No two ranks have the same ID.
-        values: tensor of shape (M,), one value for each ID.
-        numbers: int64 array of shape (N,), the number in the data set of each ID.
-
-    Returns:
-        The numbers in ascending order and the value of each. Both are empty on the other ranks.
+    ``ids`` and ``values`` (M,) have other IDs on each rank. ``numbers`` (N,) has the number of each ID in the data set.
     """
     parts = gather((ids.cpu().clone(), values.cpu().clone())) or [(ids[:0], values[:0])]
     ids, values = (torch.cat([part[k] for part in parts]) for k in (0, 1))
@@ -98,22 +80,12 @@ def any_rank(flag: bool) -> bool:
 def equal_steps(examples: int, batch_size: int, what: str = "training nodes") -> int:
     """Return the number of steps of an epoch, which is equal on all ranks. Call it once on every rank.
 
-    A rank that has fewer steps than the others would leave them waiting in an all-reduce. Therefore each rank splits
-    its examples into this number of batches, whose sizes differ by at most one.
-
-    Args:
-        examples: number of examples of this rank.
-        batch_size: largest size of a batch, which is exceeded only if another rank has too few examples.
-        what: name of the examples, for the error.
-
-    Raises:
-        InputError: a rank has no examples.
+    A rank with fewer steps would block the others. Batches exceed ``batch_size`` only if a rank has too few examples.
     """
     counts = all_gather(examples)
-    if empty := [rank for rank, count in enumerate(counts) if not count]:
-        who = f"rank {empty[0]} of {len(counts)}" if len(counts) > 1 else "the data set"
+    if 0 in counts:
         raise InputError(
-            f"{who} has no {what}, and every rank needs at least one for each step",
+            f"rank {counts.index(0)} of {len(counts)} has no {what}, and every rank needs at least one for each step",
             "Use fewer machines or trainers, or a data set with more of them.",
         )
     return min(-(-max(counts) // batch_size), min(counts))

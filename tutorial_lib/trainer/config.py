@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tutorial_lib.errors import InputError
-
-if TYPE_CHECKING:  # the command line makes its options of this class; its help does not wait for torch
-    from tutorial_lib.models.graphsage import GraphSAGE
-
-LOADERS = ("auto", "pipeline", "dgl")
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Hyper-parameters; the defaults are those of the two-machine run in the README.
+    """Hyper-parameters. The defaults are those of the two-machine run in the README.
 
     Attributes:
-        fanouts: neighbours sampled per hop, outermost first, like 15,10,5; as many layers as hops.
+        fanouts: neighbors sampled per hop, outermost first, like 15,10,5. The model has as many layers as hops.
         batch_size: seed nodes per trainer and step.
         eval_batch_size: nodes per batch of the exact evaluation.
-        sampling_threads: of each trainer; with one, equal seeds draw equal batches.
-        task: what is learned: node, link, embedding or hetero.
-        embedding_size, embedding_learning_rate: of rows that are learned, where a task has them.
-        negatives: nodes drawn against each edge, where a task has edges.
-        loader: where batches come from: pipeline (made ahead, remote rows kept), dgl (DGL's loader) or auto.
-        cache: bytes of each trainer for feature rows and adjacency of other machines, in the pipeline; 0: none. `plan`
+        sampling_threads: of each trainer. With one thread, equal seeds sample equal batches.
+        task: node, link, embedding or hetero.
+        embedding_size, embedding_learning_rate: of learnable embeddings, if a task has them.
+        negatives: nodes sampled against each edge, if a task has edges.
+        loader: pipeline (batches sampled ahead, remote rows cached), dgl (DGL's loader) or auto.
+        cache: bytes of each trainer for feature rows and adjacency of other machines, in the pipeline, or 0. `plan`
             estimates how much holds everything.
-        ahead: batches that are made ahead of their use, in the pipeline.
+        ahead: batches that are sampled ahead of their use, in the pipeline.
     """
 
     epochs: int = 20
@@ -49,21 +44,19 @@ class TrainConfig:
     ahead: int = 2
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types only."""
         return {**asdict(self), "fanouts": list(self.fanouts)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
-        """Inverse of ``to_dict``."""
         return cls(**{**values, "fanouts": tuple(values["fanouts"])})
 
     def in_pipeline(self, samplers: int = 0) -> bool:
-        """Whether trainers on machines draw from lists of their own: no server then needs the number of an edge."""
+        """Return whether trainers sample from cached adjacency, so that no server needs the number of an edge."""
         return self.task == "node" and self.loader != "dgl" and not samplers
 
-    def model(self, in_size: int, num_classes: int) -> GraphSAGE:
-        """A model whose first weights depend on ``seed`` alone, so that every rank starts with the same."""
-        import torch
+    def model(self, in_size: int, num_classes: int) -> Any:
+        """Return a GraphSAGE whose initial weights depend on ``seed`` alone, so that they are equal on all ranks."""
+        import torch  # the options of the command line come from this class, and its help does not wait for torch
 
         from tutorial_lib.models.graphsage import GraphSAGE
 
@@ -73,20 +66,10 @@ class TrainConfig:
 
 
 def check_loader(loader: str, samplers: int, cache: str) -> int:
-    """Bytes of ``cache`` ("256MB", "0"); ``samplers`` is the number of sampler processes per trainer.
-
-    Raises:
-        InputError: an unknown loader, a pipeline with sampler processes, or no amount of memory.
-    """
+    """Return the bytes of ``cache`` ("256MB", "0"), or raise an InputError for a loader that is not possible."""
     from tutorial_lib.partition.memory import parse_memory
 
-    if loader not in LOADERS:
-        raise InputError(f"there is no loader {loader!r}", f"Known: {', '.join(LOADERS)}.")
-    if loader == "pipeline" and samplers:
-        raise InputError(
-            f"--loader pipeline draws in a thread of the trainer and has no use for --samplers {samplers}",
-            "Leave one of the two away.",
-        )
-    if cache == "auto":
-        raise InputError("--cache auto: the cache has a fixed size", "Omit the option for 256MB. plan names a size.")
+    if loader not in ("auto", "dgl", "pipeline") or (loader == "pipeline" and samplers):
+        remedy = "Use --loader auto, dgl or, without sampler processes, pipeline."
+        raise InputError(f"--loader {loader} with --samplers {samplers} is not possible", remedy)
     return 0 if cache.strip() == "0" else parse_memory(cache) or 0

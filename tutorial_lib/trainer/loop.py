@@ -1,119 +1,87 @@
-"""The training loop: one, for every task, for one process and for many."""
+"""The training loop for every task, in one process and in a job.
 
-from __future__ import annotations
+Random numbers depend on (seed, epoch, step, rank) alone, because the state of DGL's generators cannot be saved. The
+loaders and the loop seed their generators before each step, and rank 0 seeds the servers before each epoch. A resumed
+run then samples the batches of an uninterrupted run, exactly with one sampling thread and where no server samples or
+the request carries a seed, see ``rpc.SampleRequest``. DGL's own requests carry none and are served as they arrive.
+"""
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from dgl.distributed.rpc import get_num_server
 from torch import Tensor, nn
 
+from tutorial_lib.compat.generators import derive_seed, seed_dgl
+from tutorial_lib.sampling.rpc import seed_servers as send_seeds
 from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
 from tutorial_lib.trainer.comm import any_rank, barrier, own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, StepTimer, no_events, span
+from tutorial_lib.trainer.events import Emit, Pulse, StepTimer, no_events, span
 from tutorial_lib.trainer.manifest import EpochResult
-from tutorial_lib.trainer.seeding import seed_all, seed_servers
 
 STOP_STEPS = 5  # steps between two comparisons of the ranks
 
 
-class Trainable(Protocol):
-    """What the loop needs of a task. ``tasks.task.Task`` implements it.
-
-    A loader has a length, the number of steps, and ``batches(epoch, start)`` yields pairs of a step and its batch.
-    """
-
-    batches: Any
-    sparse_optimizers: Sequence[Any]
-    embeddings: Mapping[str, Any]
-
-    def inputs(self, batch: Any) -> tuple[Any, ...]: ...
-    def loss(self, model: nn.Module, inputs: Any) -> tuple[Tensor, int]: ...
-    def traffic(self, batch: Any, inputs: Any) -> tuple[int, int]: ...
-    def validate(self, model: nn.Module, on_batch: OnBatch = ..., *, epoch: int = ...) -> float: ...
-
-
 @dataclass
 class TrainResult:
-    """What a task found about one model, over all ranks; and in one process, how the model came about.
-
-    Attributes:
-        val_score, test_score: the larger the better; ``score`` says what they are, "accuracy" or "MRR".
-        predictions: int64 (N,) in the data set's original order; None where a task predicts no classes; empty on
-            the other ranks than 0.
-        scores: other scores, by name.
-    """
+    """Exact scores of a model over all ranks, the larger the better, and in one process how it was trained."""
 
     SUMMARY: ClassVar = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")
-
     val_score: float
     test_score: float
-    predictions: Tensor | None = None
-    scores: dict[str, float] = field(default_factory=dict)
-    score: str = "accuracy"
+    predictions: Tensor | None = None  # int64 (N,) in the order of the data set, on rank 0, if a task predicts classes
+    scores: dict[str, float] = field(default_factory=dict)  # other scores by name
+    score: str = "accuracy"  # name of the scores, or "MRR"
     epochs: list[EpochResult] = field(default_factory=list)
     model: nn.Module = field(default_factory=nn.Identity, repr=False)
 
-    @property
-    def val_accuracy(self) -> float | None:
-        """The score where it is an accuracy."""
-        return self.val_score if self.score == "accuracy" else None
-
-    @property
-    def test_accuracy(self) -> float | None:
-        """The score where it is an accuracy."""
-        return self.test_score if self.score == "accuracy" else None
-
     def summary(self) -> dict[str, Any]:
-        """The fields of an ``evaluation`` event and of ``result.json``."""
-        return {name: getattr(self, name) for name in self.SUMMARY}
+        """Return the fields of an ``evaluation`` event and of ``result.json``."""
+        scores = self.val_score, self.test_score
+        accuracies = scores if self.score == "accuracy" else (None, None)
+        return dict(zip(self.SUMMARY, (self.score, *scores, *accuracies, self.scores), strict=True))
 
     def save(self, out: Path) -> None:
-        """Write what belongs into a run folder; rank 0 calls it."""
         if self.predictions is not None:
             np.save(out / "predictions.npy", self.predictions.numpy())
 
 
 class Stopped(Exception):
-    """The run was told to end. All ranks stopped after the same step and saved a checkpoint."""
+    """``stop`` of a rank returned true. All ranks stopped after the same step and saved a checkpoint."""
+
+
+def seed_all(seed: int, epoch: int, step: int, rank: int) -> None:
+    value = derive_seed(seed, epoch, step, rank)
+    torch.manual_seed(value)
+    seed_dgl(value)
+    np.random.seed(value)
+
+
+def seed_servers(seed: int, epoch: int) -> None:
+    """Seed the generators of all DGL servers from rank 0. No rank returns, and samples, before they are seeded."""
+    if own_rank() == 0:
+        send_seeds({k: derive_seed(seed, epoch, 2**20 + k) for k in range(get_num_server())})  # no step has this number
+    barrier()
 
 
 def train_epoch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    task: Trainable,
+    task: Any,
     state: TrainState,
     *,
     seed: int = 0,
     emit: Emit = no_events,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Train from ``state.step`` to the end of the epoch. Every step is an event.
-
-    All ranks take equally many steps, so every rank takes part in every all-reduce of DDP and in every exchange of a
-    sparse optimizer.
-
-    Args:
-        model: model in its DistributedDataParallel wrapper if there are several ranks.
-        optimizer: dense optimizer.
-        task: has the loader, the loss and the sparse optimizers.
-        state: progress of this rank, which this function updates.
-        seed: seed of the run.
-        emit: receives the events.
-        stop: returns whether this rank was told to end. The ranks compare their answers every five steps.
-
-    Returns:
-        Whether all ranks stopped before the end of the epoch.
-
-    Raises:
-        FloatingPointError: the loss of this rank is not a finite number.
-    """
+    """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before the end."""
     model.train()
     optimizers, steps = [optimizer, *task.sparse_optimizers], len(task.batches)
     timer = StepTimer(emit, state.epoch, steps)
@@ -132,8 +100,10 @@ def train_epoch(
         for each in optimizers:
             each.step()
         timer.lap("update")
-        state.add(value, examples)
+        state.step, state.examples = step + 1, state.examples + examples
+        state.loss_sum += value * examples
         timer.emit_step(step, value, *task.traffic(batch, inputs))
+        timer = StepTimer(emit, state.epoch, steps)
         if step % STOP_STEPS == STOP_STEPS - 1 and step < steps - 1 and any_rank(stop()):
             return True
     return False
@@ -148,27 +118,9 @@ def check_finite(loss: float, epoch: int, step: int) -> float:
 
 
 def fit(
-    model: nn.Module,
-    task: Trainable,
-    config: TrainConfig,
-    *,
-    emit: Emit = no_events,
-    saver: CheckpointManager | None = None,
-    score: str = "accuracy",
+    model: nn.Module, task: Any, config: TrainConfig, *, emit: Emit = no_events, saver: CheckpointManager | None = None
 ) -> list[EpochResult]:
-    """Train until ``config.epochs`` epochs are finished, and return the results of all epochs.
-
-    Args:
-        model: model, or the model in its DistributedDataParallel wrapper.
-        task: has the loaders, the loss and the score.
-        config: hyper-parameters.
-        emit: receives the events of steps, of validation and, on rank 0, of epochs.
-        saver: keeps checkpoints, and may have one to continue from.
-        score: name of the result of ``task.validate``.
-
-    Raises:
-        Stopped: ``saver.stop`` returned true on a rank. There is a checkpoint.
-    """
+    """Train a ``tasks.task.Task`` for ``config.epochs`` epochs in all, and return their results, or raise Stopped."""
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     # Validation must not go through DDP, whose forward pass expects a backward pass on every rank.
     plain = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
@@ -176,7 +128,6 @@ def fit(
     stop = saver.stop if saver else lambda: False
     while state.epoch < config.epochs:
         seed_servers(config.seed, state.epoch)
-        barrier()  # no rank samples before the servers are seeded
         start, epoch = time.perf_counter(), state.epoch
         stopped = train_epoch(model, optimizer, task, state, seed=config.seed, emit=emit, stop=stop)
         state.seconds += time.perf_counter() - start
@@ -184,10 +135,10 @@ def fit(
             total, examples = sum_over_ranks([state.loss_sum, state.examples])
             with span(emit, "validation", epoch=epoch):
                 found = task.validate(plain, Pulse(emit, "validation"), epoch=epoch)
-            result = EpochResult(epoch, total / examples, state.seconds, found, score)
+            result = EpochResult(epoch, total / examples, state.seconds, found, task.score_name)
             state = TrainState([*state.epochs, result])
             if own_rank() == 0:
-                emit("epoch", score=score, **result.to_dict())
+                emit("epoch", score=task.score_name, **result.to_dict())
             stopped = any_rank(stop())  # an epoch may have fewer than five steps
         if saver:
             with span(emit, "checkpoint", epoch=epoch):

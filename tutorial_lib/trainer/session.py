@@ -1,7 +1,5 @@
 """The session of a trainer: join DGL and the process group, open the graph, and leave in the right order."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc
@@ -13,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
+import dgl
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -22,69 +21,36 @@ from tutorial_lib.cluster.forkserver import fork_as_told
 from tutorial_lib.trainer.events import EventWriter, age_of_process, span
 
 
-def collective_limit() -> timedelta:
-    """Return the timeout of collectives: ``TUTORIAL_COLLECTIVE_SECONDS``, which the job sets, or 10 minutes."""
-    return timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600)))
-
-
 @dataclass
 class Session:
-    """A trainer that has joined its job.
-
-    Attributes:
-        graph: ``DistGraph`` of the job.
-        rank: rank of this trainer.
-        world_size: number of trainers in the job.
-        machine: name of the machine on which this trainer runs.
-        events: writer of this trainer's events.
-    """
+    """A trainer that has joined its job, with the ``DistGraph`` of the job."""
 
     graph: Any
     rank: int
     world_size: int
-    machine: str
     events: EventWriter
 
     def split(self, mask: Tensor | Any, *, even: bool = True, ntype: str = "_N") -> Tensor:
-        """Return this trainer's share of the nodes that a mask selects. The shares are disjoint and cover the mask.
+        """Return this trainer's int64 share of the node IDs that a mask of shape (N,), equal on all trainers, selects.
 
-        Args:
-            mask: ``DistTensor`` of the graph or bool tensor, of shape (N,). All trainers must pass the same mask.
-            even: if True, the shares have nearly equal sizes, and some nodes may belong to the part of another machine.
-                If False, a share contains only nodes of this machine's part. Use this to write rows of a
-                ``DistTensor``.
-            ntype: node type in a graph with several types.
-
-        Returns:
-            int64 node IDs of the partitioned graph. The sizes of even shares differ by a few nodes, so the number of
-            batches may differ between ranks. ``trainer.comm.equal_steps`` returns a common number.
+        Even shares may have nodes of another machine's part. Write a ``DistTensor`` only for nodes of uneven shares.
         """
-        import dgl
-
-        book = self.graph.get_partition_book()
-        return dgl.distributed.node_split(mask, book, ntype=ntype, force_even=even).long()
+        return dgl.distributed.node_split(mask, self.graph.get_partition_book(), ntype=ntype, force_even=even).long()
 
     def barrier(self) -> None:
-        """Wait for all trainers. A RuntimeError reports a lost trainer or a wait longer than ``collective_limit``."""
+        """Wait for all trainers. A RuntimeError reports a lost trainer or a timeout."""
         dist.barrier()
 
 
 def serve_if_server(*, graphbolt: bool = False) -> None:
     """Serve until the job ends and then exit if this process is a DGL server. Otherwise return.
 
-    Functions that a server must call, such as the initializer of a DistTensor, must be defined before this call. If the
-    job starts its processes with a ``forkserver``, this call forks them. They share the modules imported before it.
-
-    Args:
-        graphbolt: load the part in GraphBolt's format, which needs 4 bytes for each edge instead of 25 but has no edge
-            IDs.
+    Define functions that a server must call, such as the initializer of a DistTensor, before. A ``forkserver`` forks
+    here. GraphBolt's format of a part needs 4 bytes for each edge instead of 25 but has no edge IDs.
     """
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
-        import dgl
-
-        # Registers our requests: seed the generator, send adjacency, sample neighbors.
-        import tutorial_lib.sampling.rpc  # noqa: F401
+        import tutorial_lib.sampling.rpc  # noqa: F401  registers our requests
         from tutorial_lib.compat.server_sleep import connect_soon
 
         gc.enable()
@@ -94,16 +60,11 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
         sys.exit(0)
 
 
-def meet() -> None:
-    """Initialize the process group of all trainers with torchrun's store or, without torchrun, a store on rank 0."""
-    limit, how = collective_limit(), {}
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size
-        store = store_on(*where, limit, wait_for_workers=False) if rank == 0 else None
-        store = store or dist.TCPStore(*where, rank == 0, limit, wait_for_workers=False)
-        how = {"store": store, "rank": rank, "world_size": world_size}
-    dist.init_process_group("gloo", timeout=limit, **how)
+def seed_rank(seed: int, rank: int) -> None:
+    """Seed the generators of a rank at its start. The formula is stable, so that older scripts repeat their results."""
+    own = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
+    torch.manual_seed(own)
+    dgl.seed(own)
 
 
 @contextlib.contextmanager
@@ -112,28 +73,26 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
 
     If the body raises an uncaught exception or exits with a code other than 0, the process ends at once (see
     ``cluster/hook``). DGL's exit handler would wait for the other trainers, which wait for this one.
-
-    Args:
-        graph_name: name of the partitioned graph.
-        seed: seed of the job, equal on all ranks. Each rank derives its own random numbers from it.
     """
-    import dgl
-
-    from tutorial_lib.trainer.seeding import seed_rank
-
     events = EventWriter()
     events.emit("span", name="starting", seconds=age_of_process())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+    rank, world_size, how = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), {}
+    limit = timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600)))
     with span(events.emit, "joining"):
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # connects to all servers, so it must come first
-        meet()
-        rank = dist.get_rank()
+        if "TORCHELASTIC_RUN_ID" not in os.environ:  # otherwise torchrun has a store
+            where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size
+            store = store_on(*where, limit, wait_for_workers=False) if rank == 0 else None
+            store = store or dist.TCPStore(*where, rank == 0, limit, wait_for_workers=False)
+            how = {"store": store, "rank": rank, "world_size": world_size}
+        dist.init_process_group("gloo", timeout=limit, **how)
         seed_rank(seed, rank)
         graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
-    session = Session(graph, rank, dist.get_world_size(), os.environ.get("TUTORIAL_MACHINE", "machine-0"), events)
-    events.emit("joined", machine=session.machine, client=dgl.distributed.rpc.get_rank())
+    machine = os.environ.get("TUTORIAL_MACHINE", "machine-0")
+    events.emit("joined", machine=machine, client=dgl.distributed.rpc.get_rank())
     try:
-        yield session
+        yield Session(graph, rank, world_size, events)
     except SystemExit as end:
         if end.code not in (0, None):
             sys.exit(end.code)  # calls the hook, which other exits bypass

@@ -76,8 +76,8 @@ def plan(
         if count is not None and count < 1:
             raise InputError(f"--{name} {count}: a job has at least one")
     from tutorial_lib.cluster.emulated import parse_wire
-    from tutorial_lib.partition import load_partition_folder, parse_memory
-    from tutorial_lib.partition.memory import memory_for_us
+    from tutorial_lib.partition import load_partition_folder
+    from tutorial_lib.partition.memory import memory_for_us, parse_memory
     from tutorial_lib.tools import plan as tool
 
     together = machines is None

@@ -61,13 +61,13 @@ def data(
     """Load (or generate, or download) a data set, check it, and print what it holds."""
     check_arguments(dataset, given.scale, given.seed)
     from tutorial_lib.data import load_dataset
-    from tutorial_lib.partition import type_counts
+    from tutorial_lib.partition.folder import type_counts
 
     options = {"scale": given.scale, "seed": given.seed, "root": given.root, "both_ways": given.both_ways}
     loaded = load_dataset(dataset, features=not graph_only, download=download, **options)
     types: dict[str, Any] = {}
     if loaded.is_heterogeneous:
-        types = {f"{of}_of": counts for of, counts in type_counts(loaded.structure).items()} | {"target": loaded.target}
+        types = {f"{of}_of": counts for of, counts in type_counts(loaded).items()} | {"target": loaded.target}
     facts = {
         "dataset": loaded.name,
         "nodes": loaded.structure.num_nodes(),
