@@ -9,6 +9,7 @@ from tutorial_lib.data.base import Dataset, Pairs, ends
 from tutorial_lib.errors import InputError
 
 BLOCK = 1 << 20  # entries of an array that are converted together
+COMPRESSED = 2**28  # neighbors. KaMinPar cuts larger graphs in two thirds of the memory and twice the time
 
 
 def assign_nodes(
@@ -74,7 +75,7 @@ def _run_kaminpar(dataset: Dataset, parts: int, file: Path, train: np.ndarray, s
         for at in range(0, m, BLOCK):
             adjacency.indices[at : at + BLOCK].astype(np.uint64).tofile(out)
     del adjacency  # KaMinPar needs this memory
-    loaded = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP)
+    loaded = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP, compress=m > COMPRESSED)
     file.unlink()
     kaminpar.reseed(seed)
     partitioner = kaminpar.KaMinPar(1, kaminpar.default_context())  # deterministic only with one thread
