@@ -177,6 +177,18 @@ def test_bad_zip_in_root(toy_zip: Path):
     assert f"{toy_zip}: cut off, damaged or pickled" in error.message
 
 
+def test_a_download_that_was_cut_off_is_not_kept(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source = tmp_path / "source" / "dataset" / f"{COMPUTERS}.zip"
+    source.parent.mkdir(parents=True)
+    with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.write(toy, f"{COMPUTERS}.npz")
+    source.write_bytes(source.read_bytes()[:-30])
+    monkeypatch.setenv("DGL_REPO", f"file://{tmp_path}/source/")
+    error = error_of(lambda: load_npz("amazon-computers", root=tmp_path / "root", download=True))
+    assert "failed: File is not a zip file" in error.message
+    assert list((tmp_path / "root").iterdir()) == []
+
+
 def test_download(toy: Path, toy_zip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     source = tmp_path / "source" / "dataset" / toy_zip.name
     source.parent.mkdir(parents=True)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,8 +46,10 @@ def fetch_zip(name: str, url: str, archive: Path, facts: str, *, download: bool)
     try:
         from torch.hub import download_url_to_file  # its progress bar goes to stderr
 
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        download_url_to_file(url, str(archive))
+        with temporary_beside(archive) as folder:
+            download_url_to_file(url, str(folder / archive.name))
+            zipfile.ZipFile(folder / archive.name).close()  # raises if the download was cut off
+            (folder / archive.name).rename(archive)
     except Exception as error:  # urllib, http and torch each have their own errors
         raise InputError(f"download of {url} failed: {' '.join(str(error).split())}", steps) from error
 
