@@ -81,7 +81,26 @@ def train_epoch(
     emit: Emit = no_events,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before the end."""
+    """Train from ``state.step`` to the end of the epoch. Every step is an event.
+
+    All ranks take equally many steps, so every rank takes part in every all-reduce of DDP and in every exchange of a
+    sparse optimizer.
+
+    Args:
+        model: model in its DistributedDataParallel wrapper if there are several ranks.
+        optimizer: dense optimizer.
+        task: has the loader, the loss and the sparse optimizers.
+        state: progress of this rank, which this function updates.
+        seed: seed of the run.
+        emit: receives the events.
+        stop: returns whether this rank was told to end. The ranks compare their answers every five steps.
+
+    Returns:
+        Whether all ranks stopped before the end of the epoch.
+
+    Raises:
+        FloatingPointError: the loss of this rank is not a finite number.
+    """
     model.train()
     optimizers, steps = [optimizer, *task.sparse_optimizers], len(task.batches)
     timer = StepTimer(emit, state.epoch, steps)

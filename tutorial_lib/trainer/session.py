@@ -31,9 +31,18 @@ class Session:
     events: EventWriter
 
     def split(self, mask: Tensor | Any, *, even: bool = True, ntype: str = "_N") -> Tensor:
-        """Return this trainer's int64 share of the node IDs that a mask of shape (N,), equal on all trainers, selects.
+        """Return this trainer's share of the nodes that a mask selects. The shares are disjoint and cover the mask.
 
-        Even shares may have nodes of another machine's part. Write a ``DistTensor`` only for nodes of uneven shares.
+        Args:
+            mask: ``DistTensor`` of the graph or bool tensor, of shape (N,). All trainers must pass the same mask.
+            even: if True, the shares have nearly equal sizes, and some nodes may belong to the part of another machine.
+                If False, a share contains only nodes of this machine's part. Use this to write rows of a
+                ``DistTensor``.
+            ntype: node type in a graph with several types.
+
+        Returns:
+            int64 node IDs of the partitioned graph. The sizes of even shares differ by a few nodes, so the number of
+            batches may differ between ranks. ``trainer.comm.equal_steps`` returns a common number.
         """
         return dgl.distributed.node_split(mask, self.graph.get_partition_book(), ntype=ntype, force_even=even).long()
 
@@ -45,8 +54,12 @@ class Session:
 def serve_if_server(*, graphbolt: bool = False) -> None:
     """Serve until the job ends and then exit if this process is a DGL server. Otherwise return.
 
-    Define functions that a server must call, such as the initializer of a DistTensor, before. A ``forkserver`` forks
-    here. GraphBolt's format of a part needs 4 bytes for each edge instead of 25 but has no edge IDs.
+    Functions that a server must call, such as the initializer of a DistTensor, must be defined before this call. If the
+    job starts its processes with a ``forkserver``, this call forks them. They share the modules imported before it.
+
+    Args:
+        graphbolt: load the part in GraphBolt's format, which needs 4 bytes for each edge instead of 25 but has no edge
+            IDs.
     """
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
@@ -73,6 +86,10 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
 
     If the body raises an uncaught exception or exits with a code other than 0, the process ends at once (see
     ``cluster/hook``). DGL's exit handler would wait for the other trainers, which wait for this one.
+
+    Args:
+        graph_name: name of the partitioned graph.
+        seed: seed of the job, equal on all ranks. Each rank derives its own random numbers from it.
     """
     events = EventWriter()
     events.emit("span", name="starting", seconds=age_of_process())
