@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from commands import wait_until
 
-from tutorial_lib.cluster.coordinator import Coordinator, Limits
+from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.jobspec import Limits
 from tutorial_lib.cluster.members import Member, members
 from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.spec import Cluster, Machine, write_ip_config
 from tutorial_lib.partition import Partition
 
@@ -44,12 +46,18 @@ def plan_of(cluster: Cluster, partition: Partition, folder: Path, *arguments: st
     return JobPlan(**{**defaults, **fields})
 
 
+def coordinator_of(cluster: Cluster, plan: JobPlan, *arguments: Any, check: bool = True, **options: Any) -> Coordinator:
+    """A coordinator that checks the machines first, as that of ``train`` does."""
+    checks = (lambda: require(cluster, plan)) if check else None
+    return Coordinator(cluster, plan.to_spec(), *arguments, check=checks, **options)
+
+
 def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]:
     """The events of a job on emulated machines whose trainers run a Python program; it must end well."""
     cluster = EmulatedCluster(partition.report.parts)
     plan = plan_of(cluster, partition, folder, command=[sys.executable, *command], forks=True)
     with cluster:
-        coordinator = Coordinator(cluster, plan)
+        coordinator = coordinator_of(cluster, plan)
         coordinator.run()
     return coordinator.events
 
@@ -63,7 +71,7 @@ class RunningJob:
     def __init__(self, cluster: Cluster, plan: JobPlan, limits: Limits | None = None) -> None:
         self.cluster, self.plan = cluster, plan
         self.events: list[dict] = []
-        self.coordinator = Coordinator(cluster, plan, self.events.append, limits)
+        self.coordinator = coordinator_of(cluster, plan, self.events.append, limits)
         self.error: BaseException | None = None
         self.fault_at = time.monotonic()
         self._thread = threading.Thread(target=self._run)
@@ -86,9 +94,7 @@ class RunningJob:
         wait_until(come, f"{count} {kind} event(s)", seconds)
 
     def pid(self, machine: Machine, role: str, index: int = 0) -> int:
-        """Process number, as counted on that machine, of a process that has told who it is; or of torchrun."""
-        if role == "torchrun":
-            return self._member(machine, "trainer", 0).parent
+        """Return the number of a registered process, as counted on that machine."""
         return self._member(machine, role, index).pid
 
     def _member(self, machine: Machine, role: str, index: int) -> Member:

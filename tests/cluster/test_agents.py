@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,13 +12,17 @@ from pathlib import Path
 
 import pytest
 from commands import wait_until
-from fault_support import CLEAN_EXIT_SECONDS
+from fault_support import CLEAN_EXIT_SECONDS, coordinator_of
 
 from tutorial_lib.cluster.agents import Agents
-from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits
+from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.environment import run_module
+from tutorial_lib.cluster.failure import JobFailed
+from tutorial_lib.cluster.jobspec import Limits
 from tutorial_lib.cluster.local import LocalCluster
-from tutorial_lib.cluster.plan import JobPlan, run_module, torchrun_argv, trainer_env
+from tutorial_lib.cluster.messages import Ping
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import examine_cluster
 from tutorial_lib.cluster.shm import dgl_segments
 from tutorial_lib.cluster.spec import write_ip_config
@@ -43,7 +48,7 @@ def plan_in(folder: Path, cluster, *command: str, **fields) -> JobPlan:
 
 
 def fail(cluster, plan: JobPlan, **options) -> tuple[JobFailed, Coordinator]:
-    coordinator = Coordinator(cluster, plan, preflight=False, **options)
+    coordinator = coordinator_of(cluster, plan, check=False, **options)
     with pytest.raises(JobFailed) as caught:
         coordinator.run()
     return caught.value, coordinator
@@ -76,7 +81,7 @@ def stopped_agent(tmp_path):
     said: list[str] = []
     with LocalCluster() as cluster:
         plan = plan_in(tmp_path, cluster, *SLEEP)
-        agents = Agents(cluster, plan, plan, said.append)
+        agents = Agents(cluster, plan.to_spec(), plan.to_spec(), said.append)
         agents.start()
         wait_until((tmp_path / "logs" / "machine-0" / "server-0.log").exists, "the server")
         agents.processes[0].send_signal(signal.SIGSTOP)
@@ -89,7 +94,7 @@ def test_an_agent_that_does_not_read_holds_up_nobody(stopped_agent):
     agents, said = stopped_agent
     start = time.monotonic()
     for _ in range(20_000):  # a pipe takes 64 KB
-        agents.tell_all("clock", asked=0.0)
+        agents.send_all(Ping(0.0))
     assert time.monotonic() - start < 5
     agents.stop(2.5, lambda *_: None)
     assert time.monotonic() - start < 8
@@ -196,17 +201,17 @@ def test_agents_and_checks_work_in_such_a_workspace(workspace):
         assert str(error) == "server 0 on machine-0: exit code 3"
 
 
-def test_torchrun_works_in_such_a_workspace_and_trainers_find_its_modules(workspace):
+def test_ranks_start_in_such_a_workspace_and_find_its_modules(workspace):
+    """L29. The job has no DGL servers, so its only role is started at once."""
     (workspace / "below").mkdir()
     script = "import json, os, mine; print(json.dumps(sorted(os.environ)))"
     (workspace / "below" / "train.py").write_text(script)
     with LocalCluster() as cluster:
-        plan = plan_in(workspace, cluster, sys.executable, "below/train.py", "argument", collective_seconds=42)
-        plan.log_folder(0).mkdir(parents=True)
-        env = trainer_env(plan, 0, "lo", cpus=1)
-        assert env["TUTORIAL_COLLECTIVE_SECONDS"] == "42"
-        command = torchrun_argv(plan, 0)
-        done = subprocess.run(command, cwd=plan.cwd, env=env, capture_output=True, text=True, timeout=60)
-    log = (plan.log_folder(0) / "trainer-0.log").read_text()
-    assert done.returncode == 0, done.stderr + log
+        command = [sys.executable, "below/train.py", "argument"]
+        plan = plan_in(workspace, cluster, *command, part_config="", trainers=2)
+        coordinator_of(cluster, plan).run()
+        log = (plan.log_folder(0) / "trainer-1.log").read_text()
     assert log.startswith("argument copied\n[")
+    names = json.loads(log.splitlines()[1])
+    assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(names)
+    assert not [name for name in names if name.startswith("DGL_")]

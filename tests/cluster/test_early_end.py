@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fault_support import RunningJob, plan_of
 
-from tutorial_lib.cluster.coordinator import Limits
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.failure import JobFailed
+from tutorial_lib.cluster.jobspec import Limits
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from tutorial_lib.cluster.failure import JobFailed
         ({"forks": True}, 1, "trainer 0 (rank 1) on machine-1"),
         ({"forks": False, "trainers": 2}, 1, "trainer 1 (rank 1) on machine-0"),
     ],
-    ids=["forked", "two-under-a-torchrun"],
+    ids=["forked", "two-not-forked"],
 )
 def test_a_rank_that_leaves_with_0_is_the_cause(fields, rank, who, emulation, nothing_left, partition_of, tmp_path):
     cluster = EmulatedCluster(2)

@@ -14,7 +14,7 @@ import pytest
 from commands import wait_until
 from fault_support import RunningJob, plan_of
 
-from tutorial_lib.cluster.coordinator import JobFailed
+from tutorial_lib.cluster.failure import JobFailed
 from tutorial_lib.cluster.local import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
@@ -158,7 +158,7 @@ def test_they_end_with_a_killed_agent(program, tmp_path):
     assert str(error).startswith("agent on machine-0: the agent ended unexpectedly")
 
 
-def test_under_torchrun_the_same_program_is_not_forked(partition_of, tmp_path):
+def test_the_same_program_can_be_started_for_each_process(partition_of, tmp_path):
     (tmp_path / "program.py").write_text(TELLS)
     with LocalCluster() as cluster:
         command = [sys.executable, str(tmp_path / "program.py"), "0"]

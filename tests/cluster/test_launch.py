@@ -9,13 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fault_support import CLEAN_EXIT_SECONDS, plan_of
+from fault_support import CLEAN_EXIT_SECONDS, coordinator_of, plan_of
 
-from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits
 from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.environment import job_environment, role_environment
+from tutorial_lib.cluster.failure import JobFailed
+from tutorial_lib.cluster.jobspec import Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.shm import dgl_segments
+from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError, how_it_ended
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
@@ -33,7 +36,7 @@ def two_machines(emulation, partition_of: Callable[[int], Partition]):
 def run_and_fail(cluster, plan: JobPlan, limits: Limits | None = None, preflight: bool = True) -> JobFailed:
     """Run a job that must fail; returns the failure."""
     with pytest.raises(JobFailed) as caught, cluster:
-        Coordinator(cluster, plan, limits=limits, preflight=preflight).run()
+        coordinator_of(cluster, plan, limits=limits, check=preflight).run()
     return caught.value
 
 
@@ -93,7 +96,7 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     cluster = LocalCluster(servers=2)
     with cluster:
         plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
-        coordinator = Coordinator(cluster, plan)
+        coordinator = coordinator_of(cluster, plan)
         use = coordinator.run()
     assert not [path.name for path in temporary.iterdir() if path.name.startswith(("pymp-", "dgl-job-"))]
     counts = [event["seeds"] for event in coordinator.events if event["kind"] == "counted"]
@@ -170,13 +173,11 @@ def test_a_foreign_segment_is_refused_and_kept():
 
 def test_stray_environment_does_not_reach_the_job(monkeypatch):
     """A variable of an earlier job in the user's shell must not change this one."""
-    from tutorial_lib.cluster.plan import trainer_env
-    from tutorial_lib.cluster.spec import Machine
-
     monkeypatch.setitem(os.environ, "DGL_NUM_CLIENT", "99")
     monkeypatch.setitem(os.environ, "DGL_ROLE", "server")
     plan = JobPlan([Machine("a", "10.0.0.1")] * 2, ["x"], "p", "i", "l", ".", 1, trainers=2, samplers=3)
-    environment = trainer_env(plan, 0, "eth0", cpus=8)
+    spec = plan.to_spec()
+    environment = job_environment(spec, 0, "eth0") | role_environment(spec, 0, spec.roles[1], 0, cpus=8)
     assert environment["DGL_NUM_CLIENT"] == str(2 * 2 * (1 + 3))
     assert environment["DGL_ROLE"] == "client"
     assert environment["OMP_NUM_THREADS"] == "4"

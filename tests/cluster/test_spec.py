@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import json
 from dataclasses import replace
 
 import pytest
 
-from tutorial_lib.cluster.plan import JobPlan, environment_text, server_env, server_role, torchrun_argv, trainer_env
+from tutorial_lib.cluster.environment import describe_environment, job_environment, role_environment
+from tutorial_lib.cluster.jobspec import JobSpec
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 
@@ -66,41 +68,46 @@ PLAN = JobPlan(
 )
 
 
-def test_plan_survives_the_wire():
-    assert JobPlan.from_json(PLAN.to_json()) == PLAN
-    assert "\n" not in PLAN.to_json()
+SPEC = PLAN.to_spec()
+
+
+def test_a_job_survives_the_connection_to_an_agent():
+    assert JobSpec.from_dict(json.loads(json.dumps(SPEC.to_dict()))) == SPEC
 
 
 def test_every_client_is_counted():
-    """Trainers and their samplers on all machines; with another number the servers would wait for ever."""
-    assert PLAN.world_size == 6
-    assert PLAN.num_clients == 18
+    """Trainers and their samplers on all machines. With another number, the servers would wait forever."""
+    assert (PLAN.world_size, PLAN.num_clients) == (6, 18)
 
 
-def test_server_ids_are_counted_over_machines():
-    ids = [server_env(PLAN, machine, k, "eth0", 4)["DGL_SERVER_ID"] for machine in (0, 1) for k in (0, 1)]
+def test_server_ids_and_ranks_are_counted_over_machines():
+    server, trainer = SPEC.roles
+    ids = [role_environment(SPEC, machine, server, k, 4)["DGL_SERVER_ID"] for machine in (0, 1) for k in (0, 1)]
     assert ids == ["0", "1", "2", "3"]
+    ranks = [role_environment(SPEC, machine, trainer, k, 4)["RANK"] for machine in (0, 1) for k in range(3)]
+    assert ranks == ["0", "1", "2", "3", "4", "5"]
 
 
 @pytest.mark.parametrize(
     ("asked", "cpus", "servers", "threads"), [(3, 64, 1, 3), (None, 64, 1, 16), (None, 64, 2, 8), (None, 2, 1, 1)]
 )
 def test_threads_of_a_server(asked, cpus, servers, threads):
-    plan = replace(PLAN, server_threads=asked, servers=servers)
-    assert server_env(plan, 0, 0, "eth0", cpus)["OMP_NUM_THREADS"] == str(threads)
-    assert server_role(plan, 0, 0, cpus)["OMP_NUM_THREADS"] == str(threads)
+    spec = replace(PLAN, server_threads=asked, servers=servers).to_spec()
+    assert role_environment(spec, 0, spec.roles[0], 0, cpus)["OMP_NUM_THREADS"] == str(threads)
 
 
-def test_the_command_reaches_torchrun_untouched():
-    assert torchrun_argv(PLAN, 1)[-5:] == PLAN.command
+def test_a_job_without_a_partition_has_plain_ranks():
+    spec = replace(PLAN, part_config="").to_spec()
+    assert [(role.name, role.after) for role in spec.roles] == [("trainer", None)]
+    assert not [name for name in job_environment(spec, 0, "eth0") if name.startswith("DGL_")]
 
 
-def test_everything_that_is_added_to_the_environment_is_told():
-    """What ``launch --verbose`` prints, against the environments that the processes get."""
-    told = environment_text(PLAN)
-    for environment in (server_env(PLAN, 0, 0, "eth0", cpus=4), trainer_env(PLAN, 0, "eth0", cpus=4)):
-        added = {name: value for name, value in environment.items() if os.environ.get(name) != value}
-        assert set(added) >= {"DGL_NUM_CLIENT", "GLOO_SOCKET_IFNAME", "PYTHONPATH", "TUTORIAL_LOG_DIR"}
-        assert [name for name in added if name not in told] == []
-        own = {"OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "DGL_SERVER_ID", "TUTORIAL_INDEX"}
-        assert [name for name in set(added) - own if f"{name}={added[name]}" not in told] == []
+def test_the_added_environment_is_described():
+    """What ``launch --verbose`` prints agrees with the environments of the processes."""
+    described = describe_environment(SPEC)
+    added = job_environment(SPEC, 0, "eth0")
+    assert set(added) >= {"DGL_NUM_CLIENT", "GLOO_SOCKET_IFNAME", "PYTHONPATH", "TUTORIAL_LOG_DIR"}
+    others = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
+    assert [name for name in set(added) - others if f"{name}={added[name]}" not in described] == []
+    for role in SPEC.roles:
+        assert [name for name in role_environment(SPEC, 0, role, 0, 4) if f"  {name}=" not in described] == []

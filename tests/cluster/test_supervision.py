@@ -22,7 +22,7 @@ from pyroute2 import DiagSocket
 
 from tutorial_lib.cluster import children, network
 from tutorial_lib.cluster import members as of_job
-from tutorial_lib.cluster.agent import ALIVE_SECONDS, MOST_WAITING, Agent, Process
+from tutorial_lib.cluster.agent import HEARTBEAT_SECONDS, MOST_WAITING, Agent, Process
 from tutorial_lib.cluster.agents import Progress
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
 from tutorial_lib.cluster.members import (
@@ -34,6 +34,19 @@ from tutorial_lib.cluster.members import (
     main_thread,
     members,
     stat_of,
+)
+from tutorial_lib.cluster.messages import (
+    DumpStacks,
+    Failed,
+    Heartbeat,
+    Message,
+    Pong,
+    Report,
+    SaveNow,
+    StartRole,
+    Stop,
+    Traffic,
+    encode,
 )
 from tutorial_lib.cluster.network import SilentPeers, ipv4_of
 from tutorial_lib.cluster.plan import JobPlan
@@ -57,8 +70,8 @@ class Clock:
         return self.now
 
 
-def alive(**values) -> dict:
-    return {"type": "alive", "cpu": 0.0, "wrote": 0, "sent": 0, **values}
+def alive(**values) -> Heartbeat:
+    return Heartbeat(**{"cpu": 0.0, "wrote": 0, "sent": 0, **values})
 
 
 def test_what_counts_as_progress():
@@ -70,10 +83,10 @@ def test_what_counts_as_progress():
         (alive(cpu=1.5), 0),
         (alive(wrote=1), 0),
         (alive(sent=1_000_000), 0),
-        ({"type": "event", "event": {}}, 0),
+        (Report({}), 0),
         (alive(), 10),
-        ({"type": "clock", "asked": 0.0, "time": 0.0}, 20),
-        ({"type": "traffic", "bytes_sent": 10**9}, 30),
+        (Pong(0.0, 0.0), 20),
+        (Traffic(10**9, 0.0), 30),
     ]:
         clock.now += 10
         progress.note(0, message)
@@ -116,7 +129,7 @@ def test_a_dump_is_read_from_the_main_thread():
 @pytest.fixture
 def plan(tmp_path) -> JobPlan:
     machines = [Machine("a", "10.0.0.1"), Machine("b", "10.0.0.2")]
-    return JobPlan(machines, ["x"], "p", "i", str(tmp_path), ".", 1, trainers=2)
+    return JobPlan(machines, ["x"], "p", "i", str(tmp_path), ".", 1, trainers=2).to_spec()
 
 
 def test_a_stall_names_who_is_stopped_else_where_everybody_waits(plan, tmp_path):
@@ -130,8 +143,7 @@ def test_a_stall_names_who_is_stopped_else_where_everybody_waits(plan, tmp_path)
 
 
 def test_a_killed_process_names_the_memory_when_the_kernel_ended_something(plan):
-    message = {"role": "trainer", "index": 1, "code": -9, "log": "trainer-1.log", "tail": ["x"], "out_of_memory": True}
-    failure = exit_failure(plan, 1, message)
+    failure = exit_failure(plan, 1, Failed("trainer", 1, -9, "", out_of_memory=True, tail=["x"]))
     assert str(failure).startswith("trainer 1 (rank 3) on b: killed by signal 9 (SIGKILL); the kernel ended a process")
 
 
@@ -318,15 +330,15 @@ def test_a_full_disk_is_named_with_its_device(tmp_path):
 
 
 class Line:
-    """The agent's end of its connection: what the coordinator says, and what it hears."""
+    """The agent's end of its connection: the commands that the coordinator sends, and the messages that it gets."""
 
-    def __init__(self, *commands: str | list[str]) -> None:
+    def __init__(self, *commands: Message | list[Message]) -> None:
         self.commands, self.heard, self.waiting = list(commands), [], bytearray()
 
     def take(self, _seconds: float) -> list[dict]:
-        """All of them at once; where they are lists, one of these at a time."""
+        """Return all commands at once, or one list of them at a time."""
         now = self.commands.pop(0) if self.commands and isinstance(self.commands[0], list) else self.commands
-        return [{"do": command} for command in now]
+        return [{"type": "noise"}, *map(encode, now)]
 
     def put(self, message: dict) -> None:
         self.heard.append(message)
@@ -339,13 +351,13 @@ class Line:
 def quiet_agent(tmp_path) -> Agent:
     """One that has started nothing."""
     machine = Machine("here", "127.0.0.1", interface="lo")
-    return Agent(JobPlan([machine], ["true"], "none.json", "", str(tmp_path), ".", 1), 0, Line())
+    return Agent(JobPlan([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line())
 
 
 def test_an_agent_answers_the_question_for_stacks_alone(quiet_agent):
-    quiet_agent.link.commands = ["hello", "stacks", "hello"]
+    quiet_agent.link.commands = [DumpStacks()]
     quiet_agent._read_commands()
-    assert quiet_agent.link.heard == [{"type": "stacks", "stacks": []}]
+    assert quiet_agent.link.heard == [{"type": "Stacks", "stacks": []}]
     assert not quiet_agent.stopping
 
 
@@ -375,70 +387,56 @@ def test_a_killed_sampler_is_told_before_the_trainer_that_it_takes_along(quiet_a
     ended = [(79, 1 << 8, usage), (77, signal.SIGKILL, usage), (0, 0, None)]
     monkeypatch.setattr("tutorial_lib.cluster.agent.os.wait4", lambda *_: ended.pop(0))
     quiet_agent._reap()
-    failures = [message for message in quiet_agent.link.heard if message["type"] == "failed"]
+    failures = [message for message in quiet_agent.link.heard if message["type"] == "Failed"]
     assert [(message["role"], message["code"]) for message in failures] == [("sampler", -9), ("trainer", 1)]
 
 
-def test_servers_on_a_machine_where_nobody_else_listens(quiet_agent, monkeypatch):
+def test_servers_are_ready_when_their_ports_listen(quiet_agent, monkeypatch):
+    """L22. The ports are read from the kernel."""
     port = quiet_agent.machine.port
-    for listening, heard in [(set(), []), ({port + 1}, []), ({port}, [{"type": "serving"}]), ({port}, [])]:
+    quiet_agent.roles_to_start.discard("server")
+    for listening, count in [(set(), 0), ({port + 1}, 0), ({port}, 1), ({port}, 0)]:
         monkeypatch.setattr(network, "listening_ports", lambda listening=listening: listening)
         quiet_agent.link.heard.clear()
-        quiet_agent._announce()
-        assert [message.pop("time") > 0 for message in quiet_agent.link.heard] == [True] * len(heard)
-        assert quiet_agent.link.heard == heard
+        quiet_agent._announce_listeners()
+        assert [message["role"] for message in quiet_agent.link.heard] == ["server"] * count
 
 
-def test_a_job_of_an_agent_from_its_start_to_the_word_stop(quiet_agent, monkeypatch):
-    """A server is started and listens, the job is to save and end, and what was started is ended."""
+def test_an_agent_runs_its_share_until_it_is_told_to_stop(quiet_agent, monkeypatch):
     monkeypatch.setattr(network, "listening_ports", lambda: {quiet_agent.machine.port})
-    quiet_agent.plan = replace(quiet_agent.plan, command=["sleep", "100"])
-    quiet_agent.link.commands = [[], ["finish"], [], ["stop"]]
+    roles = [replace(role, command=["sleep", "100"]) for role in quiet_agent.spec.roles]
+    quiet_agent.spec = replace(quiet_agent.spec, roles=roles)
+    quiet_agent.link.commands = [[], [SaveNow(), StartRole("trainer")], [], [Stop()]]
     finish = quiet_agent.logs / "finish"
     monkeypatch.setattr("tutorial_lib.cluster.agent.FINISH", finish.name)
     quiet_agent.run()
     assert finish.exists()
-    [server] = quiet_agent.processes
-    assert (server.role, server.code) == ("server", -signal.SIGTERM)
-    kinds = [message.get("event", {}).get("kind", message["type"]) for message in quiet_agent.link.heard]
-    assert [kind for kind in kinds if kind not in ("alive", "traffic")] == ["started", "serving", "exited", "done"]
+    assert [(p.role, p.code) for p in quiet_agent.processes] == [("server", -15), ("trainer", -15)]
+    kinds = [message["type"] for message in quiet_agent.link.heard if message["type"] not in ("Heartbeat", "Traffic")]
+    assert sorted(kinds) == ["Done", "Exited", "Exited", "Ready", "Ready", "Started", "Started"]
 
 
 @pytest.mark.parametrize(
-    ("training", "codes", "finished"),
-    [(True, [0, 0], True), (True, [0, None], False), (True, [0, 1], False), (False, [0, 0], False)],
+    ("waiting", "codes", "finished"),
+    [([], [0, 0], True), ([], [0, None], False), ([], [0, 1], False), (["trainer"], [0, 0], False)],
 )
-def test_a_job_is_through_when_all_have_ended_well(quiet_agent, training, codes, finished):
-    quiet_agent.training = training
+def test_a_machine_is_finished_when_all_processes_have_ended_well(quiet_agent, waiting, codes, finished):
+    quiet_agent.roles_to_start = set(waiting)
     quiet_agent.processes = [Process("server", k, 77 + k, code) for k, code in enumerate(codes)]
-    assert quiet_agent._finished() is finished
-
-
-@pytest.mark.parametrize(
-    ("role", "codes", "told"), [("trainer", [0, 0], 1), ("torchrun", [0], 1), ("trainer", [0, None], 0)]
-)
-def test_the_coordinator_hears_that_all_trainers_have_ended_well(quiet_agent, role, codes, told):
-    """The servers run on: they end when the coordinator knows it of every machine."""
-    quiet_agent.training = True
-    quiet_agent.processes = [
-        Process("server", 0, 76),
-        *(Process(role, k, 77 + k, code) for k, code in enumerate(codes)),
-    ]
-    quiet_agent._report_exit(role, 0, 0)
-    assert quiet_agent.link.heard.count({"type": "trained"}) == told
+    assert quiet_agent._is_finished() is finished
 
 
 def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, monkeypatch):
     """L26. The agent stops its processes by itself."""
     clock, said = [1000.0], []
-    quiet_agent.plan = replace(quiet_agent.plan, silence=5.0)
+    quiet_agent.spec = replace(quiet_agent.spec, silence=5.0)
     quiet_agent.last_heard = clock[0]
     monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(quiet_agent, "_give_up", said.append)
     for seconds in (4.0, 0.9, 0.2):
         clock[0] += seconds
         assert said == []
-        quiet_agent._look_around()
+        quiet_agent._watch_machine()
     assert said == ["heard nothing from the coordinator for 5 s"]
 
 
@@ -447,7 +445,7 @@ def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkey
     removed = []
     monkeypatch.setattr("tutorial_lib.cluster.agent.end_descendants", lambda _reap: signal.raise_signal(signal.SIGTERM))
     monkeypatch.setattr("tutorial_lib.cluster.agent.remove_segments", lambda *where: removed.append(where))
-    before = signal.signal(signal.SIGTERM, quiet_agent.told_to_end)
+    before = signal.signal(signal.SIGTERM, quiet_agent.stop_on_signal)
     try:
         with pytest.raises(SystemExit):
             signal.raise_signal(signal.SIGTERM)
@@ -458,47 +456,37 @@ def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkey
 
 
 def test_an_agent_without_a_plan_says_what_it_waited_for():
-    code = "from tutorial_lib.cluster import agent; agent.PLAN_SECONDS = 0.3; agent.main()"
+    code = "from tutorial_lib.cluster import agent; agent.PREPARE_SECONDS = 0.3; agent.main()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as waiting:
         assert waiting.wait(30) == 1
-        assert waiting.stderr.read() == "waited 0.3 s for the plan from the coordinator\n"
-
-
-def test_without_a_forkserver_torchrun_starts_the_trainers(quiet_agent, monkeypatch):
-    started = []
-    monkeypatch.setattr(quiet_agent, "_start", lambda role, k, argv, env: started.append((role, k, argv, env)))
-    quiet_agent._start_trainers()
-    [(role, k, argv, env)] = started
-    assert (role, k, quiet_agent.training) == ("torchrun", 0, True)
-    assert argv[-1] == "true"
-    assert env["DGL_ROLE"] == "client"
+        assert waiting.stderr.read() == "waited 0.3 s for the job from the coordinator\n"
 
 
 def test_bytes_are_told_with_each_word(quiet_agent, monkeypatch):
-    clock, tells = [quiet_agent.next_word], []
+    clock, tells = [quiet_agent.next_heartbeat], []
     monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(quiet_agent.sent, "report", lambda _put: tells.append(1))
     seen = []
-    for seconds in (0.0, 0.1, 0.25, ALIVE_SECONDS):
+    for seconds in (0.0, 0.1, 0.25, HEARTBEAT_SECONDS):
         clock[0] += seconds
-        quiet_agent._look_around()
+        quiet_agent._watch_machine()
         seen.append(len(tells))
     assert seen == [1, 1, 1, 2]
 
 
 def test_an_agent_looks_at_memory_with_each_sign_of_life(quiet_agent, monkeypatch):
-    clock, looks = [quiet_agent.next_word], []
+    clock, looks = [quiet_agent.next_heartbeat], []
     monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(quiet_agent.health, "look_at_memory", lambda: looks.append("memory"))
     seen = []
-    for seconds in (0.0, 0.1, 0.25, ALIVE_SECONDS):
+    for seconds in (0.0, 0.1, 0.25, HEARTBEAT_SECONDS):
         clock[0] += seconds
-        quiet_agent._look_around()
+        quiet_agent._watch_machine()
         seen.append((len(looks), len(quiet_agent.link.heard)))
     assert seen == [(1, 1), (1, 1), (1, 1), (2, 2)]
-    assert {message["type"] for message in quiet_agent.link.heard} == {"alive"}
+    assert {message["type"] for message in quiet_agent.link.heard} == {"Heartbeat"}
 
 
 def test_events_wait_in_their_files_for_a_coordinator_that_does_not_read(quiet_agent):
@@ -508,7 +496,7 @@ def test_events_wait_in_their_files_for_a_coordinator_that_does_not_read(quiet_a
     assert quiet_agent.link.heard == []
     quiet_agent.link.waiting = bytearray(MOST_WAITING)
     quiet_agent._forward_events()
-    assert quiet_agent.link.heard == [{"type": "event", "event": {"kind": "joined"}}]
+    assert quiet_agent.link.heard == [{"type": "Report", "event": {"kind": "joined"}}]
 
 
 DESCENDANTS = """

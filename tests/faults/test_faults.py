@@ -16,11 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import wait_until
-from fault_support import CLEAN_EXIT_SECONDS, SILENT_NETWORK_SECONDS, RunningJob, plan_of, remove_group
+from fault_support import CLEAN_EXIT_SECONDS, SILENT_NETWORK_SECONDS, RunningJob, coordinator_of, plan_of, remove_group
 from runtime_support import MARK, marked_processes
 
-from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits
 from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.failure import JobFailed
+from tutorial_lib.cluster.jobspec import Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.preflight import PreflightFailed
 from tutorial_lib.cluster.shm import dgl_segments
@@ -87,11 +88,10 @@ def test_an_exception_in_a_sampler(machines, tmp_path, saw):
 @pytest.mark.parametrize(
     ("role", "index", "fields", "words"),
     [
-        ("trainer", 0, {"forks": False}, "trainer 0 (rank 1) on machine-1"),  # seen by torchrun
+        ("trainer", 0, {"forks": False}, "trainer 0 (rank 1) on machine-1"),
         ("sampler", 0, {"samplers": 1}, "sampler of trainer 0 (rank 1) on machine-1"),
         ("server", 0, {}, "server 0 on machine-1"),
         ("server", 1, {"servers": 2}, "server 1 on machine-1"),
-        ("torchrun", 0, {"forks": False}, "torchrun on machine-1"),
     ],
 )
 def test_sigkill(role, index, fields, words, machines, tmp_path, saw):
@@ -270,7 +270,7 @@ def refused(cluster, plan, words: str) -> PreflightFailed:
     """Run a job that must be refused before anything is started."""
     start = time.monotonic()
     with pytest.raises(PreflightFailed) as caught:
-        Coordinator(cluster, plan).run()
+        coordinator_of(cluster, plan).run()
     assert words in str(caught.value)
     assert time.monotonic() - start < CLEAN_EXIT_SECONDS
     assert not list(Path(plan.log_dir).glob("*/server-*.log"))
@@ -398,14 +398,13 @@ def test_a_stale_segment_of_a_killed_job(partition_of, tmp_path, saw):
     """The agent of a job without namespaces is killed, and its coordinator too: the next job cleans up."""
     script = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from fault_support import plan_of
+from fault_support import coordinator_of, plan_of
 from pathlib import Path
-from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.partition import load_partition_folder
 partition = load_partition_folder(Path({str(partition_of(1).folder)!r}))
 with LocalCluster() as cluster:
-    coordinator = Coordinator(cluster, plan_of(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
+    coordinator = coordinator_of(cluster, plan_of(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
     pids = lambda: [process.pid for process in coordinator.agents.processes]
     coordinator.on_event = lambda event: print(event["kind"], *pids(), flush=True)
     coordinator.run()

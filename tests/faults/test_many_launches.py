@@ -13,14 +13,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 JOB = """
 import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from fault_support import plan_of
+from fault_support import coordinator_of, plan_of
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.partition import load_partition_folder
 folder = Path(sys.argv[3])
 with EmulatedCluster(1) as cluster:
     plan = plan_of(cluster, load_partition_folder(Path(sys.argv[2])), folder, "loop:15", "-")
-    Coordinator(cluster, plan).run()
+    coordinator_of(cluster, plan).run()
 print("done")
 """
 

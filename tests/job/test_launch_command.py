@@ -156,3 +156,33 @@ def test_an_address_file_of_another_cluster_is_kept(good, tmp_path, run_here):
     assert done.returncode == 2
     assert "lists other machines than the emulated ones" in done.stderr
     assert (tmp_path / "ip.txt").read_text().startswith("192.168.1.1")
+
+
+PLAIN = SCRIPT.with_name("ddp_ranks.py")
+
+
+@pytest.mark.cluster
+def test_a_program_without_a_graph_on_three_machines(emulation, nothing_left, tmp_path):
+    """No --part_config: the ranks start at once, and rank 0, which holds the store, may end first."""
+    done = launch("--emulate", "3", "--num_trainers", "2", "--out", "logs", f"python3 {PLAIN}", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(6):
+        assert f"rank {rank} of 6 on machine-{rank // 2}: equal replicas True" in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"logs"}
+    assert not list((tmp_path / "logs").rglob("server-*.log"))
+
+
+@pytest.mark.cluster
+def test_remote_calls_without_a_graph(emulation, nothing_left, tmp_path):
+    done = launch("--emulate", "2", "--out", "logs", f"python3 {PLAIN} rpc", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rank 0 got [1.0, 1.0]" in done.stdout
+    assert "rank 1 got [2.0, 2.0]" in done.stdout
+
+
+@pytest.mark.cluster
+def test_a_failed_rank_without_a_graph_is_the_cause(nothing_left, tmp_path):
+    options = ["--machines", "1", "--num_trainers", "2", "--out", "logs"]
+    done = launch(*options, f"python3 {PLAIN} raise", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: trainer 1 (rank 1) on machine-0: ValueError: no such batch\nlog: ")

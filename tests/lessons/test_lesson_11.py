@@ -19,7 +19,7 @@ from solution_support import assert_not_yet, solutions
 from support.exercises import lesson_11
 from support.lessons import breaking
 from support.plots import breaking as plots
-from tutorial_lib.cluster.coordinator import JobFailed
+from tutorial_lib.cluster.failure import JobFailed
 from tutorial_lib.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -27,7 +27,7 @@ from shared_data import shared_data
 from solution_support import NOTEBOOKS
 
 from support.lessons.breaking import failure_of
-from tutorial_lib.cluster.coordinator import Limits
+from tutorial_lib.cluster.jobspec import Limits
 from tutorial_lib.job.folder import NEW_RUN, Continuation
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource

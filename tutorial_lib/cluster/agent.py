@@ -1,16 +1,9 @@
-"""One process per machine: starts the machine's DGL servers and trainers, watches them, stops them.
+"""One process per machine: starts the processes of a job on its machine, watches them, and stops them.
 
-    coordinator  <== JSON lines over stdin/stdout ==>  agent  --+-- DGL server 0, 1, ...
-                                                                `-- trainer 0, 1, ... -- samplers
+    coordinator  <== messages over stdin and stdout ==>  agent  --+-- server 0, 1, ...
+                                                                  `-- trainer 0, 1, ... -- samplers
 
-Trainers of a user's script stand under a torchrun; those of the package's own program are forked, see `forkserver`.
-The agent stops everything that it started when standard input ends, for whatever reason. It imports nothing heavy.
-
-Coordinator to agent: the plan first, then ``{"do": ...}`` with ``trainers``, ``stacks`` (tell where every process
-stands), ``finish`` (have the trainers save in the middle of an epoch), ``stop``, and now and then ``clock``.
-Agent to coordinator: ``serving`` (all servers listen), ``event`` (a line some trainer wrote; a process is ``started``),
-``alive`` (every two seconds), ``traffic``, ``clock``, ``exited`` (a process ended; all its events have been sent),
-``trained`` (all trainers have ended well), ``stacks``, ``failed``, and last ``done`` with what the machine used.
+The agent stops everything that it started when its standard input ends, for whatever reason. It imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -23,35 +16,28 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
+from tutorial_lib.cluster import messages as msg
 from tutorial_lib.cluster import network
 from tutorial_lib.cluster.channel import POLL_SECONDS, Channel
 from tutorial_lib.cluster.children import end_descendants, start
+from tutorial_lib.cluster.environment import count_cpus, job_environment, role_environment
 from tutorial_lib.cluster.forkserver import FORKSERVER, Forkserver
-from tutorial_lib.cluster.logs import WORKERS, EventFiles, OutputFiles, log_name, tail, who_failed
+from tutorial_lib.cluster.jobspec import JobSpec, Role
+from tutorial_lib.cluster.logs import WORKERS, EventFiles, OutputFiles, log_name, tail
 from tutorial_lib.cluster.members import FINISH, MachineHealth, collect, disk_trouble, members
 from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
-from tutorial_lib.cluster.plan import (
-    TORCHRUN_FOLDER,
-    JobPlan,
-    cpus_here,
-    server_env,
-    server_role,
-    torchrun_argv,
-    trainer_env,
-    trainer_role,
-)
 from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments, sockets_of
 
 PR_SET_CHILD_SUBREAPER = 36
-ALIVE_SECONDS, FLUSH_SECONDS, PLAN_SECONDS = 2.0, 3.0, 60.0
+HEARTBEAT_SECONDS, FLUSH_SECONDS, PREPARE_SECONDS = 2.0, 3.0, 60.0
 MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read; then events stay in their files
 
 
 @dataclass
 class Process:
-    """A child. ``pid`` is None until it is forked, ``code`` while it runs, negative: a signal; ``peak_rss``, bytes."""
+    """A child. ``pid`` is None until it is forked, ``code`` is None while it runs, ``peak_rss`` is in bytes."""
 
     role: str
     index: int
@@ -61,44 +47,48 @@ class Process:
 
 
 class Agent:
-    """Runs the share of machine ``index`` in a job; ``link`` leads to the coordinator."""
+    """Runs the share of machine ``index`` in a job. ``link`` leads to the coordinator."""
 
-    def __init__(self, plan: JobPlan, index: int, link: Channel) -> None:
-        self.plan, self.index, self.link = plan, index, link
-        self.machine = plan.machines[index]
+    def __init__(self, spec: JobSpec, index: int, link: Channel) -> None:
+        self.spec, self.index, self.link = spec, index, link
+        self.machine = spec.machines[index]
         self.interface = self.machine.interface or network.interface_of(self.machine.address)
-        self.logs = plan.log_folder(index)
+        self.logs = spec.log_folder(index)
         self.logs.mkdir(parents=True, exist_ok=True)
         self.processes: list[Process] = []
-        self.stopping = self.serving = self.training = False
+        self.roles_to_start = {role.name for role in spec.roles}
+        self.roles_to_announce = {role.name for role in spec.roles}
+        self.stopping = False
         self.forkserver: Forkserver | None = None
         self.shm_before = set(os.listdir(SHM))
-        self.others = {m.address: m.name for m in plan.machines if m.address != self.machine.address}
+        self.others = {m.address: m.name for m in spec.machines if m.address != self.machine.address}
         self.events, self.sent_last = EventFiles(self.logs), 0
         self.sent = network.SentBytes(self.interface)
-        self.output = OutputFiles(self.logs) if plan.show_output else None
+        self.output = OutputFiles(self.logs) if spec.show_output else None
         self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(self.others)
-        self.next_word = self.last_heard = time.monotonic()
+        self.next_heartbeat = self.last_heard = time.monotonic()
 
     def run(self) -> None:
-        """Do the job; returns when everything this machine started is gone."""
+        """Run the job. When this method returns, all processes that this machine started are gone."""
         shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)  # of a job whose agent was killed
-        with job_marker(graph_name_in(self.plan.part_config), self.shm_before) as marker:
+        with job_marker(graph_name_in(self.spec.part_config), self.shm_before) as marker:
             self.sockets = {"TUTORIAL_SOCKETS": str(sockets_of(marker))}
             try:
-                self._start_servers()
-                while not self._finished():
+                for role in self.spec.roles:
+                    if role.after is None:
+                        self._start_role(role)
+                while not self._is_finished():
                     self.link.push()
                     self._read_commands()
                     self._reap()
                     self._forward_events()
-                    self._announce()
-                    self._look_around()
+                    self._announce_listeners()
+                    self._watch_machine()
             finally:
                 self._leave_nothing()
 
-    def told_to_end(self, *_signal: object) -> None:
-        """On SIGTERM. Slurm sends it twice: the second must not break off the clearing up."""
+    def stop_on_signal(self, *_signal: object) -> None:
+        """Handle SIGTERM. Slurm sends it twice: the second one must not break off the clean-up."""
         if not self.stopping:
             self.stopping = True
             sys.exit()
@@ -106,132 +96,137 @@ class Agent:
     def _leave_nothing(self) -> None:
         self.stopping = True
         self._forward_events(FLUSH_SECONDS * all(process.code is not None for process in self.processes))
-        self.output = None  # the processes are ended now: what they print because of that is in their logs
+        self.output = None  # from now on the processes print that they are being stopped, which their logs contain
         end_descendants(self._reap)
-        remove_segments(self.shm_before, self.plan.part_config)
-        for name in (TORCHRUN_FOLDER, PROCESSES_FOLDER):
-            shutil.rmtree(self.logs / name, ignore_errors=True)
+        remove_segments(self.shm_before, self.spec.part_config)
+        shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)
         self._forward_events(FLUSH_SECONDS)
-        peaks: dict[str, int] = {}  # of the largest process of each kind; torchrun's figure covers its trainers
+        peaks: dict[str, int] = {}
         for process in (p for p in self.processes if p.role != "forkserver"):
-            role = "trainer" if process.role == "torchrun" else process.role
-            peaks[role] = max(peaks.get(role, 0), process.peak_rss)
-        self.sent.report(self.link.put)
-        self.link.put({"type": "done", "bytes_sent": self.sent.count, "peak_rss": peaks})
+            peaks[process.role] = max(peaks.get(process.role, 0), process.peak_rss)
+        self._report_traffic()
+        self._send(msg.Done(self.sent.count, peaks))
         self.link.push(FLUSH_SECONDS)
 
-    def _tell_started(self, role: str, k: int) -> None:
-        self.link.put({"type": "event", "event": {"kind": "started", "time": time.time(), "role": role, "index": k}})
+    def _send(self, message: msg.Message) -> None:
+        self.link.put(msg.encode(message))
+
+    def _start_role(self, role: Role) -> None:
+        cpus = count_cpus()
+        for k in range(role.count):
+            env = role_environment(self.spec, self.index, role, k, cpus)
+            if role.command is None:
+                self._fork(role.name, k, env)
+            else:
+                common = {**os.environ, **job_environment(self.spec, self.index, self.interface)}
+                self._start(role.name, k, role.command, {**common, **env})
+        self.roles_to_start.discard(role.name)
+        if not role.listens:
+            self._announce(role)
+        if self.forkserver is not None and not self.roles_to_start:
+            self.forkserver.close()
 
     def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str], fds: Sequence[int] = ()) -> None:
         try:
-            pid = start(argv, {**env, **self.sockets}, self.plan.cwd, self.logs / log_name(role, k), fds)
-            self.processes.append(Process(role, k, pid))
-            self._tell_started(role, k)
+            pid = start(argv, {**env, **self.sockets}, self.spec.cwd, self.logs / log_name(role, k), fds)
         except OSError as error:
             self._give_up(f"cannot start {argv[0]!r}: {error.strerror}", role, k)
+            return
+        self.processes.append(Process(role, k, pid))
+        self._send(msg.Started(role, k, time.time()))
 
     def _fork(self, role: str, k: int, env: dict[str, str]) -> None:
-        if self.forkserver is None:
-            try:
-                self.forkserver = Forkserver()
-            except OSError as error:
-                self._give_up(f"cannot start {self.plan.command[0]!r}: {error.strerror}", "forkserver")
-                return
-            with self.forkserver.theirs as theirs:
-                of_all = {**self._trainer_env(), FORKSERVER: str(theirs.fileno())}
-                self._start("forkserver", 0, self.plan.command, of_all, [theirs.fileno()])
+        if self.forkserver is None and not self._start_template():
+            return
+        assert self.forkserver is not None
         self.forkserver.order(role, k, env, self.logs / log_name(role, k))
         self.processes.append(Process(role, k, None))
 
-    def _start_servers(self) -> None:
-        for k in range(self.plan.servers):
-            if self.plan.forks:
-                self._fork("server", k, server_role(self.plan, self.index, k, cpus_here()))
-            else:
-                env = server_env(self.plan, self.index, k, self.interface, cpus_here())
-                self._start("server", k, self.plan.command, env)
-
-    def _trainer_env(self) -> dict[str, str]:
-        return trainer_env(self.plan, self.index, self.interface, cpus_here())
-
-    def _start_trainers(self) -> None:
-        self.training = True
-        if self.forkserver is None:
-            self._start("torchrun", 0, torchrun_argv(self.plan, self.index), self._trainer_env())
-            return
-        for k in range(self.plan.trainers):
-            self._fork("trainer", k, trainer_role(self.plan, self.index, k))
-        self.forkserver.close()
+    def _start_template(self) -> bool:
+        """Start the process that imports once and forks. Return whether it could be started."""
+        assert self.spec.template is not None
+        try:
+            self.forkserver = Forkserver()
+        except OSError as error:
+            self._give_up(f"cannot start {self.spec.template[0]!r}: {error.strerror}", "forkserver")
+            return False
+        last = role_environment(self.spec, self.index, self.spec.roles[-1], 0, count_cpus())
+        with self.forkserver.theirs as theirs:
+            env = {**os.environ, **job_environment(self.spec, self.index, self.interface)}
+            env |= {FORKSERVER: str(theirs.fileno()), "OMP_NUM_THREADS": last["OMP_NUM_THREADS"]}
+            self._start("forkserver", 0, self.spec.template, env, [theirs.fileno()])
+        return True
 
     def _give_up(self, note: str, role: str = "agent", k: int = 0) -> None:
-        """Report something that no exit code tells, and end this machine's share of the job."""
+        """Report a failure that no exit code shows, and end the job on this machine."""
         self._report_failure(role, k, 0, note)
         self.stopping = True
 
     def _report_failure(self, role: str, k: int, code: int, note: str = "") -> None:
-        if trouble := disk_trouble(self.logs):  # whatever else was said is its effect
+        if trouble := disk_trouble(self.logs):  # other problems are its effects
             role, k, note = "agent", 0, trouble
         oom = self.health.out_of_memory(code)
-        message = {"type": "failed", "role": role, "index": k, "code": code, "note": note, "out_of_memory": oom}
-        self.link.put({**message, "tail": tail(self.logs / log_name(role, k))})
+        self._send(msg.Failed(role, k, code, note, oom, tail(self.logs / log_name(role, k))))
 
-    def _finished(self) -> bool:
-        """Told to stop, or trainers and servers have all ended well."""
-        return self.stopping or (self.training and all(p.code == 0 for p in self.processes))
+    def _is_finished(self) -> bool:
+        """Return whether the agent was told to stop, or all processes have been started and have ended well."""
+        return self.stopping or (not self.roles_to_start and all(p.code == 0 for p in self.processes))
 
     def _read_commands(self) -> None:
         try:
-            messages = self.link.take(POLL_SECONDS)
+            commands = [message for record in self.link.take(POLL_SECONDS) if (message := msg.decode(record))]
         except EOFError:  # the coordinator is gone
-            messages = [{"do": "stop"}]
-        for message in messages:
-            self.last_heard, command = time.monotonic(), message["do"]
-            if command == "stop":
+            commands = [msg.Stop()]
+        for command in commands:
+            self.last_heard = time.monotonic()
+            if isinstance(command, msg.Stop):
                 self.stopping = True
-            elif command == "clock":
-                self.link.put({"type": "clock", "asked": message["asked"], "time": time.time()})
-            elif command == "trainers":
-                self._start_trainers()
-            elif command == "finish":
+            elif isinstance(command, msg.Ping):
+                self._send(msg.Pong(command.sent, time.time()))
+            elif isinstance(command, msg.StartRole):
+                if (role := self.spec.role(command.role)) is not None:
+                    self._start_role(role)
+            elif isinstance(command, msg.SaveNow):
                 with contextlib.suppress(OSError):  # a full disk: nothing could be saved
                     (self.logs / FINISH).touch()
-            elif command == "stacks":
-                self.link.put({"type": "stacks", "stacks": [asdict(stack) for stack in collect(self.logs)]})
+            elif isinstance(command, msg.DumpStacks):
+                self._send(msg.Stacks(collect(self.logs)))
 
-    def _look_around(self) -> None:
-        """Several times a second, what is soon gone; every two seconds, that we are here, and what no code tells."""
+    def _watch_machine(self) -> None:
+        """Send a heartbeat every two seconds, and report problems that no exit code shows."""
         now = time.monotonic()
-        if self.plan.silence is not None and now - self.last_heard > self.plan.silence:
-            self._give_up(f"heard nothing from the coordinator for {self.plan.silence:g} s")
-        for message in self.health.early_ends() if self.training and self.forkserver is None else ():
-            self.link.put(message)
-        if now < self.next_word:
+        if self.spec.silence is not None and now - self.last_heard > self.spec.silence:
+            self._give_up(f"heard nothing from the coordinator for {self.spec.silence:g} s")
+        if now < self.next_heartbeat:
             return
-        self.next_word = now + ALIVE_SECONDS
+        self.next_heartbeat = now + HEARTBEAT_SECONDS
         self.health.look_at_memory()
-        self.sent.report(self.link.put)
+        self._report_traffic()
         before, self.sent_last = self.sent_last, self.sent.count
-        self.link.put({"type": "alive", **self.health.signs_of_life(), "sent": self.sent_last - before})
+        self._send(msg.Heartbeat(**self.health.signs_of_life(), sent=self.sent_last - before))
         if trouble := disk_trouble(self.logs):
             self._give_up(trouble)
         for member, code in self.health.dead_workers():
             self._report_failure(member.role, member.index, code)
         for address, seconds in self.peers.look().items():
             if seconds > network.SILENCE_SECONDS:
-                what = f"no answer from {self.others[address]} ({address}) for {seconds:.0f} s"
-                self._give_up(f"{what}: it is down, or the network between them is")
+                cause = f"no answer from {self.others[address]} ({address}) for {seconds:.0f} s"
+                self._give_up(f"{cause}: it is down, or the network between them is")
+
+    def _report_traffic(self) -> None:
+        self.sent.report(self.link.put)
 
     def _reap(self) -> None:
-        """Note who ended; wait4 tells the peak memory of a process and of the children it waited for."""
+        """Collect exit codes. wait4 also returns the peak memory of a process and of the children it waited for."""
         ended = []
         with contextlib.suppress(ChildProcessError):
             while (found := os.wait4(-1, os.WNOHANG))[0] != 0:
                 ended.append((found[0], os.waitstatus_to_exitcode(found[1]), found[2].ru_maxrss * 1024))
         for role, k, pid in self.forkserver.started() if self.forkserver else ():
             next(p for p in self.processes if (p.role, p.index) == (role, k)).pid = pid
-            self._tell_started(role, k)
-        # A killed sampler may take its trainer along before anybody has looked; then both come to us: it is the cause.
+            self._send(msg.Started(role, k, time.time()))
+        # A killed sampler may end its trainer before the next look at the machine. Then both are reaped together, and
+        # the sampler is the cause.
         for pid, code, _ in ended:
             if code < 0 and code != -signal.SIGTERM and not self.stopping:
                 for member in (m for m in members(self.logs) if m.pid == pid and m.role in WORKERS):
@@ -242,51 +237,62 @@ class Agent:
                     process.code, process.peak_rss = code, peak
                     self._report_exit(process.role, process.index, code)
 
-    def _report_exit(self, role: str, k: int, code: int) -> None:
-        self._forward_events(FLUSH_SECONDS)  # what a trainer said of its end is better than what we can see of it
-        self.link.put({"type": "exited", "time": time.time(), "role": role, "index": k, "code": code})
-        if code != 0 and not self.stopping:
-            self._report_failure(*who_failed(self.logs, code) if role == "torchrun" else (role, k, code))
-        elif not self.training and not self.stopping:  # servers end well after the trainers have
-            self._give_up("ended before the trainers; did the command reach dgl.distributed.initialize?", role, k)
-        elif self.training and all(p.code == 0 for p in self.processes if p.role in ("torchrun", "trainer")):
-            self.link.put({"type": "trained"})  # again for a server's end, which changes nothing
+    def _report_exit(self, name: str, k: int, code: int) -> None:
+        self._forward_events(FLUSH_SECONDS)  # the last report of a rank explains its end better than its exit code
+        self._send(msg.Exited(name, k, code, time.time()))
+        if self.stopping:
+            return
+        if code != 0:
+            self._report_failure(name, k, code)
+        elif self.roles_to_start:  # services end after the other roles
+            role = self.spec.role(name) or self.spec.roles[0]
+            waiting = " and ".join(f"{other}s" for other in sorted(self.roles_to_start))
+            self._give_up(f"ended before the {waiting}; {role.early_end}".rstrip("; "), name, k)
 
-    def _announce(self) -> None:
-        ports = {self.machine.port + k for k in range(self.plan.servers)}
-        if not self.serving and ports <= network.listening_ports():
-            self.serving = True
-            self.link.put({"type": "serving", "time": time.time()})
+    def _announce(self, role: Role) -> None:
+        if role.name in self.roles_to_announce:
+            self.roles_to_announce.discard(role.name)
+            self._send(msg.Ready(role.name, time.time()))
+
+    def _announce_listeners(self) -> None:
+        for role in self.spec.roles:
+            if role.listens and role.name in self.roles_to_announce and role.name not in self.roles_to_start:
+                ports = {self.machine.port + k for k in range(role.count)}
+                if ports <= network.listening_ports():
+                    self._announce(role)
 
     def _forward_events(self, seconds: float = 0.0) -> None:
-        """A piece of what the trainers have written; with a time, as many pieces as there are."""
+        """Forward a part of the new events and output of the ranks, or everything within a number of seconds."""
         deadline = time.monotonic() + seconds
         while True:
             if full := len(self.link.waiting) > MOST_WAITING:
                 self.link.push(min(seconds, POLL_SECONDS))
             else:
                 for event in self.events.new():
-                    self.link.put({"type": "event", "event": event})
-                for piece in self.output.new(rest=self.stopping) if self.output else ():
-                    self.link.put({"type": "output", **piece})
+                    self._send(msg.Report(event))
+                for lines in self.output.new(rest=self.stopping) if self.output else ():
+                    self._send(msg.Output(**lines))
             if not (full or self.events.more) or time.monotonic() >= deadline:
                 return
 
 
 def main() -> None:
-    """``python -m tutorial_lib.cluster.agent INDEX``, with the plan as the first line of standard input."""
-    # Orphans (the samplers of a killed trainer) become our children, so that we can end them.
+    """Run ``python -m tutorial_lib.cluster.agent``. The first line of standard input is a ``Prepare`` message."""
+    # Orphans, such as the samplers of a killed trainer, become children of this process, which can then end them.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    link = Channel(0, 1, PLAN_SECONDS)
-    try:
-        plan = JobPlan.from_json(link.receive())
-    except TimeoutError:
-        sys.exit(f"waited {PLAN_SECONDS:g} s for the plan from the coordinator")
-    except EOFError:  # it has gone
-        return
-    agent = Agent(plan, int(sys.argv[1]), link)
-    signal.signal(signal.SIGTERM, agent.told_to_end)
+    link = Channel(0, 1)
+    deadline, prepare = time.monotonic() + PREPARE_SECONDS, None
+    while prepare is None:
+        if time.monotonic() > deadline:
+            sys.exit(f"waited {PREPARE_SECONDS:g} s for the job from the coordinator")
+        try:
+            received = link.take(1.0)
+        except EOFError:  # the coordinator is gone
+            return
+        prepare = next((m for record in received if isinstance(m := msg.decode(record), msg.Prepare)), None)
+    agent = Agent(prepare.spec, prepare.index, link)
+    signal.signal(signal.SIGTERM, agent.stop_on_signal)
     agent.run()
 
 

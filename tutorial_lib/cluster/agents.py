@@ -9,15 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from tutorial_lib.cluster.channel import Channel
-from tutorial_lib.cluster.plan import JobPlan, run_module
-from tutorial_lib.cluster.spec import Cluster, wait_or_kill
-from tutorial_lib.errors import WaitedTooLong, attempts
+from tutorial_lib.cluster.environment import run_module
+from tutorial_lib.cluster.jobspec import JobSpec
+from tutorial_lib.cluster.messages import Heartbeat, Message, Pong, Prepare, Stop, Traffic, decode, encode
+from tutorial_lib.cluster.spec import SSH_FAILED, Cluster, wait_or_kill
+from tutorial_lib.errors import WaitedTooLong, attempts, how_it_ended
 
 CLEAN_SECONDS = 5.0
-Message = dict[str, Any]
 # Idle servers, trainers and samplers were measured at 0.2 % of a core each.
 BUSY_SECONDS = 0.1  # of computing on one machine between two messages of its agent, 2 s apart
 BUSY_BYTES = 20_000  # sent by one machine between two messages
@@ -28,16 +28,16 @@ class Agents:
     """Starts the agents of a job, on a cluster that has been entered, and talks to them.
 
     Args:
-        plan, remote: with the paths of this computer, and with those of the machines.
-        say: takes what is waited for, when that takes longer than two seconds.
+        spec, remote: the job with the paths of this computer, and with those of the machines.
+        say: prints what the coordinator waits for if a wait takes longer than two seconds.
 
     Attributes:
         processes: what the cluster started, in the order of the machines.
         open: machines whose agent is still expected to speak.
     """
 
-    def __init__(self, cluster: Cluster, plan: JobPlan, remote: JobPlan, say: Callable[[str], None]) -> None:
-        self.cluster, self.plan, self.remote, self.say = cluster, plan, remote, say
+    def __init__(self, cluster: Cluster, spec: JobSpec, remote: JobSpec, say: Callable[[str], None]) -> None:
+        self.cluster, self.spec, self.remote, self.say = cluster, spec, remote, say
         self.processes: list[subprocess.Popen] = []
         self.open: set[int] = set()
         self._links: list[Channel] = []
@@ -47,24 +47,24 @@ class Agents:
     def start(self) -> None:
         """One on each machine; what it prints on standard error goes to its ``agent.log`` here."""
         argv = run_module(sys.executable, "tutorial_lib.cluster.agent")
-        for index, machine in enumerate(self.plan.machines):
-            folder = self.plan.log_folder(index)
+        for index, machine in enumerate(self.spec.machines):
+            folder = self.spec.log_folder(index)
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "agent.log").open("ab") as errors:
                 pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
-                agent = self.cluster.popen(machine, [*argv, str(index)], cwd=self.remote.cwd, **pipes)
+                agent = self.cluster.popen(machine, argv, cwd=self.remote.cwd, **pipes)
             assert agent.stdin is not None
             assert agent.stdout is not None
             self.processes.append(agent)
             self.open.add(index)
             self._selector.register(agent.stdout.fileno(), selectors.EVENT_READ, index)
             self._links.append(Channel(agent.stdout.fileno(), agent.stdin.fileno()))
-            self._links[index].put(self.remote.to_json())
+            self._links[index].put(encode(Prepare(self.remote, index)))
 
-    def tell_all(self, command: str, **fields: Any) -> None:
-        """``{"do": command, ...}`` to every agent."""
+    def send_all(self, message: Message) -> None:
+        """Send a message to every agent."""
         for link in self._links:
-            link.put({"do": command, **fields})
+            link.put(encode(message))
 
     def receive(self, seconds: float) -> tuple[int, Message | None] | None:
         """(machine, its next message), or None when there is none within so many seconds.
@@ -76,8 +76,8 @@ class Agents:
         if not self._inbox:
             for key, _ in self._selector.select(seconds):
                 try:
-                    found = [message for message in self._links[key.data].take() if "type" in message]
-                    self._inbox.extend((key.data, message) for message in found)
+                    received = [decode(record) for record in self._links[key.data].take()]
+                    self._inbox.extend((key.data, message) for message in received if message is not None)
                 except EOFError:
                     self._selector.unregister(key.fd)
                     self._inbox.append((key.data, None))
@@ -87,6 +87,16 @@ class Agents:
         """Whether something has come that ``receive`` has not returned yet."""
         return bool(self._inbox or self._selector.select(0))
 
+    def describe_end(self, index: int) -> str:
+        """Return how the agent of a machine ended, although nobody stopped it."""
+        try:
+            code = self.processes[index].wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            return "the agent ended unexpectedly"
+        if code == SSH_FAILED and self.spec.silence is not None:
+            return "it was killed, or the ssh connection to it is lost (then it ends what it started by itself)"
+        return f"the agent ended unexpectedly ({how_it_ended(code)})"
+
     def stop(self, seconds: float, take: Callable[[int, Message | None], None]) -> None:
         """Have every agent stop, hand on what they still say, and end those that do not answer in time.
 
@@ -94,7 +104,7 @@ class Agents:
             KeyboardInterrupt: while it waited; then they are ended at once.
         """
         try:
-            self.tell_all("stop")
+            self.send_all(Stop())
             for left in attempts("the agents to stop what they started", seconds, pause=0, say=self.say):
                 if not self.open:
                     break
@@ -127,7 +137,7 @@ class Agents:
         for index in sorted(indices) if self.processes else []:
             command = run_module(sys.executable, "tutorial_lib.cluster.shm")
             with contextlib.suppress(OSError):
-                cleaners.append(self.cluster.popen(self.plan.machines[index], command, **pipes))
+                cleaners.append(self.cluster.popen(self.spec.machines[index], command, **pipes))
         deadline = time.monotonic() + CLEAN_SECONDS
         for cleaner in cleaners:
             wait_or_kill(cleaner, max(0.0, deadline - time.monotonic()))
@@ -154,10 +164,12 @@ class Progress:
     def note(self, index: int, message: Message) -> None:
         """Take any message of agent ``index``."""
         self.heard[index] = now = self.clock()
-        if message["type"] in ("clock", "traffic"):  # an answer to us, and what `alive` tells as well
+        if isinstance(message, (Pong, Traffic)):  # an answer, and bytes that heartbeats report as well
             return
-        busy = message["type"] != "alive" or message["wrote"] > 0
-        if busy or message["cpu"] > BUSY_SECONDS or message["sent"] > BUSY_BYTES:
+        idle = isinstance(message, Heartbeat) and not (
+            message.wrote or message.cpu > BUSY_SECONDS or message.sent > BUSY_BYTES
+        )
+        if not idle:
             self.moved = now
 
     def still_for(self) -> float:

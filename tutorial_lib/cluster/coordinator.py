@@ -1,17 +1,17 @@
 """The coordinator: one agent per machine, their messages, the first failure, and a clean end.
 
-    every machine is checked -> agents start -> every machine serves
-        -> trainers start -> trainers done -> servers leave -> done
+    the machines are checked -> agents start -> roles start, each when the one before it is ready
+        -> ranks exit -> services exit -> done
 
 Each arrow is a wait with a limit. The first failure anywhere ends the wait and stops every machine.
 
-Events, besides those of the trainers (``trainer.events``). Without ``machine``, the ``time`` is by the clock here:
+Events, besides those of the ranks (``trainer.events``). Without ``machine``, the ``time`` is that of this computer:
 
-    stage      stage: checks, servers, trainers, leaving
-    started    machine, role, index: an agent has started, or forked, a process
-    serving    machine: all its servers have their parts and listen
+    stage      stage: checks, servers, trainers (one for each role), leaving
+    started    machine, role, index: an agent has started or forked a process
+    serving    machine, role: all servers of the machine listen
     exited     machine, role, index, code
-    traffic    machine, bytes_sent: so far, through its network card
+    traffic    machine, bytes_sent: through its network interface so far
     clock      machine, offset (seconds that its clock is ahead of the one here), error (at most), exchanges
     warning    text
 """
@@ -21,26 +21,25 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib.cluster import messages as msg
 from tutorial_lib.cluster.agents import Agents, Progress
 from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, left_early, machines_gone, stall_failure
-from tutorial_lib.cluster.findings import OK
+from tutorial_lib.cluster.findings import OK, Finding
+from tutorial_lib.cluster.jobspec import JobSpec, Limits
 from tutorial_lib.cluster.members import Stack, report
-from tutorial_lib.cluster.plan import JobPlan, Limits
-from tutorial_lib.cluster.preflight import require
-from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
-from tutorial_lib.errors import JobError, first_sigterm, how_it_ended, how_it_was_ended
+from tutorial_lib.cluster.spec import Cluster
+from tutorial_lib.errors import JobError, first_sigterm, how_it_was_ended
 
 Event = dict[str, Any]
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
-CLOCK_SECONDS, FIRST_CLOCK_SECONDS, FIRST_CLOCKS = 5.0, 0.5, 10  # between two looks at the clocks of the machines
+CLOCK_SECONDS, FIRST_CLOCK_SECONDS, FIRST_CLOCKS = 5.0, 0.5, 10  # between two pings
 STACKS_SECONDS = 8.0
 
 
@@ -56,79 +55,96 @@ class Coordinator:
     """Runs one job on a cluster that has been entered.
 
     Args:
-        on_event: called in this thread for each event of a trainer and each stage of the job.
-        remote: the plan with the paths of the machines, where they are not those of this computer.
-        preflight: have every machine checked before anything is started.
-        allow_public: accept addresses that anybody may reach.
+        on_event: called in this thread for each event of a rank and each stage of the job.
+        remote: the job with the paths of the machines, if they differ from those of this computer.
+        check: checks every machine before a process is started, and raises an error if the job cannot run.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        plan: JobPlan,
+        spec: JobSpec,
         on_event: Callable[[Event], None] = lambda _event: None,
         limits: Limits | None = None,
-        remote: JobPlan | None = None,
-        preflight: bool = True,
-        allow_public: bool = False,
+        remote: JobSpec | None = None,
+        check: Callable[[], Iterable[Finding]] | None = None,
     ) -> None:
-        self.cluster, self.plan, self.on_event, self.limits = cluster, plan, on_event, limits or Limits()
-        self._remote, self._preflight, self._allow_public = remote or plan, preflight, allow_public
-        self.agents = Agents(cluster, plan, self._remote, self._warn)
-        self.use = {machine.name: MachineUse() for machine in plan.machines}
+        self.cluster, self.spec, self.on_event, self.limits = cluster, spec, on_event, limits or Limits()
+        self._check = check
+        self.agents = Agents(cluster, spec, remote or spec, self._warn)
+        self.use = {machine.name: MachineUse() for machine in spec.machines}
         self.events: list[Event] = []
-        self._said, self._stacks = dict[str, set[int]](), dict[int, list[Stack]]()
-        self._clocks, self._asked, self._last_asked = dict[str, Event](), 0, 0.0  # the best comparison so far
+        self._ready, self._done = dict[str, set[int]](), set[int]()
+        self._ended: dict[int, set[tuple[str, int]]] = {index: set() for index in range(len(spec.machines))}
+        self._stacks = dict[int, list[Stack]]()
+        self._clocks, self._pings, self._last_ping = dict[str, Event](), 0, 0.0  # the best comparison so far
         self._finish_by, self._finish_asked, self._unsaved = math.inf, False, False
 
     def run(self) -> dict[str, MachineUse]:
-        """Run the job to its end and return what each machine used.
+        """Run the job to its end and return the resources that each machine used.
 
         Raises:
-            PreflightFailed: what would have made the job fail; nothing has been started.
-            JobFailed: with the first cause. KeyboardInterrupt, SystemExit: after everything has been stopped.
+            PreflightFailed: the job would have failed, and no process of it has been started.
+            JobFailed: the job failed, with the first cause.
+            KeyboardInterrupt, SystemExit: after everything has been stopped.
         """
-        if self._preflight:
+        if self._check is not None:
             self._event("stage", stage="checks")
-            for finding in require(self.cluster, self._remote, allow_public=self._allow_public):
-                if finding.status == OK and finding.remedy:  # allowed, and to be known
+            for finding in self._check():
+                if finding.status == OK and finding.remedy:  # allowed, but the user should know it
                     self._event("warning", text=f"{finding.sentence}. {finding.remedy}")
         self._progress = Progress()
         try:
             self.agents.start()
-            self._event("stage", stage="servers")
-            self._wait_for("serving", self.limits.serving, "the DGL servers to load their parts and listen")
-            self._event("stage", stage="trainers")
-            self.agents.tell_all("trainers")
-            self._wait_for_trainers()
+            for role in self.spec.roles:
+                if role.after is not None:
+                    wait = f"the {role.after}s to load their parts and listen"
+                    self._wait_for(lambda role=role: self._not_ready(role.after or ""), self.limits.serving, wait)
+                self._event("stage", stage=f"{role.name}s")
+                if role.after is not None:
+                    self.agents.send_all(msg.StartRole(role.name))
+            self._wait_for_ranks()
             self._event("stage", stage="leaving")
-            if not self._wait_for("done", self.limits.leaving, "the servers to leave", fatal=False):
+            if not self._wait_for(self._not_done, self.limits.leaving, "the servers to leave", fatal=False):
                 self._warn(f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped")
         except JobFailed as failure:
             cause = self._first_cause(failure)
-            cause = left_early(self.plan, cause, self.events) if self._missing("trained") else cause
+            cause = left_early(self.spec, cause, self.events) if self._with_ranks() else cause
             if why := getattr(self.cluster, "why_gone", lambda: None)():
                 cause = machines_gone(cause, why)
-            with contextlib.suppress(OSError):  # on a full disk, the report on the screen is what there is
-                Path(self.plan.log_dir, FAILURE_FILE).write_text(f"error: {cause.message}\nlog: {cause.log}\n")
+            with contextlib.suppress(OSError):  # on a full disk, the user still sees the message on the screen
+                Path(self.spec.log_dir, FAILURE_FILE).write_text(f"error: {cause.message}\nlog: {cause.log}\n")
             raise cause from None
         except (KeyboardInterrupt, SystemExit) as end:
             with contextlib.suppress(OSError):
                 code = end.code if isinstance(end, SystemExit) else 130
-                Path(self.plan.log_dir, FAILURE_FILE).write_text(f"{how_it_was_ended(code)}\n")
+                Path(self.spec.log_dir, FAILURE_FILE).write_text(f"{how_it_was_ended(code)}\n")
             raise
         finally:
             try:
                 self.agents.stop(self.limits.stopping, self._take_quietly)
             finally:
-                self.agents.clean_up(self._missing("done"))
+                self.agents.clean_up(self._not_done())
         return self.use
 
-    def _wait_for_trainers(self) -> None:
-        """Until all have ended well. On the first SIGTERM they get some seconds to save, then the job ends.
+    def _not_ready(self, role: str) -> set[int]:
+        """Return the machines on which a role is not ready yet."""
+        return set(self._ended) - self._ready.get(role, set())
+
+    def _not_done(self) -> set[int]:
+        """Return the machines whose agent has not finished."""
+        return set(self._ended) - self._done
+
+    def _with_ranks(self) -> set[int]:
+        """Return the machines on which a process has not ended well, services not counted."""
+        wanted = {(role.name, k) for role in self.spec.roles if not role.service for k in range(role.count)}
+        return {index for index, ended in self._ended.items() if wanted - ended}
+
+    def _wait_for_ranks(self) -> None:
+        """Wait until all ranks have ended well. After the first SIGTERM they get some seconds to save.
 
         Raises:
-            SystemExit: as without those seconds, also where they were not enough, or a trainer failed in them.
+            SystemExit: the ranks have saved, or could not save in time.
         """
 
         def finish() -> None:
@@ -138,7 +154,7 @@ class Coordinator:
 
         try:
             with first_sigterm(finish) if self.limits.finishing else contextlib.nullcontext():
-                self._wait_for("trained", self.limits.job, "the trainers to finish")
+                self._wait_for(self._with_ranks, self.limits.job, "the trainers to finish")
         except JobFailed as failed:
             if self._finish_by == math.inf:
                 raise
@@ -164,26 +180,24 @@ class Coordinator:
         with contextlib.suppress(JobError):  # of a reporter that ends the job by raising: it will do so again
             self._event("warning", text=text)
 
-    def _missing(self, kind: str) -> set[int]:
-        """Machines that have not sent a message of this kind yet."""
-        return set(range(len(self.plan.machines))) - self._said.get(kind, set())
+    def _wait_for(
+        self, missing_machines: Callable[[], set[int]], seconds: float | None, what: str, *, fatal: bool = True
+    ) -> bool:
+        """Take messages until no machine is missing. Return whether this happened within the time."""
 
-    def _wait_for(self, kind: str, seconds: float | None, what: str, *, fatal: bool = True) -> bool:
-        """Take messages until every machine has sent ``kind``; some may have done so during an earlier wait."""
-
-        def all_have() -> bool:
-            missing = self._missing(kind)
+        def all_there() -> bool:
+            missing = missing_machines()
             if ended := missing - self.agents.open:
-                raise failure(self.plan, min(ended), "agent", 0, f"the agent ended; waited for {what}")
+                raise failure(self.spec, min(ended), "agent", 0, f"the agent ended; waited for {what}")
             if missing:
-                self._look_for_a_stall()
+                self._check_progress()
             return not missing
 
-        if (in_time := self._take_until(all_have, math.inf if seconds is None else seconds)) or not fatal:
+        if (in_time := self._take_until(all_there, math.inf if seconds is None else seconds)) or not fatal:
             return in_time
-        missing = sorted(self._missing(kind))
-        names = ", ".join(self.plan.machines[k].name for k in missing)
-        raise failure(self.plan, missing[0], "agent", 0, f"waited {seconds:g} s for {what} on {names}")
+        missing = sorted(missing_machines())
+        names = ", ".join(self.spec.machines[k].name for k in missing)
+        raise failure(self.spec, missing[0], "agent", 0, f"waited {seconds:g} s for {what} on {names}")
 
     def _take_until(self, done: Callable[[], bool], seconds: float) -> bool:
         """Take messages until ``done``; whether it was so within the time."""
@@ -191,7 +205,7 @@ class Coordinator:
         while True:
             if self._finish_by < math.inf and not self._finish_asked:
                 self._finish_asked = True
-                self.agents.tell_all("finish")
+                self.agents.send_all(msg.SaveNow())
             if time.monotonic() > self._finish_by:
                 if self._unsaved:
                     self._warn(
@@ -205,83 +219,83 @@ class Coordinator:
             if (received := self.agents.receive(min(left, 0.2))) is not None:
                 self._take(*received)
 
-    def _look_for_a_stall(self) -> None:
+    def _check_progress(self) -> None:
         now = time.monotonic()
         self._progress.tick()
-        if now - self._last_asked > (FIRST_CLOCK_SECONDS if self._asked < FIRST_CLOCKS else CLOCK_SECONDS):
-            self._asked, self._last_asked = self._asked + 1, now
-            self.agents.tell_all("clock", asked=time.time())
-        if self.agents.has_more():  # what has come and is not read yet may say otherwise
+        if now - self._last_ping > (FIRST_CLOCK_SECONDS if self._pings < FIRST_CLOCKS else CLOCK_SECONDS):
+            self._pings, self._last_ping = self._pings + 1, now
+            self.agents.send_all(msg.Ping(time.time()))
+        if self.agents.has_more():  # an unread message may show progress
             return
         silent = self._progress.silent_agent(self.limits.silence)
         if silent is not None and silent in self.agents.open:
             cause = f"no word from it for {self.limits.silence:g} s: the machine, or the way to it, is down or frozen"
-            raise failure(self.plan, silent, "agent", 0, cause)
+            raise failure(self.spec, silent, "agent", 0, cause)
         if self.limits.stall is not None and self._progress.still_for() > self.limits.stall:
             raise self._stalled(self.limits.stall)
 
     def _stalled(self, seconds: float) -> JobFailed:
         """Ask all machines where their processes stand, and write it down."""
         self._stacks.clear()
-        self.agents.tell_all("stacks")
+        self.agents.send_all(msg.DumpStacks())
         # A failure that is told only now is the cause of the stall.
         self._take_until(lambda: self.agents.open <= set(self._stacks), STACKS_SECONDS)
         found = [(index, stack) for index in sorted(self._stacks) for stack in self._stacks[index]]
-        path = Path(self.plan.log_dir) / "stacks.txt"
+        path = Path(self.spec.log_dir) / "stacks.txt"
         with contextlib.suppress(OSError):  # a full disk must not hide what the first line says
-            path.write_text(report([(self.plan.machines[index].name, stack) for index, stack in found]))
-        return stall_failure(self.plan, seconds, found, path)
+            path.write_text(report([(self.spec.machines[index].name, stack) for index, stack in found]))
+        return stall_failure(self.spec, seconds, found, path)
 
-    def _take_quietly(self, index: int, message: dict[str, Any] | None) -> None:
-        with contextlib.suppress(JobFailed):  # the first cause is already on its way
+    def _take_quietly(self, index: int, message: msg.Message | None) -> None:
+        with contextlib.suppress(JobFailed):  # the first cause is already known
             self._take(index, message)
 
-    def _take(self, index: int, message: dict[str, Any] | None) -> None:
-        machine = self.plan.machines[index].name
+    def _take(self, index: int, message: msg.Message | None) -> None:
+        machine = self.spec.machines[index].name
         if message is None:
             if index in self.agents.open:
                 self.agents.open.discard(index)
-                raise failure(self.plan, index, "agent", 0, self._how_the_agent_ended(index))
+                raise failure(self.spec, index, "agent", 0, self.agents.describe_end(index))
             return
         self._progress.note(index, message)
-        kind = message.pop("type")
-        self._said.setdefault(kind, set()).add(index)
-        if kind == "event":
-            self._take_event(index, {"machine": machine, **message["event"]})
-        elif kind in ("exited", "serving"):
-            self._take_event(index, {"machine": machine, "kind": kind, "time": time.time(), **message})
-        elif kind == "clock":
-            self._compare_clocks(machine, message["asked"], message["time"])
-        elif kind == "failed":
-            raise exit_failure(self.plan, index, message)
-        elif kind in ("traffic", "output"):  # not kept: the run folder has them
-            self.on_event({"kind": kind, "machine": machine, **message})
-        elif kind == "stacks":
-            self._stacks[index] = [Stack(**fields) for fields in message["stacks"]]
-        elif kind == "done":
+        if isinstance(message, msg.Report):
+            self._take_event({"machine": machine, **message.event}, index)
+        elif isinstance(message, msg.Started):
+            self._take_event({"machine": machine, "kind": "started", **asdict(message)}, index)
+        elif isinstance(message, msg.Ready):
+            self._ready.setdefault(message.role, set()).add(index)
+            if message.role in {role.name for role in self.spec.roles if role.listens}:
+                self._take_event({"machine": machine, "kind": "serving", **asdict(message)}, index)
+        elif isinstance(message, msg.Exited):
+            if message.code == 0:
+                self._ended[index].add((message.role, message.index))
+            self._take_event({"machine": machine, "kind": "exited", **asdict(message)}, index)
+        elif isinstance(message, msg.Pong):
+            self._compare_clocks(machine, message.sent, message.time)
+        elif isinstance(message, msg.Failed):
+            raise exit_failure(self.spec, index, message)
+        elif isinstance(message, msg.Traffic):  # not kept, because the run folder has these two
+            self.on_event({"kind": "traffic", "machine": machine, **asdict(message)})
+        elif isinstance(message, msg.Output):
+            self.on_event({"kind": "output", "machine": machine, **asdict(message)})
+        elif isinstance(message, msg.Stacks):
+            self._stacks[index] = message.stacks
+        elif isinstance(message, msg.Done):
             self.agents.open.discard(index)
-            self.use[machine] = MachineUse(**message)
+            self._done.add(index)
+            self.use[machine] = MachineUse(**asdict(message))
 
-    def _compare_clocks(self, machine: str, asked: float, there: float) -> None:
-        """Take an answer to ``clock``: as NTP has it, the shortest way there and back bounds the error by its half."""
-        error = max(0.0, time.time() - asked) / 2
+    def _compare_clocks(self, machine: str, sent: float, there: float) -> None:
+        """Take the answer to a ping. As in NTP, the error is at most half of the shortest round trip."""
+        error = max(0.0, time.time() - sent) / 2
         if machine not in self._clocks or error < self._clocks[machine]["error"]:
-            self._clocks[machine] = {"offset": there - asked - error, "error": error, "exchanges": self._asked}
+            self._clocks[machine] = {"offset": there - sent - error, "error": error, "exchanges": self._pings}
             self._event("clock", machine=machine, **self._clocks[machine])
 
-    def _how_the_agent_ended(self, index: int) -> str:
-        try:
-            code = self.agents.processes[index].wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            return "the agent ended unexpectedly"
-        if code == SSH_FAILED and self.plan.silence is not None:
-            return "it was killed, or the ssh connection to it is lost (then it ends what it started by itself)"
-        return f"the agent ended unexpectedly ({how_it_ended(code)})"
-
-    def _take_event(self, index: int, event: Event) -> None:
+    def _take_event(self, event: Event, index: int) -> None:
         self.events.append(event)
         self.on_event(event)
         if event["kind"] == "failure":
             role, k = event.get("role", "trainer"), event["local_rank"]
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
-            raise failure(self.plan, index, role, k, cause, event["traceback"])
+            raise failure(self.spec, index, role, k, cause, event["traceback"])

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster import disks, namespaces
-from tutorial_lib.cluster.plan import run_module
+from tutorial_lib.cluster.environment import run_module
 from tutorial_lib.cluster.spec import Machine, wait_or_kill
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib.cluster.jobspec import JobSpec
 from tutorial_lib.cluster.logs import ONE_A_MACHINE, WORKERS, log_name, uncaught
 from tutorial_lib.cluster.logs import tail as tail_of
 from tutorial_lib.cluster.members import Stack
-from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.cluster.messages import Failed
 from tutorial_lib.errors import PEER_GONE, JobError, how_it_ended
 
 # What a process says when another one is gone: a peer, the coordinator, or (EOFError: a pipe's other end) its sampler.
@@ -49,55 +50,54 @@ class JobFailed(JobError):
         return bool(_CONSEQUENCE.search(self.message))
 
 
-def failure(plan: JobPlan, index: int, role: str, k: int, cause: str, tail: list[str] | None = None) -> JobFailed:
-    """The failure of process ``k`` of a role on machine ``index`` of the plan; ``tail`` by default from its log."""
-    log, text = plan.log_folder(index) / log_name(role, k), f"{_who(plan, index, role, k)}: {cause}"
-    return JobFailed(text, **_where(plan, index, role, k), log=log, tail=tail_of(log) if tail is None else tail)
+def failure(spec: JobSpec, index: int, role: str, k: int, cause: str, tail: list[str] | None = None) -> JobFailed:
+    """The failure of process ``k`` of a role on machine ``index`` of the spec; ``tail`` by default from its log."""
+    log, text = spec.log_folder(index) / log_name(role, k), f"{_who(spec, index, role, k)}: {cause}"
+    return JobFailed(text, **_where(spec, index, role, k), log=log, tail=tail_of(log) if tail is None else tail)
 
 
-def _where(plan: JobPlan, index: int, role: str, k: int) -> dict[str, Any]:
-    rank = index * plan.trainers + k if role == "trainer" else None
-    return {"machine": plan.machines[index].name, "role": role, "index": k, "rank": rank}
+def _where(spec: JobSpec, index: int, role: str, k: int) -> dict[str, Any]:
+    return {"machine": spec.machines[index].name, "role": role, "index": k, "rank": spec.rank(role, index, k)}
 
 
-def _who(plan: JobPlan, index: int, role: str, k: int) -> str:
-    name, rank = plan.machines[index].name, index * plan.trainers + k
+def _who(spec: JobSpec, index: int, role: str, k: int) -> str:
+    name, rank = spec.machines[index].name, spec.rank(role, index, k)
     if role in ONE_A_MACHINE:
         return f"{role} on {name}"
     if role in WORKERS:
-        return f"{role} of trainer {k} (rank {rank}) on {name}"
-    return f"{role} {k}{f' (rank {rank})' if role == 'trainer' else ''} on {name}"
+        return f"{role} of trainer {k} (rank {spec.rank('trainer', index, k)}) on {name}"
+    return f"{role} {k}{'' if rank is None else f' (rank {rank})'} on {name}"
 
 
-def exit_failure(plan: JobPlan, index: int, message: dict[str, Any]) -> JobFailed:
-    """From an agent's ``failed`` message: a process that ended badly."""
-    how = message.get("note") or how_it_ended(message["code"])
-    if message.get("out_of_memory"):
+def exit_failure(spec: JobSpec, index: int, message: Failed) -> JobFailed:
+    """Return the failure that an agent reported: a process that ended badly."""
+    how = message.note or how_it_ended(message.code)
+    if message.out_of_memory:
         how += "; the kernel ended a process for want of memory at that time"
-    role, tail = message["role"], message["tail"]
-    # The last line of a Python traceback says more than the exit code.
-    exception = uncaught(tail, message["code"]) if role not in WORKERS else None
-    return failure(plan, index, role, message["index"], f"{exception} ({how})" if exception else how, tail)
+    # The last line of a Python traceback is more useful than the exit code.
+    exception = uncaught(message.tail, message.code) if message.role not in WORKERS else None
+    cause = f"{exception} ({how})" if exception else how
+    return failure(spec, index, message.role, message.index, cause, message.tail)
 
 
-def stall_failure(plan: JobPlan, seconds: float, stacks: Sequence[tuple[int, Stack]], path: Path) -> JobFailed:
+def stall_failure(spec: JobSpec, seconds: float, stacks: Sequence[tuple[int, Stack]], path: Path) -> JobFailed:
     """Nothing moves any more: name who is stopped, else say where every trainer waits.
 
     Args:
         stacks: (number of the machine, stack) of every process that answered.
         path: where all stacks have been written.
     """
-    names = [_who(plan, index, stack.role, stack.index) for index, stack in stacks]
+    names = [_who(spec, index, stack.role, stack.index) for index, stack in stacks]
     found = [(index, stack, f"{name} is {stack.where()}") for name, (index, stack) in zip(names, stacks, strict=True)]
     shown = [entry for entry in found if entry[1].stopped][:1]
     shown = shown or [entry for entry in found if entry[1].role == "trainer"] or found
     where = "; ".join(text for *_, text in shown) or "no process answered"
     index, role, k = (shown[0][0], shown[0][1].role, shown[0][1].index) if shown else (0, "agent", 0)
     cause = f"{_STALL} {seconds:g} s: {where}"
-    return JobFailed(cause, **_where(plan, index, role, k), log=path, tail=[text for *_, text in found])
+    return JobFailed(cause, **_where(spec, index, role, k), log=path, tail=[text for *_, text in found])
 
 
-def left_early(plan: JobPlan, found: JobFailed, events: Sequence[dict[str, Any]]) -> JobFailed:
+def left_early(spec: JobSpec, found: JobFailed, events: Sequence[dict[str, Any]]) -> JobFailed:
     """The failure of a rank that ended with exit code 0 while others went on, if those only lost it or wait for it.
 
     Args:
@@ -108,12 +108,12 @@ def left_early(plan: JobPlan, found: JobFailed, events: Sequence[dict[str, Any]]
         return found
     left = {(event["machine"], event["local_rank"]) for event in events if event["kind"] == "left"}
     for event in events:
-        if event["kind"] == "exited" and event["role"] in ("trainer", "torchrun") and event["code"] == 0:
+        if event["kind"] == "exited" and event["role"] == "trainer" and event["code"] == 0:
             name, k = event["machine"], event["index"]
-            index = next(number for number, machine in enumerate(plan.machines) if machine.name == name)
+            index = next(number for number, machine in enumerate(spec.machines) if machine.name == name)
             if (name, k) not in left:
                 cause = f"ended with exit code 0 before the others finished; one of them: {found.message}"
-                return failure(plan, index, "trainer", k, cause)
+                return failure(spec, index, "trainer", k, cause)
     return found
 
 

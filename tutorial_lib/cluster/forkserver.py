@@ -130,6 +130,4 @@ def _become(order: dict[str, Any], agent: int) -> None:
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # libgomp read the variable when it was loaded
-    if order["role"] == "trainer":
-        os.environ["TUTORIAL_TRAINER_PID"] = str(os.getpid())
     importlib.import_module("sitecustomize").take_part()  # of `hook`: as at the start of a server or a trainer

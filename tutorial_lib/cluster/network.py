@@ -95,7 +95,7 @@ class SentBytes:
         """Update ``count`` and hand it on as a message if it has changed."""
         if (now := bytes_sent(self._interface) - self._before) != self.count:
             self.count = now
-            put({"type": "traffic", "time": time.time(), "bytes_sent": now})
+            put({"type": "Traffic", "bytes_sent": now, "time": time.time()})
 
 
 def _told(**options: int) -> list[Any]:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.cluster import ssh_servers
-from tutorial_lib.cluster.plan import run_module
+from tutorial_lib.cluster.environment import run_module
 from tutorial_lib.cluster.spec import Machine, write_ip_config
 from tutorial_lib.cluster.ssh_servers import KEYS, PORT
 from tutorial_lib.errors import InputError, JobError, as_a_shell_says

@@ -23,9 +23,10 @@ from pathlib import Path
 import psutil
 
 import tutorial_lib
+from tutorial_lib.cluster.environment import search_path
 from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Check, Finding, verdict
 from tutorial_lib.cluster.network import ipv4_addresses
-from tutorial_lib.cluster.plan import JobPlan, trainer_env
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight_parts import part_findings, shm_bytes_needed
 from tutorial_lib.cluster.shm import SHM, Leftovers, clean_leftovers, leftovers
 from tutorial_lib.cluster.spec import read_ip_config
@@ -181,13 +182,13 @@ def shared_memory(plan: JobPlan, index: int) -> Finding:
     return verdict(free >= needed, "/dev/shm", detail, remedy)
 
 
-def command_finding(plan: JobPlan, index: int) -> Iterator[Finding]:
+def command_finding(plan: JobPlan, _index: int) -> Iterator[Finding]:
     """The working directory, the program that the command names, and its script."""
     if not plan.command:
         return
     cwd, everywhere = Path(plan.cwd), "It must exist on every machine."
     program, *arguments = plan.command
-    path = trainer_env(plan, index, "", 1)["PATH"]
+    path = search_path()
     found = shutil.which(str(cwd / program) if "/" in program else program, path=path)
     script = next((word for word in arguments if not word.startswith("-")), "")
     if not cwd.is_dir():

@@ -19,8 +19,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tutorial_lib.cluster.environment import run_module
 from tutorial_lib.cluster.network import ipv4_addresses
-from tutorial_lib.cluster.plan import run_module
 from tutorial_lib.cluster.spec import Machine, RemoteCluster
 from tutorial_lib.errors import InputError
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tutorial_lib.cluster import namespaces
 from tutorial_lib.cluster.emulated import PYTHONPATH, EmulatedCluster
-from tutorial_lib.cluster.plan import run_module
+from tutorial_lib.cluster.environment import run_module
 from tutorial_lib.cluster.spec import KILLED_SECONDS, wait_or_kill
 from tutorial_lib.cluster.standing import Line, names
 from tutorial_lib.errors import InputError, attempts

@@ -25,7 +25,7 @@ from typing import Any
 
 from tutorial_lib.cluster.addresses import bound, check_name, names, socket_name, user_of
 from tutorial_lib.cluster.emulated import PYTHONPATH, EmulatedCluster
-from tutorial_lib.cluster.plan import run_module
+from tutorial_lib.cluster.environment import run_module
 from tutorial_lib.cluster.spec import Machine, wait_or_kill
 from tutorial_lib.errors import InputError, JobError, attempts
 

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from tutorial_lib.cluster.coordinator import Event, Limits, MachineUse
+from tutorial_lib.cluster.coordinator import Event, MachineUse
 from tutorial_lib.cluster.delivery import Delivery
+from tutorial_lib.cluster.jobspec import Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight_parts import read_part
@@ -32,9 +33,10 @@ class LaunchRequest(Layout):
     Attributes:
         command: the user's command; one string may use the shell's language.
         workspace: working directory of every process; the paths of the next two start here.
-        part_config: DGL's partition description (JSON).
-        ip_config: address file that the script reads: its machines are reached over ssh. With --emulate it is written
-            if it does not exist.
+        part_config: DGL's partition description (JSON). Without it, the job has no DGL servers: each process is a rank of
+            torch.distributed.
+        ip_config: address file that the script reads. Its machines are reached over ssh. With --emulate and
+            --part_config it is written if it does not exist.
         out: folder of the logs; inside it one folder a machine. (default: runs/TIME-launch-XXXX)
         num_server_threads: OpenMP threads of a server.
         num_omp_threads: OpenMP threads of a trainer. (default: CPUs divided)
@@ -45,7 +47,7 @@ class LaunchRequest(Layout):
 
     command: Sequence[str]
     workspace: Path
-    part_config: Path
+    part_config: Path | None = None
     ip_config: Path
     out: Path
     emulate: int | None = None
@@ -138,20 +140,23 @@ def launch(
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     command, shell = words_of(request.command)
     environment = environment_of(request.extra_envs)
-    part_config, ip_config = ((request.workspace / path).resolve() for path in (request.part_config, request.ip_config))
+    ip_config = (request.workspace / request.ip_config).resolve()
+    part_config = None if request.part_config is None else (request.workspace / request.part_config).resolve()
     cluster = request.cluster(request.out, request.workspace)
-    read_part(part_config, 0, len(cluster.machines))
-    if request.emulate is not None:
+    if part_config is not None:
+        read_part(part_config, 0, len(cluster.machines))
+    if request.emulate is not None and part_config is not None:
         _provide_ip_config(ip_config, cluster.machines, emulated=True)
     with own_run_folder(request.out), cluster:
-        if isinstance(cluster, LocalCluster | SlurmCluster):  # ports and addresses are known on entering
+        if isinstance(cluster, LocalCluster | SlurmCluster) and part_config is not None:  # ports and addresses are known on entering
             _provide_ip_config(ip_config, cluster.machines, emulated=False)
         plan = request.plan(
             cluster,
             command=command,
             shell=shell,
-            part_config=str(part_config),
-            ip_config=str(ip_config),
+            part_config=str(part_config or ""),
+            ip_config=str(ip_config) if part_config is not None else "",
+            servers=request.servers if part_config is not None else 0,
             log_dir=str(request.out.resolve()),
             cwd=str(request.workspace.resolve()),
             graph_format=request.graph_format,

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tutorial_lib.cluster.coordinator import Coordinator, Event, Limits
+from tutorial_lib.cluster.coordinator import Coordinator, Event
 from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.homecoming import Homecoming
+from tutorial_lib.cluster.jobspec import Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_counts
+from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.slurm import SlurmCluster
 from tutorial_lib.cluster.spec import Cluster, read_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
@@ -154,11 +156,14 @@ class Layout:
             master_port=cluster.master_port,
             trainers=self.trainers,
             samplers=self.samplers,
-            servers=self.servers,
             silence=getattr(cluster, "silence", None),
             collective_seconds=self.collective_timeout,
             show_output=self.show_output,
-            **{"server_threads": self.server_threads or (None if self.elsewhere else 1), **fields},
+            **{
+                "servers": self.servers,
+                "server_threads": self.server_threads or (None if self.elsewhere else 1),
+                **fields,
+            },
         )
 
 
@@ -189,6 +194,14 @@ def run_on_machines(
     with Homecoming(cluster, delivery, out, on_event) as home:
         public = layout.real is not None and layout.real.allow_public
         limits = replace(layout.limits(), finishing=finishing)
-        coordinator = Coordinator(cluster, plan, home.on_event, limits, home.remote, allow_public=public)
+        there = home.remote or plan
+        coordinator = Coordinator(
+            cluster,
+            plan.to_spec(),
+            home.on_event,
+            limits,
+            there.to_spec(),
+            check=lambda: require(cluster, there, allow_public=public),
+        )
         coordinator.run()
     return coordinator, home

@@ -30,6 +30,7 @@ from typing import Any
 import tutorial_lib
 from tutorial_lib.cluster.coordinator import Coordinator, Event
 from tutorial_lib.cluster.failure import failure
+from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of
@@ -40,6 +41,7 @@ from tutorial_lib.trainer.manifest import EpochResult
 def distributed_result(
     partition: Partition,
     config: TrainConfig,
+    plan: JobPlan,
     coordinator: Coordinator,
     seconds: float,
     earlier: Sequence[Event],
@@ -48,6 +50,7 @@ def distributed_result(
     """The content of ``result.json``.
 
     Args:
+        plan: of the job.
         coordinator: after its ``run``.
         seconds: of this start of the job.
         earlier: events of the starts before it.
@@ -56,13 +59,13 @@ def distributed_result(
     Raises:
         JobFailed: the trainers ended well and never reported an accuracy.
     """
-    plan, events, use = coordinator.plan, coordinator.events, coordinator.use
+    events, use = coordinator.events, coordinator.use
 
     def of_kind(kind: str) -> list[Event]:
         return [event for event in events if event["kind"] == kind]
 
     if not (evaluation := of_kind("evaluation")):
-        raise failure(plan, 0, "trainer", 0, "ended without reporting an accuracy", tail=[])
+        raise failure(coordinator.spec, 0, "trainer", 0, "ended without reporting an accuracy", tail=[])
     placed = next(iter(of_kind("placed")), {})
     resumed = resumed[: next((event["epochs"] for event in of_kind("resumed")), len(resumed))]
     names = [field.name for field in fields(EpochResult)]

@@ -101,7 +101,7 @@ def run_distributed(
         plan = plan_at(partition.folder, out, cwd)
         deliver = partial(Delivery.of_run, partition.folder, out, plan, plan_at)
         coordinator, home = run_on_machines(cluster, plan, layout, out, log.write, deliver, finishing=FINISHING_SECONDS)
-    result = distributed_result(partition, config, coordinator, time.time() - start, log.earlier, resumed)
+    result = distributed_result(partition, config, plan, coordinator, time.time() - start, log.earlier, resumed)
     write_json(out / "result.json", result)
     home.check()
     _name_predictions(out, read_ids(partition.folder), manifest["dataset"])

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import resource
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tutorial_lib.cluster._torchrun import store_on
 from tutorial_lib.cluster.forkserver import fork_as_told
 from tutorial_lib.trainer.events import EventWriter, age_of_process, span
 
@@ -94,16 +94,12 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     events = EventWriter()
     events.emit("span", name="starting", seconds=age_of_process())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
-    rank, world_size, how = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), {}
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     limit = timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600)))
     with span(events.emit, "joining"):
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # connects to all servers, so it must come first
-        if "TORCHELASTIC_RUN_ID" not in os.environ:  # otherwise torchrun has a store
-            where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size
-            store = store_on(*where, limit, wait_for_workers=False) if rank == 0 else None
-            store = store or dist.TCPStore(*where, rank == 0, limit, wait_for_workers=False)
-            how = {"store": store, "rank": rank, "world_size": world_size}
-        dist.init_process_group("gloo", timeout=limit, **how)
+        store = connect_store(rank, world_size, limit)
+        dist.init_process_group("gloo", timeout=limit, store=store, rank=rank, world_size=world_size)
         seed_rank(seed, rank)
         graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
     machine = os.environ.get("TUTORIAL_MACHINE", "machine-0")
@@ -117,6 +113,24 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     leave_process_group()
     events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     dgl.distributed.exit_client()  # after a barrier: client 0 tells the servers to end
+
+
+def connect_store(rank: int, world_size: int, limit: timedelta) -> dist.TCPStore:
+    """Return the store in which the ranks meet. Rank 0 holds it and listens on MASTER_ADDR only.
+
+    torch itself would listen on all network interfaces, so everybody who reaches one of them could write to the store.
+    Therefore, rank 0 makes the socket. torch 2.4 to 2.7 accept it only with ``use_libuv=False``.
+    """
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if rank == 0:
+        with socket.create_server((address, port), backlog=2048) as listener:
+            for options in ({}, {"use_libuv": False}):
+                with contextlib.suppress(TypeError, NotImplementedError, RuntimeError):
+                    fd = os.dup(listener.fileno())
+                    more = {"wait_for_workers": False, "master_listen_fd": fd, **options}
+                    return dist.TCPStore(address, port, world_size, True, limit, **more)
+        print("this torch cannot bind its store to one address, so the store listens on all interfaces", flush=True)
+    return dist.TCPStore(address, port, world_size, rank == 0, limit, wait_for_workers=False)
 
 
 def leave_process_group() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from support.lessons import attempts
-from tutorial_lib.cluster.coordinator import JobFailed
 from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.failure import JobFailed
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import PreflightFailed, require
 from tutorial_lib.cluster.spec import read_ip_config

@@ -1,12 +1,9 @@
-"""Loaded by Python at the start of every server, trainer and sampler of a job. Scripts need no change: this folder is
-on PYTHONPATH.
+"""Python loads this file at the start of every process of a job, because its folder is in PYTHONPATH.
 
-It makes a trainer that fails end at once, and say why: DGL's client registers an exit handler that waits for all other
-clients, which wait for this one. So a trainer of ours ends by ``os._exit`` after its traceback, and leaves a
-``failure`` event. A sampler whose trainer is gone ends, too, and the machine's agent can ask for Python stacks.
-
-A script can ``import dgl`` on any torch, and import what lies in the job's working directory. Only this holds for
-programs that a script starts, too. What DGL itself does is changed in nothing; docs/patches.md lists what is replaced.
+It registers the process, so that the agent of the machine can request its Python stacks. It ends a failed rank at once
+and writes a ``failure`` event. It ends workers whose rank is gone. Startup files of the job, such as ``dgl_hook.py``,
+add what a library needs. Programs that a script starts get the modules of the working directory and nothing else.
+docs/patches.md lists what is replaced.
 """
 
 import importlib.util
@@ -36,9 +33,10 @@ def load_next_sitecustomize():
             return
 
 
-def change_what_import_dgl_does():
-    """As ``tutorial_lib/__init__.py`` does; the file is loaded by its path, for a script may hide our package."""
-    run_file("tutorial_lib_stack", os.path.normpath(os.path.join(HERE, "..", "..", "compat", "stack.py"))).install()
+def run_startup_files():
+    """Run the startup files of the job. Return the modules."""
+    paths = [path for path in os.environ.get("TUTORIAL_STARTUP_FILES", "").split(os.pathsep) if path]
+    return [run_file(f"tutorial_startup_{k}", path) for k, path in enumerate(paths)]
 
 
 def find_modules_of_the_workspace():
@@ -49,19 +47,20 @@ def find_modules_of_the_workspace():
         sys.path.insert(next(packages, len(sys.path)), folder)
 
 
-def role_of_this_process():
-    """(role, index) within the machine, or None for a process that is none of the job's.
+def find_role():
+    """Return (role, index) of this process on its machine, or None for a process that the job does not know.
 
-    With a command that needs a shell, the shell is what the agent or torchrun started, and we are its child.
+    The agent starts each process of a role in a session of its own. A command that needs a shell is a child of it.
     """
-    if "--multiprocessing-fork" in sys.orig_argv:  # spawned by a trainer: the command says so
-        sampler = os.environ.get("DGL_NUM_SAMPLER", "0") != "0"
-        return ("sampler" if sampler else "worker"), int(os.environ.get("LOCAL_RANK", 0))
+    if "--multiprocessing-fork" in sys.orig_argv:  # spawned by a rank
+        import json
+
+        roles = json.loads(os.environ.get("TUTORIAL_WORKER_ROLES", "{}"))
+        found = (role for name, role in roles.items() if os.environ.get(name, "0") != "0")
+        return next(found, "worker"), int(os.environ.get("LOCAL_RANK", 0))
     own = {os.getpid()} | ({os.getppid()} if os.environ.get("TUTORIAL_SHELL") else set())
-    if int(os.environ.get("TUTORIAL_TRAINER_PID", -1)) in own:
-        return "trainer", int(os.environ["LOCAL_RANK"])
-    if os.environ.get("DGL_ROLE") == "server" and os.getsid(0) in own:
-        return "server", int(os.environ["TUTORIAL_INDEX"])
+    if os.environ.get("TUTORIAL_ROLE") and os.getsid(0) in own:
+        return os.environ["TUTORIAL_ROLE"], int(os.environ["TUTORIAL_INDEX"])
     return None
 
 
@@ -82,7 +81,7 @@ def register(role, index):
 def end_with_parent():
     """A sampler waits for work for ever. The kernel could end it with its parent, but means the parent's thread.
 
-    What the agent and torchrun start directly ends with them by the kernel's help, see `_rank.py`.
+    The kernel ends the processes that the agent starts directly, see `children.py`.
     """
     import time
 
@@ -117,10 +116,10 @@ def end(role, error, code=1):
         os._exit(code)
 
 
-def end_trainer_on_exception(kind, error, trace):
+def end_rank_on_exception(kind, error, trace):
     """For sys.excepthook: the traceback as always, the event, and the end."""
     sys.__excepthook__(kind, error, trace)
-    end("trainer", error)
+    end(os.environ["TUTORIAL_ROLE"], error)
 
 
 def watch_sys_exit():
@@ -133,7 +132,7 @@ def watch_sys_exit():
 
     def before_exit_handlers():
         if last[0] not in (None, 0, False):
-            end("trainer", SystemExit(last[0]), last[0] & 0xFF if isinstance(last[0], int) else 1)
+            end(os.environ["TUTORIAL_ROLE"], SystemExit(last[0]), last[0] & 0xFF if isinstance(last[0], int) else 1)
 
     register_first = getattr(threading, "_register_atexit", None)  # its handlers run before those of `atexit`
     if register_first is not None:
@@ -153,46 +152,25 @@ def use_temporary_folder_of_job():
         config["tempdir"] = os.environ["TUTORIAL_SOCKETS"]
 
 
-def end_sampler_on_exception():
-    """DGL's sampler prints its exception, and then its exit handler waits for all other clients, which wait for it.
-
-    Only what DGL itself runs in a process is changed. An exception in a process that a script has started is for
-    the script to deal with.
-    """
-    from multiprocessing.process import BaseProcess
-
-    original = BaseProcess.run
-
-    def run(self):
-        try:
-            original(self)
-        except Exception as error:
-            if getattr(getattr(self, "_target", None), "__module__", None) != "dgl.distributed.dist_context":
-                raise
-            end("sampler", error)
-
-    BaseProcess.run = run
-
-
 def take_part():
-    """What a process of the job does at its start."""
-    if (found := role_of_this_process()) is None:
+    """Prepare this process for the job, at its start or after it was forked."""
+    modules = run_startup_files()
+    if (found := find_role()) is None:
         return
     register(*found)
-    if found[0] == "trainer":
-        sys.excepthook = end_trainer_on_exception
+    is_worker = "--multiprocessing-fork" in sys.orig_argv
+    if not is_worker and os.environ["TUTORIAL_RANKED"] == "1":
+        sys.excepthook = end_rank_on_exception
         watch_sys_exit()
         use_temporary_folder_of_job()
-    elif found[0] == "sampler":
-        end_sampler_on_exception()
-    # Else a sampler, or the child of a shell.
-    if os.getpid() not in (os.getsid(0), int(os.environ.get("TUTORIAL_TRAINER_PID", -1))):
+    for module in modules:
+        module.start(found[0], end)
+    if os.getpid() != os.getsid(0):  # a worker, or the child of a shell
         end_with_parent()
 
 
 if "TUTORIAL_LOG_DIR" in os.environ:
     find_modules_of_the_workspace()
-    change_what_import_dgl_does()
     take_part()
 
 try:

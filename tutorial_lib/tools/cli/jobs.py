@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tutorial_lib.cluster.emulated import EmulationUnavailable
-from tutorial_lib.cluster.plan import environment_text
+from tutorial_lib.cluster.environment import describe_environment
 from tutorial_lib.data import DEFAULT_SCALE, check_arguments, default_root
 from tutorial_lib.errors import InputError, to_stderr
 from tutorial_lib.job.display import RunDisplay, comparison_table, human_bytes
@@ -189,7 +189,6 @@ def finale(
 @filling(
     *(LaunchRequest, RealMachines),
     without=["device", "show_output", "server_threads"],
-    part_config=...,
     ip_config=Path("ip_config.txt"),
     workspace=Path(),
 )
@@ -200,14 +199,14 @@ def launch(
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what is added to the environment.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="What the script prints goes to its logs only.")] = False,
 ) -> None:
-    """Run any DistDGL script, unchanged, on emulated or real machines, and show what it prints."""
+    """Run any DistDGL script, or without --part_config any torch.distributed program, on emulated or real machines."""
     addresses, over_ssh = given.ip_config, given.emulate is None and machines is None and not (given.on or given.slurm)
     given.ip_config = (given.workspace / addresses).resolve() if over_ssh else None
     check_machines(given)
     out = check_run_folder(given.out or default_run_folder("launch"))
     request = given.make(LaunchRequest, command=command, out=out, ip_config=addresses, show_output=not quiet)
     with RunDisplay() as display:
-        show = lambda plan: display.console.print(environment_text(plan), soft_wrap=True)  # noqa: E731
+        show = lambda plan: display.console.print(describe_environment(plan.to_spec()), soft_wrap=True)  # noqa: E731
         use = run_launch(request, display.on_event, *([show] if verbose else []))
     logs = out.relative_to(Path.cwd()) if out.is_relative_to(Path.cwd()) else out
     for machine, used in use.items():
