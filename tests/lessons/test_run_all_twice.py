@@ -13,8 +13,8 @@ from nbclient import NotebookClient
 from nbval_support import folder_of_a_lesson, lacking
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-# One that launches jobs, one that starts ranks, one that keeps a cluster: the other lessons do the same.
-LESSONS = ["00_start_here", "05_data_parallel_by_hand", "09_anatomy_of_a_cluster"]
+# One that launches jobs and one that starts ranks. The other lessons do the same.
+LESSONS = ["00_start_here", "05_data_parallel_by_hand"]
 pytestmark = pytest.mark.cluster
 
 

@@ -148,7 +148,9 @@ def launch(
     if request.emulate is not None and part_config is not None:
         _provide_ip_config(ip_config, cluster.machines, emulated=True)
     with own_run_folder(request.out), cluster:
-        if isinstance(cluster, LocalCluster | SlurmCluster) and part_config is not None:  # ports and addresses are known on entering
+        if (
+            isinstance(cluster, LocalCluster | SlurmCluster) and part_config is not None
+        ):  # ports and addresses are known on entering
             _provide_ip_config(ip_config, cluster.machines, emulated=False)
         plan = request.plan(
             cluster,
