@@ -33,8 +33,8 @@ class LaunchRequest(Layout):
     Attributes:
         command: the user's command; one string may use the shell's language.
         workspace: working directory of every process; the paths of the next two start here.
-        part_config: DGL's partition description (JSON). Without it, the job has no DGL servers: each process is a rank of
-            torch.distributed.
+        part_config: DGL's partition description (JSON). Without it, the job has no DGL servers, only
+            ranks of torch.distributed.
         ip_config: address file that the script reads. Its machines are reached over ssh. With --emulate and
             --part_config it is written if it does not exist.
         out: folder of the logs; inside it one folder a machine. (default: runs/TIME-launch-XXXX)
