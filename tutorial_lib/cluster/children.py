@@ -1,8 +1,9 @@
-"""The processes that an agent starts: each ends with it, and it can end them all."""
+"""Start and end the processes of an agent. They end with the agent, however it ends."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import time
@@ -15,17 +16,24 @@ from tutorial_lib.cluster.channel import POLL_SECONDS
 from tutorial_lib.cluster.namespaces import die_with_parent
 
 TERM_SECONDS = 3.0
-_started: list[subprocess.Popen] = []  # kept: one that is dropped takes its child's exit code, if there is one, along
+_started: list[subprocess.Popen] = []  # a dropped Popen would collect the exit code of its child
 
 
 def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
-    """Start a program in a session of its own, its output appended to ``log``; returns its number.
+    """Start a program in a session of its own and return its pid. Its output is appended to ``log``.
 
-    It keeps the file descriptors ``fds``. Its end is for ``os.wait4``.
+    The program keeps the file descriptors ``fds``. The caller collects its exit code with ``os.wait4``.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the program cannot be started.
     """
+    parent = os.getpid()
+
+    def die_with_agent() -> None:
+        die_with_parent()
+        if os.getppid() != parent:  # the agent ended before the call
+            os._exit(1)
+
     with log.open("ab") as output:
         child = subprocess.Popen(
             argv,
@@ -36,20 +44,23 @@ def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Se
             stderr=subprocess.STDOUT,
             pass_fds=fds,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # an agent has one thread, so this is safe
+            preexec_fn=die_with_agent,  # an agent has one thread, so this is safe
         )
     _started.append(child)
     return child.pid
 
 
 def end_descendants(reap: Callable[[], object]) -> None:
-    """Terminate, wait, kill: all descendants of this process, also orphans; ``reap`` collects those that ended."""
+    """Terminate all descendants of this process, also orphans, and kill those that do not end within three seconds.
+
+    ``reap`` collects the exit codes of those that ended.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + TERM_SECONDS
-        # Listed anew each time: a process may be forked after the others were told to end.
+        # Listed again each time, because a process may be forked after the others got the signal.
         while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
             for process in left:
-                with contextlib.suppress(psutil.Error):  # it has ended, or is another user's (setuid)
+                with contextlib.suppress(psutil.Error):  # it has ended, or belongs to another user (setuid)
                     process.send_signal(number)
             time.sleep(POLL_SECONDS)
             reap()

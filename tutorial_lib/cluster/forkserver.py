@@ -1,16 +1,11 @@
-"""One process of a machine imports torch and DGL, and forks the machine's servers and trainers, which then need not.
+"""One process of a machine imports torch and DGL and then forks the servers and trainers, which start faster.
 
-    agent  <== JSON lines over a pair of sockets ==>  the program of the trainers, which has imported what it needs
-      |                                                    |
-      `-- server 0, 1, ..., trainer 0, 1, ...  <-- forked -'
+The imports take two seconds of a processor, most of a short job. The forked processes become children of the agent, so
+the agent sees how they end, and they end with the agent. Each has its own session, log and variables, but
+``/proc/PID/environ`` shows those of the process that forked it.
 
-The imports take two seconds of a processor, most of a short job. A new process is handed on to the agent, as if that
-had started it: the agent learns how it ends, and it ends with the agent. It has a session, a log and variables of its
-own; only ``/proc/PID/environ`` shows those of the process that forked it.
-
-A fork copies one thread of a process, and locks as they are. So the process that forks does nothing else: it has run no
-parallel region of OpenMP and has not touched CUDA. Of the threads that libraries start when they are imported,
-OpenBLAS's and jemalloc's, both know what a fork is.
+A fork copies only one thread, and locks in their current state. Therefore, the process that forks has run no parallel
+region of OpenMP and has not used CUDA. OpenBLAS and jemalloc start threads when they are imported and handle forks.
 """
 
 from __future__ import annotations
@@ -33,25 +28,20 @@ FORKSERVER = "TUTORIAL_FORKSERVER"
 
 
 class Forkserver:
-    """The agent's end. The program inherits ``theirs``, a socket with the number that the variable FORKSERVER says, and
-    calls ``fork_as_told`` when it has imported what its processes need.
-    """
+    """The agent's end of the connection. The program inherits the socket ``theirs`` and calls ``fork_as_told``."""
 
     def __init__(self) -> None:
         self._socket, self.theirs = socket.socketpair()
         self._link = Channel(self._socket.fileno(), self._socket.fileno())
 
     def order(self, role: str, index: int, env: dict[str, str], log: Path) -> None:
-        """Have a process forked, as soon as the imports are done; ``env`` is what it has besides the others' variables.
-
-        Does not wait. Where the other end is gone, that was the end of a child, which the agent sees as such.
-        """
+        """Request a process with additional variables, without waiting. The agent notices if the program is gone."""
         self._link.put({"role": role, "index": index, "env": env, "log": str(log)})
 
     def started(self) -> Iterator[tuple[str, int, int]]:
-        """Role, index and pid of the processes that were forked since the last call.
+        """Yield role, index and pid of the processes forked since the last call.
 
-        No process does anything before it can be found here: whose end is known, of that also the number is.
+        A process starts to work only after its pid can be read here, so the agent knows every pid that ends.
         """
         self._link.push()
         with contextlib.suppress(EOFError, ConnectionError):
@@ -60,19 +50,19 @@ class Forkserver:
                     yield message["role"], message["index"], message["pid"]
 
     def close(self) -> None:
-        """No more orders: the process ends when it has done those that it has."""
+        """Let the program end after the requested processes."""
         self._link.put({"role": None})
 
 
 def is_forkserver() -> bool:
-    """Whether an agent has started this process to fork others."""
+    """Return whether an agent started this process to fork others."""
     return FORKSERVER in os.environ
 
 
 def fork_as_told() -> None:
-    """In the program: fork for each order, and end. Returns in each of the new processes, with its log and variables.
+    """Fork a process for each request of the agent and then exit. Return only in the forked processes.
 
-    In a process that is no forkserver it returns at once.
+    In a process that is not a forkserver, return at once.
     """
     if not is_forkserver():
         return
@@ -82,15 +72,15 @@ def fork_as_told() -> None:
         for order in map(json.loads, orders):
             if order["role"] is None:
                 break
-            if _forked(end, order):
+            if _fork(end, order):
                 _become(order, agent)
                 return
     sys.stdout.flush()
-    os._exit(0)  # without what libraries do at exit: there is nothing to leave
+    os._exit(0)  # without exit handlers of libraries, which have nothing to clean up
 
 
-def _forked(end: socket.socket, order: dict[str, Any]) -> bool:
-    """True in the new process. The one in between ends, which makes the agent, a "subreaper", the parent."""
+def _fork(end: socket.socket, order: dict[str, Any]) -> bool:
+    """Return True in the new process. Its parent exits, so the agent, a subreaper, becomes the parent."""
     ours, theirs = socket.socketpair()
     between = os.fork()
     if between == 0:
@@ -100,7 +90,7 @@ def _forked(end: socket.socket, order: dict[str, Any]) -> bool:
                 ours.close()
                 with theirs:
                     theirs.sendall(str(os.getpid()).encode())
-                    theirs.recv(1)  # until the agent can know of us
+                    theirs.recv(1)  # until the agent can read the pid
                 return True
             code = 0
         except OSError as error:
@@ -117,10 +107,9 @@ def _forked(end: socket.socket, order: dict[str, Any]) -> bool:
 
 
 def _become(order: dict[str, Any], agent: int) -> None:
-    """The process that was ordered."""
     os.setsid()
     die_with_parent()
-    if os.getppid() != agent:  # it ended before we asked
+    if os.getppid() != agent:  # the agent ended before the call
         os._exit(1)
     os.environ.update(order["env"])
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -130,4 +119,4 @@ def _become(order: dict[str, Any], agent: int) -> None:
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # libgomp read the variable when it was loaded
-    importlib.import_module("sitecustomize").take_part()  # of `hook`: as at the start of a server or a trainer
+    importlib.import_module("sitecustomize").take_part()  # the hook, as at the start of a process
