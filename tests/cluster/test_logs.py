@@ -16,6 +16,7 @@ from tutorial_lib.cluster.agent import MOST_WAITING, Agent
 from tutorial_lib.cluster.channel import Channel
 from tutorial_lib.cluster.failure import exit_failure, failure
 from tutorial_lib.cluster.logs import THREADS_LEFT, EventFiles, tail
+from tutorial_lib.cluster.messages import Failed
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Machine
 
@@ -27,7 +28,7 @@ def plan(tmp_path) -> JobPlan:
 
 
 def cause_of(plan: JobPlan, code: int, lines: list[str]) -> str:
-    message = {"role": "server", "index": 0, "code": code, "log": "server-0.log", "tail": lines}
+    message = Failed("server", 0, code, "", out_of_memory=False, tail=lines)
     return str(exit_failure(plan, 0, message)).removeprefix("server 0 on a: ")
 
 
@@ -52,29 +53,27 @@ def test_only_an_exception_at_the_end_is_a_cause(plan, code, lines, words):
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from tutorial_lib.cluster.logs import tail, who_failed
+from tutorial_lib.cluster.logs import tail
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 lines = tail(Path(sys.argv[1]))
-who = who_failed(Path(sys.argv[1]).parent, 3)
 grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-print(grown, len(lines), max(map(len, lines), default=0), who[0])
+print(grown, len(lines), max(map(len, lines), default=0))
 """
 
 
 @pytest.mark.parametrize("newlines", [True, False])
 def test_a_log_of_a_gigabyte_costs_no_memory(tmp_path, newlines):
-    log = tmp_path / "torchrun.log"
+    log = tmp_path / "trainer-0.log"
     with log.open("wb") as file:
         file.truncate(1 << 30)  # zeros that take no room on the disk: one line
         file.seek(0, os.SEEK_END)
         file.write(b"".join(b"line %d\n" % k for k in range(50)) if newlines else b"x" * 2000)
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", MEASURE, str(log)], capture_output=True, text=True, timeout=60)
-    kilobytes, lines, longest, role = done.stdout.split()
+    kilobytes, lines, longest = done.stdout.split()
     assert int(kilobytes) < 20_000
     assert int(lines) == (20 if newlines else 1)
     assert int(longest) < 1100
-    assert role == "torchrun"
     assert time.monotonic() - start < 5
 
 
@@ -129,7 +128,7 @@ def test_while_nobody_reads_events_stay_in_their_files(tmp_path):
         agent._forward_events()
         agent.link.push()
         found += agent.link.take(0.1)  # from the other end of its own pipe
-    assert [line["event"]["number"] for line in found if line["type"] == "event"] == list(range(60_000))
+    assert [line["event"]["number"] for line in found if line["type"] == "Report"] == list(range(60_000))
     os.close(reading)
     os.close(writing)
 

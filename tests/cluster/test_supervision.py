@@ -206,8 +206,9 @@ def server(tmp_path):
         **os.environ,
         "PYTHONPATH": hook,
         "TUTORIAL_LOG_DIR": str(tmp_path),
-        "DGL_ROLE": "server",
+        "TUTORIAL_ROLE": "server",
         "TUTORIAL_INDEX": "0",
+        "TUTORIAL_RANKED": "0",
     }
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, env=environment, start_new_session=True

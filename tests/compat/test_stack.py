@@ -18,6 +18,7 @@ from tutorial_lib.compat import server_sleep, stack
 from tutorial_lib.partition import partition_dataset
 
 HOOK = Path(tutorial_lib.__file__).parent / "cluster" / "hook"
+STARTUP = {"TUTORIAL_STARTUP_FILES": str(HOOK / "dgl_hook.py")}
 # What a torch of tomorrow looks like to DGL: `torch.__version__` is all that decides.
 OTHER_TORCH = "import torch; torch.__version__ = '9.9.9+cpu'\n"
 HAS_LIBRARY = torch.__version__.split("+")[0] == "2.2.1"
@@ -138,7 +139,7 @@ def test_a_script_of_a_job_needs_no_tutorial_lib(tmp_path):
         "try:\n    dgl.graphbolt.ItemSet\n"
         "except ImportError as error: print(error)"
     )
-    done = python(code, PYTHONPATH=str(HOOK), TUTORIAL_LOG_DIR=str(tmp_path))
+    done = python(code, PYTHONPATH=str(HOOK), TUTORIAL_LOG_DIR=str(tmp_path), **STARTUP)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == "False"
@@ -174,7 +175,8 @@ SOON = "from tutorial_lib.compat.server_sleep import connect_soon; assert connec
 @pytest.mark.parametrize(("before", "slept"), [(SOON, "[0.3, 1]"), ("", "[3, 1]")])
 def test_only_a_server_that_asks_for_it_sleeps_less(tmp_path, before, slept):
     """A script that `launch` runs has the DGL that it would have without us: also the process that serves."""
-    job = {"TUTORIAL_LOG_DIR": str(tmp_path), "TUTORIAL_INDEX": "0", "DGL_ROLE": "server"}
+    job = {"TUTORIAL_LOG_DIR": str(tmp_path), "TUTORIAL_INDEX": "0", "TUTORIAL_ROLE": "server"}
+    job["TUTORIAL_RANKED"] = "0"
     done = python(before + CLOCK, PYTHONPATH=str(HOOK), **job)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"{slept} True True"
@@ -208,7 +210,7 @@ def test_only_ogb_is_kept_from_asking_the_web(tmp_path, installed):
     (tmp_path / "outdated.py").write_text("asked = 'the web'\n")
     code = f"{installed}import ogb, outdated; print(ogb.asked, outdated.asked)"
     path = os.pathsep.join([str(HOOK), str(tmp_path)])
-    assert python(code, PYTHONPATH=path, TUTORIAL_LOG_DIR=str(tmp_path)).stdout == "None the web\n"
+    assert python(code, PYTHONPATH=path, TUTORIAL_LOG_DIR=str(tmp_path), **STARTUP).stdout == "None the web\n"
     assert installed or not HAS_LIBRARY or python(code, PYTHONPATH=str(tmp_path)).stdout == "the web the web\n"
 
 

@@ -266,7 +266,7 @@ def test_time_limits_are_options(tmp_path, run_here, partition_of):
         patch.setattr(LaunchRequest, "plan", lambda *args, **more: seen.append(real(*args, **more)) or seen[-1])
         done = run_here("launch", *arguments, "sleep", "100")
     assert done.returncode == 1
-    assert "waited 2 s for the DGL servers to load their parts and listen" in done.stderr.splitlines()[0]
+    assert "waited 2 s for the servers to load their parts and listen" in done.stderr.splitlines()[0]
     assert [plan.collective_seconds for plan in seen] == [33]
     assert Layout(serving_timeout=7).limits().serving == 7
 
