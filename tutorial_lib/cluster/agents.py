@@ -131,7 +131,7 @@ class Agents:
 
         The kernel has ended its processes with it, see `namespaces.die_with_parent`; files it does not remove.
         """
-        if getattr(self.cluster, "private_shm", False):  # goes away with the machine
+        if self.cluster.traits.private_shm:  # goes away with the machine
             return
         cleaners, pipes = [], dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         for index in sorted(indices) if self.processes else []:

@@ -110,7 +110,7 @@ class Coordinator:
         except JobFailed as failure:
             cause = self._first_cause(failure)
             cause = left_early(self.spec, cause, self.events) if self._with_ranks() else cause
-            if why := getattr(self.cluster, "why_gone", lambda: None)():
+            if why := self.cluster.explain_end():
                 cause = machines_gone(cause, why)
             with contextlib.suppress(OSError):  # on a full disk, the user still sees the message on the screen
                 Path(self.spec.log_dir, FAILURE_FILE).write_text(f"error: {cause.message}\nlog: {cause.log}\n")

@@ -21,7 +21,7 @@ from typing import Any
 
 from tutorial_lib.cluster import disks, namespaces
 from tutorial_lib.cluster.environment import run_module
-from tutorial_lib.cluster.spec import Machine, wait_or_kill
+from tutorial_lib.cluster.spec import Machine, Traits, wait_or_kill
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 
 SUBNET = "10.77.0"
@@ -85,7 +85,7 @@ class EmulatedCluster:
         InputError: bad arguments. EmulationUnavailable: the host forbids it.
     """
 
-    private_shm = True
+    traits = Traits(shares_computer=True, private_shm=True)
     reach: dict[str, Any] | None = None
 
     def __init__(
@@ -242,6 +242,10 @@ class EmulatedCluster:
         """Becomes readable when the machines have gone without an order, killed by the kernel or by somebody."""
         assert self._line is not None
         return self._line
+
+    def explain_end(self) -> str | None:
+        """Return None: the machines of a job end with it."""
+        return None
 
     def cut(self, machine: Machine) -> None:
         """Cut the machine's cable: packets vanish without a word, as with a broken switch on the way."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from tutorial_lib.cluster.preflight_checks import leftover_problems
 from tutorial_lib.cluster.shm import clean_leftovers, leftovers
-from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.cluster.spec import Machine, Traits
 from tutorial_lib.errors import InputError
 
 LOCK = "\0tutorial_lib.shm"  # abstract socket name: no file, and the kernel frees it with its holder
@@ -41,6 +41,7 @@ class LocalCluster:
         InputError: another job uses this host's /dev/shm, or a killed one left its data there, see ``shm``.
     """
 
+    traits = Traits(shares_computer=True, private_shm=False)
     copy_to: str | None = None
     reach: dict[str, Any] | None = None
 
@@ -74,6 +75,10 @@ class LocalCluster:
         """Start a command; the arguments are those of ``subprocess.Popen``."""
         assert machine == self.machines[0]
         return subprocess.Popen([str(arg) for arg in argv], start_new_session=True, **kwargs)
+
+    def explain_end(self) -> str | None:
+        """Return None, because this computer does not end during a job."""
+        return None
 
     def __exit__(self, *_exc: object) -> None:
         self._leaving.close()

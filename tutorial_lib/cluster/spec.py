@@ -41,9 +41,26 @@ class Machine:
     cpus: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Traits:
+    """Properties of a backend that the launcher takes into account.
+
+    Attributes:
+        shares_computer: the machines share the processors and the memory of this computer.
+        private_shm: /dev/shm of a machine disappears with the machine after the job.
+        silence_seconds: an agent stops if it hears nothing from the coordinator for this time. None if the connection
+            is a pipe on this computer, which reports the end of the coordinator at once.
+    """
+
+    shares_computer: bool
+    private_shm: bool
+    silence_seconds: float | None = None
+
+
 class Cluster(contextlib.AbstractContextManager["Cluster"], Protocol):
     """Machines, and one way to start a process on each: on leaving the context, everything that it started is gone."""
 
+    traits: Traits
     machines: list[Machine]
     master_port: int  # where the trainers' process group meets, on the first machine
 
@@ -64,6 +81,10 @@ class Cluster(contextlib.AbstractContextManager["Cluster"], Protocol):
         """Start a command on a machine; the arguments are those of ``subprocess.Popen``."""
         ...
 
+    def explain_end(self) -> str | None:
+        """Return why the machines have ended during a job, or None if they have not or the reason is unknown."""
+        ...
+
 
 def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
     """Wait so long for a process to end, then kill it. One that hangs in the kernel is left behind, after 5 s more."""
@@ -78,7 +99,7 @@ def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
 class RemoteCluster(ABC):
     """Computers that a client program here reaches, ssh or srun: one client for each command, all gone on leaving."""
 
-    silence = 30.0  # the agents' own limit; pings come every 5 s
+    traits = Traits(shares_computer=False, private_shm=False, silence_seconds=30.0)  # pings come every 5 s
     master_port = 29500
     copy_to: str | None = None
     reach: dict[str, Any] | None = None
@@ -111,6 +132,10 @@ class RemoteCluster(ABC):
         process = subprocess.Popen(client, start_new_session=True, **kwargs)
         self._started.append(process)
         return process
+
+    def explain_end(self) -> str | None:
+        """Return None, because the client programs report nothing about the end of a machine."""
+        return None
 
     def _ask(self, argv: Sequence[str], places: Sequence[str], seconds: float) -> list[str]:
         """What a program prints on each machine, asked all at once; ``places`` is what messages call the machines.

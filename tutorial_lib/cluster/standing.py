@@ -26,7 +26,7 @@ from typing import Any
 from tutorial_lib.cluster.addresses import bound, check_name, names, socket_name, user_of
 from tutorial_lib.cluster.emulated import PYTHONPATH, EmulatedCluster
 from tutorial_lib.cluster.environment import run_module
-from tutorial_lib.cluster.spec import Machine, wait_or_kill
+from tutorial_lib.cluster.spec import Machine, Traits, wait_or_kill
 from tutorial_lib.errors import InputError, JobError, attempts
 
 START_SECONDS, ANSWER_SECONDS, STOP_SECONDS, GONE_SECONDS = 60.0, 30.0, 30.0, 0.5
@@ -149,7 +149,8 @@ class StandingCluster(EmulatedCluster):
         InputError: there are none of this name, or another job uses them.
     """
 
-    private_shm = False  # outlives a job, so what a killed server has left there is removed
+    # /dev/shm outlives a job, so the files of a killed server there are removed.
+    traits = Traits(shares_computer=True, private_shm=False)
 
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None, *, job: bool = True) -> None:
         with contextlib.closing(Line(name)) as line:
@@ -188,7 +189,7 @@ class StandingCluster(EmulatedCluster):
             raise RuntimeError("the machines have been left")
         self._keeper.ask(verb, machine=machine.name, rate=rate)
 
-    def why_gone(self) -> str | None:
+    def explain_end(self) -> str | None:
         """Why the machines have ended during a job; None if they have not."""
         return self._keeper and self._keeper.last_word(GONE_SECONDS)
 

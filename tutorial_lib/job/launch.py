@@ -13,10 +13,8 @@ from typing import ClassVar
 from tutorial_lib.cluster.coordinator import Event, MachineUse
 from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.jobspec import Limits
-from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight_parts import read_part
-from tutorial_lib.cluster.slurm import SlurmCluster
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import own_run_folder
@@ -148,10 +146,8 @@ def launch(
     if request.emulate is not None and part_config is not None:
         _provide_ip_config(ip_config, cluster.machines, emulated=True)
     with own_run_folder(request.out), cluster:
-        if (
-            isinstance(cluster, LocalCluster | SlurmCluster) and part_config is not None
-        ):  # ports and addresses are known on entering
-            _provide_ip_config(ip_config, cluster.machines, emulated=False)
+        if part_config is not None and request.emulate is None and request.real is None:
+            _provide_ip_config(ip_config, cluster.machines, emulated=False)  # ports and addresses are known only now
         plan = request.plan(
             cluster,
             command=command,

@@ -156,7 +156,7 @@ class Layout:
             master_port=cluster.master_port,
             trainers=self.trainers,
             samplers=self.samplers,
-            silence=getattr(cluster, "silence", None),
+            silence=cluster.traits.silence_seconds,
             collective_seconds=self.collective_timeout,
             show_output=self.show_output,
             **{

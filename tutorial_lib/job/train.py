@@ -16,7 +16,6 @@ from typing import Any
 from tutorial_lib.cluster.coordinator import Event
 from tutorial_lib.cluster.delivery import IP_CONFIG, JOB, Delivery, check_starts, read_starts
 from tutorial_lib.cluster.homecoming import fetch_left
-from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.compat.heap import large_pages
@@ -147,9 +146,8 @@ def _plan(
             log_dir=str(run / logs),
             cwd=str(cwd),
             env={"TUTORIAL_SEED": str(config.seed), **large_pages()},
-            # In a container the host's /dev/shm has 64 MB; that of an emulated machine is its own.
             forks=layout.device == "cpu",  # who forks must not have touched CUDA: on GPUs each process imports itself
-            shm_of_trainers=4 * sum(partition.report.nodes) * values if isinstance(cluster, LocalCluster) else 0,
+            shm_of_trainers=4 * sum(partition.report.nodes) * values // len(cluster.machines),
         )
 
     return plan_at
