@@ -15,7 +15,7 @@ from tutorial_lib.cluster.coordinator import Coordinator, JobFailed, Limits
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.shm import dgl_segments
+from tutorial_lib.cluster.shm import dgl_segments, lock_shm
 from tutorial_lib.errors import InputError, how_it_ended
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
@@ -104,8 +104,9 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     assert logs == {"agent.log", "server-0.log", "server-1.log", "forkserver.log", "trainer-0.log", "trainer-1.log"}
 
 
-def test_two_jobs_on_one_shm_are_refused(partition_of):
-    with LocalCluster(), pytest.raises(InputError, match="another job with --machines 1 is running"):
+def test_two_jobs_on_one_shm_are_refused():
+    """L34. The agent of a job locks /dev/shm."""
+    with lock_shm(), pytest.raises(InputError, match="another job is running on this machine"):
         LocalCluster().__enter__()
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 from fault_support import RunningJob, plan_of
 
-import tutorial_lib
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.local import LocalCluster, free_ports
+from tutorial_lib.cluster.local import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 
@@ -68,14 +65,3 @@ def test_a_job_on_this_computer_listens_on_loopback_only(partition_of, tmp_path)
         finally:
             error, _ = job.end()
     assert error is None
-
-
-def test_a_file_of_the_user_is_no_module_for_torchrun(tmp_path):
-    """``copy.py`` in the folder that a job runs in, which is also on PYTHONPATH."""
-    (tmp_path / "copy.py").write_text("raise SystemExit('the copy of the user')")
-    torchrun = Path(tutorial_lib.__file__).parent / "cluster" / "_torchrun.py"
-    options = ["--master-addr=127.0.0.1", f"--master-port={free_ports(1)}", f"--log-dir={tmp_path}", "--no-python"]
-    command = [sys.executable, torchrun, "-m", "torch.distributed.run", *options, "/bin/echo", "started"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr

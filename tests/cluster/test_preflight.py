@@ -91,7 +91,6 @@ def test_lines_for_people_and_programs(capsys):
     assert repr(findings) == lines
     assert not report(findings)
     assert capsys.readouterr().out == lines + "\n"
-    assert Finding.from_dict({**findings[1].to_dict(), "new": "field"}) == findings[1]
 
 
 @pytest.fixture
@@ -189,7 +188,7 @@ def test_public_machines_are_not_even_contacted():
 
 def test_the_program_is_light():
     code = (
-        "import sys, tutorial_lib.cluster.preflight, tutorial_lib.cluster.preflight_checks\n"
+        "import sys, tutorial_lib.cluster.preflight, tutorial_lib.cluster.checks\n"
         "assert not {'torch', 'dgl', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

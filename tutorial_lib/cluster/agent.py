@@ -29,9 +29,7 @@ from tutorial_lib.cluster import network
 from tutorial_lib.cluster.channel import POLL_SECONDS, Channel
 from tutorial_lib.cluster.children import end_descendants, start
 from tutorial_lib.cluster.forkserver import FORKSERVER, Forkserver
-from tutorial_lib.cluster.logs import WORKERS, EventFiles, OutputFiles, log_name, tail, who_failed
-from tutorial_lib.cluster.members import FINISH, MachineHealth, collect, disk_trouble, members
-from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
+from tutorial_lib.cluster.logs import WORKERS, EventFiles, OutputFiles, log_name, tail
 from tutorial_lib.cluster.plan import (
     TORCHRUN_FOLDER,
     JobPlan,
@@ -42,7 +40,10 @@ from tutorial_lib.cluster.plan import (
     trainer_env,
     trainer_role,
 )
-from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments, sockets_of
+from tutorial_lib.cluster.shm import lock_shm
+from tutorial_lib.cluster.watch import FINISH, MachineHealth, collect, disk_trouble, members
+from tutorial_lib.cluster.watch import FOLDER as PROCESSES_FOLDER
+from tutorial_lib.errors import InputError
 
 PR_SET_CHILD_SUBREAPER = 36
 ALIVE_SECONDS, FLUSH_SECONDS, PLAN_SECONDS = 2.0, 3.0, 60.0
@@ -72,7 +73,6 @@ class Agent:
         self.processes: list[Process] = []
         self.stopping = self.serving = self.training = False
         self.forkserver: Forkserver | None = None
-        self.shm_before = set(os.listdir(SHM))
         self.others = {m.address: m.name for m in plan.machines if m.address != self.machine.address}
         self.events, self.sent_last = EventFiles(self.logs), 0
         self.sent = network.SentBytes(self.interface)
@@ -83,8 +83,8 @@ class Agent:
     def run(self) -> None:
         """Do the job; returns when everything this machine started is gone."""
         shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)  # of a job whose agent was killed
-        with job_marker(graph_name_in(self.plan.part_config), self.shm_before) as marker:
-            self.sockets = {"TUTORIAL_SOCKETS": str(sockets_of(marker))}
+        with lock_shm() as sockets:
+            self.sockets = {"TUTORIAL_SOCKETS": str(sockets)}
             try:
                 self._start_servers()
                 while not self._finished():
@@ -108,7 +108,6 @@ class Agent:
         self._forward_events(FLUSH_SECONDS * all(process.code is not None for process in self.processes))
         self.output = None  # the processes are ended now: what they print because of that is in their logs
         end_descendants(self._reap)
-        remove_segments(self.shm_before, self.plan.part_config)
         for name in (TORCHRUN_FOLDER, PROCESSES_FOLDER):
             shutil.rmtree(self.logs / name, ignore_errors=True)
         self._forward_events(FLUSH_SECONDS)
@@ -116,7 +115,7 @@ class Agent:
         for process in (p for p in self.processes if p.role != "forkserver"):
             role = "trainer" if process.role == "torchrun" else process.role
             peaks[role] = max(peaks.get(role, 0), process.peak_rss)
-        self.sent.report(self.link.put)
+        self._report_traffic()
         self.link.put({"type": "done", "bytes_sent": self.sent.count, "peak_rss": peaks})
         self.link.push(FLUSH_SECONDS)
 
@@ -204,13 +203,10 @@ class Agent:
         now = time.monotonic()
         if self.plan.silence is not None and now - self.last_heard > self.plan.silence:
             self._give_up(f"heard nothing from the coordinator for {self.plan.silence:g} s")
-        for message in self.health.early_ends() if self.training and self.forkserver is None else ():
-            self.link.put(message)
         if now < self.next_word:
             return
         self.next_word = now + ALIVE_SECONDS
-        self.health.look_at_memory()
-        self.sent.report(self.link.put)
+        self._report_traffic()
         before, self.sent_last = self.sent_last, self.sent.count
         self.link.put({"type": "alive", **self.health.signs_of_life(), "sent": self.sent_last - before})
         if trouble := disk_trouble(self.logs):
@@ -221,6 +217,10 @@ class Agent:
             if seconds > network.SILENCE_SECONDS:
                 what = f"no answer from {self.others[address]} ({address}) for {seconds:.0f} s"
                 self._give_up(f"{what}: it is down, or the network between them is")
+
+    def _report_traffic(self) -> None:
+        if self.sent.update():
+            self.link.put({"type": "traffic", "time": time.time(), "bytes_sent": self.sent.count})
 
     def _reap(self) -> None:
         """Note who ended; wait4 tells the peak memory of a process and of the children it waited for."""
@@ -246,7 +246,7 @@ class Agent:
         self._forward_events(FLUSH_SECONDS)  # what a trainer said of its end is better than what we can see of it
         self.link.put({"type": "exited", "time": time.time(), "role": role, "index": k, "code": code})
         if code != 0 and not self.stopping:
-            self._report_failure(*who_failed(self.logs, code) if role == "torchrun" else (role, k, code))
+            self._report_failure(role, k, code)
         elif not self.training and not self.stopping:  # servers end well after the trainers have
             self._give_up("ended before the trainers; did the command reach dgl.distributed.initialize?", role, k)
         elif self.training and all(p.code == 0 for p in self.processes if p.role in ("torchrun", "trainer")):
@@ -287,7 +287,10 @@ def main() -> None:
         return
     agent = Agent(plan, int(sys.argv[1]), link)
     signal.signal(signal.SIGTERM, agent.told_to_end)
-    agent.run()
+    try:
+        agent.run()
+    except InputError as error:
+        sys.exit(error.message)
 
 
 if __name__ == "__main__":

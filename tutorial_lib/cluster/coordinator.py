@@ -32,10 +32,10 @@ from typing import Any
 from tutorial_lib.cluster.agents import Agents, Progress
 from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, left_early, machines_gone, stall_failure
 from tutorial_lib.cluster.findings import OK
-from tutorial_lib.cluster.members import Stack, report
 from tutorial_lib.cluster.plan import JobPlan, Limits
 from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.spec import SSH_FAILED, Cluster
+from tutorial_lib.cluster.watch import Stack, report
 from tutorial_lib.errors import JobError, first_sigterm, how_it_ended, how_it_was_ended
 
 Event = dict[str, Any]

@@ -13,8 +13,8 @@ from typing import ClassVar
 from tutorial_lib.cluster.coordinator import Event, Limits, MachineUse
 from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.local import LocalCluster
+from tutorial_lib.cluster.parts import read_part
 from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.preflight_parts import read_part
 from tutorial_lib.cluster.slurm import SlurmCluster
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
