@@ -88,7 +88,7 @@ def port_findings(plan: JobPlan, index: int) -> Iterator[Finding]:
     for port in taken:
         detail = f"{port} ({wanted[port]}) is taken by process {owners.get(port) or 'of another user'}"
         yield Finding("ports", FAIL, detail, "Stop this process, wait for its end, or choose other ports.")
-    if (last := max(wanted)) > 65535:
+    if (last := max(wanted, default=0)) > 65535:
         yield Finding("ports", FAIL, f"{last} is above 65535", "Choose a smaller port in ip_config.txt.")
     elif not taken:
         yield Finding("ports", OK, f"{', '.join(map(str, wanted))} free")
