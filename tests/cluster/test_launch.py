@@ -62,6 +62,7 @@ def test_an_agent_that_cannot_work_is_named_at_once(two_machines, tmp_path):
 
 
 def test_a_command_that_never_serves_is_named_at_once(two_machines, tmp_path):
+    """L17. A server that ends before the trainers is a failure."""
     cluster, partition = two_machines
     start = time.monotonic()
     failure = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, command=["true"]))

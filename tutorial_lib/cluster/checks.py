@@ -99,9 +99,10 @@ def open_files(plan: JobPlan, _index: int = 0) -> Finding:
     peers = max(plan.num_clients, len(plan.machines) * plan.servers)
     needed = max(LEAST_OPEN_FILES, FILES_AT_REST + FILES_PER_PEER * peers)
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    good = limit >= needed or limit == resource.RLIM_INFINITY
+    unlimited = limit == resource.RLIM_INFINITY
+    detail = f"limit {'none' if unlimited else limit}, needed about {needed}"
     remedy = f"ulimit -n {needed} (for ssh: in ~/.bashrc). The hard limit in /etc/security/limits.conf is {hard_limit}."
-    return verdict(good, "open files", f"limit {limit}, needed about {needed}", remedy)
+    return verdict(unlimited or limit >= needed, "open files", detail, remedy)
 
 
 def segment_findings(*_job: object) -> Iterator[Finding]:
