@@ -19,10 +19,10 @@ from commands import wait_until
 from tutorial_lib.cluster.coordinator import Coordinator
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.jobspec import Limits
-from tutorial_lib.cluster.members import Member, members
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import require
 from tutorial_lib.cluster.spec import Cluster, Machine, write_ip_config
+from tutorial_lib.cluster.watch import Member, members
 from tutorial_lib.partition import Partition
 
 FAULTY = Path(__file__).parent / "programs" / "faulty_trainer.py"

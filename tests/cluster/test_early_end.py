@@ -16,7 +16,7 @@ from tutorial_lib.cluster.jobspec import Limits
         ({"forks": True}, 1, "trainer 0 (rank 1) on machine-1"),
         ({"forks": False, "trainers": 2}, 1, "trainer 1 (rank 1) on machine-0"),
     ],
-    ids=["forked", "two-not-forked"],
+    ids=["forked", "two-on-a-machine"],
 )
 def test_a_rank_that_leaves_with_0_is_the_cause(fields, rank, who, emulation, nothing_left, partition_of, tmp_path):
     cluster = EmulatedCluster(2)

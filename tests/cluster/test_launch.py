@@ -17,7 +17,7 @@ from tutorial_lib.cluster.failure import JobFailed
 from tutorial_lib.cluster.jobspec import Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.shm import dgl_segments
+from tutorial_lib.cluster.shm import dgl_segments, lock_shm
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError, how_it_ended
 from tutorial_lib.job.layout import Layout
@@ -65,6 +65,7 @@ def test_an_agent_that_cannot_work_is_named_at_once(two_machines, tmp_path):
 
 
 def test_a_command_that_never_serves_is_named_at_once(two_machines, tmp_path):
+    """L17. A server that ends before the trainers is a failure."""
     cluster, partition = two_machines
     start = time.monotonic()
     failure = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, command=["true"]))
@@ -107,8 +108,9 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     assert logs == {"agent.log", "server-0.log", "server-1.log", "forkserver.log", "trainer-0.log", "trainer-1.log"}
 
 
-def test_two_jobs_on_one_shm_are_refused(partition_of):
-    with LocalCluster(), pytest.raises(InputError, match="another job with --machines 1 is running"):
+def test_two_jobs_on_one_shm_are_refused():
+    """L34. The agent of a job locks /dev/shm."""
+    with lock_shm(), pytest.raises(InputError, match="another job is running on this machine"):
         LocalCluster().__enter__()
 
 

@@ -76,7 +76,7 @@ def test_public_addresses():
 
 
 def test_client_counts(monkeypatch):
-    plan = replace(EMPTY, machines=[HERE] * 2, trainers=3, samplers=1)
+    plan = replace(EMPTY, machines=[HERE] * 2, trainers=3, samplers=1, part_config="p.json")
     monkeypatch.setenv("DGL_NUM_CLIENT", "99")  # of the shell: the job sets its own
     finding = preflight.client_finding(plan)
     assert (finding.status, finding.detail) == ("ok", "12 = 2 machines x 3 trainers x (1 + 1 samplers)")
@@ -91,7 +91,6 @@ def test_lines_for_people_and_programs(capsys):
     assert repr(findings) == lines
     assert not report(findings)
     assert capsys.readouterr().out == lines + "\n"
-    assert Finding.from_dict({**findings[1].to_dict(), "new": "field"}) == findings[1]
 
 
 @pytest.fixture
@@ -189,7 +188,7 @@ def test_public_machines_are_not_even_contacted():
 
 def test_the_program_is_light():
     code = (
-        "import sys, tutorial_lib.cluster.preflight, tutorial_lib.cluster.preflight_checks\n"
+        "import sys, tutorial_lib.cluster.preflight, tutorial_lib.cluster.checks\n"
         "assert not {'torch', 'dgl', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing.connection
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
-from commands import wait_until
-from fault_support import remove_group
-from pyroute2 import DiagSocket
 
 from tutorial_lib.cluster import children, network
-from tutorial_lib.cluster import members as of_job
 from tutorial_lib.cluster.agent import HEARTBEAT_SECONDS, MOST_WAITING, Agent, Process
 from tutorial_lib.cluster.agents import Progress
 from tutorial_lib.cluster.failure import exit_failure, stall_failure
-from tutorial_lib.cluster.members import (
-    STARTED,
-    MachineHealth,
-    Stack,
-    collect,
-    disk_trouble,
-    main_thread,
-    members,
-    stat_of,
-)
 from tutorial_lib.cluster.messages import (
     DumpStacks,
     Failed,
@@ -48,10 +29,9 @@ from tutorial_lib.cluster.messages import (
     Traffic,
     encode,
 )
-from tutorial_lib.cluster.network import SilentPeers, ipv4_of
 from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.shm import SHM, clean_leftovers, job_marker, sockets_of
 from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.cluster.watch import Stack
 
 DUMP = """Thread 0x00007f0000000001 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 327 in wait
@@ -117,15 +97,6 @@ def test_a_suspended_coordinator_blames_nobody():
     assert progress.silent_agent(30) is None
 
 
-def test_a_dump_is_read_from_the_main_thread():
-    frames = main_thread(DUMP)
-    assert frames[0][2] == "all_reduce"
-    assert Stack("trainer", 0, 7, "S", DUMP).where() == (
-        "in all_reduce (distributed_c10d.py:1997), called from train.py:33 in main"
-    )
-    assert Stack("trainer", 0, 7, "T", "").where() == "stopped by a signal (SIGSTOP?), wrote no Python stack"
-
-
 @pytest.fixture
 def plan(tmp_path) -> JobPlan:
     machines = [Machine("a", "10.0.0.1"), Machine("b", "10.0.0.2")]
@@ -147,187 +118,10 @@ def test_a_killed_process_names_the_memory_when_the_kernel_ended_something(plan)
     assert str(failure).startswith("trainer 1 (rank 3) on b: killed by signal 9 (SIGKILL); the kernel ended a process")
 
 
-def test_addresses_as_the_kernel_writes_them():
-    assert ipv4_of("02004D0A") == "10.77.0.2"
-    assert ipv4_of("0000000000000000FFFF000002004D0A") == "10.77.0.2"
-
-
-def test_repetitions_are_counted_per_connection(monkeypatch):
-    """L21. A peer counts as silent by the seconds for which the kernel repeats a segment."""
-    clock = [0.0]
-    monkeypatch.setattr(network.time, "monotonic", lambda: clock[0])
-    line = "0: 01004D0A:1000 02004D0A:2000 01 00000001:00000000 01:00000001 {:08X} 0 0 1".split
-    seen = []
-    for seconds, retries in [(0, 1), (10, 4), (30, 7), (32, 0), (40, 5)]:
-        clock[0] = seconds
-        fields = line()
-        fields[6] = f"{retries:08X}"
-        monkeypatch.setattr(network, "_connections", lambda fields=fields: iter([fields]))
-        peers = seen[0][1] if seen else SilentPeers(["10.77.0.2"])
-        seen.append((peers.look(), peers))
-    assert [found for found, _ in seen] == [{}, {"10.77.0.2": 10.0}, {"10.77.0.2": 30.0}, {}, {"10.77.0.2": 0.0}]
-
-
-@pytest.mark.parametrize("answer", ["sockets", "an error", "nothing", "no netlink"])
-def test_a_listening_port_is_seen_and_no_other(answer, monkeypatch):
-    """L22. The kernel lists the ports, over netlink or in /proc."""
-
-    def get_sock_stats(_self: DiagSocket, **_options: int) -> list:
-        if answer == "no netlink":
-            raise OSError("not supported")
-        return [{"header": {"type": 2}}] if answer == "an error" else []  # NLMSG_ERROR
-
-    if answer != "sockets":  # /proc has it as well
-        monkeypatch.setattr(DiagSocket, "get_sock_stats", get_sock_stats, raising=False)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()) as client,
-    ):
-        found = network.listening_ports()
-        assert server.getsockname()[1] in found
-        assert client.getsockname()[1] not in found
-
-
-CHILD = """
-import time
-def wait_here():
-    print("up", flush=True)
-    time.sleep(100)
-wait_here()
-"""
-
-
-@pytest.fixture
-def server(tmp_path):
-    """A process that takes itself for a DGL server of a job, and its machine's log folder."""
-    # At the start of the interpreter, as in a job: Debian's Python has a sitecustomize too.
-    hook = str(Path(of_job.__file__).with_name("hook"))
-    environment = {
-        **os.environ,
-        "PYTHONPATH": hook,
-        "TUTORIAL_LOG_DIR": str(tmp_path),
-        "TUTORIAL_ROLE": "server",
-        "TUTORIAL_INDEX": "0",
-        "TUTORIAL_RANKED": "0",
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, env=environment, start_new_session=True
-    )
-    assert process.stdout.readline() == b"up\n"
-    yield process, tmp_path
-    process.kill()
-    process.communicate()
-
-
-def test_stacks_of_a_running_and_of_a_stopped_process(server):
-    process, folder = server
-    assert [(m.role, m.index, m.pid) for m in members(folder)] == [("server", 0, process.pid)]
-    [stack] = collect(folder)
-    assert "in wait_here" in stack.where()
-    assert not stack.stopped
-    process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-    [stack] = collect(folder)
-    assert stack.stopped
-    assert "in wait_here" in stack.text
-
-
-BYSTANDER = """
-import signal, sys, time
-signal.signal(signal.SIGRTMAX - 1, lambda *_: print("signalled", flush=True))
-print("up", flush=True)
-sys.stdin.readline()
-print("alive", flush=True)
-time.sleep(100)
-"""
-
-
-@pytest.mark.parametrize("started", [1, None])
-def test_a_process_that_has_a_members_number_by_now_gets_no_signal(tmp_path, started):
-    """L12. Started at another time; or ours, but no longer the program that handles the signal (it would end it)."""
-    code = BYSTANDER if started else BYSTANDER.replace("signal.signal(", "(lambda *_: None)(")
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        assert process.stdout.readline() == b"up\n"
-        note_member(tmp_path, process.pid, "trainer", started=started)
-        assert collect(tmp_path) == []
-        process.stdin.write(b"\n")  # a signal would have come before
-        process.stdin.flush()
-        assert process.stdout.readline() == b"alive\n"
-    finally:
-        process.kill()
-        assert process.communicate()[0] == b""
-
-
-def note_member(folder: Path, pid: int, role: str, index: int = 0, started: int | None = None) -> None:
+def note_member(folder: Path, pid: int, role: str, index: int, started: int) -> None:
     """What the hook would write for a process."""
     (folder / ".processes").mkdir(exist_ok=True)
-    started = int(stat_of(pid)[STARTED]) if started is None else started
     (folder / ".processes" / f"{role}-{index}-{pid}-{os.getpid()}-{started}").touch()
-
-
-def test_memory_kills_count_only_near_a_death(tmp_path, monkeypatch):
-    """L19. A kill is reported for ten seconds, and only for a process that ended by SIGKILL."""
-    kills = [3]
-    monkeypatch.setattr(of_job, "memory_kills", lambda: kills[0])
-    health = MachineHealth(tmp_path)
-    assert not health.out_of_memory(-signal.SIGKILL)
-    kills[0] += 1
-    assert health.out_of_memory(-signal.SIGKILL)
-    assert health.out_of_memory(128 + signal.SIGKILL)
-    assert not health.out_of_memory(1)
-    assert not health.out_of_memory(-signal.SIGTERM)
-    for _ in range(of_job.MEMORY_LOOKS):
-        health.look_at_memory()
-    assert not health.out_of_memory(-signal.SIGKILL)
-
-
-GROUPS = Path("/sys/fs/cgroup/memory")
-HOARD = "import sys; sys.stdin.readline(); hoard = [bytearray(1 << 20) for _ in range(4000)]"
-
-
-@pytest.mark.root
-@pytest.mark.skipif(not os.access(GROUPS, os.W_OK), reason="needs a memory control group (v1) to write")
-def test_the_kernel_counts_kills_in_control_groups(tmp_path):
-    """L19. The kernel kills a process that passes the limit of its group."""
-    group = GROUPS / f"tutorial-test-{os.getpid()}"
-    child = subprocess.Popen([sys.executable, "-c", HOARD], stdin=subprocess.PIPE)
-    health = MachineHealth(tmp_path)
-    try:
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(60 << 20))
-        (group / "cgroup.procs").write_text(str(child.pid))
-        child.stdin.write(b"go\n")
-        child.stdin.flush()
-        assert child.wait(timeout=20) == -signal.SIGKILL
-        assert health.out_of_memory(-signal.SIGKILL)
-    finally:
-        child.kill()
-        child.communicate()
-        remove_group(group)
-
-
-def test_what_is_wrong_with_a_disk(tmp_path):
-    assert disk_trouble(tmp_path) is None
-    assert list(tmp_path.iterdir()) == []
-    run = tmp_path / "run"
-    words = f"run folder {run} has vanished (removed or unmounted while the job ran)"
-    assert disk_trouble(run / "logs" / "machine-0") == words
-
-
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
-def test_a_full_disk_is_named_with_its_device(tmp_path):
-    """L20. The message contains the name of the device."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "small-disk", str(tmp_path)], check=True)
-    try:
-        assert disk_trouble(tmp_path) is None
-        with contextlib.suppress(OSError), (tmp_path / "fill").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        assert disk_trouble(tmp_path) == f"no space left on {tmp_path} (small-disk, mounted on {tmp_path})"
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 class Line:
@@ -443,9 +237,7 @@ def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, monkey
 
 def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkeypatch):
     """L1. Slurm sends SIGTERM twice, and a killed server leaves the files of GraphBolt in /dev/shm."""
-    removed = []
     monkeypatch.setattr("tutorial_lib.cluster.agent.end_descendants", lambda _reap: signal.raise_signal(signal.SIGTERM))
-    monkeypatch.setattr("tutorial_lib.cluster.agent.remove_segments", lambda *where: removed.append(where))
     before = signal.signal(signal.SIGTERM, quiet_agent.stop_on_signal)
     try:
         with pytest.raises(SystemExit):
@@ -453,7 +245,7 @@ def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkey
         quiet_agent._leave_nothing()
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert len(removed) == 1
+    assert quiet_agent.link.heard[-1]["type"] == "Done"
 
 
 def test_an_agent_without_a_plan_says_what_it_waited_for():
@@ -468,7 +260,7 @@ def test_an_agent_without_a_plan_says_what_it_waited_for():
 def test_bytes_are_told_with_each_word(quiet_agent, monkeypatch):
     clock, tells = [quiet_agent.next_heartbeat], []
     monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(quiet_agent.sent, "report", lambda _put: tells.append(1))
+    monkeypatch.setattr(quiet_agent.sent, "update", lambda: tells.append(1))
     seen = []
     for seconds in (0.0, 0.1, 0.25, HEARTBEAT_SECONDS):
         clock[0] += seconds
@@ -477,20 +269,8 @@ def test_bytes_are_told_with_each_word(quiet_agent, monkeypatch):
     assert seen == [1, 1, 1, 2]
 
 
-def test_an_agent_looks_at_memory_with_each_sign_of_life(quiet_agent, monkeypatch):
-    clock, looks = [quiet_agent.next_heartbeat], []
-    monkeypatch.setattr("tutorial_lib.cluster.agent.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(quiet_agent.health, "look_at_memory", lambda: looks.append("memory"))
-    seen = []
-    for seconds in (0.0, 0.1, 0.25, HEARTBEAT_SECONDS):
-        clock[0] += seconds
-        quiet_agent._watch_machine()
-        seen.append((len(looks), len(quiet_agent.link.heard)))
-    assert seen == [(1, 1), (1, 1), (1, 1), (2, 2)]
-    assert {message["type"] for message in quiet_agent.link.heard} == {"Heartbeat"}
-
-
 def test_events_wait_in_their_files_for_a_coordinator_that_does_not_read(quiet_agent):
+    """L23. The memory for waiting messages is bounded."""
     (quiet_agent.logs / "events-0.jsonl").write_text('{"kind": "joined"}\n')
     quiet_agent.link.waiting = bytearray(MOST_WAITING + 1)
     quiet_agent._forward_events()
@@ -541,37 +321,3 @@ def test_a_program_that_ends_at_once_keeps_its_exit_code(monkeypatch, tmp_path):
     pid = children.start(["false"], dict(os.environ), str(tmp_path), tmp_path / "log")
     children.start(["true"], dict(os.environ), str(tmp_path), tmp_path / "log")  # as the next server
     assert os.waitstatus_to_exitcode(os.wait4(pid, 0)[1]) == 1
-
-
-def test_the_folder_for_sockets_is_short_and_goes_with_its_job():
-    """Also when the agent was killed: the next job finds its marker without a lock."""
-    before = set(os.listdir(SHM))
-    with job_marker(None, before) as marker:
-        folder = sockets_of(marker)
-        multiprocessing.connection.Listener(f"{folder}/listener-12345678").close()  # the kernel takes the name
-        (folder / "left").touch()
-        clean_leftovers()
-        assert (folder / "left").exists(), "taken for that of a dead job"
-        killed = marker.with_name(marker.name.replace(".json", "-killed.json"))
-        shutil.copy(marker, killed)
-        sockets_of(killed).mkdir()
-        (sockets_of(killed) / "listener").touch()
-        clean_leftovers()
-        assert not sockets_of(killed).exists()
-    assert set(os.listdir(SHM)) == before
-
-
-def test_signs_of_life(tmp_path):
-    look = MachineHealth(tmp_path)
-    look.signs_of_life()
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        (tmp_path / "trainer-0.log").write_text("hello")
-        wait_until(lambda: sum(psutil.Process(busy.pid).cpu_times()[:2]) >= 0.3, "a third of a second of work")
-        signs = look.signs_of_life()
-        assert signs["cpu"] > 0.1
-        assert signs["wrote"] == 5
-        assert look.signs_of_life()["wrote"] == 0
-    finally:
-        busy.kill()
-        busy.wait()

@@ -58,7 +58,7 @@ def endless(cluster, partition, folder: Path, limits: Limits | None = None, **fi
     ],
 )
 def test_a_trainer_that_ends_by_itself(fault, words, machines, tmp_path, saw):
-    """D15. A trainer that fails exits without waiting for the other trainers."""
+    """D15, L14. A trainer that fails exits without waiting for others. Its exception is read before its exit code."""
     cluster, partition = machines
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, fault, "1"))
     error, _ = job.end()
@@ -73,7 +73,7 @@ def test_a_trainer_that_ends_by_itself(fault, words, machines, tmp_path, saw):
 
 
 def test_an_exception_in_a_sampler(machines, tmp_path, saw):
-    """Not the trainer's wait for it."""
+    """L10. The sampler's exception is the cause, not the trainer's wait for the sampler."""
     cluster, partition = machines
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, "sampler", "1", samplers=1))
     error, _ = job.end()

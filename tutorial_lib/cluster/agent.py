@@ -26,9 +26,10 @@ from tutorial_lib.cluster.environment import count_cpus, job_environment, role_e
 from tutorial_lib.cluster.forkserver import FORKSERVER, Forkserver
 from tutorial_lib.cluster.jobspec import JobSpec, Role
 from tutorial_lib.cluster.logs import WORKERS, EventFiles, OutputFiles, log_name, tail
-from tutorial_lib.cluster.members import FINISH, MachineHealth, collect, disk_trouble, members
-from tutorial_lib.cluster.members import FOLDER as PROCESSES_FOLDER
-from tutorial_lib.cluster.shm import SHM, graph_name_in, job_marker, remove_segments, sockets_of
+from tutorial_lib.cluster.shm import lock_shm
+from tutorial_lib.cluster.watch import FINISH, MachineHealth, collect, disk_trouble, members
+from tutorial_lib.cluster.watch import FOLDER as PROCESSES_FOLDER
+from tutorial_lib.errors import InputError
 
 PR_SET_CHILD_SUBREAPER = 36
 HEARTBEAT_SECONDS, FLUSH_SECONDS, PREPARE_SECONDS = 2.0, 3.0, 60.0
@@ -60,7 +61,6 @@ class Agent:
         self.roles_to_announce = {role.name for role in spec.roles}
         self.stopping = False
         self.forkserver: Forkserver | None = None
-        self.shm_before = set(os.listdir(SHM))
         self.others = {m.address: m.name for m in spec.machines if m.address != self.machine.address}
         self.events, self.sent_last = EventFiles(self.logs), 0
         self.sent = network.SentBytes(self.interface)
@@ -71,8 +71,8 @@ class Agent:
     def run(self) -> None:
         """Run the job. When this method returns, all processes that this machine started are gone."""
         shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)  # of a job whose agent was killed
-        with job_marker(graph_name_in(self.spec.part_config), self.shm_before) as marker:
-            self.sockets = {"TUTORIAL_SOCKETS": str(sockets_of(marker))}
+        with lock_shm() as sockets:
+            self.sockets = {"TUTORIAL_SOCKETS": str(sockets)}
             try:
                 for role in self.spec.roles:
                     if role.after is None:
@@ -98,7 +98,6 @@ class Agent:
         self._forward_events(FLUSH_SECONDS * all(process.code is not None for process in self.processes))
         self.output = None  # from now on the processes print that they are being stopped, which their logs contain
         end_descendants(self._reap)
-        remove_segments(self.shm_before, self.spec.part_config)
         shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)
         self._forward_events(FLUSH_SECONDS)
         peaks: dict[str, int] = {}
@@ -200,7 +199,6 @@ class Agent:
         if now < self.next_heartbeat:
             return
         self.next_heartbeat = now + HEARTBEAT_SECONDS
-        self.health.look_at_memory()
         self._report_traffic()
         before, self.sent_last = self.sent_last, self.sent.count
         self._send(msg.Heartbeat(**self.health.signs_of_life(), sent=self.sent_last - before))
@@ -214,7 +212,8 @@ class Agent:
                 self._give_up(f"{cause}: it is down, or the network between them is")
 
     def _report_traffic(self) -> None:
-        self.sent.report(self.link.put)
+        if self.sent.update():
+            self._send(msg.Traffic(self.sent.count, time.time()))
 
     def _reap(self) -> None:
         """Collect exit codes. wait4 also returns the peak memory of a process and of the children it waited for."""
@@ -293,7 +292,10 @@ def main() -> None:
         prepare = next((m for record in received if isinstance(m := msg.decode(record), msg.Prepare)), None)
     agent = Agent(prepare.spec, prepare.index, link)
     signal.signal(signal.SIGTERM, agent.stop_on_signal)
-    agent.run()
+    try:
+        agent.run()
+    except InputError as error:
+        sys.exit(error.message)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from typing import Any
 from tutorial_lib.cluster.jobspec import JobSpec
 from tutorial_lib.cluster.logs import ONE_A_MACHINE, WORKERS, log_name, uncaught
 from tutorial_lib.cluster.logs import tail as tail_of
-from tutorial_lib.cluster.members import Stack
 from tutorial_lib.cluster.messages import Failed
+from tutorial_lib.cluster.watch import Stack
 from tutorial_lib.errors import PEER_GONE, JobError, how_it_ended
 
 # What a process says when another one is gone: a peer, the coordinator, or (EOFError: a pipe's other end) its sampler.

@@ -1,11 +1,9 @@
-"""One checked thing and its verdict: what the doctor and the preflight of a job report; and how a check is made."""
+"""The results of checks, which the doctor and the preflight of a job report, and the function that runs checks."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -15,21 +13,13 @@ OK, FAIL, SKIP = "ok", "fail", "skip"
 
 @dataclass(frozen=True)
 class Finding:
-    """One checked thing.
-
-    Attributes:
-        check: what was looked at.
-        status: ``ok``, ``fail`` or ``skip``; a skip says in ``detail`` why nothing was checked.
-        detail: what was found.
-        remedy: what to do about a fail; may span lines.
-        machine: name of the machine that was looked at; empty for this computer or for the job as a whole.
-    """
+    """The result of one check."""
 
     check: str
-    status: str
+    status: str  # ok, fail or skip; the detail of a skip is the reason
     detail: str
-    remedy: str = ""
-    machine: str = ""
+    remedy: str = ""  # of a fail; may span lines
+    machine: str = ""  # empty for this computer and for the whole job
 
     @property
     def sentence(self) -> str:
@@ -40,54 +30,42 @@ class Finding:
         line = f"[{self.status}]".ljust(7) + self.sentence
         return line + "".join(f"\n       -> {text}" for text in self.remedy.splitlines())
 
-    def to_dict(self) -> dict[str, str]:
-        """JSON types only."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Finding:
-        """Inverse of ``to_dict``; what another version of this class knows besides is left out."""
-        return cls(**{f.name: str(values[f.name]) for f in fields(cls) if f.name in values})
-
 
 Check = Callable[..., Finding | Iterable[Finding]]
 
 
 class Findings(list[Finding]):
-    """A list of findings that shows as its lines, in a terminal and as the last line of a notebook cell."""
+    """A list of findings that is shown as lines, in a terminal and as the last line of a notebook cell."""
 
     @property
     def failed(self) -> list[Finding]:
-        """Those that must be dealt with before a job."""
+        """The findings that prevent a job."""
         return [finding for finding in self if finding.status == FAIL]
 
     def __repr__(self) -> str:
-        return "\n".join(str(finding) for finding in self)
+        return "\n".join(map(str, self))
 
 
 def verdict(good: bool, check: str, detail: str, remedy: str, machine: str = "") -> Finding:
-    """``ok`` without, or ``fail`` with the remedy."""
+    """Return a finding that is ``ok``, or a ``fail`` with the remedy."""
     return Finding(check, OK if good else FAIL, detail, "" if good else remedy, machine)
 
 
 def made(checks: Iterable[Check], *arguments: Any) -> Findings:
-    """What the checks find, each called with these arguments; one that breaks off is a finding, too."""
+    """Call all checks with the same arguments and return their findings. An exception is a finding, too."""
     findings = Findings()
     for check in checks:
         try:
             found = check(*arguments)
             findings += [found] if isinstance(found, Finding) else found
-        except (psutil.Error, PermissionError) as error:  # what we are not let see may be in order
-            findings.append(Finding(check.__name__, SKIP, f"could not be made: {type(error).__name__}: {error}"))
-        except Exception as error:  # anything else would be found again in the middle of a job
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"({Path(frame.filename).name}:{frame.lineno}, {frame.name})"
-            detail = f"broke off: {type(error).__name__}: {error} {place}"
-            findings.append(Finding(check.__name__, FAIL, detail, "Look at what that line reads on this machine."))
+        except Exception as error:
+            hidden = isinstance(error, psutil.Error | PermissionError)  # from this user, but perhaps in order
+            detail = f"the check ended with {type(error).__name__}: {error}"
+            findings.append(Finding(check.__name__, SKIP if hidden else FAIL, detail, "Report this error."))
     return findings
 
 
 def report(findings: Findings) -> bool:
-    """Print one line for each finding, plain text; returns whether none of them is a fail."""
+    """Print one line for each finding and return whether no check failed."""
     print(repr(findings))
     return not findings.failed

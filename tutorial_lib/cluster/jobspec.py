@@ -62,7 +62,6 @@ class JobSpec:
             variable is set and not 0, and otherwise the role ``worker``.
         silence: seconds without a message from the coordinator after which an agent stops, or None for no limit.
         show_output: whether the agents forward the output of the ranks.
-        part_config: partition whose shared memory the agents remove, or an empty string.
     """
 
     machines: list[Machine]
@@ -78,7 +77,6 @@ class JobSpec:
     worker_roles: dict[str, str] = field(default_factory=dict)
     silence: float | None = None
     show_output: bool = False
-    part_config: str = ""
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> JobSpec:

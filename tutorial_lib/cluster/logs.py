@@ -1,4 +1,4 @@
-"""What the processes of a job write to files, read in pieces of a bounded size: a log may have a gigabyte."""
+"""Read the files that the processes of a job write, in chunks of a bounded size, because a log can have gigabytes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,24 @@ from typing import Any
 TAIL_BYTES = 1 << 16
 TAIL_LINES = 20
 LINE_CHARACTERS = 1000
-CHUNK_BYTES = 1 << 19  # of events read at once, and the longest event there can be
-LINES_PER_SECOND = 200  # of one trainer that are shown; what is more is counted and stays in the log
-PIECE = 1 << 16
-END = 1 << 14  # bytes that are still shown of each end when more than a piece is waiting
-_LOG = re.compile(r"trainer-(\d+)\.log")
+CHUNK_BYTES = 1 << 19  # read at once, and the longest event
+MOST_CHUNKS = 100  # read in one call from the log of one trainer
+LINES_PER_SECOND = 200  # shown of one trainer
+ONE_A_MACHINE = ("agent", "forkserver")
+WORKERS = ("sampler", "worker")  # processes that a trainer starts, which have the index of the trainer
 THREADS_LEFT = "terminate called without an active exception"
-# The first line that DGL or libxsmm prints in a process that a signal ends.
-_ENDED_BY_SIGNAL = re.compile(
-    rb"\[[\d:]+\] \S*/rpc\.cc:\d+:\s*$|User pressed Ctrl\+C, Exiting|LIBXSMM_VERSION: |%s$" % THREADS_LEFT.encode()
-)
-ONE_A_MACHINE = ("agent", "forkserver", "torchrun")
-WORKERS = ("sampler", "worker")  # of a trainer, by whose number they go
 _EXCEPTION = re.compile(r"([\w.]+\.)?\w*(Error|Exception|Interrupt)(:|$)")
 
 
 def log_name(role: str, k: int) -> str:
-    """Of process ``k`` of a role on its machine; what a trainer starts has no log of its own."""
-    return f"{role}.log" if role in ONE_A_MACHINE else f"{'trainer' if role in WORKERS else role}-{k}.log"
+    """Return the name of the log of process ``k`` of a role. The processes of a trainer write to its log."""
+    if role in ONE_A_MACHINE:
+        return f"{role}.log"
+    return f"{'trainer' if role in WORKERS else role}-{k}.log"
 
 
 def end_of(path: Path, most: int = TAIL_BYTES) -> str:
-    """The end of a text file, at most so many bytes; nothing where it cannot be read."""
+    """Return the last ``most`` bytes of a text file, or an empty string if it cannot be read."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most))
         return file.read(most).decode(errors="replace")
@@ -45,28 +41,20 @@ def end_of(path: Path, most: int = TAIL_BYTES) -> str:
 
 
 def tail(path: Path) -> list[str]:
-    """The last lines of a log, of its last 64 KB at most, long ones cut; nothing where it cannot be read."""
+    """Return the last 20 lines of a log, with long lines cut, or an empty list if it cannot be read."""
     return [shortened(line) for line in end_of(path).splitlines()[-TAIL_LINES:]]
 
 
 def shortened(line: str) -> str:
-    """A line, or its first 1,000 characters with a mark."""
-    return line[:LINE_CHARACTERS] + " ... (cut here)" * (len(line) > LINE_CHARACTERS)
-
-
-def who_failed(logs: Path, code: int) -> tuple[str, int, int]:
-    """Role, index and exit code of the trainer that torchrun named as its first failure, else ``code`` of torchrun."""
-    match = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", end_of(logs / log_name("torchrun", 0)))
-    if match and (logs / log_name("trainer", int(match[2]))).exists():
-        return "trainer", int(match[2]), int(match[1])
-    return "torchrun", 0, code
+    """Return a line, or its first 1,000 characters with a mark."""
+    return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} ... (cut here)"
 
 
 def uncaught(lines: list[str], code: int | None) -> str | None:
-    """What a Python program died of: the exception at the end of its log, if it ended as Python then does (code 1).
+    """Return the exception at the end of the log of a Python program if the exit code shows that it was not handled.
 
-    An exception further up was handled, or the log would have ended with it. In a DGL server, threads are still running
-    when Python ends, and C++ then aborts the process with a line of its own.
+    Python ends with code 1 after an exception. A DGL server still runs threads then, and C++ aborts the process after
+    a line of its own. If the program handles an exception, other lines follow it.
     """
     kept = [line.strip() for line in lines if line.strip()]
     if code == -signal.SIGABRT and kept and kept[-1] == THREADS_LEFT:
@@ -76,127 +64,81 @@ def uncaught(lines: list[str], code: int | None) -> str | None:
     return kept[-1] if kept and _EXCEPTION.match(kept[-1]) else None
 
 
+def _read_lines(path: Path, offset: int, rest: bool = False) -> tuple[list[bytes], int, bool]:
+    """Return the complete lines of a chunk, the offset of the next chunk, and whether the file has more than the chunk.
+
+    A line that fills the chunk is returned in parts. If ``rest`` is true, the last line needs no end.
+    """
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(offset)
+        data = file.read(CHUNK_BYTES)
+        full = len(data) == CHUNK_BYTES
+        end = data.rfind(b"\n") + 1
+        if (rest and not full) or (full and end == 0):
+            end = len(data)
+        lines = data[:end].removesuffix(b"\n").split(b"\n") if end else []
+        return lines, offset + end, full
+    return [], offset, False
+
+
 class EventFiles:
-    """The files to which a machine's trainers append JSON lines, in its log folder, and how far each has been read."""
+    """The files in a log folder to which the ranks of a machine append events as JSON lines."""
 
     def __init__(self, folder: Path) -> None:
         self.more = False  # the last call has not read everything
         self._folder, self._offsets = folder, dict[Path, int]()
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Events since the last call, at most half a megabyte of each file; what is not an event is passed over."""
+        """Return events since the last call, at most half a megabyte of each file. Other lines are skipped."""
         self.more = False
         for path in self._folder.glob("events-*.jsonl"):
-            offset = self._offsets.get(path, 0)
-            with contextlib.suppress(OSError), path.open("rb") as stream:
-                stream.seek(offset)
-                data = stream.read(CHUNK_BYTES)
-                full = len(data) == CHUNK_BYTES
-                self.more = self.more or full
-                # A line may be half written. One that fills a whole piece is too long: it is skipped, as is its rest.
-                end = data.rfind(b"\n") + 1 or (len(data) if full else 0)
-                self._offsets[path] = offset + end
-                for line in data[:end].splitlines():
-                    with contextlib.suppress(ValueError):
-                        event = json.loads(line)
-                        if isinstance(event, dict) and isinstance(event.get("kind"), str):
-                            yield event
+            lines, self._offsets[path], full = _read_lines(path, self._offsets.get(path, 0))
+            self.more = self.more or full
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    event = json.loads(line)
+                    if isinstance(event, dict) and isinstance(event.get("kind"), str):
+                        yield event
 
 
 @dataclass
-class _File:
-    offset: int
+class _TrainerLog:
+    offset: int = 0
     skipped: int = 0
-    room: float = LINES_PER_SECOND
-    filled: float = 0.0
-    ended: bool = False
+    second: float = 0.0
+    room: int = 0
 
 
 class OutputFiles:
-    """The logs of this machine's trainers, and how far each is shown: whole lines, and no more than can be read.
-
-    What an earlier job has left in the logs is not shown.
-    """
+    """The logs of the trainers of a machine. Lines that were there before this object was made are not returned."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files = {path: _File(path.stat().st_size) for path in folder.glob("trainer-*.log")}
+        self._logs = {path: _TrainerLog(path.stat().st_size) for path in folder.glob("trainer-*.log")}
 
     def new(self, *, rest: bool = False) -> Iterator[dict[str, Any]]:
-        """``trainer`` (its number), ``lines`` and ``skipped`` (how many before them are in the log only), where any.
+        """Return for each trainer its new lines, after the number of ``skipped`` lines that only the log contains.
 
-        Of a burst the first lines and the last: in two of these.
-        ``rest``: the trainers have ended; also a last line without an end.
+        Of a burst, the last 200 lines are returned. ``rest``: the trainers have ended, so the last line needs no end.
         """
         for path in sorted(self._folder.glob("trainer-*.log")):
-            if not (found := _LOG.fullmatch(path.name)):
-                continue
-            file = self._files.setdefault(path, _File(0))
-            first, between, last = self._waiting(path, file, rest)
-            first, last = _before_signal(file, first), _before_signal(file, last)
-            first, between, last = _within(file, first, between, last)
-            for lines, skipped in [(first, 0), (last, between)] if between else [(first + last, 0)]:
-                file.skipped += skipped
-                if lines or (rest and file.skipped):
-                    shown = [_shown(line) for line in lines]
-                    yield {"trainer": int(found[1]), "lines": shown, "skipped": file.skipped}
-                    file.skipped = 0
-
-    def _waiting(self, path: Path, file: _File, rest: bool) -> tuple[list[bytes], int, list[bytes]]:
-        """What was written since: lines; where it is more than a piece, how many follow them, and the last ones."""
-        first, between, data = b"", 0, b""
-        with contextlib.suppress(OSError), path.open("rb") as stream:
-            waiting = os.fstat(stream.fileno()).st_size - file.offset
-            stream.seek(file.offset)
-            if waiting > PIECE:  # far behind: only count, in bounded memory
-                first = stream.read(END)
-                first = first[: first.rfind(b"\n") + 1]
-                stream.seek(file.offset + len(first))
-                waiting -= len(first)
-                piece = b""
-                while waiting > END and (piece := stream.read(min(PIECE, waiting - END))):
-                    between += piece.count(b"\n")
-                    waiting -= len(piece)
-                if between and piece and not piece.endswith(b"\n"):  # in the middle of a line
-                    stream.readline(END)
-                    between += 1
-                file.offset = stream.tell()
-            data = stream.read(PIECE)
-        end = len(data) if rest and data else data.rfind(b"\n") + 1
-        if not end and len(data) == PIECE:  # one line of this length; the log has it
-            end = len(data)
-        file.offset += end
-        return _split(first), between, _split(data[:end])
+            log, lines = self._logs.setdefault(path, _TrainerLog()), []
+            for _ in range(MOST_CHUNKS):
+                log.skipped += len(lines)
+                lines, log.offset, more = _read_lines(path, log.offset, rest)
+                if not more:
+                    break
+            if (now := time.monotonic()) - log.second >= 1 or rest:
+                log.second, log.room = now, LINES_PER_SECOND
+            shown = [_as_on_terminal(line) for line in lines[max(0, len(lines) - log.room) :]]
+            log.room -= len(shown)
+            log.skipped += len(lines) - len(shown)
+            if shown or (rest and log.skipped):
+                yield {"trainer": int(path.stem.split("-")[1]), "lines": shown, "skipped": log.skipped}
+                log.skipped = 0
 
 
-def _split(data: bytes) -> list[bytes]:
-    return data.removesuffix(b"\n").split(b"\n") if data else []
-
-
-def _before_signal(file: _File, lines: list[bytes]) -> list[bytes]:
-    """Return the lines that a process wrote before a signal ended it. The log also has the later ones."""
-    end = next((k for k, line in enumerate(lines) if _ENDED_BY_SIGNAL.match(line)), len(lines))
-    before = [] if file.ended else lines[:end]
-    file.ended |= end < len(lines)
-    return before
-
-
-def _within(file: _File, first: list[bytes], between: int, last: list[bytes]) -> tuple[list[bytes], int, list[bytes]]:
-    """As many of the first and of the last as may be shown now, and how many are then between them."""
-    now = time.monotonic()
-    file.room = min(LINES_PER_SECOND, file.room + LINES_PER_SECOND * (now - file.filled))
-    file.filled = now
-    room, count = int(file.room), len(first) + between + len(last)
-    if len(first) + len(last) > room:
-        if not between:
-            first = last = [*first, *last]
-        first = first[: room // 2]
-        last = last[max(0, len(last) - room + len(first)) :]
-    file.room -= len(first) + len(last)
-    return first, count - len(first) - len(last), last
-
-
-def _shown(line: bytes) -> str:
-    """As a terminal would leave it: of a progress bar's many states in one line, the last."""
+def _as_on_terminal(line: bytes) -> str:
+    """Return the last state of a progress bar, whose states are separated by carriage returns."""
     states = [state for state in line.decode(errors="replace").split("\r") if state.strip()]
     return shortened(states[-1].rstrip() if states else "")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tutorial_lib.cluster.jobspec import JobSpec
-from tutorial_lib.cluster.members import Stack
+from tutorial_lib.cluster.watch import Stack
 
 
 class Message:

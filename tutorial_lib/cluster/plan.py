@@ -143,7 +143,6 @@ class JobPlan:
             worker_roles={"DGL_NUM_SAMPLER": "sampler"},
             silence=self.silence,
             show_output=self.show_output,
-            part_config=self.part_config,
         )
 
 

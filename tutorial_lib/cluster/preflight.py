@@ -18,12 +18,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import asdict
 
+from tutorial_lib.cluster.checks import CHECKS, environment
 from tutorial_lib.cluster.environment import run_module
 from tutorial_lib.cluster.findings import FAIL, OK, Finding, Findings, made, verdict
 from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.preflight_checks import CHECKS, environment
 from tutorial_lib.cluster.spec import Cluster, Machine
 from tutorial_lib.errors import InputError, attempts
 
@@ -143,7 +143,7 @@ def _ask(
         with contextlib.suppress(ValueError, IndexError, KeyError, TypeError):
             # Anything before the last line was printed by the shell of that machine (~/.bashrc).
             answer = json.loads(output.decode().strip().splitlines()[-1])
-            found = [replace(Finding.from_dict(values), machine=machine.name) for values in answer["findings"]]
+            found = [Finding(**{**values, "machine": machine.name}) for values in answer["findings"]]
             clock = clock_finding(machine.name, sent, answer["started"], answer["time"], received)
             return [*found, clock], answer["environment"]
     remedy = "\n".join(said) or "Nothing was printed. Try by hand what the job does: start python there."
@@ -204,7 +204,7 @@ def main() -> None:
         findings = [Finding("plan", FAIL, f"this machine's tutorial_lib cannot read the plan: {error}")]
     else:
         findings = made(CHECKS, plan, int(sys.argv[1]))
-    answer = {"environment": environment(), "findings": [finding.to_dict() for finding in findings]}
+    answer = {"environment": environment(), "findings": [asdict(finding) for finding in findings]}
     print(json.dumps({**answer, "started": started, "time": time.time()}), flush=True)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.cluster.coordinator import Event
-from tutorial_lib.cluster.members import STARTED, stat_of
+from tutorial_lib.cluster.watch import STARTED, stat_of
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of, lock_holder, lock_now, open_folder, open_plain, read_json, write_json
 from tutorial_lib.job.display import Reporter

@@ -13,8 +13,8 @@ from typing import ClassVar
 from tutorial_lib.cluster.coordinator import Event, MachineUse
 from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.jobspec import Limits
+from tutorial_lib.cluster.parts import read_part
 from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.preflight_parts import read_part
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import own_run_folder

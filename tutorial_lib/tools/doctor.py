@@ -20,11 +20,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tutorial_lib.cluster.checks import open_files, port_findings, segment_findings, shared_memory, version_of
 from tutorial_lib.cluster.emulated import MASTER_PORT
 from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Check, Finding, Findings, made, verdict
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.preflight import address_findings, examine_cluster
-from tutorial_lib.cluster.preflight_checks import open_files, port_findings, segment_findings, shared_memory, version_of
 from tutorial_lib.cluster.spec import Machine, read_ip_config
 from tutorial_lib.compat.stack import built_for
 from tutorial_lib.errors import InputError

@@ -42,7 +42,7 @@ def doctor(
         raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
     findings = examine(emulate=emulate, on=on, part_config=part_config, real=given.real)
     if as_json:
-        print(json.dumps([finding.to_dict() for finding in findings], indent=2))
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         report(findings)
     if findings.failed:
