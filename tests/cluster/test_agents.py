@@ -103,7 +103,7 @@ def test_an_agent_that_does_not_read_holds_up_nobody(stopped_agent):
 
 
 def test_ctrl_c_while_a_stopped_agent_is_waited_for(stopped_agent):
-    """Raised by a real signal; the agent and what it started are gone at once."""
+    """L4. Raised by a real signal; the agent and what it started are gone at once."""
     agents, _ = stopped_agent
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)

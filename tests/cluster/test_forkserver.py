@@ -64,6 +64,7 @@ def told(folder: Path) -> dict[str, dict]:
 
 
 def test_what_they_are(program, tmp_path):
+    """L13. Each is a child of the agent, which knows its pid."""
     with LocalCluster(servers=2) as cluster:
         job = program(cluster, TELLS, "0")
         names = ["client-0", "client-1", "server-0", "server-1"]
@@ -147,6 +148,7 @@ def test_killed_while_it_imports(program, tmp_path, saw):
 
 
 def test_they_end_with_a_killed_agent(program, tmp_path):
+    """L6. The kernel ends the children of a killed agent."""
     with LocalCluster(servers=2) as cluster:
         job = program(cluster, TELLS, "0")
         wait_until(lambda: len(told(tmp_path)) == 4, "four processes", 60)

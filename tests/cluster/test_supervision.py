@@ -296,6 +296,7 @@ print(first.pid, second.poll())
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a process of another user")
 def test_a_child_of_another_user_does_not_save_the_others():
+    """L7. Descendants of other users are skipped."""
     done = subprocess.run([sys.executable, "-c", DESCENDANTS], capture_output=True, text=True, timeout=30)
     pid, code = done.stdout.split() or ["0", done.stderr]
     os.kill(int(pid), signal.SIGKILL)
@@ -310,7 +311,7 @@ def test_who_has_ended_when_told_to_is_not_waited_for():
 
 
 def test_a_program_that_ends_at_once_keeps_its_exit_code(monkeypatch, tmp_path):
-    """`subprocess` asks for it when an object is dropped; an agent that never learned of the end waited for ever."""
+    """L8. A dropped Popen object would collect the exit code, and the agent would wait for it forever."""
 
     class SlowPopen(subprocess.Popen):
         def __init__(self, *args, **kwargs):
