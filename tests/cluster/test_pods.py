@@ -176,7 +176,7 @@ def test_kubernetes_accepts_the_manifest(words, options, tmp_path):
     assert shm == {"medium": "Memory", "sizeLimit": "20480Mi" if options else "8192Mi"}
     assert container["resources"]["limits"].get("nvidia.com/gpu") == ("2" if options else None)
     if words[0] == "train":
-        assert command[1:] == (["--device", "cuda", "--trainers", "2"] if options else [])
+        assert command[1:] == (["--device=cuda", "--trainers=2"] if options else [])
     assert (tmp_path / "job.yaml").stat().st_mode & 0o777 == 0o600  # it contains a key
     container["args"] = 7
     with pytest.raises(kubernetes_validate.ValidationError):

@@ -32,11 +32,10 @@ def complete_command(command: Sequence[str], gpus: int) -> list[str]:
     given = {word.partition("=")[0] for word in words}
     if taken := given & (SET_BY_SCRIPT if kind == "launch" else {*SET_BY_SCRIPT, "--ip_config"}):
         raise InputError(f"submit: the script sets {min(taken)}", "To choose the run folder: submit --out FOLDER ...")
-    added = {"--yes": []} if kind == "finale" else {}
+    added = ["--yes"] if kind == "finale" else []
     if gpus:
-        here = {"--num_trainers": [str(gpus)]}
-        added |= here if kind == "launch" else {"--device": ["cuda"], "--trainers": [str(gpus)]}
-    return [kind, *(word for name in added if name not in given for word in (name, *added[name])), *words]
+        added += [f"--num_trainers={gpus}"] if kind == "launch" else ["--device=cuda", f"--trainers={gpus}"]
+    return [kind, *(word for word in added if word.partition("=")[0] not in given), *words]
 
 
 def check_paths(options: Mapping[str, Any], claim: str | None) -> None:
@@ -49,10 +48,9 @@ def check_paths(options: Mapping[str, Any], claim: str | None) -> None:
         check_arguments(name, options.get("scale") or DEFAULT_SCALE, options["seed"])
     for key, path in paths.items():
         there = os.path.normpath(Path("/data", path.expanduser()))
-        if f"{there}/".startswith("/data/"):
-            continue
-        remedy = f"Copy it to the volume {claim!r} (docs/kubernetes.md), then give --{key} /data/{path.name}"
-        raise InputError(f"--{key} {path}: the pods have no files of this computer", remedy)
+        if not f"{there}/".startswith("/data/"):
+            remedy = f"Copy it to the volume {claim!r} (docs/kubernetes.md), then give --{key} /data/{path.name}"
+            raise InputError(f"--{key} {path}: the pods have no files of this computer", remedy)
 
 
 def render_script(kind: str, *options: str, out: Path | None, asked: Mapping[str, Any], **fields: Any) -> str:
@@ -104,11 +102,10 @@ def mebibytes_of(size: str) -> int:
 
 def seconds_of(time: str) -> int:
     """Convert a time of Slurm: minutes, minutes:seconds, hours:minutes:seconds, or days-hours[:minutes[:seconds]]."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
-    days, *numbers = [int(number or 0) for number in found.groups()] if found else [0, 0]
-    if found and found[1] is None and found[4] is None:
-        numbers = [0, *numbers[:2]]
-    seconds = sum(number * unit for number, unit in zip([days, *numbers], (86400, 3600, 60, 1), strict=False))
-    if seconds == 0:
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+(?::\d+){0,2})", time)
+    if found is None or not re.search("[1-9]", time):
         raise InputError(f"--time {time}: write a time such as 30 (minutes), 4:00:00 or 1-12")
-    return seconds
+    days, numbers = int(found[1] or 0), [int(number) for number in found[2].split(":")]
+    if found[1] is None and len(numbers) < 3:
+        numbers.insert(0, 0)  # no hours
+    return sum(number * unit for number, unit in zip([days, *numbers], (86400, 3600, 60, 1), strict=False))
