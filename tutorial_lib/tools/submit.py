@@ -45,7 +45,7 @@ def check_paths(options: Mapping[str, Any], claim: str | None) -> None:
     if name and claim and name not in NAMES and ("/" in name or not get_close_matches(name, NAMES, 1, 0.8)):
         paths["dataset"] = Path(name)
     elif name:
-        check_arguments(name, options.get("scale") or DEFAULT_SCALE, options["seed"])
+        check_arguments(name, options.get("scale") or DEFAULT_SCALE, options.get("seed", 0))
     for key, path in paths.items():
         there = os.path.normpath(Path("/data", path.expanduser()))
         if not f"{there}/".startswith("/data/"):
