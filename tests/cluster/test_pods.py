@@ -25,6 +25,7 @@ from tutorial_lib.files import find_program
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="make venv installs it")
 
 SMALL = ["--scale", "0.002", "--fanouts", "5,5", "--hidden-size", "16", "--batch-size", "100", "--root", "/data/root"]
+LAUNCH = ["launch", "--workspace", "w", "--ip_config", "a b.txt", "--part_config", "p.json", "x.py 'b c'"]
 USER = "65534"
 # Root runs this on a machine before the pod starts. Afterwards only the volumes of a pod are writable.
 CONTAINER = """
@@ -150,7 +151,7 @@ def test_waits_of_pods_have_limits_and_wrong_arguments_end_the_job(pods, tmp_pat
     assert "error: pod 1: cannot copy /media/key" in job.log(1)
 
 
-@pytest.mark.parametrize("words", [["train"], ["finale", "--yes"], ["launch", "--part_config", "p.json", "x.py 'b c'"]])
+@pytest.mark.parametrize("words", [["train"], ["finale", "--yes"], LAUNCH])
 @pytest.mark.parametrize("options", [(), ("--gpus-per-node", "2", "--mem", "64G", "--shm", "20Gi", "--name", "on")])
 def test_kubernetes_accepts_the_manifest(words, options, tmp_path):
     objects = manifest(tmp_path, *words, nodes=4, options=(*options, "--env", 'NCCL_DEBUG="INFO"'))
@@ -168,8 +169,9 @@ def test_kubernetes_accepts_the_manifest(words, options, tmp_path):
     assert command[-len(words) + 1 :] == words[1:] or len(words) == 1
     script = objects["ConfigMap"]["data"]["pod.sh"]
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    assert ("--ip_config" in script) == (words[0] != "launch")
-    assert ('ip_config.txt" ip_config.txt' in script) == (words[0] == "launch")
+    assert ("--ip_config" in script) == (words is not LAUNCH)
+    given = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert given.get("TUTORIAL_IP_CONFIG") == ("w/a b.txt" if words is LAUNCH else None)
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["resources"]["limits"] == container["resources"]["requests"]
     shm = next(v for v in pod["volumes"] if v["name"] == "shm")["emptyDir"]

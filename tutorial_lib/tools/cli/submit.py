@@ -64,8 +64,7 @@ def submit(
         fields = {"name": name, "time": time, "mem": mem or "16Gi", "shm": shm, "env": env or [], "image": image}
         fields |= {"claim": claim, "cpus": str(cpus or 4), "gpus": gpus, "out": str(out or default_run_folder(name))}
         if kind == "launch":
-            addresses = Path(options.get("workspace") or "", options.get("ip_config") or "ip_config.txt")
-            fields["ip_config"] = shlex.quote(str(addresses))
+            fields["ip_config"] = str(Path(options.get("workspace") or "", options.get("ip_config") or "ip_config.txt"))
         text = scripts.render_manifest(kind, *words, path=script, nodes=nodes, **fields)
     else:
         asked = {"job-name": name, "cpus-per-task": cpus, "gpus-per-node": gpus or None, "time": time}
