@@ -145,7 +145,7 @@ def only_child(pid: int) -> int:
     ("change", "words", "remedy"),
     [
         ("no key", "Permission denied", "ssh-copy-id"),
-        ("unknown host", "Host key verification failed", "Compare the machine's key"),
+        ("unknown host", "Host key verification failed", "Compare the key of the machine"),
         ("no server", "Connection refused", "--ssh_port"),
     ],
 )
