@@ -17,7 +17,7 @@ from runtime_support import FinishedRun
 
 from support.lessons.programs import why_not
 from tutorial_lib.cluster import slurm_servers, standing
-from tutorial_lib.cluster.slurm import SlurmCluster, cpus_of, nodes_of
+from tutorial_lib.cluster.slurm import SlurmCluster
 from tutorial_lib.cluster.slurm_servers import DAEMONS
 from tutorial_lib.cluster.slurm_servers import slurm_servers as start_slurm
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
@@ -250,37 +250,31 @@ def test_a_node_whose_slurmd_is_killed(slurm, partition_of, tmp_path):
             again.wait(30)
 
 
-def test_names_and_cpus_of_an_allocation(monkeypatch):
-    assert cpus_of({"SLURM_JOB_CPUS_PER_NODE": "2(x2),4"}) == [2, 2, 4]
-    assert cpus_of({"SLURM_JOB_CPUS_PER_NODE": "16"}) == [16]
-    with pytest.raises(InputError, match="not inside a Slurm allocation"):
-        nodes_of({})
-
-
-def scontrol(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand for Slurm's, and for its srun."""
-    for name in ("scontrol", "srun"):
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-
-def test_an_allocation_that_scontrol_does_not_know(tmp_path, monkeypatch):
-    scontrol(tmp_path, "echo no Slurm here >&2; exit 1", monkeypatch)
-    with pytest.raises(InputError, match="scontrol show hostnames a,b: no Slurm here"):
-        nodes_of({"SLURM_JOB_NODELIST": "a,b"})
-
-
-def test_the_first_nodes_of_an_allocation(tmp_path, monkeypatch):
-    scontrol(tmp_path, "echo a; echo b; echo c", monkeypatch)
+@pytest.fixture
+def allocation(tmp_path, monkeypatch) -> None:
+    """Programs with the names of Slurm's; the allocation has three nodes."""
+    for name, text in {"scontrol": "echo a; echo b; echo c", "srun": "exit 1"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b,c")
-    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "2(x2),4")
-    assert SlurmCluster().cpus == {"a": 2, "b": 2, "c": 4}
-    assert SlurmCluster(count=2).cpus == {"a": 2, "b": 2}
+
+
+def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
+    """L27. A step shares CPUs and memory of the job, and starts in a folder that every node has."""
+    cluster = SlurmCluster(count=2)
+    assert [machine.name for machine in cluster.machines] == ["a", "b"]
+    assert {"--overlap", "--mem=0", "--chdir=/", "--nodelist=b"} <= {*cluster._client(cluster.machines[1], "true")}
     with pytest.raises(InputError, match="4 machines are wanted, and the allocation has 3 nodes"):
         SlurmCluster(count=4)
-    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "2")  # not one for each
-    assert SlurmCluster().cpus == {"a": 1, "b": 1, "c": 1}
+    with pytest.raises(InputError, match=r"--subnet 10\.1: "):
+        SlurmCluster("10.1")
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho no Slurm here >&2; exit 1\n")
+    with pytest.raises(InputError, match="scontrol show hostnames a,b,c: no Slurm here"):
+        SlurmCluster()
+    monkeypatch.delenv("SLURM_JOB_NODELIST")
+    with pytest.raises(InputError, match="not inside a Slurm allocation"):
+        SlurmCluster()
 
 
 @pytest.mark.parametrize(
@@ -293,18 +287,11 @@ def test_the_first_nodes_of_an_allocation(tmp_path, monkeypatch):
         (None, {}, "none"),
     ],
 )
-def test_the_address_of_a_node(subnet, found, answer, monkeypatch):
-    monkeypatch.setattr("tutorial_lib.cluster.slurm.nodes_of", lambda _environ: ["no-such-node.invalid"])
+def test_the_address_of_a_node(subnet, found, answer, allocation):
     cluster = SlurmCluster(subnet)
     if answer.startswith("10."):
-        assert cluster._address("no-such-node.invalid", found) == answer
+        assert cluster._choose_address("no-such-node.invalid", found) == answer
     else:
         with pytest.raises(InputError) as refused:
-            cluster._address("no-such-node.invalid", found)
+            cluster._choose_address("no-such-node.invalid", found)
         assert answer in refused.value.message
-
-
-def test_a_subnet_is_one(monkeypatch):
-    monkeypatch.setattr("tutorial_lib.cluster.slurm.nodes_of", lambda _environ: ["a"])
-    with pytest.raises(InputError, match=r"--subnet 10\.1: "):
-        SlurmCluster("10.1")

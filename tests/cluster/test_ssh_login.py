@@ -1,76 +1,61 @@
-"""What a login may do to us, and an option to the ssh client: over real ssh connections, without a job."""
+"""Logins that print text, user names that are options of ssh, and the home of a login, over real ssh connections."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import pytest
 
 pytestmark = pytest.mark.cluster
 
-NAMES = """
+ENTER = """
 import json, sys
 from pathlib import Path
-from tutorial_lib.cluster.channel import Watch
 from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
-from tutorial_lib.cluster.transfer import deliver, fetch
-from tutorial_lib.errors import TutorialError
+from tutorial_lib.errors import InputError
 
-arguments = json.loads(sys.argv[1])
 try:
-    with SshCluster(read_ip_config(Path(arguments["ip_config"])), username=arguments.get("user")) as cluster:
-        found = {"names": [m.name for m in cluster.machines], "folder": cluster.folder("~/copies")}
-        if "source" in arguments:
-            source, target, home = (Path(arguments[name]) for name in ("source", "target", "home"))
-            deliver(cluster, cluster.machines[1], {"file": source}, str(target), 20, Watch())
-            fetched = fetch(cluster, cluster.machines[1], str(target), home, 20, watch=Watch())
-            found["fetched"] = list(fetched.table)
-except TutorialError as error:
-    found = {"error": error.message}
-print(json.dumps(found))
+    with SshCluster(read_ip_config(Path(sys.argv[1])), username=sys.argv[2] or None, copy_to="~/copies") as cluster:
+        print(json.dumps({"names": [machine.name for machine in cluster.machines], "copy_to": cluster.copy_to}))
+except InputError as error:
+    print(json.dumps({"error": error.message, "remedy": error.remedy}))
 """
 
 
-def ask(lab, **arguments) -> dict:
-    done = lab.run(sys.executable, "-c", NAMES, json.dumps({"ip_config": str(lab.ip_config), **arguments}))
+def enter(lab, user: str = "") -> dict[str, str]:
+    """Enter a cluster with ``--copy_to ~/copies``."""
+    done = lab.run(sys.executable, "-c", ENTER, str(lab.ip_config), user)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_a_bashrc_that_prints_gives_neither_names_nor_answers(ssh_lab, tmp_path, saw):
+def test_the_output_of_a_bashrc_and_modules_in_the_home_are_ignored(ssh_lab, partition_of, saw):
+    """L24. A shell prints lines, half a line and JSON before the program does. The home has modules of the user."""
     prints = "echo Welcome; echo 42; echo '[\"x\"]'; printf '\\377 no end of line'; echo quota >&2; cd /tmp\n"
     ssh_lab.write_in_homes(".bashrc", prints)
-    (tmp_path / "source").write_text("content")
-    found = ask(ssh_lab, source=str(tmp_path / "source"), target=str(tmp_path / "to"), home=str(tmp_path / "back"))
-    assert found == {
-        "names": ["machine-0", "machine-1"],
-        "folder": f"{ssh_lab.home}/copies",
-        "fetched": ["file"],
-    }
-    assert (tmp_path / "back" / "file").read_text() == "content"
+    for name in ("random", "json", "copy", "tempfile"):
+        ssh_lab.write_in_homes(f"{name}.py", "raise SystemExit('a file of the user was imported')\n")
+    assert enter(ssh_lab) == {"names": ["machine-0", "machine-1"], "copy_to": f"{ssh_lab.home}/copies"}
+    part = partition_of(2)
+    for disk in ssh_lab.on_disks(part.folder):
+        shutil.copytree(part.folder, disk)
+    done = ssh_lab.tutorial("doctor", "--ip_config", str(ssh_lab.ip_config), "--part_config", str(part.config))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "machine-1" in done.stdout
     saw("over ssh: a .bashrc that prints", "none: what it prints is left out", None)
 
 
-def test_a_module_in_the_home_is_not_ours(ssh_lab, tmp_path):
-    for name in ("random", "json", "copy", "tempfile"):
-        ssh_lab.write_in_homes(f"{name}.py", "raise SystemExit('a file of the user was imported')\n")
-    (tmp_path / "source").write_text("content")
-    found = ask(ssh_lab, source=str(tmp_path / "source"), target=str(tmp_path / "to"), home=str(tmp_path / "back"))
-    assert found.get("fetched") == ["file"], found
-
-
-@pytest.mark.parametrize("user", ["-oProxyCommand=touch {witness}", "x -oProxyCommand=touch {witness}"])
-def test_a_user_name_does_not_become_an_option(user, ssh_lab, tmp_path, saw):
+def test_a_user_name_is_no_option_and_homes_must_agree(ssh_lab, tmp_path, saw):
+    """L25. The ssh client does not run a command that a user name contains."""
     witness = tmp_path / "witness"
-    found = ask(ssh_lab, user=user.format(witness=witness))
-    assert "ssh to 10.77.0.1: " in found["error"]
-    assert list(tmp_path.glob("witness*")) == []
+    for user in (f"-oProxyCommand=touch {witness}", f"x -oProxyCommand=touch {witness}"):
+        found = enter(ssh_lab, user)
+        assert "ssh to 10.77.0.1: " in found["error"]
+        assert list(tmp_path.glob("witness*")) == []
     saw("over ssh: --ssh_username that is an option of ssh", found["error"], None)
-
-
-def test_homes_that_differ_are_no_place_for_a_copy(ssh_lab):
     other = ssh_lab.folder / "other-home"
     ssh_lab.write_in_homes(".bashrc", f'[ "$(hostname)" = machine-1 ] && HOME={other}\n')
-    assert f"'{other}' on machine-1" in ask(ssh_lab)["error"]
+    assert f"and {other} on machine-1" in enter(ssh_lab)["error"]

@@ -6,7 +6,6 @@ import errno
 import fcntl
 import json
 import os
-import re
 import resource
 import shutil
 import subprocess
@@ -258,9 +257,3 @@ def test_escape_sequences_are_not_sent_to_the_terminal(run, run_here):
     done = run_here("explain", str(run))
     assert "\x1b" not in done.stdout + done.stderr
     assert "\x1b" not in run_here("fetch", "no\x1b[2Jwhere").stderr
-
-
-def test_the_name_of_a_script_adds_no_line_to_it(run_here, tmp_path):
-    done = run_here("submit", "--script", "j\ntouch X\n#", "train")
-    assert re.search(r"--script 'j\\ntouch X", refused(done))
-    assert not list(tmp_path.iterdir())

@@ -142,7 +142,7 @@ def _ask(
         problem = f"the preflight ended with exit code {process.returncode}: {said[-1] if said else 'no output'}"
         with contextlib.suppress(ValueError, IndexError, KeyError, TypeError):
             # Anything before the last line was printed by the shell of that machine (~/.bashrc).
-            answer = json.loads(output.decode().strip().splitlines()[-1])
+            answer = json.loads(output.decode(errors="replace").strip().splitlines()[-1])
             found = [Finding(**{**values, "machine": machine.name}) for values in answer["findings"]]
             clock = clock_finding(machine.name, sent, answer["started"], answer["time"], received)
             return [*found, clock], answer["environment"]

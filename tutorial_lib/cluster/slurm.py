@@ -1,7 +1,7 @@
-"""Nodes of a Slurm allocation: each agent is started by ``srun`` in a step of its own, so nobody needs ssh.
+"""Nodes of a Slurm allocation. ``srun`` starts each process in its own step, so the nodes need no ssh.
 
-The command runs inside the allocation: in the script of ``sbatch``, on its first node, or in the shell of ``salloc``.
-Slurm ends what it has started when the allocation ends; an agent also ends by itself when its way home is gone.
+The command runs inside the allocation: in a script of ``sbatch`` or in a shell of ``salloc``. Slurm ends all steps when
+the allocation ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import ipaddress
 import json
 import os
-import re
 import shlex
 import shutil
 import socket
@@ -24,22 +23,24 @@ from tutorial_lib.cluster.network import ipv4_addresses
 from tutorial_lib.cluster.spec import Machine, RemoteCluster
 from tutorial_lib.errors import InputError
 
-ANSWER_SECONDS = 60.0  # a node may have to be woken up, and loads Python over the network
-# Steps share CPUs and memory of the job: an agent must not wait until another step ends.
-STEP = ["--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--kill-on-bad-exit=1", "--quiet"]
+ANSWER_SECONDS = 60.0  # a node may have to wake up, and loads Python over the network
+# --overlap and --mem=0: steps share the CPUs and the memory of the job, so no step waits until another one ends.
+# --chdir=/: srun would use /tmp with a warning if the working directory did not exist.
+STEP = ["--overlap", "--mem=0", "--chdir=/", "--nodes=1", "--ntasks=1"]
+STEP += ["--cpu-bind=none", "--kill-on-bad-exit=1", "--quiet"]
 
 
 class SlurmCluster(RemoteCluster):
-    """The nodes of the allocation that this process runs in. ``with SlurmCluster() as cluster: cluster.popen(...)``.
+    """The nodes of this allocation. ``with SlurmCluster() as cluster: cluster.popen(...)``.
 
-    On entering, every node is asked for its addresses, all at once; node k serves part k.
+    Entering finds the address of each node. Node k serves part k.
 
     Args:
-        subnet: ``"10.1.0.0/16"``: which address of a node the others use; None: that of its name.
-        count: of nodes, the first ones; None: all.
+        subnet: network that the job uses, such as ``"10.1.0.0/16"``. None uses the addresses of the host names.
+        count: number of nodes. None uses all nodes.
 
     Raises:
-        InputError: this is no allocation, or a node cannot be used; and what to do about it.
+        InputError: the command does not run in an allocation, or a node cannot be used.
     """
 
     def __init__(self, subnet: str | None = None, count: int | None = None) -> None:
@@ -47,22 +48,23 @@ class SlurmCluster(RemoteCluster):
             self.subnet = None if subnet is None else ipaddress.IPv4Network(subnet)
         except ValueError as error:
             raise InputError(f"--subnet {subnet}: {error}", "Write it like 10.1.0.0/16.") from None
-        nodes, cpus = nodes_of(os.environ), cpus_of(os.environ)
+        nodes = list_nodes()
         if count is not None and count > len(nodes):
             raise InputError(f"{count} machines are wanted, and the allocation has {len(nodes)} nodes")
-        # What does not say it for each node has been changed by hand: a CPU each is there in any case.
-        self.cpus = dict(zip(nodes[:count], cpus if len(cpus) == len(nodes) else [1] * len(nodes), strict=False))
-        super().__init__([Machine(node, "") for node in self.cpus])
+        super().__init__([Machine(node, "") for node in nodes[:count]])
 
     def __enter__(self) -> SlurmCluster:
         places = [f"node {machine.name}" for machine in self.machines]
         answers = self._ask(run_module(sys.executable, __name__), places, ANSWER_SECONDS)
-        found = zip(self.machines, (json.loads(answer.strip().splitlines()[-1]) for answer in answers), strict=True)
-        self.machines = [replace(machine, address=self._address(machine.name, cards)) for machine, cards in found]
+        for k, answer in enumerate(answers):
+            node = self.machines[k]
+            self.machines[k] = replace(
+                node, address=self._choose_address(node.name, json.loads(answer.splitlines()[-1]))
+            )
         return self
 
-    def _address(self, node: str, found: Mapping[str, str]) -> str:
-        """Which of its addresses (by name of the network card) the other nodes use."""
+    def _choose_address(self, node: str, found: Mapping[str, str]) -> str:
+        """Return the address, among those of the node's network cards, that the other nodes use."""
         shown = ", ".join(f"{address} ({card})" for card, address in found.items()) or "none"
         if self.subnet is not None:
             inside = [address for address in found.values() if ipaddress.IPv4Address(address) in self.subnet]
@@ -72,56 +74,39 @@ class SlurmCluster(RemoteCluster):
         with contextlib.suppress(OSError):
             if (named := socket.gethostbyname(node)) in found.values():
                 return named
-        if len(found) == 1:
-            return next(iter(found.values()))
-        remedy = "Say which network the job is to use: --subnet 10.1.0.0/16"
-        raise InputError(f"node {node}: its name is no address of its network cards: {shown}", remedy)
+        if len(found) != 1:
+            remedy = "Choose the network of the job: --subnet 10.1.0.0/16"
+            raise InputError(f"node {node}: its name is no address of its network cards: {shown}", remedy)
+        return next(iter(found.values()))
 
     def _client(self, machine: Machine, line: str) -> list[str]:
-        # Not srun's own --chdir to the working directory: it would go on in /tmp where there is no such folder.
-        step = [*STEP, f"--nodelist={machine.name}", f"--cpus-per-task={self.cpus[machine.name]}", "--chdir=/"]
-        return ["srun", *step, "sh", "-c", line]
+        return ["srun", *STEP, f"--nodelist={machine.name}", "sh", "-c", line]
 
     def _remedy(self, machine: Machine, said: str) -> str:
         if not said:
-            return f"What does Slurm know of it? scontrol show node {machine.name}"
+            return f"Look at the state of the node: scontrol show node {machine.name}"
         return f"Try it by hand: srun --overlap -N1 -n1 -w {machine.name} {self.python} -c 'import tutorial_lib'"
 
 
-def nodes_of(environ: Mapping[str, str]) -> list[str]:
-    """Names of the nodes of the allocation.
-
-    Raises:
-        InputError: there is none.
-    """
-    listed = environ.get("SLURM_JOB_NODELIST")
+def list_nodes() -> list[str]:
+    """Return the names of the nodes of the allocation."""
+    listed = os.environ.get("SLURM_JOB_NODELIST")
     if listed is None or shutil.which("scontrol") is None or shutil.which("srun") is None:
         remedy = "Ask for nodes first: salloc --nodes 2 --ntasks-per-node 1. For sbatch, submit writes a script."
         raise InputError("--slurm: this is not inside a Slurm allocation", remedy)
-    return _scontrol("show", "hostnames", listed).split()
-
-
-def _scontrol(*words: str) -> str:
+    command = ["scontrol", "show", "hostnames", listed]
     try:
-        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=ANSWER_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"scontrol {shlex.join(words)}: {error}") from None
-    if done.returncode != 0:
-        raise InputError(f"scontrol {shlex.join(words)}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
-    return done.stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", None) or error).strip()
+        raise InputError(f"{shlex.join(command)}: {said}") from None
 
 
-def cpus_of(environ: Mapping[str, str]) -> list[int]:
-    """CPUs that the job has on each node: ``"2(x2),4"`` to ``[2, 2, 4]``."""
-    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    return [int(cpus) for cpus, times in found for _ in range(int(times or 1))]
-
-
-def main() -> None:
-    """On a node: the IPv4 address of each network card, without loopback."""
+def print_addresses() -> None:
+    """Print the first IPv4 address of each network card of this node as JSON."""
     found = {card: addresses[0] for card, addresses in ipv4_addresses().items()}
     print(json.dumps({card: address for card, address in found.items() if not address.startswith("127.")}))
 
 
 if __name__ == "__main__":
-    main()
+    print_addresses()

@@ -27,7 +27,7 @@ class Machine:
     """One machine of a cluster.
 
     Attributes:
-        name: host name, used in log folders and messages.
+        name: name in log folders and messages, such as machine-0. For Slurm, the name of the node.
         address: IPv4 address that the other machines reach it at (DGL takes no host names here).
         port: first port of its DGL servers; server k listens on ``port + k``.
         interface: network interface that carries ``address``; None lets the agent find it.

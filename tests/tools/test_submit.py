@@ -1,0 +1,63 @@
+"""``submit`` checks its arguments, the data set and paths before it writes a script. tests/cluster run the scripts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.tools.submit import mebibytes_of, seconds_of
+
+KUBERNETES = ["--kubernetes", "--image", "x"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--kubernetes", "train"], "--kubernetes needs --image"),
+        ([*KUBERNETES, "--name", "My_Job", "train"], "--name My_Job: Kubernetes takes small"),
+        ([*KUBERNETES, "--mem", "much", "train"], "--mem and --shm take sizes like 32G, not much"),
+        ([*KUBERNETES, "--env", "NAME", "train"], "--env: 'NAME' is not NAME=VALUE"),
+        ([*KUBERNETES, "partition"], "submit partition: it runs train, finale, launch"),
+        ([*KUBERNETES, "--shm", "32G", "--mem", "32G", "train"], "it is a part of the pod's memory"),
+        ([*KUBERNETES, "--partition", "gpu", "train"], "--partition is for Slurm"),
+        (["--image", "x", "train"], "--image is for Kubernetes"),
+        (["--partition", "a\n#SBATCH --nodes=9", "train"], "letters, digits and dashes only"),
+        (["--script", "j\ntouch X\n#", "train"], "--script 'j\\ntouch X"),
+        (["--mem", "much", "train"], "--mem and --shm take sizes like 32G, not much"),
+        (["--time", "soon", "train"], "--time soon: write a time such as 30"),
+        (["train", "--out", "x"], "the script sets --out"),
+        (["train", "--dataset", "ogbn-prodcts"], "unknown data set 'ogbn-prodcts'"),
+        (["finale", "--dataset", "my_graph"], "unknown data set 'my_graph'"),
+        (["train", "--scale", "9"], "scale"),
+        ([*KUBERNETES, "train", "--dataset", "ogbn-prodcts"], "Did you mean ogbn-products?"),
+        ([*KUBERNETES, "train", "--dataset", "/home/me/graph"], "--dataset /home/me/graph: the pods have no files of"),
+        ([*KUBERNETES, "train", "--dataset", "~/graph"], "then give --dataset /data/graph"),
+        ([*KUBERNETES, "train", "--dataset", "../graph"], "--dataset ../graph: the pods have no files of this"),
+        ([*KUBERNETES, "launch", "--part_config", "/my/g.json", "true"], "--part_config /my/g.json: the pods have"),
+        (["train", "--epohcs", "3"], "No such option: --epohcs"),
+        (["train", "--epochs", "many"], "Invalid value for '--epochs'"),
+    ],
+)
+def test_submit_refuses_a_mistake_and_writes_nothing(words, message, run_here, tmp_path):
+    done = run_here("submit", *words)
+    assert done.returncode == 2, done.stdout
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_on_the_volume_of_pods_and_names_of_slurm_are_accepted(tmp_path, run_here):
+    (tmp_path / "my_graph").mkdir()
+    for number, words in enumerate((["--dataset", "my_graph"], ["--dataset", "graphs/mine", "--root", "/data/cache"])):
+        done = run_here("submit", *KUBERNETES, "--script", f"{number}.yaml", "train", *words)
+        assert (done.returncode, done.stderr) == (0, "")
+    done = run_here("submit", "--mem", "32GB", "train", "--dataset", "my_graph")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "#SBATCH --mem=32G\n" in (tmp_path / "job.sh").read_text()
+
+
+def test_times_and_sizes_have_the_syntax_of_slurm():
+    times = {"30": 1800, "1:30": 90, "4:00:00": 14400, "1-12": 129600, "1-12:30": 131400, "2-0:0:5": 172805}
+    assert [seconds_of(time) for time in times] == list(times.values())
+    assert [mebibytes_of(size) for size in ("2048K", "3MB", "32Gi", "1T")] == [2, 3, 32768, 1 << 20]
+    with pytest.raises(InputError):
+        seconds_of("0")
