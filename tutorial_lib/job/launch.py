@@ -18,7 +18,8 @@ from tutorial_lib.cluster.preflight_parts import read_part
 from tutorial_lib.cluster.slurm import SlurmCluster
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.folder import own_run_folder
+from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.folder import EventLog
 from tutorial_lib.job.layout import Layout, run_on_machines
 
 FORMATS = {"coo", "csr", "csc"}
@@ -143,7 +144,9 @@ def launch(
     read_part(part_config, 0, len(cluster.machines))
     if request.emulate is not None:
         _provide_ip_config(ip_config, cluster.machines, emulated=True)
-    with own_run_folder(request.out), cluster:
+    reporter = Reporter()
+    reporter.on_event = on_event
+    with EventLog(request.out, reporter) as log, cluster:
         if isinstance(cluster, LocalCluster | SlurmCluster):  # ports and addresses are known on entering
             _provide_ip_config(ip_config, cluster.machines, emulated=False)
         plan = request.plan(
@@ -161,6 +164,6 @@ def launch(
         )
         on_plan(plan)
         deliver = partial(Delivery.of_workspace, request.workspace, plan, name=request.out.name)
-        coordinator, home = run_on_machines(cluster, plan, request, request.out.absolute(), on_event, deliver)
+        coordinator, home = run_on_machines(cluster, plan, request, request.out.absolute(), log.write, deliver)
         home.check()
         return coordinator.use
