@@ -144,9 +144,12 @@ def launch(
     read_part(part_config, 0, len(cluster.machines))
     if request.emulate is not None:
         _provide_ip_config(ip_config, cluster.machines, emulated=True)
-    reporter = Reporter()
-    reporter.on_event = on_event
-    with EventLog(request.out, reporter) as log, cluster:
+    with EventLog(request.out, Reporter()) as log, cluster:
+
+        def record(event: Event) -> None:
+            log.write(event)
+            on_event(event)
+
         if isinstance(cluster, LocalCluster | SlurmCluster):  # ports and addresses are known on entering
             _provide_ip_config(ip_config, cluster.machines, emulated=False)
         plan = request.plan(
@@ -164,6 +167,6 @@ def launch(
         )
         on_plan(plan)
         deliver = partial(Delivery.of_workspace, request.workspace, plan, name=request.out.name)
-        coordinator, home = run_on_machines(cluster, plan, request, request.out.absolute(), log.write, deliver)
+        coordinator, home = run_on_machines(cluster, plan, request, request.out.absolute(), record, deliver)
         home.check()
         return coordinator.use

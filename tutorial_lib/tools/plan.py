@@ -36,6 +36,7 @@ CUT, CUT_GROWTH, TRAIN_SHARE = 0.038, 1.1, 0.1  # assumed: edges cut in two part
 FRESH, MISSES = 0.85, 4  # share of sampled neighbors that are new, power of the share of rows that are not cached
 QUANTILES = [math.exp(1.18 * NormalDist().inv_cdf((k + 0.5) / 24)) for k in range(24)]
 DEGREES = [one * 24 / sum(QUANTILES) for one in QUANTILES]  # of the nodes of ogbn-products, the mean is 1
+Graph = DataSource | Partition | dict[str, Any]
 SIZES = ("nodes", "edges", "width", "classes", "train", "val")
 PUBLISHED = {
     "ogbn-products": dict(zip(SIZES, (2_449_029, 123_718_280, 100, 47, 196_615, 39_323), strict=True)),
@@ -72,9 +73,14 @@ class Job:
             raise InputError(f"{self.train:,} training and {self.val:,} validation nodes of {self.nodes:,} in all")
 
     @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return self.machines * self.trainers
+
+    @property
     def steps(self) -> int:
         """Training steps of a rank in an epoch."""
-        return math.ceil(self.train / self.machines / self.trainers / self.config.batch_size)
+        return math.ceil(self.train / self.world / self.config.batch_size)
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ def distinct(draws: float, among: float) -> float:
 
 def estimate(job: Job) -> Estimate:
     """Return the estimated needs of a job."""
-    config, n, row, world = job.config, job.nodes, 4 * job.width, job.machines * job.trainers
+    config, n, row, world = job.config, job.nodes, 4 * job.width, job.world
     loader = "pipeline" if config.in_pipeline() else "dgl"
     hops, degree, far = len(config.fanouts), job.edges / n, n * (1 - 1 / job.machines)
     cut = min(1 - 1 / job.machines, CUT * math.log2(job.machines) ** CUT_GROWTH) if job.cut is None else job.cut
@@ -219,15 +225,8 @@ def sizes_of(source: DataSource | Partition) -> dict[str, Any]:
     return sizes | {"width": facts["num_features"], "classes": facts["num_classes"]}
 
 
-def make_job(graph: Any, machines: int | None, wire: str | None, memory: str | None, **fields: Any) -> Job:
-    """Return the job that the options of ``plan`` describe.
-
-    Args:
-        graph: ``DataSource``, ``Partition`` or a dict of the sizes, which may lack ``train``.
-        machines: number of machines, or None for 2 or the number of parts.
-        wire, memory: bandwidth and memory of each machine, such as 1gbit and 64GB.
-        fields: other fields of the job.
-    """
+def make_job(graph: Graph, machines: int | None, wire: str | None, memory: str | None, **fields: Any) -> Job:
+    """Return the job that the options of ``plan`` describe. A ``graph`` given by its sizes may lack ``train``."""
     sizes, assumed = graph if isinstance(graph, dict) else sizes_of(graph), list[str]()
     if isinstance(graph, Partition):
         machines = graph.report.parts if machines is None else machines
