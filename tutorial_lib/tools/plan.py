@@ -243,7 +243,7 @@ def make_job(graph: Graph, machines: int | None, wire: str | None, memory: str |
 
 def describe(job: Job, found: Estimate) -> str:
     """Return the estimate, the cost of a full cache and the assumptions as text for a terminal."""
-    parts = ", ".join(f"{name} {seconds:.2g} s" for name, seconds in found.seconds.items())
+    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in found.seconds.items())
     lines = [
         f"graph      {job.nodes:,} nodes, {job.edges:,} edges, {job.train:,} training nodes",
         f"machines   {job.machines}, each with {job.servers} server(s) and {job.trainers} trainer(s)",
@@ -251,7 +251,7 @@ def describe(job: Job, found: Estimate) -> str:
         f"all machines {_size(found.total)}, partitioning {_size(found.partition)}",
         f"step       {found.input_rows:,.0f} input rows, {found.remote_rows:,.0f} of them on other machines, "
         f"{found.fetched_rows:,.0f} of these not in the cache",
-        f"epoch      {job.steps:,} steps, {found.epoch:.2g} s ({parts}), {_size(found.epoch_bytes)} sent",
+        f"epoch      {job.steps:,} steps, {found.epoch:.3g} s ({parts}), {_size(found.epoch_bytes)} sent",
         f"job        {_size(found.job_bytes)} sent in {job.config.epochs} epochs and the evaluation",
     ]
     if job.machines > 1 and job.config.in_pipeline():
@@ -259,7 +259,7 @@ def describe(job: Job, found: Estimate) -> str:
         full = estimate(replace(job, config=replace(job.config, cache=cache * 10**6)))
         lines.append(
             f"cache      --cache {cache}MB holds all remote rows. Then a machine needs {_size(full.machine)} instead "
-            f"of {_size(found.machine)}, and an epoch takes {full.epoch:.2g} s instead of {found.epoch:.2g} s."
+            f"of {_size(found.machine)}, and an epoch takes {full.epoch:.3g} s instead of {found.epoch:.3g} s."
         )
     assumed = [*job.assumed, "degrees as in ogbn-products", "cores as fast as ours"]
     if job.machines > 1 and job.cut is None:
