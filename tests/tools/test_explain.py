@@ -72,11 +72,9 @@ def test_the_cause_is_named_and_its_effects_are_not(text, name, tmp_path):
     assert names_of(tmp_path, f"{stopped}{text}\n{EFFECT}") == [name]
 
 
-def test_an_effect_is_named_if_there_is_no_cause(tmp_path):
-    assert names_of(tmp_path, EFFECT * 3) == ["a connection to a process that ended"]
-
-
 def test_nothing_is_guessed(tmp_path):
+    """An effect is named if there is no cause."""
+    assert names_of(tmp_path, EFFECT * 3) == ["a connection to a process that ended"]
     lines = "\nepoch 3/10  loss 1.2345  valid 0.7890  1.23 s\nClient[0] in group[0] is exiting...\n"
     lines += "UserWarning: errors='ignore' is deprecated\nmy own program has a problem that nobody has seen\n"
     assert names_of(tmp_path, lines) == []

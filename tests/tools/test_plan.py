@@ -61,15 +61,9 @@ def test_an_estimate_is_near_the_measurement(job, measured):
 def random_job(draw: random.Random) -> Job:
     nodes, machines = round(10 ** draw.uniform(2, 9)), draw.choice([1, 2, 3, 8, 64])
     train = max(1, round(nodes * draw.uniform(0, 0.9)))
-    config = TrainConfig(
-        epochs=draw.randint(1, 50),
-        fanouts=tuple(draw.choice([-1, 1, 5, 15]) for _ in range(draw.randint(1, 4))),
-        batch_size=draw.choice([1, 1000, 100_000]),
-        eval_batch_size=draw.choice([100, 5000]),
-        loader=draw.choice(["auto", "dgl"]),
-        cache=draw.choice([0, 10**6, 10**10]),
-        ahead=draw.choice([0, 2]),
-    )
+    fanouts = tuple(draw.choice([-1, 1, 5, 15]) for _ in range(draw.randint(1, 4)))
+    more = {"loader": draw.choice(["auto", "dgl"]), "cache": draw.choice([0, 10**6, 10**10])}
+    config = TrainConfig(draw.randint(1, 50), fanouts, draw.choice([1, 1000, 10**5]), ahead=draw.choice([0, 2]), **more)
     sizes = (nodes, round(nodes * 10 ** draw.uniform(-1, 2)) + 1, draw.choice([1, 500]), 47, train)
     places = {"machines": machines, "trainers": draw.choice([1, 4]), "servers": draw.choice([1, 2])}
     cut = draw.choice([None, draw.random() * (1 - 1 / machines)])
