@@ -12,6 +12,7 @@ import pytest
 from commands import launch
 
 from tutorial_lib.job.launch import spread_extra_envs
+from tutorial_lib.tools.trace import write_trace
 
 SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
 
@@ -94,6 +95,8 @@ def test_one_machine_without_namespaces_runs_a_script(nothing_left, partition_of
     done = launch(*options, command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "rank 0 epoch 0 loss" in (tmp_path / "logs" / "machine-0" / "trainer-0.log").read_text()
+    tracks = write_trace(tmp_path / "logs", tmp_path / "trace.json")[0]  # of the stages, the server and the trainer
+    assert int(tracks.split()[0]) >= 3
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_two_machines_go_on_in_the_middle_of_an_epoch(finished_run, nothing_left
     epochs, step = saved["epochs"], saved["step"]
     assert f"stopped after step {step} of epoch {epochs + 1}; go on with --resume\ntold to end (SIGTERM); " in printed
     assert printed.endswith(f"\nto continue: python -m tutorial_lib train --resume --out {out}\n")
-    assert tutorial("explain", str(out)).stdout.startswith("somebody ended it\n")
+    assert tutorial("explain", str(out)).stdout.startswith("the job was told to end\n")
     steps = [(event["epoch"], event["step"]) for event in events_of(out) if event["kind"] == "step"]
     assert max(steps) == (epochs, step - 1)  # counted from 0
     done = tutorial("train", "--resume", "--trust", "--epochs", str(epochs), "--out", str(out), code=2)

@@ -142,7 +142,7 @@ def test_options_of_the_places_arrive():
             "cut 4898",
         ),
         (["train", "--fanouts", "a,b"], "--fanouts 'a,b' is not a list"),
-        (["plan", "--dataset", "synthetic-products", "--machines", "0"], "--machines 0: a job has at least one"),
+        (["plan", "--dataset", "synthetic-products", "--machines", "0"], "machines 0: plan accepts 1 to"),
         (["train", "--fanouts", "10,0"], "--fanouts '10,0' is not a list"),
         (["train", "--fanouts", "99999999999999999999"], "is not a list of neighbour counts, 1 to 2147483647"),
         (["data", "no-such-file.npz"], "no-such-file.npz"),

@@ -1,8 +1,10 @@
-"""``plan``: estimates against measured runs, one sentence for each mistake, and jobs that need too much memory."""
+"""``plan``: estimates agree with measurements and with each other, and a mistake is one sentence."""
 
 from __future__ import annotations
 
 import json
+import math
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +16,7 @@ from tutorial_lib.tools.cli import app
 from tutorial_lib.tools.plan import Job, estimate, sizes_of
 from tutorial_lib.trainer.config import TrainConfig
 
-NUMBERS = ["--nodes", "100000", "--edges", "5000000", "--train-nodes", "8000"]
+NUMBERS = ["--nodes", "100000", "--edges", "5000000"]
 HUGE = ["--nodes", "111000000", "--edges", "3200000000", "--train-nodes", "1200000"]
 
 
@@ -24,11 +26,10 @@ def planned(capsys, *words: str) -> str:
     return capsys.readouterr().out
 
 
-def job_at(scale: float, machines: int = 2, wire: float | None = None, trainers: int = 1, **config: Any) -> Job:
+def job_at(scale: float, machines: int = 2, wire: float | None = None, **config: Any) -> Job:
     """Return a job of three epochs on synthetic-products and two cores."""
     sizes = sizes_of(DataSource("synthetic-products", scale=scale))
-    options = TrainConfig(**{"epochs": 3, **config})
-    return Job(**sizes, machines=machines, trainers=trainers, config=options, wire=wire, cores=2)
+    return Job(**sizes, machines=machines, config=TrainConfig(**{"epochs": 3, **config}), wire=wire, cores=2)
 
 
 # benchmarks/RESULTS.md, plan: MB of the largest server and trainer, MB of the job, seconds of a later epoch.
@@ -48,58 +49,78 @@ MEASURED = [
 
 @pytest.mark.parametrize(("job", "measured"), MEASURED)
 def test_an_estimate_is_near_the_measurement(job, measured):
-    """Seconds and bytes within a factor of two, memory within 20 (server) and 35 (trainer) percent."""
+    """Memory is within 40 percent, and bytes and seconds are within 30 percent."""
     found = estimate(job)
     server, trainer, sent, seconds = measured
-    assert found.server / 1e6 == pytest.approx(server, rel=0.2)
-    assert found.trainer / 1e6 == pytest.approx(trainer, rel=0.35)
-    assert sent / 2 < found.job_bytes / 1e6 < sent * 2
-    assert seconds / 2 < found.epoch < seconds * 2
+    assert found.server / 1e6 == pytest.approx(server, rel=0.25)
+    assert found.trainer / 1e6 == pytest.approx(trainer, rel=0.4)
+    assert found.job_bytes / 1e6 == pytest.approx(sent, rel=0.3)
+    assert found.epoch == pytest.approx(seconds, rel=0.3)
 
 
-def test_one_machine_sends_nothing():
-    found = estimate(job_at(0.04, 1, wire=1e6))
-    assert (found.remote_rows, found.epoch_bytes, found.job_bytes, found.cache) == (0, 0, 0, 0)
-    assert found.seconds["gradients"] == found.seconds["waiting for other ranks"] == 0
+def random_job(draw: random.Random) -> Job:
+    nodes, machines = round(10 ** draw.uniform(2, 9)), draw.choice([1, 2, 3, 8, 64])
+    train = max(1, round(nodes * draw.uniform(0, 0.9)))
+    fanouts = tuple(draw.choice([-1, 1, 5, 15]) for _ in range(draw.randint(1, 4)))
+    more = {"loader": draw.choice(["auto", "dgl"]), "cache": draw.choice([0, 10**6, 10**10])}
+    config = TrainConfig(draw.randint(1, 50), fanouts, draw.choice([1, 1000, 10**5]), ahead=draw.choice([0, 2]), **more)
+    sizes = (nodes, round(nodes * 10 ** draw.uniform(-1, 2)) + 1, draw.choice([1, 500]), 47, train)
+    places = {"machines": machines, "trainers": draw.choice([1, 4]), "servers": draw.choice([1, 2])}
+    cut = draw.choice([None, draw.random() * (1 - 1 / machines)])
+    more = {"wire": draw.choice([None, 1e8, 1e10]), "together": draw.random() < 0.5, "cores": draw.choice([1, 16])}
+    return Job(*sizes, draw.randint(0, nodes - train), **places, **more, config=config, cut=cut)
 
 
-def test_a_larger_cache_fetches_fewer_rows_up_to_the_size_that_holds_all():
-    jobs = [job_at(0.04, cache=size) for size in (0, 4_000_000, 20_000_000)]
-    fetched = [estimate(job).later for job in jobs]
-    assert fetched == sorted(fetched, reverse=True)
-    assert fetched[0] > 2 * fetched[2]
-    enough = job_at(0.04, cache=int(estimate(jobs[0]).cache))
-    assert estimate(enough).later == estimate(job_at(0.04, cache=10**10)).later
+def test_the_numbers_of_a_job_do_not_contradict_each_other():
+    """Each inequality holds for random jobs, and between jobs that differ in one number."""
+    draw = random.Random(0)
+
+    def check(smaller: float, larger: float) -> None:
+        assert smaller <= larger * (1 + 1e-9) + 1e-6, job
+
+    for _ in range(300):
+        job = random_job(draw)
+        found = estimate(job)
+        numbers = [value for name, value in vars(found).items() if name != "seconds"]
+        assert all(math.isfinite(number) and number >= 0 for number in [*numbers, *found.seconds.values()])
+        check(max(found.server, found.trainer), found.machine)
+        check(job.machines * found.machine, found.total)
+        check(found.fetched_rows, found.remote_rows)
+        check(found.remote_rows, found.input_rows)
+        check(job.config.epochs * found.epoch_bytes, found.job_bytes)
+        assert job.machines > 1 or found.remote_rows == found.job_bytes == found.cache == 0
+        for name in ("wire", "cores"):  # faster links and more cores
+            more = estimate(replace(job, **{name: (getattr(job, name) or 1e10) * 2}))
+            check(more.epoch, found.epoch)
+        worse = estimate(replace(job, cut=(found.cut + 1 - 1 / job.machines) / 2))
+        for name in ("epoch_bytes", "job_bytes", "fetched_rows", "server", "machine", "epoch"):
+            check(getattr(found, name), getattr(worse, name))
+        check(estimate(replace(job, machines=2 * job.machines)).server, found.server)
+        for name in ("trainers", "servers", "edges"):
+            check(found.machine, estimate(replace(job, **{name: 2 * getattr(job, name)})).machine)
+        larger = estimate(replace(job, config=replace(job.config, cache=job.config.cache * 2 + 10**6)))
+        check(found.machine, larger.machine)
+        check(larger.epoch_bytes, found.epoch_bytes)
+        full, twice = (replace(job.config, cache=math.ceil(factor * found.cache)) for factor in (1, 2))
+        assert estimate(replace(job, config=full)).job_bytes == estimate(replace(job, config=twice)).job_bytes
 
 
-def test_gradients_cost_what_a_ring_sends():
-    """A machine of two sends the 4 bytes of each parameter once."""
-    job = job_at(0.04, wire=1e8)
-    parameters = 2 * (100 * 256 + 256 * 256 + 256 * 47) + 2 * 256 + 47
-    exchange = 8 * 4 * parameters / (0.8 * 1e8) + 2 * 0.3e-3
-    assert estimate(job).seconds["gradients"] == pytest.approx(exchange * job.steps)
-
-
-def test_memory_of_a_machine_grows_with_its_processes():
-    job = job_at(0.04)
-    one = estimate(job)
-    assert estimate(replace(job, trainers=2)).machine > one.machine + 0.3e9
-    assert estimate(replace(job, servers=2)).machine > one.machine + 0.2e9
-    assert estimate(replace(job, machines=4)).machine < one.machine
+def test_the_loader_of_dgl_sends_more_bytes_per_sampled_neighbor():
+    ours, dgl = (estimate(job_at(0.04, cache=0, loader=loader)) for loader in ("auto", "dgl"))
+    assert 1.05 * ours.epoch_bytes < dgl.epoch_bytes
 
 
 def test_numbers_alone_are_enough(capsys):
-    told = json.loads(planned(capsys, *NUMBERS, "--memory", "100GB", "--json"))
-    assert (told["job"]["machines"], told["job"]["steps"]) == (2, 4)
-    assert told["estimate"]["server"] > 4e8
-    assert told["estimate"]["epoch"] == pytest.approx(sum(told["estimate"]["seconds"].values()))
-
-
-def test_plan_names_a_cache_size(capsys):
-    printed = planned(capsys, *NUMBERS, "--memory", "100GB")
-    size = printed.split("--cache ")[1].split()[0]
-    assert size.endswith("MB")
-    assert "--cache" not in planned(capsys, *NUMBERS, "--machines", "1")
+    """Without --train-nodes, a tenth of the nodes are training nodes, and the output says so."""
+    words = [*NUMBERS, "--memory", "100GB"]
+    found = json.loads(planned(capsys, *words, "--json"))
+    assert (found["job"]["machines"], found["job"]["train"], found["job"]["steps"]) == (2, 10_000, 5)
+    assert found["estimate"]["epoch"] == pytest.approx(sum(found["estimate"]["seconds"].values()))
+    printed = planned(capsys, *words)
+    assert "10% of the nodes are training nodes" in printed
+    assert "3.8% of the edges cut (random partition: " in printed
+    assert "MB holds all remote rows. Then a machine needs " in printed.split("--cache ")[1]
+    assert "--cache" not in planned(capsys, *words, "--machines", "1")
 
 
 def test_a_partition_names_its_machines_and_its_cut(capsys, partition_of):
@@ -108,49 +129,37 @@ def test_a_partition_names_its_machines_and_its_cut(capsys, partition_of):
     job = json.loads(planned(capsys, *words))["job"]
     assert (job["machines"], job["cut"]) == (2, partition.report.edge_cut_share)
     assert job["nodes"] == sum(partition.report.nodes)
-    with pytest.raises(InputError, match="the partition has 2 parts"):
+    with pytest.raises(InputError, match="has 2 parts for 3 machines"):
         planned(capsys, *words, "--machines", "3")
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
-        ([], "choose one of --dataset NAME, --part_config FILE and --nodes N"),
+        ([], "choose one of --dataset NAME, --part_config FILE, and --nodes N with --edges N"),
+        (NUMBERS[:2], "choose one of --dataset NAME, --part_config FILE, and --nodes N with --edges N"),
         (["--dataset", "cora"], "unknown data set"),
-        ([*NUMBERS, "--machines", "0"], "--machines 0: a job has at least one"),
-        ([*NUMBERS, "--emulate", "0"], "--emulate 0: a job has at least one"),
+        ([*NUMBERS, "--machines", "0"], "machines 0: plan accepts 1 to"),
+        ([*NUMBERS, "--emulate", "0"], "machines 0: plan accepts 1 to"),
         ([*NUMBERS, "--cache", "auto"], "'auto' is not an amount of memory"),
-        ([*NUMBERS[:4], "--train-nodes", "0"], "no training nodes"),
-        (NUMBERS[:2], "--nodes needs --edges and --train-nodes"),
+        ([*NUMBERS, "--train-nodes", "0"], "train 0: plan accepts 1 to"),
         ([*NUMBERS, "--wire", "fast"], "is not a rate"),
+        ([*NUMBERS, "--wire", "100gbit", "--emulate", "4"], "is not a rate"),
         ([*NUMBERS, "--memory", "much"], "not an amount of memory"),
-        ([*NUMBERS, "--memory", "1GB"], "this does not fit"),
+        ([*NUMBERS, "--memory", "1GB"], "this does not fit: this computer needs about"),
+        ([*HUGE, "--machines", "2", "--memory", "64GB"], "this does not fit: a machine needs about"),
         (["--part_config", "/nowhere/x.json"], "is not a partition folder"),
     ],
 )
-def test_a_mistake_is_one_sentence(capsys, words, says):
+def test_a_mistake_is_one_sentence(capsys, words, message):
     with pytest.raises(InputError) as refused:
         planned(capsys, *words)
-    assert says in refused.value.message
+    assert message in refused.value.message
     assert "\n" not in refused.value.message
     assert refused.value.exit_code == 2
 
 
-def test_a_job_that_does_not_fit_is_refused_with_a_number_of_machines_that_would(capsys):
-    with pytest.raises(InputError, match="a machine needs about") as refused:
-        planned(capsys, *HUGE, "--machines", "2", "--memory", "64GB")
-    count = refused.value.remedy.split("or use ")[1].split()[0]
-    assert "memory of a server" in planned(capsys, *HUGE, "--machines", count, "--memory", "64GB")
-
-
-def test_a_real_wire_may_be_faster_than_an_emulated_one(capsys):
-    words = [*NUMBERS, "--memory", "100GB", "--json", "--wire", "100gbit"]
-    assert json.loads(planned(capsys, *words, "--machines", "4"))["job"]["wire"] == 1e11
-    with pytest.raises(InputError, match="is not a rate"):
-        planned(capsys, *words, "--emulate", "4")
-
-
-def test_the_imitation_has_the_numbers_that_are_generated(small_dataset):
+def test_the_sizes_of_the_imitation_are_those_of_the_generated_graph(small_dataset):
     sizes, graph = sizes_of(DataSource("synthetic-products", scale=0.005)), small_dataset.graph
     assert sizes["nodes"] == graph.num_nodes()
     assert sizes["edges"] == pytest.approx(graph.num_edges(), rel=0.02)

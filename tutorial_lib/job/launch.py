@@ -17,7 +17,8 @@ from tutorial_lib.cluster.parts import read_part
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.folder import own_run_folder
+from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.folder import EventLog
 from tutorial_lib.job.layout import Layout, run_on_machines
 
 FORMATS = {"coo", "csr", "csc"}
@@ -145,7 +146,12 @@ def launch(
         read_part(part_config, 0, len(cluster.machines))
     if request.emulate is not None and part_config is not None:
         _provide_ip_config(ip_config, cluster.machines, emulated=True)
-    with own_run_folder(request.out), cluster:
+    with EventLog(request.out, Reporter()) as log, cluster:
+
+        def record(event: Event) -> None:
+            log.write(event)
+            on_event(event)
+
         if part_config is not None and request.emulate is None and request.real is None:
             _provide_ip_config(ip_config, cluster.machines, emulated=False)  # ports and addresses are known only now
         plan = request.plan(
@@ -164,6 +170,6 @@ def launch(
         )
         on_plan(plan)
         deliver = partial(Delivery.of_workspace, request.workspace, plan, name=request.out.name)
-        coordinator, home = run_on_machines(cluster, plan, request, request.out.absolute(), on_event, deliver)
+        coordinator, home = run_on_machines(cluster, plan, request, request.out.absolute(), record, deliver)
         home.check()
         return coordinator.use

@@ -11,7 +11,6 @@ import typer
 
 from tutorial_lib.data import NAMES, check_arguments
 from tutorial_lib.errors import InputError, JobError, printable, to_stderr
-from tutorial_lib.files import replacing
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools.cli.options import Given, JsonOption, app, filling
@@ -134,23 +133,9 @@ def trace(
     out: Annotated[Path | None, typer.Option(help="File to write. (default: RUN/trace.json)")] = None,
 ) -> None:
     """Write the timeline of a job for Perfetto and chrome://tracing."""
-    from tutorial_lib.job.trace import describe
-    from tutorial_lib.job.trace_events import read_trace
+    from tutorial_lib.tools.trace import write_trace
 
-    found = read_trace(run)
-    out = out or run / "trace.json"
-    if out.suffix == ".html":
-        raise InputError(f"--out {out}: trace writes no page", "Name a .json file and open it in Perfetto.")
-    if out.exists() and not out.is_file():
-        raise InputError(f"--out {out}: not a plain file", "Name a file, which may exist or not.")
-    try:
-        with replacing(out, durable=False) as file:  # a link in the folder of a stranger is not followed
-            file.write(json.dumps(found.to_json()).encode())
-    except OSError as error:
-        raise InputError(f"--out {out}: {error.strerror}") from None
-    print(f"{len(found.spans):,} spans on {len(found.tracks)} tracks")
-    print("\n".join(describe(found)))
-    print(f"{out}: open it in https://ui.perfetto.dev or chrome://tracing")
+    print("\n".join(write_trace(run, out or run / "trace.json")))
 
 
 @app.command()
@@ -158,17 +143,17 @@ def explain(
     paths: Annotated[list[Path], typer.Argument(help="Log files, or the folder of a run.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Say what the messages of a failed job mean, what to look at first, and which lesson is about them."""
+    """Explain the messages of a failed job, with the first thing to check and the lesson about it."""
     from tutorial_lib.tools import explain as tool
 
-    logs = [log for path in paths for log in tool.logs_of(path)]
-    found = [tool.advised(finding, paths[0]) for finding in tool.explain(logs)]
+    logs = [log for path in paths for log in tool.find_logs(path)]
+    found = tool.explain(paths[0], logs)
     if as_json:
-        print(json.dumps([finding.to_dict() for finding in found], indent=2))
-    for finding in () if as_json else found:
-        signature, more = finding.signature, f", and {finding.times - 1} more" if finding.times > 1 else ""
-        print(f"{signature.name}\n  {finding.path}:{finding.number}{more}\n    {printable(finding.text)}")
-        print(f"  means: {signature.means}\n  look:  {signature.look}\n  lesson {signature.lesson:02d} is about it\n")
+        print(json.dumps([asdict(finding) for finding in found], indent=2))
+    for one in () if as_json else found:
+        more = f", and {one.times - 1} more" if one.times > 1 else ""
+        print(f"{one.name}\n  {printable(one.file)}:{one.line}{more}\n    {printable(one.text)}")
+        print(f"  means: {one.means}\n  look:  {one.look}\n  lesson: {one.lesson:02d}\n")
     if not found:
         names = f"{len(logs)} files" if len(logs) > 1 else str(logs[0])
         raise JobError(

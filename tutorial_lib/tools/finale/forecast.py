@@ -7,13 +7,15 @@ hours, and what fits from what does not.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
+from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.errors import InputError, ask
 from tutorial_lib.job.display import human_bytes
 from tutorial_lib.partition.memory import memory_for_us
 from tutorial_lib.tools.finale.settings import SCALING_EPOCHS, SCALING_SCALE, FinaleSettings
-from tutorial_lib.tools.plan import COMMAND, estimate, job_of, sizes_of
+from tutorial_lib.tools.plan import COMMAND, Job, estimate, sizes_of
 
 CUTTING = 62  # bytes per edge of the graph, of this process when it cuts it
 PREPARING, EVALUATING = 1.4e-6, 1.8e-6  # seconds per edge: made, cut, checked, loaded; all neighbours of all nodes
@@ -53,10 +55,20 @@ class Forecast:
         part = min(1.0, SCALING_SCALE / source.scale) if generated else 1.0  # of the graph, in the scaling runs
         jobs = [(len(layout.cluster().machines), 1.0, settings.config.epochs)]
         jobs += [(machines, part, SCALING_EPOCHS) for machines in settings.scaling]
+        wire = parse_wire(layout.wire)
         memory, there, seconds = COMMAND + CUTTING * edges, 0.0, 0.0
         for machines, of_graph, epochs in jobs:
             counts = {name: round(of_graph * sizes[name]) for name in ("nodes", "edges", "train", "val")}
-            job = job_of({**sizes, **counts}, layout, machines, settings.config)
+            job = Job(
+                **{**sizes, **counts},
+                machines=machines,
+                trainers=layout.trainers,
+                servers=layout.servers,
+                config=settings.config,
+                wire=None if wire is None else 8.0 * wire,
+                together=not layout.elsewhere,
+                cores=len(os.sched_getaffinity(0)),
+            )
             found = estimate(job)
             workers = min(job.world, job.cores) if job.together else machines
             seconds += JOB + epochs * found.epoch * (1 + SCORING * job.val / job.train)

@@ -1,0 +1,144 @@
+"""``trace``: spans nest, clocks are corrected, and a part of a run is enough."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from commands import events_of
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.tools.trace import write_trace
+from tutorial_lib.trainer.events import PHASES
+
+Spans = dict[tuple[str, str], list[tuple[str, float, float]]]
+
+
+def event(kind: str, time: float, rank: int = 0, **fields) -> dict:
+    return {"kind": kind, "time": time, "machine": f"machine-{rank}", "rank": rank, "local_rank": 0, **fields}
+
+
+def step(number: int, time: float, rank: int = 0, **more) -> dict:
+    return event("step", time, rank, epoch=0, step=number, **{**dict.fromkeys(PHASES, 0.0), **more})
+
+
+def spans_of(run: Path) -> Spans:
+    """Write the trace of a run, check that its spans nest, and return name, start and end of those longer than 0."""
+    write_trace(run, run / "trace.json")
+    names, spans = {}, defaultdict(list)
+    for found in json.loads((run / "trace.json").read_text())["traceEvents"]:
+        if found["ph"] == "M":
+            names[found["pid"], found.get("tid")] = found["args"]["name"]
+        if found["ph"] == "X" and found["dur"] > 0:
+            track = names[found["pid"], None], names[found["pid"], found["tid"]]
+            spans[track].append((found["name"], found["ts"] / 1e6, (found["ts"] + found["dur"]) / 1e6))
+    for found in spans.values():
+        outer: list[float] = []
+        for name, start, end in found:
+            while outer and outer[-1] <= start + 1e-7:
+                outer.pop()
+            assert not outer or end <= outer[-1] + 1e-7, name
+            outer.append(end)
+    return {track: [(name, round(a, 4), round(b, 4)) for name, a, b in found] for track, found in spans.items()}
+
+
+def trace_of(tmp_path: Path, *lines: dict | str) -> Spans:
+    text = "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "events.jsonl").write_text(text)
+    return spans_of(tmp_path)
+
+
+def test_a_step_ends_at_its_time_and_has_its_phases_in_order(tmp_path):
+    """The times of the background thread are those of its own track."""
+    spans = trace_of(
+        tmp_path,
+        step(0, 101.0, sampling=0.1, pull=0.2, forward=0.3, backward=0.4),
+        step(1, 102.0, forward=0.5, update=0.25, background={"sampling": [100.5, 0.5], "pull": [100.9999, 0.5]}),
+        event("span", 103.0, name="validation", seconds=0.5, epoch=0),
+    )
+    assert spans["machine-0", "rank 0"] == [
+        ("epoch 1", 0.0, 3.0),
+        ("step 1", 0.0, 1.0),
+        ("sampling", 0.0, 0.1),
+        ("pull", 0.1, 0.3),
+        ("forward", 0.3, 0.6),
+        ("backward", 0.6, 1.0),
+        ("step 2", 1.25, 2.0),
+        ("forward", 1.25, 1.75),
+        ("update", 1.75, 2.0),
+        ("validation", 2.5, 3.0),
+    ]
+    assert spans["machine-0", "rank 0, batches"] == [("sampling", 0.5, 1.0), ("pull", 1.0, 1.4999)]
+
+
+def test_times_are_corrected_by_the_last_comparison_of_clocks(tmp_path):
+    clocks = [{"kind": "clock", "time": 99.0, "machine": "machine-1", "offset": offset} for offset in (9.0, 5.0)]
+    spans = trace_of(tmp_path, step(0, 101.0, forward=1.0), step(0, 106.0, 1, forward=1.0), *clocks)
+    assert spans["machine-0", "rank 0"] == spans["machine-1", "rank 1"]
+
+
+def test_processes_of_launch(tmp_path):
+    """A script reports no steps. The timeline has the processes, and running ones last until the last event."""
+    server, trainer = ({"role": role, "index": 0} for role in ("server", "trainer"))
+    spans = trace_of(
+        tmp_path,
+        *({"kind": "stage", "time": 1.0 * k, "stage": name} for k, name in enumerate(("checks", "servers"))),
+        *(event("started", 2.0, **server), event("serving", 3.0), event("started", 3.0, **trainer)),
+        *(event("exited", 4.0, **trainer), event("traffic", 5.0, bytes_sent=7), event("warning", 6.0, text="x")),
+    )
+    assert spans["coordinator", "stages"] == [("checks", 0.0, 1.0), ("servers", 1.0, 6.0)]
+    assert spans["machine-0", "server 0"] == [("loading its part", 2.0, 3.0), ("serving", 3.0, 6.0)]
+    assert spans["machine-0", "trainer 0"] == [("running", 3.0, 4.0)]
+
+
+def test_the_last_start_of_a_run_is_shown_as_far_as_its_events_go(tmp_path):
+    """L38. The last event of a killed job may be cut off."""
+    check, cut = {"kind": "stage", "stage": "checks"}, json.dumps(step(1, 990.0, forward=0.5))[:70]
+    spans = trace_of(
+        tmp_path, {**check, "time": 1.0}, step(0, 2.0), {**check, "time": 900.0}, "7\n", step(1, 950.0, pull=1.0), cut
+    )
+    assert spans["machine-0", "rank 0"][-2:] == [("step 2", 49.0, 50.0), ("pull", 49.0, 50.0)]
+    assert spans["coordinator", "stages"] == [("checks", 0.0, 50.0)]
+
+
+def test_a_mistake_is_one_sentence(tmp_path):
+    events, out = tmp_path / "events.jsonl", tmp_path / "trace.json"
+    with pytest.raises(InputError, match="is not a run folder"):
+        write_trace(tmp_path, out)
+    for content, message in [
+        ('{"kind": "other", "time": 1.0}', "has no events of a job"),
+        ('{"kind": "step", "time": 103.0, "rank": 0}', "is damaged: an event has wrong fields"),
+        (json.dumps(step(0, 1.0)), r"--out .*x.json: No such file"),
+        (json.dumps(step(0, 1.0)), r"--out .*x.html is not a .json file"),
+    ]:
+        events.write_text(content + "\n")
+        with pytest.raises(InputError, match=message):
+            write_trace(tmp_path, tmp_path / "none" / ("x.html" if "html" in message else "x.json"))
+
+
+@pytest.mark.cluster
+def test_a_job_on_two_machines(finished_run, tmp_path, run_here):
+    run = shutil.copytree(finished_run.out, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint"))
+    printed = run_here("trace", str(run)).stdout
+    assert f"{run / 'trace.json'}: open it in https://ui.perfetto.dev" in printed
+    assert "clock of machine-1: " in printed
+    spans = spans_of(run)
+    assert {*spans} >= {("coordinator", "stages"), ("machine-0", "server 0"), ("machine-1", "rank 1, batches")}
+    names = {name for found in spans.values() for name, *_ in found}
+    assert names >= {"loading its part", "serving", "joining", "preparing", "epoch 3", "step 25", *PHASES}
+    assert names >= {"running", "validation", "checkpoint", "evaluation"}
+    steps = [found for found in events_of(run) if found["kind"] == "step" and found["rank"] == 1]
+    for phase in PHASES:
+        total = sum(end - start for name, start, end in spans["machine-1", "rank 1"] if name == phase)
+        assert total == pytest.approx(sum(found[phase] for found in steps), abs=0.002 * len(steps), rel=0.01)
+
+
+@pytest.mark.whole_run
+def test_a_single_process_has_its_steps(single_run, tmp_path):
+    shutil.copy(single_run.out / "events.jsonl", tmp_path)
+    spans = spans_of(tmp_path)
+    names = {name for name, *_ in spans["here", "rank 0"]}
+    assert {"epoch 3", "validation", "checkpoint", "evaluation", "forward"} <= names
