@@ -21,9 +21,9 @@ import typer
 
 from tutorial_lib.data import DEFAULT_SCALE, NAMES, check_arguments
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.display import rendered
 from tutorial_lib.job.folder import default_run_folder
 from tutorial_lib.tools.cli.options import app
+from tutorial_lib.tools.templates import render_template
 
 KINDS = ("train", "finale", "launch")
 FIXED = {"--slurm", "--out", "--resume", "--emulate", "--on", "--machines", "--ssh_config"}
@@ -101,7 +101,7 @@ def submit(
         fields |= {"kind": kind, "asked": asked | {"partition": partition, "account": account}}
         fields |= {"python": shlex.quote(sys.executable), "options": shlex.join(rest)}
         folder, run = shlex.quote(str(Path.cwd())), shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"'
-        text = rendered("tools/cli/job.sh.j2", **fields, folder=folder, out=run)
+        text = render_template("tools/cli/job.sh.j2", **fields, folder=folder, out=run)
         Path("runs").mkdir(exist_ok=True)  # Slurm makes no folder for its log
     # The manifest has keys in it.
     with os.fdopen(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if kubernetes else 0o644), "w") as file:
@@ -143,7 +143,7 @@ def manifest(fields: dict[str, Any], mem: str, shm: str | None) -> str:
         raise InputError(f"--shm {shm}: it is a part of the pod's memory, which is {mem} (--mem)")
     sizes = {"mem": _size(whole), "shm": _size(shared)}
     text = partial(json.dumps, ensure_ascii=False)
-    return rendered("tools/cli/job.yaml.j2", **fields, **sizes, keys=new_keys(fields["name"]), json=text)
+    return render_template("tools/cli/job.yaml.j2", **fields, **sizes, keys=new_keys(fields["name"]), json=text)
 
 
 def kibibytes_of(size: str) -> int:
