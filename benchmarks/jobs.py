@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.coordinator import MachineUse
-from tutorial_lib.compat.heap import large_pages
+from tutorial_lib.compat.settings import large_pages
 from tutorial_lib.files import write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.launch import LaunchRequest, launch

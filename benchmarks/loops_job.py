@@ -32,7 +32,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from support.lessons.multi_machine_wire import set_wire
-from tutorial_lib.compat.heap import keep_freed_memory
+from tutorial_lib.compat.settings import keep_freed_memory
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.neighbor_sampler import NeighborSampler

@@ -1,8 +1,6 @@
-"""Errors that carry a cause and a remedy and know their exit code, waits that end in one, and how a process ends.
+"""Errors with a remedy and an exit code, waits with a time limit, and sentences about the end of a process.
 
-A mistake of the user's never shows as a traceback: the command line prints
-``error: <message>`` and, where there is one, ``what to do: <remedy>``.
-Every wait has a limit, says after two seconds what it waits for, and can be interrupted.
+A user's mistake never causes a traceback. The command line prints ``error: <message>`` and the remedy.
 """
 
 from __future__ import annotations
@@ -17,17 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 
 NOTICE_SECONDS = 2.0
-# What gloo, the trainers' store or a pipe says in a process whose peer has died: an effect, not the cause. A pattern.
+# Pattern of messages of gloo, a store or a pipe after the death of the other process. They are not the first cause.
 PEER_GONE = r"Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe"
 
 
 class TutorialError(Exception):
-    """Something went wrong that we can explain.
-
-    Args:
-        message: one line that says what is wrong and where.
-        remedy: what the user can do about it; may span lines, may be empty.
-    """
+    """An error with a message of one line, which the command line prints, and a remedy of any number of lines."""
 
     exit_code = 1
 
@@ -37,7 +30,7 @@ class TutorialError(Exception):
 
 
 class InputError(TutorialError):
-    """A wrong argument, file or data set: found before any process was started (exit code 2)."""
+    """A wrong argument, file or data set, found before any process was started (exit code 2)."""
 
     exit_code = 2
 
@@ -47,11 +40,11 @@ class JobError(TutorialError):
 
 
 class WaitedTooLong(JobError):
-    """Something did not come in time."""
+    """A wait that reached its time limit."""
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """``-9`` to ``SIGKILL``; None for a code that is no signal's."""
+    """Return the name of the signal that ended a process, such as SIGKILL for -9, or None for other exit codes."""
     if exit_code is None or exit_code >= 0:
         return None
     known = {number.value: number.name for number in signal.Signals}
@@ -59,7 +52,7 @@ def signal_name(exit_code: int | None) -> str | None:
 
 
 def how_it_ended(exit_code: int) -> str:
-    """``1`` to "exit code 1", ``-9`` to "killed by signal 9 (SIGKILL)", with a likely reason where there is one."""
+    """Describe an exit code, such as "exit code 1" or "killed by signal 9 (SIGKILL)", with a likely reason."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     full = "; /dev/shm was full, or another job wrote to the same files in it" if exit_code == -signal.SIGBUS else ""
@@ -67,21 +60,21 @@ def how_it_ended(exit_code: int) -> str:
 
 
 def how_it_was_ended(exit_code: object) -> str:
-    """Return a sentence for a command that a person or a signal ended, by its exit code; empty for other codes."""
+    """Return a sentence for a command that a person or a signal ended, or an empty text for other exit codes."""
     ended: dict[object, str] = {130: "interrupted", 143: "told to end (SIGTERM)", 129: "told to end (SIGHUP)"}
     return f"{ended[exit_code]}; everything that was started has been stopped" if exit_code in ended else ""
 
 
 def as_a_shell_says(exit_code: int) -> int:
-    """The code of a process as it is, but 137 for one that SIGKILL (9) has ended: what a shell reports."""
+    """Return the exit code as a shell reports it, for example 137 for a process that SIGKILL ended (-9)."""
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 @contextlib.contextmanager
 def first_sigterm(act: Callable[[], None]) -> Iterator[None]:
-    """Meanwhile the first SIGTERM calls ``act`` alone, and a second one does what it did before.
+    """Call ``act`` at the first SIGTERM in the block. A second SIGTERM has the effect that it had before.
 
-    Nothing is changed in another thread than the main one, or where the program has no handler of its own.
+    Outside the main thread, and without a Python handler of SIGTERM, nothing changes.
     """
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -100,7 +93,7 @@ def first_sigterm(act: Callable[[], None]) -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    """Escape control characters, so that the content of a file cannot change what the terminal shows."""
+    """Escape control characters, so that the content of a file cannot control the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -115,16 +108,7 @@ def ask(question: str) -> bool | None:
 
 
 def check_trust(where: object, values: Mapping[str, object], *, trust: bool) -> None:
-    """Ask before a command uses values from a file that somebody else may have written.
-
-    Args:
-        where: the file.
-        values: by the name that the user knows. An empty mapping needs no answer.
-        trust: the user has agreed already (``--trust``).
-
-    Raises:
-        InputError: the answer is no, or nobody can be asked.
-    """
+    """Ask before a command uses values from a file of a stranger. An InputError reports that nobody agreed."""
     if trust or not values:
         return
     shown = printable(", ".join(f"{name} {value}" for name, value in values.items())).replace("\n", "\\n")
@@ -135,26 +119,17 @@ def check_trust(where: object, values: Mapping[str, object], *, trust: bool) -> 
 
 
 def to_stderr(text: str) -> None:
-    """One line that does not disturb what a program prints for others to read."""
+    """Print a message to standard error, separate from the output of a command."""
     print(text, file=sys.stderr, flush=True)
 
 
 def attempts(
     what: str, seconds: float, *, pause: float = 0.1, say: Callable[[str], None] = to_stderr, remedy: str = ""
 ) -> Iterator[float]:
-    """Try again and again: ``for left in attempts("the lock of X", 60): if taken(): break``.
+    """Repeat a loop body until it breaks, as in ``for left in attempts("the lock of X", 60): if locked(): break``.
 
-    Args:
-        what: what is waited for, as the object of "waiting for".
-        seconds: the limit. There is always one attempt, and one after the last pause.
-        pause: seconds between two attempts; 0 where an attempt itself waits, for at most the seconds that it is given.
-        say: takes ``waiting for ...`` once, after two seconds.
-
-    Yields:
-        The seconds that are left.
-
-    Raises:
-        WaitedTooLong: none of the attempts within the limit ended the loop.
+    The body gets the remaining seconds. It runs at least once, and once more at the limit, before a WaitedTooLong is
+    raised. Use ``pause=0`` for a body that waits itself. After two seconds, ``say`` gets "waiting for <what>" once.
     """
     start, said = time.monotonic(), False
     while True:

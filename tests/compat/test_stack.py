@@ -6,15 +6,14 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import tutorial_lib
-from tutorial_lib.compat import server_sleep, stack
+from tutorial_lib.compat import settings, stack
 from tutorial_lib.partition import partition_dataset
 
 HOOK = Path(tutorial_lib.__file__).parent / "cluster" / "hook"
@@ -53,73 +52,48 @@ def with_torch(monkeypatch, version: str) -> None:
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
 
 
-def stand_in(monkeypatch, fake_dgl: str) -> ModuleType:
-    with_torch(monkeypatch, "2.13.0+cpu")
-    spec = stack.Finder().find_spec("dgl.graphbolt", [fake_dgl])
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_libraries_are_listed_in_order_of_version(fake_dgl, monkeypatch, tmp_path):
+def test_the_real_graphbolt_is_used_where_dgl_has_a_library(fake_dgl, monkeypatch, tmp_path):
     assert stack.built_for([fake_dgl]) == ["2.0.0", "2.2.1", "2.10.0"]
     assert stack.built_for([str(tmp_path / "nowhere")]) == []
+    for version in ("2.2.1", "2.2.1+cu121", "2.10.0"):
+        with_torch(monkeypatch, version)
+        assert stack.problem([fake_dgl]) is None
+        assert stack.Finder().find_spec("dgl.graphbolt", [fake_dgl]) is None
+    with_torch(monkeypatch, "2.13.0")
+    for name in ("dgl", "dgl.nn", "dgl.graphbolts", "torch"):
+        assert stack.Finder().find_spec(name, [fake_dgl]) is None
     monkeypatch.setenv("DGL_LIBRARY_PATH", fake_dgl)
     assert stack.built_for([]) == ["2.0.0", "2.2.1", "2.10.0"]
-
-
-@pytest.mark.parametrize("version", ["2.2.1", "2.2.1+cu121", "2.10.0"])
-def test_where_there_is_a_library_nothing_changes(fake_dgl, monkeypatch, version):
-    with_torch(monkeypatch, version)
-    assert stack.problem([fake_dgl]) is None
-    assert stack.Finder().find_spec("dgl.graphbolt", [fake_dgl]) is None
-
-
-def test_a_library_without_datapipes_is_no_graphbolt(fake_dgl, monkeypatch):
     with_torch(monkeypatch, "2.2.1")
     monkeypatch.setattr(stack, "_has_datapipes", lambda: False)
     assert "torchdata.datapipes" in stack.problem([fake_dgl])
 
 
-@pytest.mark.parametrize("name", ["dgl", "dgl.nn", "dgl.graphbolts", "torch", "dgl.graphbolt.impl"])
-def test_other_names_are_left_to_python(fake_dgl, monkeypatch, name):
-    with_torch(monkeypatch, "2.13.0")
-    monkeypatch.delitem(sys.modules, "dgl.graphbolt", raising=False)
-    assert stack.Finder().find_spec(name, [fake_dgl]) is None
-
-
-def test_every_use_is_one_error_that_names_the_versions(fake_dgl, monkeypatch):
-    module = stand_in(monkeypatch, fake_dgl)
-    words = r"is not there: this DGL has a GraphBolt library for torch 2.0.0, 2.2.1, 2.10.0, and this is torch 2.13.0"
+def test_every_use_of_a_missing_graphbolt_names_the_versions(fake_dgl, monkeypatch):
+    with_torch(monkeypatch, "2.13.0+cpu")
+    spec = stack.Finder().find_spec("dgl.graphbolt", [fake_dgl])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     monkeypatch.setitem(sys.modules, "dgl.graphbolt", module)
-    uses = [
-        lambda: module.ItemSet,
-        lambda: module.FusedCSCSamplingGraph(),
-        lambda: module.FusedCSCSamplingGraph.from_dglgraph,
-        lambda: exec("from dgl.graphbolt import ItemSet", {}),
-        lambda: stack.Finder().find_spec("dgl.graphbolt.impl", []),
-    ]
-    for use in uses:
+    words = r"is not there: this DGL has a GraphBolt library for torch 2.0.0, 2.2.1, 2.10.0, and this is torch 2.13.0"
+    for use in (lambda: module.ItemSet, lambda: exec("from dgl.graphbolt import ItemSet", {})):
         with pytest.raises(ImportError, match=words):
             use()
-
-
-def test_what_python_and_notebooks_ask_of_any_module(fake_dgl, monkeypatch):
-    module = stand_in(monkeypatch, fake_dgl)
-    assert not hasattr(module, "__file__")
+    assert not hasattr(module, "__file__")  # Python and notebooks look for such names
     assert not hasattr(module, "_repr_html_")
     assert "dgl.graphbolt" in repr(module)
-    assert not isinstance(3, module.FusedCSCSamplingGraph)  # a DGL server asks this of each graph
+    assert not isinstance(3, module.FusedCSCSamplingGraph)  # a DGL server checks this for each graph
 
 
-def test_one_finder_is_enough():
+def test_this_stack_is_what_it_is(small_dataset, tmp_path):
     stack.install()
     assert sum(hasattr(finder, "tutorial_lib_finder") for finder in sys.meta_path) == 1
-
-
-def test_this_stack_is_what_it_is():
     assert (stack.graphbolt_problem() is None) is HAS_LIBRARY
     assert stack.import_dgl().graph(([0], [0])).num_nodes() == 1
+    partition = partition_dataset(small_dataset, 2, tmp_path / "parts", method="random")
+    names = {Path(name).name for name in partition.manifest["files"]}
+    assert ("fused_csc_sampling_graph.pt" in names) is HAS_LIBRARY
+    assert "graph.dgl" in names
 
 
 @pytest.mark.parametrize("before", ["", OTHER_TORCH])
@@ -133,7 +107,7 @@ def test_import_dgl_in_a_notebook_says_nothing(before):
 
 
 def test_a_script_of_a_job_needs_no_tutorial_lib(tmp_path):
-    """The hook is in every process of a job, in what a script starts, too."""
+    """The hook is in every process of a job. Outside of a job, it changes nothing."""
     code = OTHER_TORCH + (
         "import sys, dgl, dgl.distributed; print('tutorial_lib' in sys.modules)\n"
         "try:\n    dgl.graphbolt.ItemSet\n"
@@ -144,20 +118,16 @@ def test_a_script_of_a_job_needs_no_tutorial_lib(tmp_path):
     first, second = done.stdout.splitlines()
     assert first == "False"
     assert second.startswith("dgl.graphbolt.ItemSet is not there: this DGL has a GraphBolt library for torch 2.0.0, ")
+    code = "import sys; print(sum(hasattr(f, 'tutorial_lib_finder') for f in sys.meta_path))"
+    done = python(code, PYTHONPATH=str(HOOK))
+    assert done.stdout == python(code).stdout, done.stderr
+    assert not HAS_LIBRARY or done.stdout == "0\n"
 
 
 def test_a_program_without_tutorial_lib_can_import_dgl():
     """In the environments of `make`: lessons start such programs with plain `python`."""
     done = python("import sys, dgl; print('tutorial_lib' in sys.modules, dgl.graph(([0], [0])).num_edges())")
     assert done.stdout.splitlines()[-1] == "False 1", done.stderr
-
-
-def test_outside_of_a_job_the_hook_changes_nothing():
-    """Somebody's PYTHONPATH may still hold it. The environment of the modern stack has the finder without it, too."""
-    code = "import sys; print(sum(hasattr(f, 'tutorial_lib_finder') for f in sys.meta_path))"
-    done = python(code, PYTHONPATH=str(HOOK))
-    assert done.stdout == python(code).stdout, done.stderr
-    assert not HAS_LIBRARY or done.stdout == "0\n"
 
 
 CLOCK = """
@@ -169,7 +139,7 @@ for seconds in (3, 1):
     rpc_server.time.sleep(seconds)
 print(slept, rpc_server.time.monotonic is time.monotonic, rpc_client.time is time)
 """
-SOON = "from tutorial_lib.compat.server_sleep import connect_soon; assert connect_soon()\n"
+SOON = "from tutorial_lib.compat.settings import connect_soon; assert connect_soon()\n"
 
 
 @pytest.mark.parametrize(("before", "slept"), [(SOON, "[0.3, 1]"), ("", "[3, 1]")])
@@ -183,19 +153,10 @@ def test_only_a_server_that_asks_for_it_sleeps_less(tmp_path, before, slept):
     assert [path.name.split("-")[:2] for path in (tmp_path / ".processes").iterdir()] == [["server", "0"]]
 
 
-OTHER = ["time.sleep(5)", "time.sleep(3)  # another one", f"{server_sleep.KNOWN}    time.sleep(3)"]
-
-
-@pytest.mark.parametrize("text", OTHER)
-def test_a_dgl_with_another_text_keeps_its_sleep(tmp_path, monkeypatch, text):
-    path = tmp_path / "other_dgl_server.py"
-    path.write_text(f"import time\n\n\ndef start_server():\n    {text}\n")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setitem(sys.modules, "dgl.distributed.rpc_server", module)
-    assert not server_sleep.connect_soon()
-    assert module.time is time
+@pytest.mark.parametrize("text", ["time.sleep(5)", f"{settings.SERVER_SLEEP}    time.sleep(3)"])
+def test_a_dgl_with_another_text_keeps_its_sleep(monkeypatch, text):
+    monkeypatch.setattr(settings.inspect, "getsource", lambda _function: text)
+    assert not settings.connect_soon()
 
 
 ASKS = "try:\n    from outdated import asked\nexcept ImportError:\n    asked = None\n"
@@ -212,10 +173,3 @@ def test_only_ogb_is_kept_from_asking_the_web(tmp_path, installed):
     path = os.pathsep.join([str(HOOK), str(tmp_path)])
     assert python(code, PYTHONPATH=path, TUTORIAL_LOG_DIR=str(tmp_path), **STARTUP).stdout == "None the web\n"
     assert installed or not HAS_LIBRARY or python(code, PYTHONPATH=str(tmp_path)).stdout == "the web the web\n"
-
-
-def test_partitions_have_the_formats_that_the_stack_has(small_dataset, tmp_path):
-    partition = partition_dataset(small_dataset, 2, tmp_path / "parts", method="random")
-    names = {Path(name).name for name in partition.manifest["files"]}
-    assert ("fused_csc_sampling_graph.pt" in names) is HAS_LIBRARY
-    assert "graph.dgl" in names

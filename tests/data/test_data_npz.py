@@ -23,19 +23,17 @@ PAIRS = [(0, 0), (0, 1), (1, 0), (1, 2), (5, 3), *((node, (node + 1) % N) for no
 COMPUTERS = "amazon_co_buy_computer"
 
 
-def _csr(prefix: str, matrix: sparse.csr_matrix) -> dict[str, np.ndarray]:
-    parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": np.array(matrix.shape)}
-    return {f"{prefix}_{part}": array for part, array in parts.items()}
-
-
 def toy_arrays() -> dict[str, np.ndarray]:
     """One self loop, one pair stored both ways, node 4 without an edge; feature column 0 constant."""
     rows, columns = zip(*PAIRS, strict=True)
-    adjacency = sparse.csr_matrix((np.ones(len(PAIRS), np.float32), (rows, columns)), shape=(N, N))
     features = (np.random.RandomState(0).rand(N, F) < 0.4).astype(np.float32)
     features[:, 0] = 1
-    labels = (np.arange(N) % CLASSES).astype(np.int32)
-    return {**_csr("adj", adjacency), **_csr("attr", sparse.csr_matrix(features)), "labels": labels}
+    adjacency = sparse.csr_matrix((np.ones(len(PAIRS), np.float32), (rows, columns)), shape=(N, N))
+    arrays = {"labels": (np.arange(N) % CLASSES).astype(np.int32)}
+    for prefix, matrix in (("adj", adjacency), ("attr", sparse.csr_matrix(features))):
+        arrays |= {f"{prefix}_{part}": getattr(matrix, part) for part in ("data", "indices", "indptr")}
+        arrays[f"{prefix}_shape"] = np.array(matrix.shape)
+    return arrays
 
 
 def save(path: Path, arrays: dict[str, np.ndarray]) -> Path:
@@ -78,8 +76,8 @@ def test_toy_edges_and_node_data(toy: Path):
 
 def test_features_can_be_dense_or_missing(toy: Path, tmp_path: Path):
     arrays = toy_arrays()
-    parts = [arrays.pop(f"attr_{part}") for part in ("data", "indices", "indptr", "shape")]
-    arrays["attr_matrix"] = sparse.csr_matrix(tuple(parts[:3]), shape=parts[3]).toarray().astype(np.int8)
+    data, indices, indptr, shape = (arrays.pop(f"attr_{part}") for part in ("data", "indices", "indptr", "shape"))
+    arrays["attr_matrix"] = sparse.csr_matrix((data, indices, indptr), shape=shape).toarray().astype(np.int8)
     assert load_npz(save(tmp_path / "dense.npz", arrays)).fingerprint() == load_npz(toy).fingerprint()
     del arrays["attr_matrix"]
     path = save(tmp_path / "plain.npz", arrays)
@@ -103,25 +101,8 @@ def test_split_is_seeded(toy: Path):
     assert load_npz(toy, seed=0).graph.ndata["val_mask"].nonzero().flatten().tolist() == [1, 7, 12, 24, 26, 31, 32, 33]
 
 
-def test_real_computers(computers: Path):
-    dataset = load_dataset(computers)
-    graph = dataset.graph
-    counts = (graph.num_nodes(), graph.num_edges(), dataset.num_features, dataset.num_classes)
-    assert counts == (13_752, 491_722, 767, 10)
-    feat = graph.ndata["feat"]
-    assert feat.mean(dim=0).abs().max() < 1e-6
-    assert (feat.std(dim=0, unbiased=False) - 1).abs().max() < 1e-6
-    assert dataset.split_counts() == {"train_mask": 8_251, "val_mask": 2_751, "test_mask": 2_750}
-    assert sum(graph.ndata[mask].int() for mask in MASKS).eq(1).all()
-    source, target = graph.edges()
-    assert not (source == target).any()
-    one_way, other_way = source * graph.num_nodes() + target, target * graph.num_nodes() + source
-    assert torch.equal(one_way.sort().values, other_way.sort().values)
-    assert len(one_way.unique()) == graph.num_edges()
-
-
-def test_same_data_as_dgl(computers: Path, tmp_path: Path):
-    """DGL's own loader on the same file, in the folder where DGL keeps it: same graph up to DGL's renumbering."""
+def test_real_computers_are_the_same_as_in_dgl(computers: Path, tmp_path: Path):
+    """DGL's own loader reads the file in the folder where DGL keeps it. The graphs agree up to DGL's renumbering."""
     import dgl
 
     class Place(dgl.data.AmazonCoBuyComputerDataset):
@@ -132,17 +113,19 @@ def test_same_data_as_dgl(computers: Path, tmp_path: Path):
     folder.mkdir()
     shutil.copyfile(computers, folder / f"{COMPUTERS}.npz")
     theirs = dgl.data.AmazonCoBuyComputerDataset(raw_dir=str(tmp_path))[0]
-    ours = load_npz("amazon-computers", root=tmp_path)
+    ours = load_dataset("amazon-computers", root=tmp_path)
     assert (ours.name, ours.info["file"]) == ("amazon-computers", str(folder / f"{COMPUTERS}.npz"))
     assert ours.fingerprint() == load_npz(computers).fingerprint()
+    counts = (ours.graph.num_nodes(), ours.graph.num_edges(), ours.num_features, ours.num_classes)
+    assert counts == (13_752, theirs.num_edges(), 767, 10)
+    assert ours.split_counts() == {"train_mask": 8_251, "val_mask": 2_751, "test_mask": 2_750}
 
-    def summary(graph: dgl.DGLGraph, feat: torch.Tensor) -> list[tuple[int, ...]]:
-        rows = (graph.in_degrees(), graph.ndata["label"], (feat > 0).sum(dim=1))
+    def summary(graph: dgl.DGLGraph) -> list[tuple[int, ...]]:
+        # 0/1 features: standardized, a present word is above 0 and a missing word is below.
+        rows = (graph.in_degrees(), graph.ndata["label"], (graph.ndata["feat"] > 0).sum(dim=1))
         return sorted(zip(*(row.tolist() for row in rows), strict=True))
 
-    # 0/1 features: standardized, a present word is above 0 and a missing word is below.
-    assert theirs.num_edges() == ours.graph.num_edges()
-    assert summary(theirs, theirs.ndata["feat"]) == summary(ours.graph, ours.graph.ndata["feat"])
+    assert summary(theirs) == summary(ours.graph)
 
 
 @pytest.mark.parametrize(("name", "stem"), STEMS.items())
@@ -154,109 +137,71 @@ def test_by_name_not_there(tmp_path: Path, name: str, stem: str):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def toy_zip(toy: Path, tmp_path: Path) -> Path:
-    """DGL's zip file with the small file in it, in an otherwise empty root."""
-    (tmp_path / "root").mkdir()
-    archive = tmp_path / "root" / f"{COMPUTERS}.zip"
-    with zipfile.ZipFile(archive, "w") as zipped:
-        zipped.write(toy, f"{COMPUTERS}.npz")
+def zip_of(npz_file: Path, archive: Path) -> Path:
+    """DGL's zip file with another file in it."""
+    archive.parent.mkdir(parents=True)
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.write(npz_file, f"{COMPUTERS}.npz")
     return archive
 
 
-def test_zip_of_dgl_in_root(toy: Path, toy_zip: Path):
-    dataset = load_npz("amazon-computers", root=toy_zip.parent)
+def test_zip_of_dgl_in_root(toy: Path, tmp_path: Path):
+    archive = zip_of(toy, tmp_path / "root" / f"{COMPUTERS}.zip")
+    dataset = load_npz("amazon-computers", root=archive.parent)
     assert dataset.fingerprint() == load_npz(toy).fingerprint()
-    assert list(toy_zip.parent.iterdir()) == [toy_zip]
-
-
-def test_bad_zip_in_root(toy_zip: Path):
-    with zipfile.ZipFile(toy_zip, "w") as zipped:
+    assert list(archive.parent.iterdir()) == [archive]
+    with zipfile.ZipFile(archive, "w") as zipped:
         zipped.writestr("readme.txt", "x")
-    error = error_of(lambda: load_npz("amazon-computers", root=toy_zip.parent))
-    assert f"{toy_zip}: cut off, damaged or pickled" in error.message
+    error = error_of(lambda: load_npz("amazon-computers", root=archive.parent))
+    assert f"{archive}: cut off, damaged or pickled" in error.message
 
 
-def test_a_download_that_was_cut_off_is_not_kept(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    source = tmp_path / "source" / "dataset" / f"{COMPUTERS}.zip"
-    source.parent.mkdir(parents=True)
-    with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as zipped:
-        zipped.write(toy, f"{COMPUTERS}.npz")
-    source.write_bytes(source.read_bytes()[:-30])
-    monkeypatch.setenv("DGL_REPO", f"file://{tmp_path}/source/")
-    error = error_of(lambda: load_npz("amazon-computers", root=tmp_path / "root", download=True))
-    assert "failed: File is not a zip file" in error.message
-    assert list((tmp_path / "root").iterdir()) == []
-
-
-def test_download(toy: Path, toy_zip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    source = tmp_path / "source" / "dataset" / toy_zip.name
-    source.parent.mkdir(parents=True)
-    toy_zip.rename(source)
-    monkeypatch.setenv("DGL_REPO", f"file://{tmp_path}/source/")
-    assert "is not in" in error_of(lambda: load_npz("amazon-computers", root=toy_zip.parent)).message
+def test_a_download_is_kept_if_it_is_whole(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    root, source = tmp_path / "root", zip_of(toy, tmp_path / "source" / "dataset" / f"{COMPUTERS}.zip")
+    whole = source.read_bytes()
+    source.write_bytes(whole[:-30])
+    for url, problem in (("http://127.0.0.1:9/", "download of http://127.0.0.1:9/dataset/"), (None, "not a zip file")):
+        monkeypatch.setenv("DGL_REPO", url or f"file://{tmp_path}/source/")
+        assert problem in error_of(lambda: load_npz("amazon-computers", root=root, download=True)).message
+        assert list(root.iterdir()) == []
+    source.write_bytes(whole)
     for _ in range(2):
-        dataset = load_npz("amazon-computers", root=toy_zip.parent, download=True)
+        dataset = load_npz("amazon-computers", root=root, download=True)
         assert dataset.fingerprint() == load_npz(toy).fingerprint()
-        assert list(toy_zip.parent.iterdir()) == [toy_zip]
+        assert list(root.iterdir()) == [root / source.name]
         source.unlink(missing_ok=True)  # the second call does not download the file again
 
 
-def test_download_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("DGL_REPO", "http://127.0.0.1:9")
-    error = error_of(lambda: load_npz("amazon-computers", root=tmp_path, download=True))
-    assert "download of http://127.0.0.1:9/dataset/" in error.message
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        lambda _: b"",
-        lambda _: b"<html>404</html>",
-        lambda _: b"\x80\x04\x95pickle",
-        lambda _: b"\x93NUMPY\x01\x00",
-        lambda whole: whole[: len(whole) // 2],
-        lambda whole: whole[:-1],
-        lambda whole: whole[:300] + bytes(byte ^ 255 for byte in whole[300:310]) + whole[310:],
-    ],
-)
-def test_damaged_file(toy: Path, content: Callable[[bytes], bytes]):
+def test_damaged_file(toy: Path):
     np.savez_compressed(toy, **toy_arrays())
-    assert load_npz(toy).graph.num_nodes() == N
-    toy.write_bytes(content(toy.read_bytes()))
-    assert error_of(lambda: load_npz(toy)).message.startswith(f"{toy}: cut off, damaged or pickled")
+    whole = toy.read_bytes()
+    flipped = whole[:300] + bytes(byte ^ 255 for byte in whole[300:310]) + whole[310:]
+    starts = (b"", b"<html>404</html>", b"\x80\x04\x95pickle", b"\x93NUMPY\x01\x00")
+    for content in (*starts, whole[: len(whole) // 2], whole[:-1], flipped):
+        toy.write_bytes(content)
+        assert error_of(lambda: load_npz(toy)).message.startswith(f"{toy}: cut off, damaged or pickled")
     toy.unlink()
     assert "is not a file" in error_of(lambda: load_npz(toy)).message
 
 
-@pytest.mark.parametrize("key", [key for key in toy_arrays() if key not in ("attr_data", "labels")])
-def test_missing_key(tmp_path: Path, key: str):
-    arrays = toy_arrays()
-    del arrays[key]
-    assert (
-        f"in another layout: KeyError: '{key}" in error_of(lambda: load_npz(save(tmp_path / "x.npz", arrays))).message
-    )
+def test_missing_key(toy: Path):
+    for key in toy_arrays().keys() - {"attr_data", "labels"}:
+        arrays = toy_arrays()
+        del arrays[key]
+        save(toy, arrays)
+        assert f"in another layout: KeyError: '{key}" in error_of(lambda: load_npz(toy)).message
 
 
-def changed(key: str, value: object) -> Callable[[np.ndarray], np.ndarray]:
-    def change(array: np.ndarray) -> np.ndarray:
-        array = array.copy()
-        array[key] = value
-        return array
-
-    return change
+def changed(key: int, value: object) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda array: np.concatenate([array[:key], np.array([value], array.dtype), array[key + 1 :]])
 
 
 @pytest.mark.parametrize(
     ("key", "change", "text"),
     [
         ("adj_indptr", lambda a: a[:-1], "adj_indices, adj_indptr and adj_shape are not those of a CSR matrix"),
-        ("adj_indptr", lambda a: np.append(a, a[-1]), "index pointer size 42"),
-        ("adj_indptr", changed(-1, 999), "are not those of a CSR matrix"),
         ("adj_indptr", changed(3, 30), "indptr must be a non-decreasing sequence"),
         ("adj_indptr", changed(0, 1), "index pointer should start with 0"),
-        ("adj_indptr", lambda a: a.astype(float), "are not those of a CSR matrix"),
         ("adj_indices", changed(2, N), "indices must be < 40"),
         ("adj_indices", changed(2, -1), "indices must be >= 0"),
         ("adj_indices", lambda a: a.astype(float), "are not those of a CSR matrix"),
@@ -264,11 +209,9 @@ def changed(key: str, value: object) -> Callable[[np.ndarray], np.ndarray]:
         ("adj_shape", lambda _: np.array([N, N + 1]), "the adjacency is 40 by 41"),
         ("adj_shape", lambda _: np.array([N]), "in another layout"),
         ("adj_shape", lambda _: np.array([10**15, 10**15]), "index pointer size 41 should be"),
-        ("attr_indices", changed(0, F), "indices must be < 6"),
         ("attr_indptr", lambda a: np.append(a, a[-1]), "index pointer size 42"),
         ("attr_shape", lambda _: np.array([N, 10**15]), "does not fit in memory"),
         ("attr_data", changed(3, np.nan), "NaN or infinite values in 1 of 40 rows, first in row"),
-        ("attr_data", changed(3, np.inf), "NaN or infinite values in 1 of 40 rows"),
         ("labels", lambda a: a[:-1], "of shape (39,), expected whole numbers of shape (40,)"),
         ("labels", changed(0, -1), "labels run from -1 to 2, expected 0 to 2"),
         ("labels", lambda a: a + 0.5, "label is float64, expected whole numbers"),

@@ -17,19 +17,14 @@ def with_node_data(**changes):
     return dataset
 
 
-def nan_features():
-    feat = torch.zeros(8, 2)
-    feat[5, 1] = float("nan")
-    return feat
+NAN = torch.tensor([[0.0], [0.0], [float("nan")], *[[0.0]] * 5])
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"feat": nan_features()}, "NaN or infinite values in 1 of 8 rows, first in row 5"),
-        ({"feat": torch.full((8, 2), float("-inf"))}, "NaN or infinite values in 8 of 8 rows"),
+        ({"feat": NAN}, "NaN or infinite values in 1 of 8 rows, first in row 2"),
         ({"feat": torch.zeros(8)}, r"feat has shape \(8,\)"),
-        ({"feat": torch.zeros(8, 0)}, r"feat has shape \(8, 0\)"),
         ({"label": torch.full((8,), 2)}, "labels run from 2 to 2, expected 0 to 1"),
         ({"label": torch.full((8,), -1)}, "labels run from -1 to -1"),
         ({"val_mask": torch.zeros(8, dtype=torch.bool)}, "val_mask selects no node"),

@@ -83,13 +83,10 @@ def test_several_types_by_graph_yaml(typed):
     TASK.check(dataset_description(dataset))
 
 
-def test_reverse_edges_of_several_types_are_relations_of_their_own(typed):
+def test_reverse_edges_are_relations_and_the_key_target_selects_the_type_with_labels(typed):
     graph = load_dataset(typed, both_ways=True).graph
     assert len(graph.canonical_etypes) == 8
     assert ends(graph, ("paper", "rev-writes", "author")) == [[0, 1, 2, 2], [0, 0, 1, 1]]
-
-
-def test_the_key_target_selects_the_type_with_labels(typed):
     write(typed, {"authors.csv": "id,label\nann,1\nbob,2\n", "graph.yaml": YAML + "target: paper\n"})
     dataset = load_dataset(typed)
     assert (dataset.target, "label" in dataset.graph.nodes["author"].data) == ("paper", False)
@@ -143,17 +140,13 @@ def test_a_file_of_save_graphs(whole, typed, tmp_path):
 def test_other_files_are_refused_with_a_remedy(whole, tmp_path):
     dgl.save_graphs(str(tmp_path / "two.bin"), [whole, whole])
     (tmp_path / "cut.bin").write_bytes((tmp_path / "two.bin").read_bytes()[:100])
-    write(tmp_path, {"mine.csv": "src,dst\n0,1\n"})
+    write(tmp_path, {"mine.csv": "src,dst\n0,1\n", "chunks/metadata.json": "{}"})
     for name in ("two.bin", "cut.bin", "mine.csv"):
         with pytest.raises(InputError, match=f"{name}: no file with one DGL graph, damaged, or too large") as caught:
             load_dataset(tmp_path / name)
         assert "as edges.csv and nodes.csv" in caught.value.remedy
-
-
-def test_a_graph_in_chunks_is_refused_with_a_remedy(tmp_path):
-    write(tmp_path, {"metadata.json": "{}"})
     with pytest.raises(InputError, match=r"has none of edges.csv, .*, edges.npy and graph.yaml") as caught:
-        load_dataset(tmp_path)
+        load_dataset(tmp_path / "chunks")
     assert "(metadata.json) with dgl.save_graphs" in caught.value.remedy
 
 

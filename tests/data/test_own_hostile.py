@@ -88,56 +88,36 @@ def table(folder: Path, stem: str, columns: list, names: list[str]) -> None:
     parquet.write_table(pa.table([pa.array(column) for column in columns], names=names), folder / f"{stem}.parquet")
 
 
-def damaged_gzip() -> bytes:
-    content = bytearray(gzip.compress(np.random.RandomState(0).bytes(100).hex().encode()))
-    content[20:30] = bytes(10)
-    return bytes(content)
-
-
 WRITE: dict[str, tuple[Callable[[Path], object], str]] = {
     # what is wrong: how the valid graph is broken, and the message
     "no features": (lambda f: (f / "feat.npy").unlink(), "what to do: Train with --task embedding"),
     "nan": (lambda f: np.save(f / "feat.npy", np.full((6, 2), np.nan)), "what to do: Fill the gaps"),
     "pickle as .npy": (lambda f: (f / "label.npy").write_bytes(pickle.dumps(Runs())), "label.npy: cannot be read"),
     "objects": (lambda f: np.save(f / "label.npy", np.array([{}] * 6)), "label.npy: cannot be read"),
-    "complex features": (lambda f: np.save(f / "feat.npy", np.ones((6, 2), complex)), "the content is complex128"),
     "a single number": (lambda f: np.save(f / "label.npy", np.array(3)), "the content is int64, expected an array"),
-    "infinite label": (lambda f: np.save(f / "label.npy", np.full(6, np.inf)), "but node 0 has inf"),
     "label 2e9": (lambda f: np.save(f / "label.npy", [0, 0, 2 * 10**9, 1, 1, 1]), "but node 2 has 2000000000"),
     "10**12 rows": (lambda f: (f / "feat.npy").write_bytes(header(f"({10**12}, 2)")), "feat.npy: cannot be read"),
     "2**70 rows": (lambda f: (f / "feat.npy").write_bytes(header(f"({2**70}, 2)")), "feat.npy: cannot be read"),
     "code as header": (lambda f: (f / "feat.npy").write_bytes(header("__import__('os')")), "feat.npy: cannot be read"),
-    "nested header": (lambda f: (f / "feat.npy").write_bytes(header("(" * 9000)), "feat.npy: cannot be read"),
     "cut .npy": (lambda f: os.truncate(f / "feat.npy", 150), "feat.npy: cannot be read"),
     "cut .csv.gz": (lambda f: only(f, "edges.csv.gz", gzip.compress(EDGES.encode() * 999)[:-20]), "edges.csv.gz: "),
-    "damaged .csv.gz": (lambda f: only(f, "edges.csv.gz", damaged_gzip()), "edges.csv.gz: cannot be read"),
     "latin-1": (lambda f: only(f, "edges.csv", b"src,dst\ncaf\xe9,b\n"), "edges.csv: cannot be read"),
-    "UTF-16": (lambda f: only(f, "edges.csv", EDGES.encode("utf-16")), "edges.csv: cannot be read"),
     "an empty file": (lambda f: only(f, "edges.csv", b""), "edges.csv: cannot be read: Empty CSV file"),
     "a name twice": (lambda f: only(f, "edges.csv", b"src,dst,src\n0,1,2\n"), "two columns are called 'src'"),
-    "a long text": (
-        lambda f: only(f, "edges.csv", EDGES.encode() + b"x" * 200_000 + b",1\n"),
-        "edges.csv, line 8: src x",
-    ),
-    "a line of 20 MB": (
-        lambda f: only(f, "edges.csv", b"x" * 20_000_000 + b",dst\n0,1\n"),
-        "edges.csv: cannot be read",
-    ),
+    "a long text": (lambda f: only(f, "edges.csv", EDGES.encode() + b"x" * 200_000 + b",1\n"), "line 8: src x"),
+    "a line of 20 MB": (lambda f: only(f, "edges.csv", b"x" * 20_000_000 + b",d\n0,1\n"), "csv: cannot be read"),
     "ids above int64": (lambda f: only(f, "edges.csv", b"src,dst\n99999999999999999999,1\n"), "src has double"),
     "ids below 0": (lambda f: only(f, "edges.csv", b"src,dst\n-1,1\n"), "line 2: src -1 is not among the nodes"),
     "a pipe": (lambda f: instead(f, os.mkfifo), "has none of edges.csv"),
     "a device": (lambda f: instead(f, lambda path: path.symlink_to("/dev/zero")), "has none of edges.csv"),
     "no edges": (lambda f: only(f, "edges.npy", saved(np.zeros((0, 2), int))), "edges.npy is int64 of shape (0, 2)"),
     "noise": (lambda f: only(f, "edges.parquet", b"PAR1" + bytes(99) + b"PAR1"), "edges.parquet: cannot be read"),
-    "a column twice": (lambda f: table(f, "edges", [[0], [1], [2]], ["src", "src", "dst"]), "two columns are called"),
     "lists as labels": (
         lambda f: [(f / "label.npy").unlink(), table(f, "nodes", [range(6), [[1]] * 6], ["id", "label"])],
         "nodes.parquet, column label: cannot be read",
     ),
     "bytes as ids": (lambda f: table(f, "nodes", [[b"%d" % k for k in range(6)]], ["id"]), "column id has binary"),
     "yaml: a pipe": (lambda f: [yaml_of(f, file="pipe"), os.mkfifo(f / "pipe")], "pipe: no such file or folder"),
-    "yaml: a long name": (lambda f: yaml_of(f, file="e" * 5000), "no such file or folder"),
-    "yaml: 10**30 nodes": (lambda f: yaml_of(f, count=10**30), "graph.yaml: cannot be read"),
     "yaml: 10**14 nodes": (lambda f: yaml_of(f, count=10**14), "does not fit in memory"),
     "yaml: nested": (lambda f: yaml_of(f, "[" * 1500), "graph.yaml: cannot be read: maximum recursion depth"),
     "yaml: code": (
@@ -147,16 +127,9 @@ WRITE: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 DGL = "g.bin: no file with one DGL graph, damaged, or too large for the memory"
 FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "npz: cut": ("g.npz", lambda p: [npz(p), os.truncate(p, 500)], "g.npz: cut off, damaged or pickled"),
-    "npz: pickle": ("g.npz", lambda p: p.write_bytes(pickle.dumps(Runs())), "g.npz: cut off, damaged or pickled"),
-    "npz: objects": ("g.npz", lambda p: npz(p, labels=saved(np.array([Runs()]))), "g.npz: cut off, damaged or pickled"),
-    "npz: 10**12 labels": ("g.npz", lambda p: npz(p, labels=header(f"({10**12},)", "<i8")), "does not fit in memory"),
     "npz: label 2e9": ("g.npz", lambda p: npz(p, labels=np.full(6, 2 * 10**9)), "but node 0 has 2000000000"),
-    "npz: complex": ("g.npz", lambda p: npz(p, attr_matrix=np.ones((6, 2), complex)), "has dtype complex128"),
     "npz: a pipe": ("g.npz", os.mkfifo, "g.npz: is not a file"),
     "dgl: a pipe": ("g.bin", os.mkfifo, "g.bin is neither a folder nor a file"),
-    "dgl: no content": ("g.bin", lambda p: p.write_bytes(MAGIC), DGL),
-    "dgl: noise": ("g.bin", lambda p: p.write_bytes(MAGIC + struct.pack("<QQ", 2, 2) + b"\xff" * 500), DGL),
     "dgl: an abort": ("g.bin", aborting, DGL),
     "dgl: no edges": ("g.bin", lambda p: dgl.save_graphs(str(p), [dgl.graph(([], []))]), "0 nodes and 0 edges"),
     "dgl: pickle": ("g.bin", lambda p: p.write_bytes(pickle.dumps(Runs())), DGL),
@@ -175,19 +148,16 @@ def ends_with_a_sentence(run_here: Callable, command: tuple[str, ...], message: 
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("what", WRITE)
-def test_a_broken_folder_ends_with_a_sentence(what, folder, run_here, tmp_path):
-    breaks, message = WRITE[what]
-    breaks(folder)
-    ends_with_a_sentence(run_here, ("data", str(folder)), message, tmp_path)
-
-
-@pytest.mark.parametrize("what", FILES)
-def test_a_broken_file_ends_with_a_sentence(what, run_here, tmp_path):
-    name, make, message = FILES[what]
-    path = name if name[0] in "~x" else str(tmp_path / name)
-    make(tmp_path / name)
-    ends_with_a_sentence(run_here, ("data", path), message, tmp_path)
+@pytest.mark.parametrize("what", [*WRITE, *FILES])
+def test_a_broken_graph_ends_with_a_sentence(what, folder, run_here, tmp_path):
+    if what in WRITE:
+        make, message = WRITE[what]
+        path = target = folder
+    else:
+        name, make, message = FILES[what]
+        path, target = name if name[0] in "~x" else tmp_path / name, tmp_path / name
+    make(target)
+    ends_with_a_sentence(run_here, ("data", str(path)), message, tmp_path)
 
 
 @pytest.mark.parametrize("command", ["partition --parts 2 --out parts", "train --single-process --out run"])
@@ -212,16 +182,14 @@ def test_a_graph_larger_than_memory_is_an_error(folder, run_here, tmp_path, monk
     ends_with_a_sentence(run_here, ("data", str(folder)), text, tmp_path)
 
 
-def test_a_single_high_label_is_a_warning(folder, run_here):
+def test_a_single_high_label_and_a_misspelled_file_are_warnings(folder, run_here):
     np.save(folder / "label.npy", [0, 1, 0, 65535, 0, 1])
     done = run_here("data", str(folder))
     assert done.returncode == 0
     assert f"warning: {folder}: label 65535 of node 3 makes 65,536 classes, and 3 of them occur\n" in done.stderr
-    np.save(folder / "label.npy", [0, 1, 0, 2, 0, 1])
-    assert "warning" not in run_here("data", str(folder)).stderr
-
-
-def test_a_misspelled_file_is_a_warning(folder, run_here):
     (folder / "label.npy").rename(folder / "labels.npy")
-    done = run_here("data", str(folder))
-    assert f"warning: {folder}: labels.npy is not read\n  The names of the files are edges.csv, " in done.stderr
+    warning = f"warning: {folder}: labels.npy is not read\n  The names of the files are edges.csv, "
+    assert warning in run_here("data", str(folder)).stderr
+    np.save(folder / "label.npy", [0, 1, 0, 2, 0, 1])
+    (folder / "labels.npy").unlink()
+    assert "warning" not in run_here("data", str(folder)).stderr

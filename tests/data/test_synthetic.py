@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from tutorial_lib.compat.heap import fixed_fresh_memory
+from support.metis import fixed_fresh_memory
 from tutorial_lib.data import Dataset, cache, check_dataset, load_dataset, synthetic
 from tutorial_lib.data.base import MASKS
 from tutorial_lib.data.synthetic import load_products

@@ -1,9 +1,8 @@
-"""What is the user's stays: locks before anything is written, names that cannot collide, rights as the umask says."""
+"""Files of the user stay. Folders are locked before anything is written, and new files have the rights of the umask."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -16,9 +15,9 @@ import torch
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.data.base import Dataset
-from tutorial_lib.data.cache import cached, read_cache
-from tutorial_lib.errors import InputError, WaitedTooLong
-from tutorial_lib.files import alone_in, new_folder, write_json
+from tutorial_lib.data.cache import cached
+from tutorial_lib.errors import InputError, WaitedTooLong, attempts
+from tutorial_lib.files import alone_in, write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import EventLog, check_run_folder, default_run_folder, own_run_folder
 from tutorial_lib.job.launch import LaunchRequest, launch
@@ -51,28 +50,26 @@ def hold():
         process.communicate()
 
 
-def test_two_runs_of_the_same_second_have_names_of_their_own():
-    names = {default_run_folder("synthetic-products") for _ in range(20)}
-    assert len(names) > 15  # before, all 20 were one name; two of the four random digits may well be equal
-
-
 def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(tmp_path):
+    """L38. The holder of a run folder is named, and the last event may be cut off."""
+    names = {default_run_folder("synthetic-products") for _ in range(20)}
+    assert len(names) > 15  # two of the four random digits may well be equal
     out = check_run_folder(tmp_path / "run")
-    again = check_run_folder(tmp_path / "run")  # both have looked before either has written
     with EventLog(out, Reporter()) as log:
         log.write({"kind": "stage", "stage": "checks"})
+        log.write({"kind": "step", "rank": 0, "epoch": []})
         written = (out / "events.jsonl").read_bytes()
         for resume in (False, True):
             with pytest.raises(InputError, match=f"another program is running in {out}: process {os.getpid()} "):
-                EventLog(again, Reporter(), resume=resume)
-        with pytest.raises(InputError, match="another program is running"), own_run_folder(out):
-            pass
+                EventLog(out, Reporter(), resume=resume)
         assert (out / "events.jsonl").read_bytes() == written != b""
     with pytest.raises(InputError, match="is not empty"):  # the first one has ended meanwhile
-        EventLog(again, Reporter())
+        EventLog(out, Reporter())
+    with (out / "events.jsonl").open("a") as file:
+        file.write('{"kind": "sta')
+    with EventLog(out, Reporter(), resume=True) as log:
+        assert [event["kind"] for event in log.earlier] == ["stage"]  # a step needs numbers
     assert (out / "events.jsonl").read_bytes() == written
-    with EventLog(again, Reporter(), resume=True) as log:
-        assert [event["kind"] for event in log.earlier] == ["stage"]
 
 
 def test_a_launch_has_its_folder_alone(tmp_path, partition_of):
@@ -89,41 +86,42 @@ def test_a_launch_has_its_folder_alone(tmp_path, partition_of):
     assert os.listdir(request.out) == []
 
 
-def test_who_waits_for_a_cache_says_for_whom_and_goes_on(tmp_path, hold, capfd):
-    holder = hold(tmp_path, 3)
-    with alone_in(tmp_path) as alone:
-        assert alone
-    said = capfd.readouterr().err
-    assert f"waiting for process {holder.pid} (" in said
-    assert f"which is writing to {tmp_path} (for at most 1800 s)" in said
-
-
-def test_a_wait_for_a_cache_has_a_limit(tmp_path, hold):
-    holder = hold(tmp_path, 60)
+def test_a_wait_for_a_cache_names_the_holder_and_has_a_limit(tmp_path, hold, capfd):
+    holder = hold(tmp_path, 3.5)
     start = time.monotonic()
     words = f"(?s)waited 0.3 s for process {holder.pid} .*, which is writing to {tmp_path}"
     with pytest.raises(WaitedTooLong, match=words), alone_in(tmp_path, seconds=0.3):
         pass
     assert time.monotonic() - start < 2
-    assert read_cache(tmp_path / "made") is None
+    with alone_in(tmp_path) as alone:
+        assert alone
+    assert f"waiting for process {holder.pid} (" in (said := capfd.readouterr().err)
+    assert f"which is writing to {tmp_path} (for at most 1800 s)" in said
+
+
+def test_attempts_begin_at_once_and_end_with_one_at_the_limit(monkeypatch):
+    monkeypatch.setattr("tutorial_lib.errors.NOTICE_SECONDS", 0.05)
+    tried, said = [], []
+    with pytest.raises(WaitedTooLong, match=r"^waited 0\.2 s for the moon$"):
+        for left in attempts("the moon", 0.2, pause=0.15, say=said.append):
+            tried.append(left)
+    assert tried == [pytest.approx(0.2, abs=0.1), pytest.approx(0.05, abs=0.05), 0]
+    assert said == ["waiting for the moon (for at most 0.2 s)"]
 
 
 def test_left_over_folders_of_killed_processes_go_and_others_stay(tmp_path):
-    killed = new_folder(tmp_path, ".made.tmp-")
-    (killed / "x.npy").write_bytes(b"half")
-    mine = tmp_path / ".made.tmp-of-mine"
-    mine.mkdir()
+    (tmp_path / ".made.tmp").mkdir()
+    (tmp_path / ".made.tmp" / "x.npy").write_bytes(b"half")
+    (tmp_path / ".made.tmp-of-mine").mkdir()
     cached(tmp_path / "made", iter([("x", np.arange(3))]))
-    assert {path.name for path in tmp_path.iterdir()} == {"made", mine.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"made", ".made.tmp-of-mine"}
 
 
 def test_json_that_cannot_be_written_leaves_nothing(tmp_path):
+    """A full disk is named with the file."""
     with pytest.raises(TypeError):
         write_json(tmp_path / "x.json", {"a": object()})
     assert os.listdir(tmp_path) == []
-
-
-def test_json_on_a_full_disk_names_the_file_and_leaves_nothing(tmp_path):
     code = (
         "import resource, signal, sys; from pathlib import Path; from tutorial_lib.files import write_json\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
@@ -159,9 +157,3 @@ def test_rights_are_those_that_the_umask_gives(tmp_path, umask):
     }
     assert wrong == {}
     assert (tmp_path / "kaminpar" / "part1").is_dir()
-
-
-def test_temporary_names_do_not_collide(tmp_path):
-    folders = [new_folder(tmp_path, ".x-") for _ in range(5)]
-    assert len({folder.name for folder in folders}) == 5
-    assert all(re.fullmatch(r"\.x-\d+-[0-9a-f]{8}", folder.name) for folder in folders)

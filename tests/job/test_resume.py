@@ -90,15 +90,6 @@ def test_two_machines_go_on_in_the_middle_of_an_epoch(finished_run, nothing_left
     assert np.array_equal(np.load(out / "predictions.npy"), np.load(finished / "predictions.npy"))
 
 
-def test_one_process_goes_on_in_the_middle_of_an_epoch(single_run, tmp_path):
-    out = tmp_path / "run"
-    tell = lambda run: run.send_signal(signal.SIGTERM)  # noqa: E731
-    assert "; go on with --resume" in start_and_kill(single_run.options, out, 1, tell, code=143)
-    tutorial("train", *single_run.options, "--resume", "--out", str(out))
-    assert losses(out) == losses(single_run.out)
-    assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
-
-
 @pytest.mark.cluster
 def test_ranks_that_cannot_save_in_time_end_as_ever(emulation, nothing_left, partition_of, tmp_path, monkeypatch):
     """A trainer is frozen: the others wait for it, and the job is not waited for longer than its limit."""
@@ -125,10 +116,11 @@ def test_ranks_that_cannot_save_in_time_end_as_ever(emulation, nothing_left, par
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
-def test_one_process_goes_on_after_it_was_killed(single_run, tmp_path):
-    out = tmp_path / "killed"
-    arguments = single_run.options
-    start_and_kill(arguments, out, 1, lambda run: run.send_signal(signal.SIGKILL))
+def test_one_process_goes_on_after_sigterm_and_after_it_was_killed(single_run, tmp_path):
+    """L38. The last event may be cut off. SIGTERM saves in the middle of an epoch."""
+    out, arguments = tmp_path / "run", single_run.options
+    assert "; go on with --resume" in start_and_kill(arguments, out, 1, lambda run: run.terminate(), code=143)
+    start_and_kill([*arguments, "--resume"], out, 2, lambda run: run.kill())
     (out / "checkpoint" / "epoch-0009").mkdir()  # what a save leaves that is killed in the middle
     with (out / "events.jsonl").open("a") as file:
         file.write('{"kind": "ste')
@@ -155,7 +147,6 @@ def test_more_epochs_than_before(single_run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--epochs", "3"], "is finished: it has 3 of 3 epochs"),
         (["--epochs", "2"], "--epochs 2, and the checkpoint in "),
         (
             ["--epochs", "4", "--learning-rate", "0.1", "--fanouts", "5,4"],
@@ -167,20 +158,17 @@ def test_what_cannot_be_continued_is_refused_with_the_reason(single_run, options
     before = {path: path.read_bytes() for path in single_run.out.rglob("*") if path.is_file()}
     done = run_here("train", *single_run.options, "--resume", "--out", str(single_run.out), *options)
     assert done.returncode == 2
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert words in errors[0]
+    (error,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert words in error
     assert "Traceback" not in done.stderr
     assert ("loading" in done.stdout) == ("now" not in words)  # other settings are seen before the data are there
     assert {path: path.read_bytes() for path in single_run.out.rglob("*") if path.is_file()} == before
 
 
 def test_resume_without_a_checkpoint(tmp_path, run_here):
-    for out, words in (
-        ([], "--resume needs --out"),
-        (["--out", str(tmp_path / "nothing")], "there is no folder"),
-        (["--out", str(tmp_path)], f"no checkpoint in {tmp_path / 'checkpoint'}"),
-    ):
+    nothing = ["--out", str(tmp_path / "nothing")], "there is no folder"
+    empty = ["--out", str(tmp_path)], f"no checkpoint in {tmp_path / 'checkpoint'}"
+    for out, words in (([], "--resume needs --out"), nothing, empty):
         done = run_here("train", "--resume", *out)
         assert done.returncode == 2
         assert words in done.stderr
@@ -224,27 +212,21 @@ def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(single_r
     assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
 
 
-def test_another_cut_of_the_same_graph_is_refused(tmp_path):
+def test_another_cut_and_a_running_run_are_refused(tmp_path):
     """Rows of embeddings and shares of seed nodes belong to one partition, which the settings name by its node map."""
     settings = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut one")
     model = torch.nn.Linear(2, 2)
     save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), 1, settings)
-    again = Continuation(resume=True)
-    assert again.open(tmp_path, TrainConfig(epochs=9), settings) == epochs_of(1)
-    other = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=2, trainers=1, partition="cut two")
-    with pytest.raises(InputError, match="partition cut one in the checkpoint, cut two now"):
-        again.open(tmp_path, TrainConfig(epochs=9), other)
-
-
-def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(tmp_path):
-    settings = settings_of(TrainConfig(epochs=9), "toy", "f" * 64, machines=1, trainers=1, partition=None)
-    model = torch.nn.Linear(2, 2)
-    save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), 1, settings)
     writing = tmp_path / "checkpoint" / "epoch-0002"
     writing.mkdir()
+    again = Continuation(resume=True)
     with own_run_folder(tmp_path), pytest.raises(InputError, match=f"another program is running in .* {os.getpid()} "):
-        Continuation(resume=True).open(tmp_path, TrainConfig(epochs=9), settings)
+        again.open(tmp_path, TrainConfig(epochs=9), settings)
     assert writing.exists()
+    with pytest.raises(InputError, match="partition cut one in the checkpoint, cut two now"):
+        again.open(tmp_path, TrainConfig(epochs=9), {**settings, "partition": "cut two"})
+    assert again.open(tmp_path, TrainConfig(epochs=9), settings) == epochs_of(1)
+    assert not writing.exists()
 
 
 def test_a_loss_that_is_no_number_ends_the_run(single_run, tmp_path, saw):

@@ -116,18 +116,6 @@ def test_an_epoch_and_a_validation_leave_no_recorded_rows(dataset) -> None:
     assert int(rows.optm_state[0].max()) == 3  # steps
 
 
-def test_labels_go_along_edges() -> None:
-    pairs = [(0, 1), (1, 2), (3, 4), (4, 5)]
-    graph = dgl.to_bidirected(dgl.graph([*pairs, (2, 5)]))
-    labels = torch.tensor([1, 9, 9, 9, 9, 0])
-    labels[1:5] = torch.tensor([1, 1, 0, 0])
-    found = propagate_labels(graph, labels, torch.tensor([0, 3]), 2)
-    assert found.tolist() == [1, 1, 1, 0, 0, 0]
-    hidden = labels.clone()
-    hidden[[1, 2, 4, 5]] = 0
-    assert torch.equal(propagate_labels(graph, hidden, torch.tensor([0, 3]), 2), found)  # others' labels are not read
-
-
 def test_learned_rows_beat_label_propagation(dataset) -> None:
     graph = dataset.graph
     wide = {"hidden_size": 128, "embedding_size": 128, "dropout": 0.7}

@@ -25,7 +25,6 @@ from tutorial_lib.tasks.inference import from_graph, layerwise_inference
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import bytes_by_place
 from tutorial_lib.trainer.manifest import read_checkpoint
 
 SCALE = 0.004
@@ -106,12 +105,6 @@ def test_batches_are_dictionaries_and_cover_every_seed_once(academic):
     assert list(BatchLoader(graph, {"paper": torch.empty(0, dtype=torch.int64)}, [3], 20).batches(0)) == []
 
 
-def test_bytes_are_counted_for_each_type():
-    nodes = {"a": torch.arange(3), "b": torch.arange(2), "c": torch.arange(9)}
-    rows = {"a": torch.zeros(3, 5), "b": torch.zeros(2, 1)}
-    assert bytes_by_place(None, nodes, rows) == (4 * 3 * 5 + 4 * 2, 0)
-
-
 def test_inference_by_layers_is_the_whole_graph_at_once(academic):
     graph = academic.graph
     task = HeteroTask(LocalShard(academic), CONFIG)
@@ -130,14 +123,6 @@ def test_first_rows_differ_by_type(academic):
     count = min(len(author), len(field))
     assert not torch.isclose(author[:count], field[:count]).all(1).any()
     assert float(author.std()) == pytest.approx(STD, rel=0.05)
-
-
-@pytest.mark.whole_run
-def test_one_process_learns_and_repeats_itself(academic):
-    runs = [train_single(LocalShard(academic), CONFIG) for _ in range(2)]
-    assert runs[0].epochs[0].loss > runs[0].epochs[1].loss
-    assert [epoch.loss for epoch in runs[0].epochs] == [epoch.loss for epoch in runs[1].epochs]
-    assert torch.equal(runs[0].predictions, runs[1].predictions)
 
 
 SEEDS = (0, 1, 2)

@@ -161,13 +161,17 @@ def ranks_one_by_one(graph: dgl.DGLGraph, h: np.ndarray, edges: np.ndarray, nega
     return np.array(found)
 
 
-def test_negatives_are_different_and_depend_on_the_seed_alone(tiny: Dataset) -> None:
-    drawn, again, other = (
-        LinkTask(LocalShard(tiny), replace(CONFIG, batch_size=size, seed=seed)).negatives.tolist()
+def test_negatives_and_validation_edges(tiny: Dataset) -> None:
+    """D10. The validation edges are thinned over all ranks. Negatives are distinct and depend on the seed alone."""
+    task, again, other = (
+        LinkTask(LocalShard(tiny), replace(CONFIG, batch_size=size, seed=seed))
         for size, seed in ((100, 1), (200, 1), (100, 2))
     )
-    assert len(set(drawn)) == 50
-    assert drawn == again != other
+    assert len(task.negatives.unique()) == 50
+    assert torch.equal(task.negatives, again.negatives)
+    assert not torch.equal(task.negatives, other.negatives)
+    assert 200 <= len(task.val.examples) < 300
+    assert len(task.batches) == 10
 
 
 def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
@@ -186,16 +190,13 @@ def without_labels(dataset: Dataset, *dropped: str) -> Dataset:
     return replace(dataset, structure=graph, num_classes=0)
 
 
-def with_one_class(dataset: Dataset) -> Dataset:
-    graph = dataset.graph.local_var()
-    graph.ndata["label"] = torch.zeros_like(graph.ndata["label"])
-    return replace(dataset, structure=graph)
-
-
 @pytest.mark.parametrize("classes", [0, 1])
 def test_a_graph_without_classes_has_no_probe(tiny: Dataset, tmp_path: Path, classes: int) -> None:
     told: list[str] = []
-    plain = with_one_class(tiny) if classes else without_labels(tiny, "train_mask", "val_mask", "test_mask")
+    plain = without_labels(tiny, "train_mask", "val_mask", "test_mask")
+    if classes == 1:
+        plain = replace(tiny, structure=tiny.graph.local_var())
+        plain.structure.ndata["label"] = torch.zeros_like(tiny.graph.ndata["label"])
     shard = LocalShard(plain, emit=lambda _kind, **fields: told.append(str(fields.get("text"))))
     result = train_single(shard, replace(CONFIG, epochs=1))
     assert told.count("The probe on classes is skipped: fewer than two have training nodes.") == 1
@@ -225,13 +226,6 @@ def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path) -
     resumed = train_single(shard, CONFIG, CheckpointManager(folder, {}, resume=True))
     assert torch.equal(resumed.embeddings, whole.embeddings)
     assert [epoch.loss for epoch in resumed.epochs] == [epoch.loss for epoch in whole.epochs]
-
-
-def test_the_validation_edges_are_thinned_out_over_all_ranks(tiny: Dataset) -> None:
-    """D10. The validation edges are thinned over all ranks."""
-    task = LinkTask(LocalShard(tiny), CONFIG)
-    assert 200 <= len(task.val.examples) < 300
-    assert len(task.batches) == 10
 
 
 COMMON = ["--task", "link", "--scale", "0.002", "--hidden-size", "16", "--fanouts", "5,5"]

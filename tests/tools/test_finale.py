@@ -20,7 +20,7 @@ from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.data.ogb import SPECS
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.files import write_json
-from tutorial_lib.job.display import PUBLISHED_NODES, Reporter, comparison_table
+from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import own_run_folder
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
@@ -31,6 +31,7 @@ from tutorial_lib.tools.finale.forecast import Forecast
 from tutorial_lib.tools.finale.report import write_report
 from tutorial_lib.tools.finale.script import Finale, PeakMemory, startup_of
 from tutorial_lib.tools.finale.settings import FinaleSettings, State, recipe
+from tutorial_lib.tools.published import PUBLISHED_NODES, comparison_table
 from tutorial_lib.trainer.config import TrainConfig
 
 QUICK = ["--fanouts", "5,5", "--hidden-size", "32", "--wire", "none"]

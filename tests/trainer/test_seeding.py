@@ -12,7 +12,7 @@ import torch
 from rank_functions import drawn_in_a_step
 
 from support.processes import fix_openmp, fork
-from tutorial_lib.compat.generators import derive_seed
+from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.sampling import rpc
 from tutorial_lib.trainer import loop
 from tutorial_lib.trainer.loop import seed_all, seed_servers

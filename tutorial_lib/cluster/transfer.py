@@ -37,7 +37,7 @@ from typing import BinaryIO, NamedTuple
 from tutorial_lib.cluster.channel import CHUNK, Channel, Watch
 from tutorial_lib.cluster.spec import Cluster, Machine, wait_or_kill
 from tutorial_lib.errors import JobError, TutorialError, how_it_ended
-from tutorial_lib.files import check_file, flush, remove_abandoned, replacing, sha256_of
+from tutorial_lib.files import check_file, flush, replacing, sha256_of
 
 MAX_FILES = 100_000
 MAX_OPEN = 200
@@ -78,7 +78,7 @@ def _send_files(channel: Channel, files: Mapping[str, Path]) -> int:
         table: Table = {}
         for name, path in files.items():
             about = path.stat()
-            table[name] = about.st_size, sha256_of(path, channel.at_work), stat.S_IMODE(about.st_mode)
+            table[name] = about.st_size, sha256_of(path), stat.S_IMODE(about.st_mode)
         channel.send(table)
         needed = channel.receive()
         total, done = sum(table[name][0] for name in needed), 0
@@ -113,9 +113,7 @@ def _receive_files(
     for name, path in paths.items():
         if not path.resolve().is_relative_to(folder):
             raise ValueError(f"{name!r} would lie outside of {folder}")
-    for parent in {path.parent for path in paths.values()}:
-        remove_abandoned(parent)
-    needed = [name for name, path in paths.items() if check_file(path, *table[name][:2], channel.at_work)]
+    needed = [name for name, path in paths.items() if check_file(path, *table[name][:2])]
     channel.send(needed)
     total, done = sum(table[name][0] for name in needed), 0
     for name in needed:

@@ -1,1 +1,1 @@
-"""Other versions of torch and DGL, a DGL without GraphBolt, and what the C library does with memory."""
+"""Other versions of torch and DGL, and settings of DGL and of the C library."""

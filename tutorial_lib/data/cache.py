@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import secrets
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tutorial_lib.errors import InputError, to_stderr
-from tutorial_lib.files import alone_in, new_folder, remove_new_folders
+from tutorial_lib.files import alone_in
 
 Arrays = dict[str, np.ndarray]
 Named = Iterator[tuple[str, np.ndarray]]
@@ -21,11 +22,10 @@ WAIT_SECONDS = 7200.0  # for another process that writes the same files
 @contextlib.contextmanager
 def temporary_beside(target: Path) -> Iterator[Path]:
     """Yield a new folder beside ``target``, and remove the folder afterwards. Other processes wait meanwhile."""
-    prefix = f".{target.name}.tmp-"
     with alone_in(target.parent, WAIT_SECONDS) as alone:
-        if alone:  # no other process writes here, so a killed process left these folders
-            remove_new_folders(target.parent, prefix)
-        folder = new_folder(target.parent, prefix)
+        folder = target.with_name(f".{target.name}.tmp{'' if alone else f'-{secrets.token_hex(4)}'}")
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed process
+        folder.mkdir()
         try:
             yield folder
         finally:

@@ -1,4 +1,4 @@
-"""Where the data of a run come from: which data set, and where its cache and its partitions are kept."""
+"""The data of a run, and the folders of its cache and its partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the command line's help does not wait for torch
 
 @dataclass(frozen=True)
 class DataSource:
-    """Which data set to load, and where its cache and its partitions are kept.
+    """A data set by name or path, and the folder of its cache and its partitions.
 
     Attributes:
         name: one of synthetic-products, synthetic-academic, ogbn-products, ogbn-arxiv, amazon-computers, amazon-photo,
@@ -40,30 +40,24 @@ class DataSource:
         check_arguments(self.name, self.scale, self.seed)
 
     def load(self, *, features: bool = True) -> Dataset:
-        """The data set, checked; without ``features``, the graph, its labels and its split alone."""
+        """Load and check the data set, without its features if ``features`` is false."""
         options = {"scale": self.scale, "seed": self.seed, "root": self.root, "both_ways": self.both_ways}
         dataset = load_dataset(self.name, features=features, **options)
-        if not features and dataset.structure.is_homogeneous:  # with several types, the task's check says what is wrong
+        if not features and dataset.structure.is_homogeneous:  # the task's check reports several types
             dataset.structure.ndata.pop("feat", None)
         return dataset
 
     def partition(
         self, dataset: Dataset, parts: int, say: Callable[[str], None], folder: Path | None = None
     ) -> Partition:
-        """Write or reuse the partition in ``folder``, or by default in a folder under ``root/partitions``."""
-        from tutorial_lib.partition.folder import available_method, partition_dataset
-
-        if folder is None:
-            recorded = available_method(self.method)
-            folder = self._folder(dataset.fingerprint()[:12], parts, recorded)
-        return partition_dataset(dataset, parts, folder, method=self.method, seed=self.seed, log=say)
-
-    def _folder(self, fingerprint: str, parts: int, method: str) -> Path:
-        """Return a folder whose name contains everything that decides its content."""
+        """Write or reuse the partition in ``folder``, by default in a folder of ``root/partitions``."""
         from tutorial_lib.compat.stack import graphbolt_problem
-        from tutorial_lib.partition.folder import FORMAT_VERSION
+        from tutorial_lib.partition.folder import FORMAT_VERSION, available_method, partition_dataset
 
-        key = f"{graph_name_of(self.name)}-{fingerprint}-{parts}-{method}-seed{self.seed}-v{FORMAT_VERSION}"
-        if graphbolt_problem() is not None:  # a torch with GraphBolt would miss the parts in its format
-            key += "-without-graphbolt"
-        return (self.root or default_root()) / "partitions" / key
+        if folder is None:  # its name contains everything that decides its content
+            graph, method = graph_name_of(self.name), available_method(self.method)
+            key = f"{graph}-{dataset.fingerprint()[:12]}-{parts}-{method}-seed{self.seed}-v{FORMAT_VERSION}"
+            if graphbolt_problem() is not None:  # a torch with GraphBolt would miss the parts in its format
+                key += "-without-graphbolt"
+            folder = (self.root or default_root()) / "partitions" / key
+        return partition_dataset(dataset, parts, folder, method=self.method, seed=self.seed, log=say)

@@ -18,7 +18,7 @@ from tutorial_lib.cluster.delivery import IP_CONFIG, JOB, Delivery, check_starts
 from tutorial_lib.cluster.homecoming import fetch_left
 from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
-from tutorial_lib.compat.heap import large_pages
+from tutorial_lib.compat.settings import large_pages
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.data.tables import read_ids, write_named_predictions

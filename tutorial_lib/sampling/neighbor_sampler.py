@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tutorial_lib.compat.generators import derive_seed
+from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.sampling.rpc import SampleRequest, id_type, in_edges, ranges, receive, request
 
 NODES_PER_REQUEST = 8192

@@ -14,7 +14,7 @@ from dgl.distributed.dist_context import get_sampler_pool
 from dgl.utils import get_num_threads, set_num_threads
 from torch import Tensor
 
-from tutorial_lib.compat.generators import derive_seed, seed_dgl
+from tutorial_lib.compat.settings import derive_seed, seed_dgl
 
 FULL = -1  # fan-out that takes every neighbor
 CHOICE = 2**31 - 1  # replaces the step in the seed that selects the examples of an epoch

@@ -18,7 +18,7 @@ import dgl
 import torch
 from torch import Tensor
 
-from tutorial_lib.compat.generators import derive_seed
+from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.neighbor_sampler import NeighborSampler

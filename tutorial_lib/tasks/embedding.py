@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
-from tutorial_lib.compat.generators import derive_seed
+from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.nodes import Batch
 from tutorial_lib.tasks.node import NodeTask

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutorial_lib.compat.generators import derive_seed
+from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.sampling.edges import EdgeBatch, EdgeLoader, EdgeSplit, TrainingGraph
 from tutorial_lib.sampling.nodes import FULL, rows_of
 from tutorial_lib.tasks.inference import layerwise_inference

@@ -6,7 +6,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutorial_lib.compat.generators import derive_seed
+from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.sampling.nodes import Batch, BatchLoader
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tutorial_lib.compat.heap import give_back_freed_memory
+from tutorial_lib.compat.settings import give_back_freed_memory
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.tasks import task_named
 from tutorial_lib.tasks.task import DistShard, LocalShard

@@ -18,7 +18,7 @@ from typing import Any
 from tutorial_lib.data import DEFAULT_SCALE, NAMES, check_arguments
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import find_program
-from tutorial_lib.job.display import rendered
+from tutorial_lib.tools.templates import render_template
 
 KINDS = ("train", "finale", "launch")
 SET_BY_SCRIPT = {"--slurm", "--out", "--resume", "--emulate", "--on", "--machines", "--ssh_config"}
@@ -63,7 +63,7 @@ def render_script(kind: str, *options: str, out: Path | None, asked: Mapping[str
         mebibytes_of(asked["mem"])
     fields |= {"folder": shlex.quote(str(Path.cwd())), "out": shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"'}
     fields |= {"python": shlex.quote(sys.executable), "options": shlex.join(options)}
-    return rendered("tools/cli/job.sh.j2", kind=kind, asked=asked, **fields)
+    return render_template("tools/cli/job.sh.j2", kind=kind, asked=asked, **fields)
 
 
 def render_manifest(*command: str, name: str, time: str, mem: str, shm: str | None, env: list[str], **more: Any) -> str:
@@ -79,7 +79,7 @@ def render_manifest(*command: str, name: str, time: str, mem: str, shm: str | No
     fields = {"mem": f"{memory}Mi", "shm": f"{shared}Mi", "seconds": seconds_of(time), **more}
     fields |= {"env": dict(pair.split("=", 1) for pair in env), "keys": make_keys(name)}
     text = partial(json.dumps, ensure_ascii=False)
-    return rendered("tools/cli/job.yaml.j2", kind=command[0], command=command, name=name, json=text, **fields)
+    return render_template("tools/cli/job.yaml.j2", kind=command[0], command=command, name=name, json=text, **fields)
 
 
 def make_keys(comment: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ import os
 from pathlib import Path
 
 from tutorial_lib.cluster.watch import FINISH
-from tutorial_lib.compat.heap import keep_freed_memory
+from tutorial_lib.compat.settings import keep_freed_memory
 from tutorial_lib.tasks.run import train_in_job
 from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig

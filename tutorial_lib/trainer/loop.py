@@ -18,7 +18,7 @@ import torch
 from dgl.distributed.rpc import get_num_server
 from torch import Tensor, nn
 
-from tutorial_lib.compat.generators import derive_seed, seed_dgl
+from tutorial_lib.compat.settings import derive_seed, seed_dgl
 from tutorial_lib.sampling.rpc import seed_servers as send_seeds
 from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
 from tutorial_lib.trainer.comm import any_rank, barrier, own_rank, sum_over_ranks

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tutorial_lib.cluster.manifests import BEFORE, NEWEST, remove_checkpoints
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import check_file, flush, read_json, remove_abandoned, write_json
+from tutorial_lib.files import check_file, flush, read_json, write_json
 
 FORMAT = 3
 NEW_RUN = "Start a new run without --resume, in another folder."
@@ -143,4 +143,3 @@ def readable(folder: Path) -> dict[str, Manifest]:
 def remove_leftovers(folder: Path) -> None:
     """Remove the files of an interrupted save. Call this before a job, because a rank may be writing during a job."""
     remove_checkpoints(folder, [manifest.folder for manifest in readable(folder).values()])
-    remove_abandoned(folder)

@@ -64,7 +64,7 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
         import tutorial_lib.sampling.rpc  # noqa: F401  registers our requests
-        from tutorial_lib.compat.server_sleep import connect_soon
+        from tutorial_lib.compat.settings import connect_soon
 
         gc.enable()
         connect_soon()

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from types import FrameType
 
 from tutorial_lib.errors import InputError, TutorialError, how_it_was_ended
-from tutorial_lib.job.display import human_bytes, lasting_stream, lost_output, print_failure
+from tutorial_lib.job.display import human_bytes
 from tutorial_lib.job.launch import spread_extra_envs
 from tutorial_lib.tools.cli import jobs, machines, planning, preparing, submit  # noqa: F401  each adds its commands
 from tutorial_lib.tools.cli.options import app
+from tutorial_lib.tools.terminal import lasting_stream, lost_output, print_failure
 
 RETRY_SECONDS = 0.05
 LEAST_ADDRESSES = 15 << 28  # the imports of torch 2.2.1 and DGL take 3.55 GB, most of it never touched

@@ -11,7 +11,7 @@ from tutorial_lib.cluster.emulated import EmulationUnavailable
 from tutorial_lib.cluster.environment import describe_environment
 from tutorial_lib.data import DEFAULT_SCALE, check_arguments, default_root
 from tutorial_lib.errors import InputError, to_stderr
-from tutorial_lib.job.display import RunDisplay, comparison_table, human_bytes
+from tutorial_lib.job.display import RunDisplay, human_bytes
 from tutorial_lib.job.folder import OPTIONS_FILE, Continuation, check_run_folder, continue_command, default_run_folder
 from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.launch import launch as run_launch
@@ -19,6 +19,7 @@ from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools.cli.options import OF_TRAIN, Given, MachinesOption, app, check_machines, filling
+from tutorial_lib.tools.published import comparison_table
 from tutorial_lib.trainer.config import TrainConfig, check_loader
 
 RUNNING: list[Path] = []  # folder of the run of `train` that this process has begun

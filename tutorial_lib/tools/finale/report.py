@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.display import PUBLISHED, beside_published, human_bytes, is_published_graph, rendered
+from tutorial_lib.job.display import human_bytes
 from tutorial_lib.tools.finale.settings import STATE
+from tutorial_lib.tools.published import PUBLISHED, beside_published, is_published_graph
+from tutorial_lib.tools.templates import render_template
 
 
 def write_report(folder: Path) -> Path:
@@ -26,7 +28,7 @@ def write_report(folder: Path) -> Path:
         raise InputError(f"the finale in {folder} has not finished its training: nothing to report yet")
     result = steps["training"]["result"]
     real = is_published_graph(result["dataset"], steps["data"]["nodes"])
-    page = rendered(
+    page = render_template(
         "tools/finale/report.html.j2",
         result=result,
         layout=content["settings"]["layout"],
