@@ -133,7 +133,7 @@ def _write_configuration(machines: Sequence[Machine], name: str, folder: Path) -
 
 def main() -> None:
     """Start machines with Slurm, and print how to use them."""
-    parser = argparse.ArgumentParser(prog="python -m support.sandbox", description="Start a Slurm on emulated machines.")
+    parser = argparse.ArgumentParser(prog="python -m support.sandbox", description="Start Slurm on emulated machines.")
     parser.add_argument("count", type=int, nargs="?", default=2, help="number of machines (default: 2)")
     parser.add_argument("--name", default=standing.DEFAULT_NAME, help="name of the machines (default: %(default)s)")
     parser.add_argument("--ttl", default="8h", help="how long they stay if nobody stops them (default: %(default)s)")

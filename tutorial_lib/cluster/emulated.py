@@ -111,12 +111,10 @@ class EmulatedCluster:
         own_disks: each machine has a private, empty home, /tmp, data folder and run folder, see ``disks``. Commands
             start in the home, or in ``/`` if ``popen`` starts them.
         private: other folders that are private then.
-        can_stay: ``stay`` will be called.
 
     Attributes:
         separate: the machines with their own disks.
-        folder: a folder of this computer that is removed together with the machines; None without own_disks and
-            can_stay.
+        folder: a folder of this computer that is removed together with the machines.
 
     Raises:
         InputError: bad arguments. EmulationUnavailable: the host does not allow emulated machines.
@@ -134,26 +132,21 @@ class EmulatedCluster:
         shm_bytes: int | None = None,
         own_disks: bool = False,
         private: Iterable[Path] = (),
-        can_stay: bool = False,
     ) -> None:
         if not 1 <= count <= MAX_MACHINES:
             raise InputError(f"cannot emulate {count} machines; possible are 1 to {MAX_MACHINES}")
         parse_wire(wire)
-        self.wire, self.shm_bytes, self.private, self.can_stay = wire, shm_bytes, list(private), can_stay
+        self.wire, self.shm_bytes, self.private = wire, shm_bytes, list(private)
         self.machines = [
             Machine(name=f"machine-{k}", address=f"{SUBNET}.{k + 1}", interface="eth0", cpus=cpus)
             for k, cpus in enumerate(divide_cpus(count))
         ]
         self.separate = list(self.machines) if own_disks else []
-        self.folder: Path | None = None
+        self.copy_to = disks.COPY_TO if own_disks else None
+        self.folder = Path()
         self._daemon: subprocess.Popen | None = None
         self._line: Connection | None = None
         self._fds: dict[str, list[int]] = {}
-
-    @property
-    def copy_to(self) -> str | None:
-        """Part of being a ``Cluster``."""
-        return disks.COPY_TO if self.separate else None
 
     def on_disk(self, machine: Machine, path: Path | str) -> Path:
         """Return the path on this computer of a private folder of a machine, or of a file in one."""
@@ -179,7 +172,7 @@ class EmulatedCluster:
 
     def _start(self, user_namespace: bool) -> None:
         """Start the daemon, have it create the machines, and open their namespaces."""
-        self.folder = disks.create_folder() if self.separate or self.can_stay else None
+        self.folder = disks.create_folder()
         line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a message is read as a whole
         self._line = Connection(line, "the emulated machines")
         with theirs:
@@ -187,27 +180,17 @@ class EmulatedCluster:
                 run_module(sys.executable, "tutorial_lib.cluster.emulator"),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL if self.can_stay else None,  # a reader of a pipe would wait for its end
+                stderr=subprocess.DEVNULL,  # ours may be a pipe, whose reader would wait for the daemon's end
                 start_new_session=True,  # Ctrl-C in the terminal is for the coordinator to handle
                 cwd=disks.CHECKOUT,
             )
         machines = [
-            {
-                "name": m.name,
-                "address": m.address,
-                "wire": self.wire,
-                "disk": m in self.separate and f"{self.folder}/{m.name}",
-            }
+            {"name": m.name, "address": m.address, "wire": self.wire, "has_disk": m in self.separate}
             for m in self.machines
         ]
-        self._line.ask(
-            "start",
-            machines=machines,
-            folder=self.folder and str(self.folder),
-            layers=disks.list_layers(self.private) if self.separate else [],
-            shm_bytes=self.shm_bytes,
-            user_namespace=user_namespace,
-        )
+        layers = disks.list_layers(self.private) if self.separate else []
+        plan = {"machines": machines, "folder": str(self.folder), "layers": layers, "shm_bytes": self.shm_bytes}
+        self._line.ask("start", user_namespace=user_namespace, **plan)
         self._open_machines()
 
     def _open_machines(self) -> None:

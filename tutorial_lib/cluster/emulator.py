@@ -105,8 +105,8 @@ def _run_machine(plan: dict[str, Any], machine: dict[str, Any], bridge: int, sta
         hosts.write("127.0.0.1 localhost\n" + "".join(f"{m['address']} {m['name']}\n" for m in plan["machines"]))
     ns.mount("/dev/shm/hosts", "/etc/hosts", "", ns.MS_BIND, "", "mount /etc/hosts")
     os.unlink("/dev/shm/hosts")  # the bind mount keeps the file
-    if machine["disk"]:
-        mount_disk(machine["disk"], plan["layers"])
+    if machine["has_disk"]:
+        mount_disk(f"{plan['folder']}/{machine['name']}", plan["layers"])
     with IPRoute() as ip, _step("connect the machine to the network"):
         _set_up(ip, "lo")
         ip.link("add", ifname="eth0", kind="veth", peer={"ifname": machine["port"], "net_ns_fd": bridge})
@@ -220,7 +220,7 @@ class Emulator:
             "wires": [machine["wire"] for machine in machines],
             "cut": [machine["name"] for machine in machines if machine["cut"]],
             "job": next(iter(self.jobs.values()), None),
-            "own_disks": any(machine["disk"] for machine in machines),
+            "own_disks": any(machine["has_disk"] for machine in machines),
             "folder": self.plan["folder"],
         }
 
@@ -274,8 +274,7 @@ def main() -> None:
         os.waitpid(daemon, 0)
     except OSError as error:
         _write_error(error, line.fileno())
-    if plan["folder"]:
-        shutil.rmtree(plan["folder"], ignore_errors=True)
+    shutil.rmtree(plan["folder"], ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -125,16 +125,7 @@ class Line(Connection):
 
 
 class StandingCluster(EmulatedCluster):
-    """Running machines as the cluster of a job. The job is the only one there until it leaves the context.
-
-    Args:
-        name: the name with which they were started.
-        count: use the first machines only; None for all.
-        job: the job has the machines to itself. False is for a command next to a job.
-
-    Raises:
-        InputError: there are no machines of this name, or another job uses them.
-    """
+    """Running machines as the cluster of the only job there, or, without ``job``, of a command next to a job."""
 
     private_shm = False  # outlives a job, so a job removes the files of a killed server
 
@@ -188,13 +179,10 @@ def start(
     """Start machines that stay, and wait until they are ready.
 
     Args:
-        count, wire, own_disks: see ``EmulatedCluster``.
+        count, wire, own_disks: see ``EmulatedCluster``, as for errors.
         shm: size of each machine's /dev/shm, ``"2GB"``; None for half of the memory.
         ttl: how long the machines stay if nobody stops them, ``"8h"``.
         ssh: start an ssh server on each machine.
-
-    Raises:
-        InputError: wrong arguments, or machines of this name are running. EmulationUnavailable: the host forbids it.
     """
     shm_bytes = None
     if shm is not None:
@@ -204,7 +192,7 @@ def start(
     if ssh:
         ssh_servers.check_programs()
     ends = time.time() + parse_ttl(ttl)
-    cluster = EmulatedCluster(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks, can_stay=True)
+    cluster = EmulatedCluster(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
             listener.bind(socket_name(name))
