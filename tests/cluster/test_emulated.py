@@ -7,11 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH_OF_ALL, ordinary_user, wait_until
+from commands import wait_until
 
 from tutorial_lib.cluster.emulated import EmulatedCluster, divide_cpus, parse_wire
 from tutorial_lib.cluster.spec import Machine
@@ -134,26 +133,6 @@ def test_sigkill_of_the_parent_leaves_nothing(emulation, nothing_left):
     parent.wait(timeout=10)
 
 
-def test_a_whole_run_of_an_unprivileged_user(emulation, nothing_left, data_root):
-    """L31. In a user namespace: user 65534 trains on two machines when the tests run as root."""
-    python, user = ordinary_user()
-    # Not below the test's own temporary folder: only root may enter that.
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
-        arguments = ["train", "--emulate", "2", "--scale", "0.002", "--epochs", "1", "--batch-size", "100"]
-        done = subprocess.run(
-            [python, "-B", "-m", "tutorial_lib", *arguments, "--root", f"{folder}/data", "--out", f"{folder}/run"],
-            **user,
-            env={**os.environ, "HOME": folder, "PYTHONPATH": PYTHONPATH_OF_ALL},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        assert json.loads(Path(folder, "run", "result.json").read_text())["world_size"] == 2
-
-
 def where_forbidden(*arguments: str) -> subprocess.CompletedProcess:
     """Run Python in a user namespace that allows no namespaces below it."""
     limits = "for name in user mnt pid; do echo 0 > /proc/sys/user/max_${name}_namespaces; done"
@@ -162,13 +141,12 @@ def where_forbidden(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_where_namespaces_are_forbidden_a_first_run_stays_on_this_machine(emulation, nothing_left, data_root, tmp_path):
-    """As in `make run`. Machines that the user asks for are an error."""
+    """L31. As in `make run`. Machines that the user asks for are an error, which names the refused step."""
     words = ["-m", "tutorial_lib", "train", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
     done = where_forbidden(*words, "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     (warning,) = done.stderr.splitlines()
     assert warning.startswith("warning: this host does not allow emulated machines: ")
-    assert "user.max_user_namespaces is 0" in warning
     assert warning.endswith(". This run is train --machines 1 --trainers 2")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["machines"], result["trainers_per_machine"]) == (1, 2)
@@ -176,22 +154,8 @@ def test_where_namespaces_are_forbidden_a_first_run_stays_on_this_machine(emulat
     assert (options["machines"], options["trainers"]) == (1, 2)  # for --resume, whatever the host allows then
     done = where_forbidden(*words, "--emulate", "2", "--out", str(tmp_path / "other"))
     assert done.returncode == 2
-    assert "error: this host does not allow emulated machines: " in done.stderr
-
-
-def test_the_error_names_the_refused_step(emulation, nothing_left):
-    """L31. The daemon of root fails without a user namespace and with one."""
-    code = (
-        "from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable\n"
-        "try:\n"
-        "    EmulatedCluster(2).__enter__()\n"
-        "except EmulationUnavailable as error:\n"
-        "    print(error.message); print(error.remedy)\n"
-    )
-    done = where_forbidden("-c", code)
-    assert "this host does not allow emulated machines: create mount and pid namespaces" in done.stdout, done.stderr
-    assert "user.max_user_namespaces is 0" in done.stdout
-    assert "--machines 1 --trainers 2" in done.stdout
+    assert "error: this host does not allow emulated machines: create mount and pid namespaces" in done.stderr
+    assert "user.max_user_namespaces is 0; an administrator can allow it with: sudo sysctl" in done.stderr
 
 
 @pytest.mark.parametrize(("text", "rate"), [("1gbit", 125_000_000), ("200mbit", 25_000_000), (None, None)])

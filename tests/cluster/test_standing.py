@@ -107,7 +107,7 @@ def test_cables_are_cut_mended_and_changed(lab):
 def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
     """L33. A second job is refused, and a command next to the job is not."""
     said = tutorial("machines", "start", "3", "--name", "lab", code=2)
-    assert "machines named 'lab' are running: 2, started by " in said
+    assert "machines named 'lab' are running: 2, since " in said
     assert f"(process {json.loads(tutorial('machines', 'list', '--json'))[0]['pid']})" in said
     said = tutorial("on", "--name", "other", "machine-0", "true", code=2)
     assert "no machines named 'other' are running" in said

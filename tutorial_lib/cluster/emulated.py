@@ -6,7 +6,6 @@ Each machine has its own IPv4 address, host name, process list, network cable an
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -30,6 +29,11 @@ MESSAGE_BYTES = 1 << 20
 ANSWER_SECONDS = 30.0
 SLOWEST_WIRE, FASTEST_WIRE = 125_000, 1_250_000_000  # bytes per second
 MASTER_PORT = 29500  # the default of torchrun; each emulated machine has all ports free
+SETTINGS_OF_LINUX = [  # by name: a value that forbids user namespaces, and one that allows them
+    ("kernel.unprivileged_userns_clone", "0", 1),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", 0),
+    ("user.max_user_namespaces", "0", 15000),
+]
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
@@ -266,15 +270,10 @@ class EmulatedCluster:
 def _remedy(error: OSError) -> str:
     """Return the change of this host that would allow the refused step."""
     hints = []
-    for name, good in [
-        ("kernel.unprivileged_userns_clone", 1),
-        ("kernel.apparmor_restrict_unprivileged_userns", 0),
-        ("user.max_user_namespaces", 15000),
-    ]:
-        with contextlib.suppress(OSError, ValueError):
-            value = int(Path("/proc/sys", name.replace(".", "/")).read_text())
-            if value != good if good < 2 else value == 0:
-                hints.append(f"{name} is {value}; an administrator can allow it with: sudo sysctl {name}={good}")
+    for name, bad, good in SETTINGS_OF_LINUX:
+        path = Path("/proc/sys", name.replace(".", "/"))
+        if path.exists() and path.read_text().strip() == bad:
+            hints.append(f"{name} is {bad}; an administrator can allow it with: sudo sysctl {name}={good}")
     if not hints and error.errno in (errno.EPERM, errno.EACCES):
         hints.append("In a container, start it with --privileged (or a seccomp profile that allows unshare and mount).")
     hints.append("Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2.")

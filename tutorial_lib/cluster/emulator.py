@@ -200,7 +200,7 @@ class Emulator:
             elif do == "stop":
                 self._end("machines stop was called")
             elif do == "use":
-                self._use(connection, request["who"])
+                self._give_to_job(connection, request["who"])
             elif name not in self.machines:
                 raise InputError(f"there is no {name!r}", f"There are {', '.join(self.machines)}.")
             elif do == "open":
@@ -224,8 +224,8 @@ class Emulator:
             "folder": self.plan["folder"],
         }
 
-    def _use(self, connection: socket.socket, who: str) -> None:
-        """Give the machines to a job until its connection ends."""
+    def _give_to_job(self, connection: socket.socket, who: str) -> None:
+        """Reserve the machines for a job until its connection ends."""
         if others := [job for other, job in self.jobs.items() if other is not connection]:
             remedy = "Wait for its end, or start other machines: python -m tutorial_lib machines start 2 --name other"
             raise InputError(f"the machines {self.stay['name']!r} are used by {others[0]}", remedy)

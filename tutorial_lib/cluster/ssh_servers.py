@@ -1,8 +1,7 @@
 """An ssh server on each emulated machine, and a configuration with which ``ssh -F CONFIG machine-0`` reaches them.
 
-This computer's own network does not reach the machines. So the ``ProxyCommand`` of the configuration, ``python -m
-tutorial_lib.cluster.ssh_servers NAME HOST PORT``, enters the network of the machines, connects there, and passes the
-connection to ssh. On the machines themselves it connects as any program does.
+The network of this computer does not reach the machines. So this module is also the ``ProxyCommand`` of ssh: it enters
+the network of the machines, connects there, and passes the connection to ssh.
 """
 
 from __future__ import annotations
@@ -15,15 +14,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tutorial_lib.cluster import disks, namespaces
+from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.plan import run_module
 from tutorial_lib.errors import InputError, attempts
 from tutorial_lib.files import find_program
-
-if TYPE_CHECKING:
-    from tutorial_lib.cluster.emulated import EmulatedCluster
 
 PORT = 2222
 START_SECONDS, CONNECT_SECONDS = 20.0, 10.0
@@ -38,10 +34,7 @@ def check_programs() -> str:
 
 
 def start_ssh_servers(cluster: EmulatedCluster, name: str) -> str:
-    """Start a server on each machine and return the path of the client's configuration.
-
-    The servers end with their machines. Keys and configuration are in the folder that is removed with the machines.
-    """
+    """Start a server, which ends with its machine, on each machine. Returns the path of the client's configuration."""
     sshd, folder = check_programs(), Path(f"{cluster.folder}/ssh")
     folder.mkdir()
     if os.geteuid() == 0:
@@ -55,31 +48,28 @@ def start_ssh_servers(cluster: EmulatedCluster, name: str) -> str:
     hosts = [host for machine in cluster.machines for host in (machine.name, machine.address)]
     host_key = (folder / "host_key.pub").read_text().strip()
     (folder / "known_hosts").write_text("".join(f"[{host}]:{PORT} {host_key}\n" for host in hosts))
-    proxy = [
-        "env",
-        f"PYTHONPATH={disks.python_path()}",
-        *run_module(sys.executable, "tutorial_lib.cluster.ssh_servers"),
-        name,
-    ]
+    module = run_module(sys.executable, "tutorial_lib.cluster.ssh_servers")
+    proxy = ["env", f"PYTHONPATH={disks.python_path()}", *module, name]
     client = [f"Host {' '.join(hosts)}", f"User {pwd.getpwuid(os.getuid()).pw_name}", f"Port {PORT}"]
     client += [f"ProxyCommand {shlex.join(proxy)} %h %p", "ProxyUseFdpass yes"]
     client += [f"IdentityFile {folder}/key", "IdentitiesOnly yes"]
     client += [f"UserKnownHostsFile {folder}/known_hosts", "StrictHostKeyChecking yes"]
     (folder / "ssh_config").write_text("\n    ".join(client) + "\n")
     for machine in cluster.machines:
-        there = folder
+        log = folder / f"sshd-{machine.name}.log"
+        words = [sshd, "-E", log, "-f", folder / "sshd_config"]
         if machine in cluster.separate:
-            there = shutil.copytree(folder, cluster.on_disk(machine, folder))
-        log = f"sshd-{machine.name}.log"
-        words = [sshd, "-E", f"{folder}/{log}", "-f", f"{folder}/sshd_config"]
+            shutil.copytree(folder, cluster.on_disk(machine, folder))
+            log = cluster.on_disk(machine, log)
+        log.touch()
         command, fds = cluster.command(machine, words, as_user=True)
         done = subprocess.run(command, pass_fds=fds, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
         for _left in attempts(f"the ssh server on {machine.name}", START_SECONDS):
-            output = done.stderr + (there / log).read_bytes() if (there / log).exists() else done.stderr
-            if b"Server listening" in output:
+            output = (done.stderr + log.read_bytes()).decode(errors="replace")
+            if "Server listening" in output:
                 break
-            if done.returncode != 0 or b"fatal" in output:
-                raise InputError(f"the ssh server on {machine.name}: {output.decode(errors='replace').strip()}")
+            if done.returncode != 0 or "fatal" in output:
+                raise InputError(f"the ssh server on {machine.name}: {output.strip()}")
     return f"{folder}/ssh_config"
 
 

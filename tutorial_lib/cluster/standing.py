@@ -64,31 +64,21 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class Standing:
-    """Running machines, as ``machines list --json`` prints them.
-
-    Attributes:
-        wires: rate of each machine's cable as it was given; None for no limit.
-        cut: names of the machines with a cut cable.
-        started, ends: seconds since the epoch.
-        user, pid: owner and process ID of the daemon.
-        job: the job that uses the machines at the moment, as "process 123 (train ...)"; or None.
-        ssh_config: configuration file for ssh to the machines; None without ``--ssh``.
-        folder: folder of this computer that is removed together with the machines.
-    """
+    """Running machines, as ``machines list --json`` prints them."""
 
     name: str
     machines: list[str]
     addresses: list[str]
-    wires: list[str | None]
-    cut: list[str]
-    started: float
+    wires: list[str | None]  # rate of each machine's cable as it was given; None for no limit
+    cut: list[str]  # names of the machines with a cut cable
+    started: float  # seconds since the epoch
     ends: float
-    user: str
+    user: str  # owner of the daemon
     pid: int
-    job: str | None
-    ssh_config: str | None
+    job: str | None  # the job that uses the machines: "process 123 (train ...)"
+    ssh_config: str | None  # configuration file for ssh to the machines; None without ``--ssh``
     own_disks: bool
-    folder: str
+    folder: str  # a folder of this computer that is removed together with the machines
 
 
 class Line(Connection):
@@ -199,13 +189,9 @@ def start(
         except OSError:
             with contextlib.closing(Line(name)) as line:
                 found = line.describe()
-            started = time.strftime("%H:%M", time.localtime(found.started))
-            message = f"{len(found.machines)}, started by {found.user} at {started} (process {found.pid})"
-            stopping = f"stop them (python -m tutorial_lib machines stop {name})"
-            raise InputError(
-                f"machines named {name!r} are running: {message}",
-                f"Use them (--on {name}), {stopping}, or choose another name.",
-            ) from None
+            started = f"{len(found.machines)}, since {time.ctime(found.started)} (process {found.pid})"
+            remedy = f"Use them (--on {name}), or stop them: python -m tutorial_lib machines stop {name}"
+            raise InputError(f"machines named {name!r} are running: {started}", remedy) from None
         with cluster:
             config = ssh_servers.start_ssh_servers(cluster, name) if ssh else None
             cluster.stay(listener, name=name, ends=ends, ssh_config=config)
