@@ -1,7 +1,7 @@
 """Slurm on emulated machines: ``python -m support.sandbox 2``, in the folder ``notebooks`` and as root.
 
-The programs are those of Debian's packages slurmctld, slurmd, slurm-client and munge. Each machine runs its own
-``slurmd`` and ``munged``, and machine 0 runs the controller. Slurm changes to the user of a job, so it needs root.
+Install Debian's packages slurmctld, slurmd, slurm-client and munge. Each machine runs ``slurmd`` and ``munged``, and
+machine 0 runs the controller. Slurm needs root because its daemons change to the user of a job.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tutorial_lib.files import find_program
 
 COMMAND_SECONDS, READY_SECONDS = 60.0, 30.0
 DAEMONS = ("munged", "slurmctld", "slurmd")
-SOCKET = "/dev/shm/munge.socket"  # each machine has its own /dev/shm
-ETC = "/etc/slurm"  # the commands look here; each machine sees the folder of its cluster there
+SOCKET = "/dev/shm/munge.socket"  # every machine has a private /dev/shm
+ETC = "/etc/slurm"  # where the commands look: each machine mounts the folder of its cluster there
 # linuxproc and none: no control groups, because a container may not allow them. Each node has all CPUs.
 SETTINGS = """\
 ClusterName={name}

@@ -77,7 +77,7 @@ class Connection:
         self.socket, self.label = connection, label
 
     def ask(self, do: str, *, files: Sequence[int] = (), **values: Any) -> dict[str, Any]:
-        """Send a request and return the answer. Its key ``files`` has the open files that came with it.
+        """Send a request and return the answer. The key ``files`` of the answer has the received open files.
 
         Raises:
             InputError: the daemon refuses the request. OSError: the kernel refuses a step of the start.
@@ -101,7 +101,7 @@ class Connection:
         return {**answer, "files": list(opened)}
 
     def close(self) -> None:
-        """End the connection, and with it the job that uses the machines through it."""
+        """End the connection and its reservation of the machines for a job."""
         self.socket.close()
 
 
@@ -110,8 +110,8 @@ class EmulatedCluster:
 
     Args:
         count: number of machines, 1 to 64.
-        wire: rate of each machine's cable, in both directions (``"1gbit"``, ``"200mbit"``); None for no limit.
-        shm_bytes: size of each machine's /dev/shm; None for the kernel's default (half of the memory).
+        wire: rate of each machine's cable, in both directions (``"1gbit"``, ``"200mbit"``). None means no limit.
+        shm_bytes: size of each machine's /dev/shm. None means the kernel's default (half of the memory).
         own_disks: each machine has a private, empty home, /tmp, data folder and run folder, see ``disks``. Commands
             start in the home, or in ``/`` if ``popen`` starts them.
         private: other folders that are private then.
@@ -208,7 +208,7 @@ class EmulatedCluster:
         self._daemon = None
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        """Start a command on an emulated machine; the arguments are those of ``subprocess.Popen``."""
+        """Start a command on an emulated machine. The arguments are those of ``subprocess.Popen``."""
         cwd = kwargs.pop("cwd", None)
         if machine in self.separate:
             cwd = cwd or "/"  # as over ssh: Python imports from where it starts
@@ -224,8 +224,8 @@ class EmulatedCluster:
         """Return the command that runs ``argv`` on a machine, and the open files that this command needs.
 
         Args:
-            cwd: working directory; None for that of this process, or for the home on a machine with its own disk.
-            as_user: the command sees the user's own ID. Otherwise it sees that of root, without all of root's rights.
+            cwd: working directory. None means that of this process, or the home on a machine with its own disk.
+            as_user: the command sees the user's own ID. Without it, the command sees the ID of root.
         """
         fds = self._fds[machine.name]
         cwd = cwd or (Path.home() if machine in self.separate else Path.cwd())
@@ -234,7 +234,7 @@ class EmulatedCluster:
         return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan)], fds
 
     def machine(self, name: str) -> Machine:
-        """Return the machine of this name. Raises InputError if there is none."""
+        """Return the machine of this name, or raise an InputError."""
         if found := [machine for machine in self.machines if machine.name == name]:
             return found[0]
         raise InputError(f"there is no {name!r}", f"There are {self.machines[0].name} to {self.machines[-1].name}.")

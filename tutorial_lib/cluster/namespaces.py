@@ -2,10 +2,10 @@
 
 Each failure is an ``OSError`` whose text names the step that the kernel refused.
 
-``python -I -S namespaces.py PLAN`` (JSON) uses the standard library only, so that it starts in some milliseconds. It
-enters the namespaces whose open files it inherited, forks (a PID namespace takes effect for children only), and waits.
-The command gets SIGKILL when this process dies, and SIGTERM, SIGINT and SIGHUP are passed on. On a terminal, the
-command gets the foreground, so that a shell can manage jobs.
+``python -I -S namespaces.py PLAN`` (JSON) uses the standard library only, so that the program starts in some
+milliseconds. The program enters the namespaces of the open files in the plan, forks (a PID namespace takes effect for
+children only), and waits. The kernel kills the command when this program dies. The program passes SIGTERM, SIGINT and
+SIGHUP on. On a terminal, the command gets the foreground, so that a shell can manage jobs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def die_with_parent() -> None:
 
 
 def new_user_namespace(inner_uid: int = 0, inner_gid: int = 0) -> None:
-    """Enter a new user namespace in which the calling user has these IDs. Needs no privilege where it is allowed."""
+    """Enter a new user namespace in which the calling user has these IDs. Needs no privilege."""
     uid, gid = os.getuid(), os.getgid()
     unshare(CLONE_NEWUSER, "create a user namespace")
     for name, text in [("setgroups", "deny"), ("uid_map", f"{inner_uid} {uid} 1"), ("gid_map", f"{inner_gid} {gid} 1")]:

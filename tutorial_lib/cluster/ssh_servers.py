@@ -1,7 +1,7 @@
 """An ssh server on each emulated machine, and a configuration with which ``ssh -F CONFIG machine-0`` reaches them.
 
-The network of this computer does not reach the machines. So this module is also the ``ProxyCommand`` of ssh: it enters
-the network of the machines, connects there, and passes the connection to ssh.
+The network of this computer does not reach the machines. So this module is also the ``ProxyCommand`` of ssh, which
+enters the network of the machines, connects there, and passes the connection to ssh.
 """
 
 from __future__ import annotations

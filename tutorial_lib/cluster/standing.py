@@ -56,7 +56,7 @@ def names() -> list[str]:
     for name in bound():
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
             probe.setblocking(False)
-            code = probe.connect_ex(socket_name(name))  # refused during the setup; "again" if many ask at once
+            code = probe.connect_ex(socket_name(name))  # refused during the setup, "again" if many ask at once
             if code in (errno.ECONNREFUSED, errno.EAGAIN) or (code == 0 and peer_of(probe)[1] == os.getuid()):
                 found.append(name)
     return found
@@ -69,14 +69,14 @@ class Standing:
     name: str
     machines: list[str]
     addresses: list[str]
-    wires: list[str | None]  # rate of each machine's cable as it was given; None for no limit
+    wires: list[str | None]  # rate of each machine's cable, or None without a limit
     cut: list[str]  # names of the machines with a cut cable
     started: float  # seconds since the epoch
     ends: float
     user: str  # owner of the daemon
     pid: int
     job: str | None  # the job that uses the machines: "process 123 (train ...)"
-    ssh_config: str | None  # configuration file for ssh to the machines; None without ``--ssh``
+    ssh_config: str | None  # configuration file for ssh to the machines, or None without ``--ssh``
     own_disks: bool
     folder: str  # a folder of this computer that is removed together with the machines
 
@@ -170,7 +170,7 @@ def start(
 
     Args:
         count, wire, own_disks: see ``EmulatedCluster``, as for errors.
-        shm: size of each machine's /dev/shm, ``"2GB"``; None for half of the memory.
+        shm: size of each machine's /dev/shm, ``"2GB"``. None means half of the memory.
         ttl: how long the machines stay if nobody stops them, ``"8h"``.
         ssh: start an ssh server on each machine.
     """
@@ -200,7 +200,7 @@ def start(
 
 
 def stop(name: str = DEFAULT_NAME) -> None:
-    """Switch machines off; everything that runs on them is killed. Raises InputError if there are none."""
+    """Switch machines off. The kernel kills all processes on them. Raises InputError if no such machines run."""
     with contextlib.closing(Line(name)) as line:
         line.ask("stop")
     for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
