@@ -13,6 +13,7 @@ import pytest
 from commands import wait_until
 
 from tutorial_lib.cluster.emulated import EmulatedCluster, divide_cpus, parse_wire
+from tutorial_lib.cluster.emulator import BURST_BYTES
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import find_program
@@ -80,11 +81,12 @@ def test_orphans_are_reaped(emulation, nothing_left):
 
 def test_a_shaped_wire_is_not_faster_than_its_rate(emulation, nothing_left):
     """L33. The bucket lets 256 KiB through at once."""
+    assert BURST_BYTES >= 256 * 1024
     size = 20_000_000
     with EmulatedCluster(2, wire="200mbit") as cluster:
         # 160 Mbit at 200 Mbit/s, less the bucket: a bound of physics, not of speed.
-        assert transfer(cluster, *cluster.machines, size) > 0.9 * (size - 256 * 1024) * 8 / 200e6
-        assert "burst 256Kb" in output(cluster, cluster.machines[0], *tool("tc"), "qdisc", "show", "dev", "eth0")
+        assert transfer(cluster, *cluster.machines, size) > 0.9 * (size - BURST_BYTES) * 8 / 200e6
+        assert "tbf" in output(cluster, cluster.machines[0], *tool("tc"), "qdisc", "show", "dev", "eth0")
 
 
 def tool(name: str) -> list[str]:

@@ -24,7 +24,6 @@ from tutorial_lib.cluster import namespaces as ns
 COPY_TO = "/tmp/tutorial"  # on the machines: /tmp is always one of the private folders
 CHECKOUT = Path(__file__).resolve().parents[2]
 LARGE_FILES = "/var/tmp"  # unlike /tmp, it is hardly ever in memory
-_FLAGS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
 _NEVER_PRIVATE = [
     "/",
     *(f"/{n}" for n in ("bin", "dev", "etc", "lib", "lib64", "nix", "opt", "proc", "run", "sys", "usr", "var")),
@@ -105,12 +104,12 @@ def mount_disk(disk: str, layers: Iterable[Layer]) -> None:
 
 
 def _make_read_only(folder: str) -> None:
-    """Make a mount and the mounts below it read-only, and keep their other flags: a user namespace may not drop one."""
-    with open("/proc/self/mountinfo") as mounts:  # the last mount at a point is on top
-        options = dict(line.split()[4:6] for line in mounts)
-    for point, text in options.items():
+    """Make a mount and the mounts below it read-only. A user namespace may not drop the other flags of a mount."""
+    with open("/proc/self/mountinfo") as mounts:
+        points = {line.split()[4] for line in mounts}
+    for point in points:
         point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), point)
-        if point == folder or point.startswith(f"{folder}/"):
-            flags = sum(_FLAGS.get(option, 0) for option in text.split(","))
-            step = f"make {point} read-only"
-            ns.mount("", point, "", ns.MS_REMOUNT | ns.MS_BIND | ns.MS_RDONLY | flags, "", step)
+        if f"{point}/".startswith(f"{folder}/"):
+            flags = os.statvfs(point).f_flag & (ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC)
+            flags |= ns.MS_REMOUNT | ns.MS_BIND | ns.MS_RDONLY
+            ns.mount("", point, "", flags, "", f"make {point} read-only")

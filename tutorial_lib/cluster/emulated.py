@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tutorial_lib.cluster import disks, namespaces
 from tutorial_lib.cluster.plan import run_module
@@ -34,6 +34,7 @@ SETTINGS_OF_LINUX = [  # by name: a value that forbids user namespaces, and one 
     ("kernel.apparmor_restrict_unprivileged_userns", "1", 0),
     ("user.max_user_namespaces", "0", 15000),
 ]
+AnyCluster = TypeVar("AnyCluster", bound="EmulatedCluster")
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
@@ -156,7 +157,7 @@ class EmulatedCluster:
         """Return the path on this computer of a private folder of a machine, or of a file in one."""
         return Path(f"{self.folder}/{machine.name}{path}")
 
-    def __enter__(self) -> EmulatedCluster:
+    def __enter__(self: AnyCluster) -> AnyCluster:
         if sys.platform != "linux":
             raise EmulationUnavailable("emulated machines need Linux", "Use --machines 1, or WSL2, or a Linux host.")
         # Root needs no user namespace and keeps its rights on other people's files without one. The root of a
@@ -164,7 +165,9 @@ class EmulatedCluster:
         errors = []
         for user_namespace in [False, True] if os.geteuid() == 0 else [True]:
             try:
-                self._start(user_namespace)
+                self._start(user_namespace=user_namespace)
+                for machine in self.machines:
+                    self._fds[machine.name] = self._ask("open", machine)["files"]
                 return self
             except BaseException as error:
                 self.__exit__()
@@ -174,8 +177,8 @@ class EmulatedCluster:
         message = f"this host does not allow emulated machines: {errors[0].strerror or errors[0]}"
         raise EmulationUnavailable(message, _remedy(errors[0])) from None
 
-    def _start(self, user_namespace: bool) -> None:
-        """Start the daemon, have it create the machines, and open their namespaces."""
+    def _start(self, *, user_namespace: bool) -> None:
+        """Start the daemon and have it create the machines."""
         self.folder = disks.create_folder()
         line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a message is read as a whole
         self._line = Connection(line, "the emulated machines")
@@ -195,11 +198,6 @@ class EmulatedCluster:
         layers = disks.list_layers(self.private) if self.separate else []
         plan = {"machines": machines, "folder": str(self.folder), "layers": layers, "shm_bytes": self.shm_bytes}
         self._line.ask("start", user_namespace=user_namespace, **plan)
-        self._open_machines()
-
-    def _open_machines(self) -> None:
-        for machine in self.machines:
-            self._fds[machine.name] = self._ask("open", machine)["files"]
 
     def stay(self, listener: socket.socket, **description: Any) -> None:
         """Keep the machines after this context. Their daemon answers on ``listener`` from now on, see ``standing``."""

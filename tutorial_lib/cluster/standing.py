@@ -129,17 +129,11 @@ class StandingCluster(EmulatedCluster):
         self.machines, self.folder = self.machines[:count], Path(found.folder)
         self.name, self.reach, self._job = name, {"on": name}, job
 
-    def __enter__(self) -> StandingCluster:
+    def _start(self, *, user_namespace: bool) -> None:  # noqa: ARG002  the daemon is running
         self._line = Line(self.name)
-        try:
-            if self._job:
-                command = " ".join([Path(sys.argv[0]).stem.replace("__main__", "tutorial_lib"), *sys.argv[1:]])[:200]
-                self._line.ask("use", who=f"process {os.getpid()} ({command})")
-            self._open_machines()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        if self._job:
+            command = " ".join([Path(sys.argv[0]).stem.replace("__main__", "tutorial_lib"), *sys.argv[1:]])[:200]
+            self._line.ask("use", who=f"process {os.getpid()} ({command})")
 
     def why_gone(self) -> str | None:
         """Return why the machines have ended during a job, or None if they have not ended."""
