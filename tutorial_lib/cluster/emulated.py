@@ -77,7 +77,7 @@ class Connection:
     def __init__(self, connection: socket.socket, label: str) -> None:
         self.socket, self.label = connection, label
 
-    def ask(self, do: str, *, files: Sequence[int] = (), **values: Any) -> dict[str, Any]:
+    def ask(self, do: str, files: Sequence[int] = (), /, **values: Any) -> dict[str, Any]:
         """Send a request and return the answer. The key ``files`` of the answer has the received open files.
 
         Raises:
@@ -202,7 +202,7 @@ class EmulatedCluster:
     def stay(self, listener: socket.socket, **description: Any) -> None:
         """Keep the machines after this context. Their daemon answers on ``listener`` from now on, see ``standing``."""
         assert self._line is not None
-        self._line.ask("stay", files=[listener.fileno()], **description)
+        self._line.ask("stay", [listener.fileno()], **description)
         self._daemon = None
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
