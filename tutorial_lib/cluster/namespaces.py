@@ -106,9 +106,9 @@ def main() -> None:
         for fd in plan["fds"]:
             setns(fd, 0, "cannot enter the emulated machine")
             os.close(fd)
+        os.chdir(plan["cwd"])  # entering a mount namespace moved us to its root
     except OSError as error:
-        sys.exit(error.strerror)
-    os.chdir(plan["cwd"])  # entering a mount namespace moved us to its root
+        sys.exit(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
     os.sched_setaffinity(0, plan["cpus"])
     on_terminal = _has_foreground()
     try:

@@ -62,7 +62,7 @@ def start_ssh_servers(cluster: EmulatedCluster, name: str) -> str:
             shutil.copytree(folder, cluster.on_disk(machine, folder))
             log = cluster.on_disk(machine, log)
         log.touch()
-        command, fds = cluster.command(machine, words, as_user=True)
+        command, fds = cluster.command(machine, words, "/", as_user=True)
         done = subprocess.run(command, pass_fds=fds, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
         for _left in attempts(f"the ssh server on {machine.name}", START_SECONDS):
             output = (done.stderr + log.read_bytes()).decode(errors="replace")
