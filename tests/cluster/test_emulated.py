@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH_OF_ALL, ordinary_user
+from commands import wait_until
 
 from tutorial_lib.cluster.emulated import EmulatedCluster, divide_cpus, parse_wire
+from tutorial_lib.cluster.emulator import BURST_BYTES
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import find_program
@@ -56,33 +56,36 @@ def transfer(cluster: EmulatedCluster, source: Machine, target: Machine, size: i
     return seconds
 
 
-@pytest.mark.parametrize("count", [2, 4, 8])
-def test_machines_have_their_own_identity_and_reach_each_other(count, emulation, nothing_left):
-    with EmulatedCluster(count) as cluster:
+def test_machines_have_their_own_identity_and_reach_each_other(emulation, nothing_left):
+    with EmulatedCluster(8) as cluster:
+        first, *_, last = cluster.machines
         names = [output(cluster, machine, "hostname") for machine in cluster.machines]
-        assert names == [f"machine-{k}" for k in range(count)]
-        addresses = [output(cluster, machine, "hostname", "-I") for machine in cluster.machines]
-        assert addresses == [machine.address for machine in cluster.machines]
-        # By name, from the first to the last.
-        assert output(cluster, cluster.machines[0], "getent", "hosts", names[-1]).split()[0] == addresses[-1]
-        assert transfer(cluster, cluster.machines[0], cluster.machines[-1], 100_000) > 0
-
-
-def test_shared_memory_and_processes_are_private(emulation, nothing_left):
-    with EmulatedCluster(2) as cluster:
-        first, second = cluster.machines
+        assert names == [f"machine-{k}" for k in range(8)]
+        assert [output(cluster, m, "hostname", "-I") for m in cluster.machines] == [m.address for m in cluster.machines]
+        assert output(cluster, first, "getent", "hosts", "machine-7").split()[0] == last.address
+        assert transfer(cluster, first, last, 100_000) > 0
         output(cluster, first, "touch", "/dev/shm/node~_N~feat-kvdata-")
-        assert output(cluster, first, "ls", "/dev/shm") == "node~_N~feat-kvdata-"
-        assert output(cluster, second, "ls", "/dev/shm") == ""
+        assert [output(cluster, machine, "ls", "/dev/shm") for machine in (first, last)] == ["node~_N~feat-kvdata-", ""]
         assert "node~_N~feat-kvdata-" not in os.listdir("/dev/shm")
-        assert len(output(cluster, first, "sh", "-c", "ls -d /proc/[0-9]*").splitlines()) < 8
 
 
-def test_shaped_wire_cannot_be_faster_than_its_rate(emulation, nothing_left):
+def test_orphans_are_reaped(emulation, nothing_left):
+    """L33. The parent of an orphan is PID 1 of its machine, which leaves no zombie."""
+    with EmulatedCluster(1) as cluster:
+        (machine,) = cluster.machines
+        output(cluster, machine, "sh", "-c", "sleep 0.3 >/dev/null & exit")
+        processes = "cat /proc/[0-9]*/stat | cut -d ' ' -f 2,4"
+        assert "(sleep) 1" in output(cluster, machine, "sh", "-c", processes).splitlines()
+        wait_until(lambda: "(sleep)" not in output(cluster, machine, "sh", "-c", processes), "the orphan to go")
+
+
+def test_a_shaped_wire_is_not_faster_than_its_rate(emulation, nothing_left):
+    """L33. The bucket lets 256 KiB through at once."""
+    assert BURST_BYTES >= 256 * 1024
     size = 20_000_000
     with EmulatedCluster(2, wire="200mbit") as cluster:
-        # 160 Mbit at 200 Mbit/s, less what the bucket (256 KiB) lets through at once: a bound of physics, not of speed.
-        assert transfer(cluster, *cluster.machines, size) > 0.9 * (size - 256 * 1024) * 8 / 200e6
+        # 160 Mbit at 200 Mbit/s, less the bucket: a bound of physics, not of speed.
+        assert transfer(cluster, *cluster.machines, size) > 0.9 * (size - BURST_BYTES) * 8 / 200e6
         assert "tbf" in output(cluster, cluster.machines[0], *tool("tc"), "qdisc", "show", "dev", "eth0")
 
 
@@ -104,20 +107,13 @@ def sleeping(cluster: EmulatedCluster, machine: Machine) -> subprocess.Popen:
 def test_exit_code_and_signals_pass_through(emulation, nothing_left):
     with EmulatedCluster(1) as cluster:
         (machine,) = cluster.machines
-        assert cluster.popen(machine, ["sh", "-c", "exit 7"]).wait(timeout=10) == 7
         sleeper = sleeping(cluster, machine)
         sleeper.send_signal(signal.SIGTERM)
         assert sleeper.wait(timeout=10) == -signal.SIGTERM
         killed = cluster.popen(machine, ["sh", "-c", "kill -9 $$"])
         assert killed.wait(timeout=10) == -signal.SIGKILL
-        missing = cluster.popen(machine, ["no-such-program"], stderr=subprocess.PIPE, text=True)
-        assert "cannot start 'no-such-program'" in missing.communicate(timeout=10)[1]
-
-
-def test_leaving_the_cluster_kills_what_runs_on_it(emulation, nothing_left):
-    with EmulatedCluster(2) as cluster:
-        sleepers = [sleeping(cluster, machine) for machine in cluster.machines]
-    assert all(sleeper.wait(timeout=10) != 0 for sleeper in sleepers)
+        last = sleeping(cluster, machine)
+    assert last.wait(timeout=10) != 0
 
 
 PARENT = """
@@ -132,30 +128,11 @@ with EmulatedCluster(4) as cluster:
 
 
 def test_sigkill_of_the_parent_leaves_nothing(emulation, nothing_left):
+    """L32. The kernel kills all machines when the life line of their daemon ends."""
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout.readline() == "up\n"
     parent.kill()
     parent.wait(timeout=10)
-
-
-def test_a_whole_run_of_an_unprivileged_user(emulation, nothing_left, data_root):
-    """Two machines, servers, trainers, one accuracy; by user 65534 when the tests run as root."""
-    python, user = ordinary_user()
-    # Not below the test's own temporary folder: only root may enter that.
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
-        arguments = ["train", "--emulate", "2", "--scale", "0.002", "--epochs", "1", "--batch-size", "100"]
-        done = subprocess.run(
-            [python, "-B", "-m", "tutorial_lib", *arguments, "--root", f"{folder}/data", "--out", f"{folder}/run"],
-            **user,
-            env={**os.environ, "HOME": folder, "PYTHONPATH": PYTHONPATH_OF_ALL},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        assert json.loads(Path(folder, "run", "result.json").read_text())["world_size"] == 2
 
 
 def where_forbidden(*arguments: str) -> subprocess.CompletedProcess:
@@ -166,13 +143,12 @@ def where_forbidden(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_where_namespaces_are_forbidden_a_first_run_stays_on_this_machine(emulation, nothing_left, data_root, tmp_path):
-    """As in `make run`. Machines that the user asks for are an error."""
+    """L31. As in `make run`. Machines that the user asks for are an error, which names the refused step."""
     words = ["-m", "tutorial_lib", "train", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
     done = where_forbidden(*words, "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     (warning,) = done.stderr.splitlines()
     assert warning.startswith("warning: this host does not allow emulated machines: ")
-    assert "user.max_user_namespaces is 0" in warning
     assert warning.endswith(". This run is train --machines 1 --trainers 2")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["machines"], result["trainers_per_machine"]) == (1, 2)
@@ -180,22 +156,8 @@ def test_where_namespaces_are_forbidden_a_first_run_stays_on_this_machine(emulat
     assert (options["machines"], options["trainers"]) == (1, 2)  # for --resume, whatever the host allows then
     done = where_forbidden(*words, "--emulate", "2", "--out", str(tmp_path / "other"))
     assert done.returncode == 2
-    assert "error: this host does not allow emulated machines: " in done.stderr
-
-
-def test_a_host_that_forbids_namespaces_is_told_apart(emulation, nothing_left):
-    """Forbidden for real, inside a user namespace whose limits are set to zero."""
-    code = (
-        "from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable\n"
-        "try:\n"
-        "    EmulatedCluster(2).__enter__()\n"
-        "except EmulationUnavailable as error:\n"
-        "    print(error.message); print(error.remedy)\n"
-    )
-    done = where_forbidden("-c", code)
-    assert "this host does not allow emulated machines: create mount and pid namespaces" in done.stdout, done.stderr
-    assert "user.max_user_namespaces is 0" in done.stdout
-    assert "--machines 1 --trainers 2" in done.stdout
+    assert "error: this host does not allow emulated machines: create mount and pid namespaces" in done.stderr
+    assert "user.max_user_namespaces is 0; an administrator can allow it with: sudo sysctl" in done.stderr
 
 
 @pytest.mark.parametrize(("text", "rate"), [("1gbit", 125_000_000), ("200mbit", 25_000_000), (None, None)])
@@ -209,15 +171,10 @@ def test_parse_wire_refuses(text):
         parse_wire(text)
 
 
-@pytest.mark.parametrize("count", [0, 65])
-def test_number_of_machines_is_checked(count):
-    with pytest.raises(InputError, match=f"cannot emulate {count} machines"):
-        EmulatedCluster(count)
-
-
 def test_cpus_are_divided(monkeypatch):
+    with pytest.raises(InputError, match="cannot emulate 65 machines"):
+        EmulatedCluster(65)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
     assert divide_cpus(3) == [(0, 1), (2, 3, 4), (5, 6, 7)]
-    assert divide_cpus(2) == [(0, 1, 2, 3), (4, 5, 6, 7)]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     assert divide_cpus(4) == [(0,), (1,), (0,), (1,)]

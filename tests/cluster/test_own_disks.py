@@ -128,35 +128,9 @@ def test_a_finale_on_machines_with_private_disks(emulation, nothing_left, disk_f
     [
         (["train", "--machines", "1", "--own-disks"], "--own-disks is for emulated machines that are about to be made"),
         (["train", "--on", "lab", "--own-disks"], "--own-disks is for emulated machines that are about to be made"),
-        (["machines", "start", "2", "--slurm", "--own-disks"], "--slurm and --own-disks: the jobs of this Slurm need"),
     ],
 )
 def test_where_there_can_be_no_private_disks_the_option_is_refused(words, message, run_here):
     done = run_here(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: {message}")
-
-
-def test_an_inner_folder_is_mounted_after_the_outer_one(tmp_path, monkeypatch):
-    """The checkout in the home, the environment in the checkout, data and runs in the checkout."""
-    home, checkout, elsewhere = tmp_path / "home", tmp_path / "home" / "course", tmp_path / "elsewhere"
-    venv = checkout / ".venv"
-    (venv / "bin").mkdir(parents=True)
-    elsewhere.mkdir()
-    (venv / "bin" / "python").symlink_to(Path(sys.executable).resolve())
-    monkeypatch.setattr(disks, "CHECKOUT", checkout)
-    monkeypatch.setattr(sys, "executable", str(venv / "bin" / "python"))
-    monkeypatch.setattr(sys, "prefix", str(venv))
-    monkeypatch.setattr(Path, "home", lambda: home)
-    monkeypatch.setattr(disks, "LARGE_FILES", str(tmp_path / "large"))
-    monkeypatch.chdir(checkout)
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "is_dir", lambda path: path != Path("/tmp") and os.path.isdir(path))
-        patch.setattr(disks.tempfile, "gettempdir", lambda: str(elsewhere))
-        found = dict(disks.layers([elsewhere / "run", home / "run", checkout / "mine"]))
-    own = {Path(path).relative_to(tmp_path): kind for path, kind in found.items() if path.startswith(str(tmp_path))}
-    expected = {"home": True, "elsewhere": True, "home/course": False}
-    expected |= {f"home/course/{name}": True for name in ("data", "runs", "mine")}
-    assert {str(path): kind for path, kind in own.items()} == expected
-    order = list(found)
-    assert order.index(str(home)) < order.index(str(checkout)) < order.index(str(checkout / "runs"))

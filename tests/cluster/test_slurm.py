@@ -15,16 +15,14 @@ import pytest
 from commands import tutorial
 from runtime_support import FinishedRun
 
+from support import sandbox
 from support.lessons.programs import why_not
-from tutorial_lib.cluster import slurm_servers, standing
 from tutorial_lib.cluster.slurm import SlurmCluster
-from tutorial_lib.cluster.slurm_servers import DAEMONS
-from tutorial_lib.cluster.slurm_servers import slurm_servers as start_slurm
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 from tutorial_lib.files import find_program
 
 NAME, NODES = "slurm-lab", 3
-DAEMON_NAMES = {*DAEMONS, "slurmscriptd", "slurmctld:", "slurmstepd"}
+DAEMON_NAMES = {*sandbox.DAEMONS, "slurmscriptd", "slurmctld:", "slurmstepd"}
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +30,8 @@ def slurm() -> Iterator[None]:
     """Three nodes; skips where the host has no Slurm, or no right to run one."""
     if reason := why_not("Slurm"):
         pytest.skip(reason)
-    tutorial("machines", "start", str(NODES), "--slurm", "--name", NAME, "--ttl", "20m")
-    yield
-    standing.stop(NAME)
+    with sandbox.slurm_machines(NODES, name=NAME, ttl="20m"):
+        yield
 
 
 def on(machine: str, *words: str, code: int = 0) -> str:
@@ -93,15 +90,19 @@ def nothing_runs() -> None:
     assert what_runs() == []
 
 
-def test_what_a_slurm_of_ones_own_lacks_is_said(monkeypatch):
-    monkeypatch.setattr(slurm_servers.shutil, "which", lambda *_args, **_more: None)
-    with pytest.raises(InputError, match="this computer has no munged, ") as caught, start_slurm(None, "lab"):
-        pass
+def test_the_reason_why_there_can_be_no_slurm(monkeypatch, run_here):
+    monkeypatch.setattr(sandbox, "find_program", lambda _name: None)
+    with pytest.raises(InputError, match="this computer has no munged, ") as caught:
+        sandbox.start(2)
     assert "apt install slurmctld slurmd slurm-client munge" in str(caught.value.remedy)
-    monkeypatch.setattr(slurm_servers.shutil, "which", lambda name, **_more: f"/usr/sbin/{name}")
-    monkeypatch.setattr(slurm_servers.os, "geteuid", lambda: 1000)
-    with pytest.raises(InputError, match="needs root on this computer"), start_slurm(None, "lab"):
-        pass
+    monkeypatch.setattr(sandbox, "find_program", lambda name: f"/usr/sbin/{name}")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(InputError, match="needs root on this computer"):
+        sandbox.start(2)
+    done = run_here("machines", "start", "2", "--slurm")
+    assert done.returncode == 2
+    assert "--slurm was removed" in done.stderr
+    assert "python -m support.sandbox" in done.stderr
 
 
 @pytest.mark.cluster

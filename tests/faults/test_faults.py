@@ -127,7 +127,7 @@ def test_sigkill_to_an_agent(machines, tmp_path, saw):
     assert str(error) == "agent on machine-1: the agent ended unexpectedly (killed by signal 9 (SIGKILL))"
     assert seconds < CLEAN_EXIT_SECONDS
     # The machines are still on, and nothing of the job runs on them.
-    wait_until(lambda: all("_switch" in name for name in marked_processes(os.environ[MARK])), "the end of the job", 5)
+    wait_until(lambda: all("emulator" in name for name in marked_processes(os.environ[MARK])), "the end of the job", 5)
     saw("SIGKILL to an agent", error, seconds)
 
 

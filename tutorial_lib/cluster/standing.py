@@ -1,42 +1,36 @@
-"""Emulated machines that stay: one process keeps them, and any command of their owner's may use them.
+"""Emulated machines that stay, so that any command of their owner can use them.
 
-    machines start lab --starts--> keeper of "lab" (holds an EmulatedCluster, listens on a Unix socket)
-    on machine-1 CMD   --asks----> keeper: the open namespaces of the machines, with which CMD is started on one
-    train --on lab     --asks----> the same, and is the only job there until it ends
-
-The socket is an abstract one, which the kernel frees with its keeper: no file can be left behind. A message is JSON.
-The machines go with their keeper: when it is told to stop, after ``--ttl``, or when it is killed.
+Their daemon (see ``emulator``) listens on an abstract Unix socket, which the kernel frees when the daemon ends. Every
+user may bind every abstract socket, so both ends check the user of their peer.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import pwd
 import re
-import selectors
 import socket
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tutorial_lib.cluster.addresses import bound, check_name, names, socket_name, user_of
-from tutorial_lib.cluster.emulated import PYTHONPATH, EmulatedCluster
-from tutorial_lib.cluster.environment import run_module
-from tutorial_lib.cluster.spec import Machine, Traits, wait_or_kill
-from tutorial_lib.errors import InputError, JobError, attempts
+from tutorial_lib.cluster import ssh_servers
+from tutorial_lib.cluster.emulated import ANSWER_SECONDS, MESSAGE_BYTES, Connection, EmulatedCluster, peer_of
+from tutorial_lib.cluster.spec import Traits
+from tutorial_lib.errors import InputError, attempts
 
-START_SECONDS, ANSWER_SECONDS, STOP_SECONDS, GONE_SECONDS = 60.0, 30.0, 30.0, 0.5
+STOP_SECONDS, GONE_SECONDS = 30.0, 0.5
 DEFAULT_NAME = "lab"
-LARGEST_MESSAGE = 1 << 16
+_NAME = re.compile(r"[A-Za-z][\w-]{0,30}", re.ASCII)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_ttl(text: str) -> float:
-    """``"8h"``, ``"90m"`` or ``"30s"`` to seconds."""
+    """Convert ``"8h"``, ``"90m"`` or ``"30s"`` to seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0
     if not 1 <= seconds <= 30 * 86400:
@@ -44,112 +38,87 @@ def parse_ttl(text: str) -> float:
     return seconds
 
 
+def socket_name(name: str) -> str:
+    """Return the address of the daemon of machines."""
+    return f"\0tutorial_lib.machines.{os.getuid()}.{name}"
+
+
+def bound() -> list[str]:
+    """Return the names in use, by machines of this user or by anybody who bound such a socket."""
+    prefix = "@" + socket_name("")[1:]
+    words = [line.split()[-1] for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]]
+    found = {word.removeprefix(prefix) for word in words if word.startswith(prefix)}
+    return sorted(name for name in found if _NAME.fullmatch(name))
+
+
+def names() -> list[str]:
+    """Return the names of all machines of this user, also of those that are being set up."""
+    found = []
+    for name in bound():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            probe.setblocking(False)
+            code = probe.connect_ex(socket_name(name))  # refused during the setup, "again" if many ask at once
+            if code in (errno.ECONNREFUSED, errno.EAGAIN) or (code == 0 and peer_of(probe)[1] == os.getuid()):
+                found.append(name)
+    return found
+
+
 @dataclass(frozen=True)
 class Standing:
-    """What a keeper tells about its machines.
-
-    Attributes:
-        wires: rate of each machine's cable as it was given; None: no limit.
-        cut: names of the machines whose cable is cut.
-        started, ends: seconds since the epoch.
-        user, pid: whose keeper, and its process.
-        job: who uses all machines for a job at the moment: "process 123 (train ...)"; or None.
-        ssh_config: configuration file for ssh to the machines; None without ``--ssh``.
-        own_disks: whether they have disks of their own.
-    """
+    """Running machines, as ``machines list --json`` prints them."""
 
     name: str
     machines: list[str]
     addresses: list[str]
-    wires: list[str | None]
-    cut: list[str]
-    started: float
+    wires: list[str | None]  # rate of each machine's cable, or None without a limit
+    cut: list[str]  # names of the machines with a cut cable
+    started: float  # seconds since the epoch
     ends: float
-    user: str
+    user: str  # owner of the daemon
     pid: int
-    job: str | None
-    ssh_config: str | None
+    job: str | None  # the job that uses the machines: "process 123 (train ...)"
+    ssh_config: str | None  # configuration file for ssh to the machines, or None without ``--ssh``
     own_disks: bool
+    folder: str  # a folder of this computer that is removed together with the machines
 
 
-class Line:
-    """A connection to a keeper.
-
-    Raises:
-        InputError: no machines of this name are running, or somebody else answers there.
-    """
+class Line(Connection):
+    """A connection to machines that stay. Raises InputError if none of this name are running for this user."""
 
     def __init__(self, name: str) -> None:
-        self.name = check_name(name)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(ANSWER_SECONDS)
+        if not _NAME.fullmatch(name):
+            remedy = "Letters, digits, - and _, at most 31: lab, wire_200."
+            raise InputError(f"{name!r} is not a name for machines", remedy)
+        super().__init__(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), f"the machines {name!r}")
+        self.socket.settimeout(ANSWER_SECONDS)
         try:
-            self._socket.connect(socket_name(name))
+            self.socket.connect(socket_name(name))
         except OSError:
-            self._socket.close()
+            self.close()
             remedy = f"Start some with: python -m tutorial_lib machines start 2 --name {name}"
             if running := names():
                 remedy = f"Running: {', '.join(running)}; --name {running[0]} takes those. {remedy}"
             raise InputError(f"no machines named {name!r} are running", remedy) from None
-        if (user := user_of(self._socket)) != os.getuid():
-            self._socket.close()
+        self.pid, user, _group = peer_of(self.socket)
+        if user != os.getuid():
+            self.close()
             raise InputError(f"the machines {name!r} belong to another user (id {user})", "Choose another --name.")
 
-    def ask(self, do: str, **values: Any) -> dict[str, Any]:
-        """Have the keeper do something; its answer. Raises InputError with what it refuses."""
-        try:
-            self._socket.sendall(json.dumps({"do": do, **values}).encode())
-            answer = json.loads(self._socket.recv(LARGEST_MESSAGE) or b"{}")
-        except (OSError, ValueError):
-            answer = {}
-        if not answer or not isinstance(answer, dict):
-            raise JobError(f"the keeper of the machines {self.name!r} does not answer; they are gone, or about to go")
-        if "error" in answer:
-            raise InputError(answer["error"], answer.get("remedy", ""))
-        return answer
-
     def describe(self) -> Standing:
-        """What is running."""
+        """Return the state of the machines."""
+        answer = self.ask("describe")
+        del answer["files"]
         try:
-            return Standing(**self.ask("describe"))
-        except TypeError:
-            raise JobError(f"the keeper of the machines {self.name!r} is of another version of tutorial_lib") from None
-
-    def namespaces(self) -> list[list[int]]:
-        """Of each machine, the open files of its namespaces, in the order to enter them."""
-        found = []
-        for _ in range(self.ask("namespaces")["machines"]):
-            _message, fds, _flags, _address = socket.recv_fds(self._socket, LARGEST_MESSAGE, 16)
-            found.append(list(fds))
-        return found
-
-    def last_word(self, seconds: float) -> str | None:
-        """Why the machines have gone, if they have; waits that long for the end of their keeper."""
-        self._socket.settimeout(seconds)
-        with contextlib.suppress(OSError, ValueError):  # TimeoutError: they are there
-            message = self._socket.recv(LARGEST_MESSAGE)
-            why = json.loads(message).get("gone", "") if message else "their keeper was killed"
-            return f"the machines {self.name!r} ended during the job: {why}"
-        return None
-
-    def close(self) -> None:
-        """End the connection, and with it the job that it stands for, if any."""
-        self._socket.close()
+            user = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:  # the user of a container may have no name
+            user = f"user {os.getuid()}"
+        return Standing(**answer, user=user, pid=self.pid)
 
 
 class StandingCluster(EmulatedCluster):
-    """Running machines as the cluster of a job: the only one there until the context is left; the machines stay.
+    """Running machines as the cluster of the only job there, or, without ``job``, of a command next to a job."""
 
-    Args:
-        name: that they were started with.
-        count: the first so many of them; None: all.
-        job: the job has the machines to itself. False: for a command beside one.
-
-    Raises:
-        InputError: there are none of this name, or another job uses them.
-    """
-
-    # /dev/shm outlives a job, so the files of a killed server there are removed.
+    # /dev/shm outlives a job, so a job removes the files of a killed server.
     traits = Traits(shares_computer=True, private_shm=False)
 
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None, *, job: bool = True) -> None:
@@ -159,44 +128,28 @@ class StandingCluster(EmulatedCluster):
         if count is not None and not 1 <= count <= running:
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
         super().__init__(running, own_disks=found.own_disks)
-        self.machines = self.machines[:count]
-        self.name, self._job = name, job
-        self._keeper: Line | None = None
+        self.machines, self.folder = self.machines[:count], Path(found.folder)
+        self.name, self.reach, self._job = name, {"on": name}, job
 
-    @property
-    def reach(self) -> dict[str, Any]:
-        """Part of being a ``Cluster``."""
-        return {"on": self.name}
-
-    def __enter__(self) -> StandingCluster:
-        self._keeper = Line(self.name)
-        self._leaving.callback(self._keeper.close)
-        try:
-            if self._job:
-                command = " ".join([Path(sys.argv[0]).stem.replace("__main__", "tutorial_lib"), *sys.argv[1:]])[:200]
-                self._keeper.ask("use", who=f"process {os.getpid()} ({command})")
-            opened = self._keeper.namespaces()
-            for fd in (fd for fds in opened for fd in fds):
-                self._leaving.callback(os.close, fd)
-            self._fds = {machine.name: fds for machine, fds in zip(self.machines, opened, strict=False)}
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def _order(self, verb: str, machine: Machine, rate: str | None = None) -> None:
-        if self._keeper is None:
-            raise RuntimeError("the machines have been left")
-        self._keeper.ask(verb, machine=machine.name, rate=rate)
+    def _start(self, *, user_namespace: bool) -> None:  # noqa: ARG002  the daemon is running
+        self._line = Line(self.name)
+        if self._job:
+            command = " ".join([Path(sys.argv[0]).stem.replace("__main__", "tutorial_lib"), *sys.argv[1:]])[:200]
+            self._line.ask("use", who=f"process {os.getpid()} ({command})")
 
     def explain_end(self) -> str | None:
-        """Why the machines have ended during a job; None if they have not."""
-        return self._keeper and self._keeper.last_word(GONE_SECONDS)
-
-    def __exit__(self, *_exc: object) -> None:
-        """Leave the machines, which stay; they are free for the next job."""
-        super().__exit__()
-        self._keeper = None
+        """Return why the machines have ended during a job, or None if they have not ended."""
+        if self._line is None:
+            return None
+        self._line.socket.settimeout(GONE_SECONDS)
+        try:
+            message = self._line.socket.recv(MESSAGE_BYTES)
+        except TimeoutError:
+            return None
+        except OSError:
+            message = b""
+        why = json.loads(message)["gone"] if message else "their daemon was killed"
+        return f"the machines {self.name!r} ended during the job: {why}"
 
 
 def start(
@@ -207,75 +160,45 @@ def start(
     shm: str | None = None,
     ttl: str = "8h",
     ssh: bool = False,
-    slurm: bool = False,
     own_disks: bool = False,
 ) -> Standing:
-    """Start machines that stay, and wait until they are there.
+    """Start machines that stay, and wait until they are ready.
 
     Args:
-        count: 1 to 64.
-        wire: rate of each cable, ``"1gbit"``; None: no limit.
-        shm: size of each machine's /dev/shm, ``"2GB"``; None: half of the memory.
-        ttl: how long they stay, ``"8h"``, if nobody stops them.
-        ssh: with an ssh server on each.
-        slurm: with a Slurm of their own; machine 0 has the controller.
-        own_disks: they share no folder, see ``disks``.
-
-    Raises:
-        InputError: wrong arguments, or machines of this name are running. EmulationUnavailable: the host forbids it.
+        count, wire, own_disks: see ``EmulatedCluster``, as for errors.
+        shm: size of each machine's /dev/shm, ``"2GB"``. None means half of the memory.
+        ttl: how long the machines stay if nobody stops them, ``"8h"``.
+        ssh: start an ssh server on each machine.
     """
     shm_bytes = None
     if shm is not None:
-        from tutorial_lib.partition.memory import parse_memory  # with torch: only for who needs it
+        from tutorial_lib.partition.memory import parse_memory  # imports torch
 
         shm_bytes = parse_memory(shm)
-    settings = {
-        **{"name": check_name(name), "count": count, "wire": wire, "shm": shm_bytes, "ttl": parse_ttl(ttl)},
-        **{"ssh": ssh, "slurm": slurm, "own_disks": own_disks},
-    }
-    if slurm and own_disks:
-        raise InputError(
-            "--slurm and --own-disks: the jobs of this Slurm need shared folders", "Leave one of them out."
-        )
-    if name in bound():
-        with contextlib.closing(Line(name)) as line:
-            found = line.describe()
-        raise InputError(
-            f"machines named {name!r} are running: {len(found.machines)}, started by {found.user} at "
-            f"{time.strftime('%H:%M', time.localtime(found.started))} (process {found.pid})",
-            f"Use them (--on {name}), stop them (python -m tutorial_lib machines stop {name}), or choose another name.",
-        )
-    keeper = subprocess.Popen(
-        [*run_module(sys.executable, "tutorial_lib.cluster.keeper"), json.dumps(settings)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # ours may be a pipe, and whoever reads it would wait for the machines' end
-        start_new_session=True,  # neither Ctrl-C nor the end of this command is meant for it
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-    )
-    assert keeper.stdout is not None
-    answer: dict[str, Any] = {}
-    with selectors.DefaultSelector() as ready, keeper.stdout:
-        ready.register(keeper.stdout, selectors.EVENT_READ)
+    if ssh:
+        ssh_servers.check_programs()
+    ends = time.time() + parse_ttl(ttl)
+    cluster = EmulatedCluster(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
-            for left in attempts(f"the machines {name!r} to be set up", START_SECONDS, pause=0):
-                if ready.select(min(left, 1.0)):
-                    answer = json.loads(keeper.stdout.readline() or b"{}")
-                    break
-        except BaseException:
-            keeper.terminate()  # it removes its folders; a kill would leave them
-            wait_or_kill(keeper, STOP_SECONDS)
-            raise
-    if "error" in answer or not answer:
-        keeper.wait(timeout=STOP_SECONDS)
-        raise InputError(answer.get("error", "the keeper of the machines ended at once"), answer.get("remedy", ""))
-    return Standing(**answer)
+            listener.bind(socket_name(name))
+        except OSError:
+            with contextlib.closing(Line(name)) as line:
+                found = line.describe()
+            started = f"{len(found.machines)}, since {time.ctime(found.started)} (process {found.pid})"
+            remedy = f"Use them (--on {name}), or stop them: python -m tutorial_lib machines stop {name}"
+            raise InputError(f"machines named {name!r} are running: {started}", remedy) from None
+        with cluster:
+            config = ssh_servers.start_ssh_servers(cluster, name) if ssh else None
+            cluster.stay(listener, name=name, ends=ends, ssh_config=config)
+    with contextlib.closing(Line(name)) as line:
+        return line.describe()
 
 
 def stop(name: str = DEFAULT_NAME) -> None:
-    """Switch machines off; everything that runs on them is killed. Raises InputError when there are none."""
+    """Switch machines off. The kernel kills all processes on them. Raises InputError if no such machines run."""
     with contextlib.closing(Line(name)) as line:
         line.ask("stop")
     for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
-        if name not in bound():  # the keeper closes its socket last
+        if name not in bound():
             return

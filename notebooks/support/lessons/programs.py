@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from tutorial_lib.cluster.slurm_servers import DAEMONS
+from support.sandbox import DAEMONS
 from tutorial_lib.files import find_program
 
 PACKAGES = {"ss": "iproute2", "ps": "procps", "sshd": "openssh-server"}

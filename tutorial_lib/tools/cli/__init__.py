@@ -35,6 +35,10 @@ REMOVED_OPTIONS = {  # by name: the commands that had the option, and the remedy
     "--trace": (("train",), "Omit it. Every run records its timeline. The command trace RUN writes it to a file."),
     "--calibrate": (("plan",), "plan measures nothing. Measure a short run instead: train --epochs 2."),
     "--no-calibrate": (("plan",), "Omit it. plan measures nothing."),
+    "--slurm": (
+        ("machines",),
+        "python -m support.sandbox 2, in the folder notebooks, starts machines with a Slurm on them.",
+    ),
     "--layers": (("plan",), "The model has one layer for each hop. Give --fanouts, such as 15,10,5."),
 }
 WITH_TORCH = {"doctor", "data", "partition", "plan", "train", "finale", "launch"}

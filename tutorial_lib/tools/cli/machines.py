@@ -46,13 +46,12 @@ def start(
     name: NameOption = DEFAULT_NAME,
     ttl: Annotated[str, typer.Option(help="How long they stay if nobody stops them: 30m, 8h, 2d.")] = "8h",
     ssh: Annotated[bool, typer.Option("--ssh", help="With an ssh server on each; prints the configuration.")] = False,
-    slurm: Annotated[bool, typer.Option("--slurm", help="With a Slurm of their own (as root).")] = False,
     own_disks: Annotated[
         bool, typer.Option("--own-disks", help="They share no folder: each has a private, empty home, /tmp and data.")
     ] = False,
 ) -> None:
     """Start machines that stay until you stop them, or for --ttl."""
-    options = {"wire": wire, "shm": shm, "ttl": ttl, "ssh": ssh, "slurm": slurm, "own_disks": own_disks}
+    options = {"wire": wire, "shm": shm, "ttl": ttl, "ssh": ssh, "own_disks": own_disks}
     found = standing.start(count, name=name, **options)
     option = "" if name == DEFAULT_NAME else f" --name {name}"
     print(f"{count} machines are running: {', '.join(found.machines[:3])}{', ...' if count > 3 else ''}")
@@ -60,8 +59,6 @@ def start(
     print(f"a job on them:    {PROGRAM} train --on {name}")
     if found.ssh_config:
         print(f"ssh:              ssh -F {found.ssh_config} machine-0")
-    if slurm:
-        print(f"Slurm:            {PROGRAM} on{option} machine-0 sinfo    (also srun, sbatch, squeue, scancel)")
     print(f"they end at {_clock(found.ends)}, or with:  {PROGRAM} machines stop {name}")
 
 
