@@ -12,57 +12,59 @@ pytestmark = pytest.mark.cluster
 NAMES = """
 import json, sys
 from pathlib import Path
-from tutorial_lib.cluster.channel import Watch
 from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
-from tutorial_lib.cluster.transfer import deliver, fetch
 from tutorial_lib.errors import TutorialError
+from tutorial_lib.job.remote_files import RemoteFiles
 
-arguments = json.loads(sys.argv[1])
+arguments, found = json.loads(sys.argv[1]), {}
 try:
-    with SshCluster(read_ip_config(Path(arguments["ip_config"])), username=arguments.get("user")) as cluster:
-        found = {"names": [m.name for m in cluster.machines], "folder": cluster.folder("~/copies")}
-        if "source" in arguments:
-            source, target, home = (Path(arguments[name]) for name in ("source", "target", "home"))
-            deliver(cluster, cluster.machines[1], {"file": source}, str(target), 20, Watch())
-            fetched = fetch(cluster, cluster.machines[1], str(target), home, 20, watch=Watch())
-            found["fetched"] = list(fetched.table)
+    machines = read_ip_config(Path(arguments["ip_config"]))
+    with SshCluster(machines, username=arguments.get("user"), copy_to="~/copies") as cluster:
+        found = {"names": [m.name for m in cluster.machines], "folder": cluster.copy_to}
+        program = cluster.popen(cluster.machines[1], [sys.executable, "-c", "import random"])
+        found["module"] = program.wait(timeout=20)
+        with RemoteFiles(cluster, Path(arguments["run"]), lambda event: None):
+            pass
+        found["copied"] = True
 except TutorialError as error:
-    found = {"error": error.message}
+    found = {**found, "error": error.message, "remedy": error.remedy}
 print(json.dumps(found))
 """
 
 
 def ask(lab, **arguments) -> dict:
-    done = lab.run(sys.executable, "-c", NAMES, json.dumps({"ip_config": str(lab.ip_config), **arguments}))
+    (run := lab.folder.parent / "run").mkdir(exist_ok=True)
+    words = {"ip_config": str(lab.ip_config), "run": str(run), **arguments}
+    done = lab.run(sys.executable, "-c", NAMES, json.dumps(words))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_a_bashrc_that_prints_gives_neither_names_nor_answers(ssh_lab, tmp_path, saw):
-    prints = "echo Welcome; echo 42; echo '[\"x\"]'; printf '\\377 no end of line'; echo quota >&2; cd /tmp\n"
-    ssh_lab.write_in_homes(".bashrc", prints)
-    (tmp_path / "source").write_text("content")
-    found = ask(ssh_lab, source=str(tmp_path / "source"), target=str(tmp_path / "to"), home=str(tmp_path / "back"))
-    assert found == {
-        "names": ["machine-0", "machine-1"],
-        "folder": f"{ssh_lab.home}/copies",
-        "fetched": ["file"],
-    }
-    assert (tmp_path / "back" / "file").read_text() == "content"
-    saw("over ssh: a .bashrc that prints", "none: what it prints is left out", None)
+def test_a_bashrc_that_prints(ssh_lab, saw):
+    """L24. Its text is not an answer of the machine. rsync cannot skip it, and the error says so."""
+    names = {"names": ["machine-0", "machine-1"], "folder": f"{ssh_lab.home}/copies", "module": 0}
+    ssh_lab.write_in_homes(".bashrc", "echo quota >&2; cd /tmp\n")
+    assert ask(ssh_lab) == {**names, "copied": True}
+    ssh_lab.write_in_homes(".bashrc", "echo Welcome; echo 42; printf '\\377 no end of line'; echo quota >&2; cd /tmp\n")
+    found = ask(ssh_lab)
+    assert found.items() >= names.items()
+    assert "copying to machine-" in found["error"] or "copying from machine-" in found["error"]
+    assert "is your shell clean" in found["error"]
+    assert ".bashrc there must print to terminals only" in found["remedy"]
+    saw("over ssh: files are copied to a login whose .bashrc prints", found["error"], None)
 
 
-def test_a_module_in_the_home_is_not_ours(ssh_lab, tmp_path):
+def test_a_module_in_the_home_is_not_ours(ssh_lab):
+    """L29. Python starts in another folder than the home."""
     for name in ("random", "json", "copy", "tempfile"):
         ssh_lab.write_in_homes(f"{name}.py", "raise SystemExit('a file of the user was imported')\n")
-    (tmp_path / "source").write_text("content")
-    found = ask(ssh_lab, source=str(tmp_path / "source"), target=str(tmp_path / "to"), home=str(tmp_path / "back"))
-    assert found.get("fetched") == ["file"], found
+    assert ask(ssh_lab)["module"] == 0
 
 
 @pytest.mark.parametrize("user", ["-oProxyCommand=touch {witness}", "x -oProxyCommand=touch {witness}"])
 def test_a_user_name_does_not_become_an_option(user, ssh_lab, tmp_path, saw):
+    """L25."""
     witness = tmp_path / "witness"
     found = ask(ssh_lab, user=user.format(witness=witness))
     assert "ssh to 10.77.0.1: " in found["error"]

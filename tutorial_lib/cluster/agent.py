@@ -278,13 +278,15 @@ def main() -> None:
     # Orphans (the samplers of a killed trainer) become our children, so that we can end them.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    link = Channel(0, 1, PLAN_SECONDS)
-    try:
-        plan = JobPlan.from_json(link.receive())
-    except TimeoutError:
-        sys.exit(f"waited {PLAN_SECONDS:g} s for the plan from the coordinator")
-    except EOFError:  # it has gone
-        return
+    link, plan, deadline = Channel(0, 1), None, time.monotonic() + PLAN_SECONDS
+    while plan is None:
+        if time.monotonic() > deadline:
+            sys.exit(f"waited {PLAN_SECONDS:g} s for the plan from the coordinator")
+        try:
+            received = link.take(1.0)
+        except EOFError:  # the coordinator is gone
+            return
+        plan = next((JobPlan.from_json(message["plan"]) for message in received if "plan" in message), None)
     agent = Agent(plan, int(sys.argv[1]), link)
     signal.signal(signal.SIGTERM, agent.told_to_end)
     agent.run()

@@ -59,7 +59,7 @@ class Agents:
             self.open.add(index)
             self._selector.register(agent.stdout.fileno(), selectors.EVENT_READ, index)
             self._links.append(Channel(agent.stdout.fileno(), agent.stdin.fileno()))
-            self._links[index].put(self.remote.to_json())
+            self._links[index].put({"plan": self.remote.to_json()})
 
     def tell_all(self, command: str, **fields: Any) -> None:
         """``{"do": command, ...}`` to every agent."""

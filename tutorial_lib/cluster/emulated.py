@@ -228,6 +228,10 @@ class EmulatedCluster:
         plan["ids"] = ids
         return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan)], fds
 
+    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:
+        """Part of being a ``Cluster``."""
+        return self.command(machine, ["sh", "-c", 'eval "$*"'], "/") if machine in self.separate else None
+
     def machine(self, name: str) -> Machine:
         """The machine of this name. Raises InputError when there is none."""
         if found := [machine for machine in self.machines if machine.name == name]:

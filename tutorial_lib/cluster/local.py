@@ -75,5 +75,8 @@ class LocalCluster:
         assert machine == self.machines[0]
         return subprocess.Popen([str(arg) for arg in argv], start_new_session=True, **kwargs)
 
+    def rsync_shell(self, machine: Machine) -> None:
+        """Part of being a ``Cluster``."""
+
     def __exit__(self, *_exc: object) -> None:
         self._leaving.close()

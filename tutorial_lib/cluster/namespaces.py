@@ -2,10 +2,11 @@
 
 Each failure is an ``OSError`` whose text says which step the kernel refused.
 
-As a program, ``python -I -S namespaces.py PLAN`` (JSON) runs a command inside an emulated machine. It uses the standard
-library only, so that it starts in some milliseconds. It enters the namespaces whose open files it inherited, forks (a
-pid namespace takes effect for children only), and waits; the command gets SIGKILL when this process dies, and SIGTERM,
-SIGINT and SIGHUP are passed on. On a terminal, the command gets the foreground, so that a shell can manage jobs.
+As a program, ``python -I -S namespaces.py PLAN [WORD...]`` (JSON) runs a command inside an emulated machine, with the
+words as its last arguments. It uses the standard library only, so that it starts in some milliseconds. It enters the
+namespaces whose open files it inherited, forks (a pid namespace takes effect for children only), and waits; the command
+gets SIGKILL when this process dies, and SIGTERM, SIGINT and SIGHUP are passed on. On a terminal, the command gets the
+foreground, so that a shell can manage jobs.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def main() -> None:
             os.setpgid(0, 0)  # dash needs a process group that its pid namespace has a number for
             to_foreground(0, os.getpgrp())
         try:
-            os.execvp(plan["argv"][0], plan["argv"])
+            os.execvp(plan["argv"][0], [*plan["argv"], *sys.argv[2:]])
         except OSError as error:
             print(f"cannot start {plan['argv'][0]!r}: {error.strerror}", file=sys.stderr)
             os._exit(127)

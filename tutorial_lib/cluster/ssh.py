@@ -73,7 +73,7 @@ class SshCluster(RemoteCluster):
     @property
     def reach(self) -> dict[str, Any]:
         """Part of being a ``Cluster``."""
-        return {"ssh": {name: getattr(self, name) for name in ("port", "username", "config", "python")}}
+        return {name: getattr(self, name) for name in ("port", "username", "config")}
 
     def __enter__(self) -> SshCluster:
         if shutil.which("ssh") is None:
@@ -124,11 +124,17 @@ class SshCluster(RemoteCluster):
             return f"Is {machine.address} right, switched on, and not behind a firewall?"
         return f"Try it by hand: ssh {target} hostname"
 
+    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:  # noqa: ARG002
+        """Part of being a ``Cluster``."""
+        return self._words(), []
+
     def _client(self, machine: Machine, line: str) -> list[str]:
+        # What a login shell has printed (~/.bashrc), perhaps without an end of line, is then a line of its own.
+        return [*self._words(), machine.address, f"echo; {line}"]
+
+    def _words(self) -> list[str]:
         # As the value of -l, and after --, nothing that a file or an option says can become an option of ssh.
         options = ["-F", self.config] if self.config else []
         options += ["-p", str(self.port)] if self.port else []
         options += ["-l", self.username] if self.username else []
-        command = ["ssh", *(f"-o{name}={value}" for name, value in OPTIONS.items()), *options]
-        # What a login shell has printed (~/.bashrc), perhaps without an end of line, is then a line of its own.
-        return [*command, "-T", "--", machine.address, f"echo; {line}"]
+        return ["ssh", *(f"-o{name}={value}" for name, value in OPTIONS.items()), *options, "-T", "--"]

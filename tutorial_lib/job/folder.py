@@ -56,7 +56,7 @@ def check_run_folder(out: Path, *, resume: bool = False) -> Path:
             f"--resume: no checkpoint in {out / 'checkpoint'}",
             "A run has one when its first epoch is finished, or it was told to end (SIGTERM) in it. Start it again "
             "without --resume, in another folder. "
-            "With --copy_to, one may still be on the machines: python -m tutorial_lib fetch RUN brings it home.",
+            "With --copy_to, one may still be on the machines: python -m tutorial_lib fetch RUN downloads it.",
         )
     check_right_to_write(out)
     if not resume and out.exists() and any(out.iterdir()):
