@@ -248,7 +248,7 @@ def test_a_machine_that_cannot_copy(program, message, remedy, lab, monkeypatch):
     monkeypatch.setattr(remote_files, "COPY_SECONDS", 2)
     files = lab.files()
     path = lab.cluster.on_disk(lab.cluster.machines[1], lab.bin / "rsync")
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\n{program}\n")
     path.chmod(0o755)
     start = time.monotonic()

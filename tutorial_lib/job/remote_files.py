@@ -72,15 +72,12 @@ def read_delivery(run: Path) -> Delivery | None:
     return found
 
 
-def ssh_options(delivery: Delivery) -> Event:
-    return {name: getattr(delivery, name) for name in ("port", "username", "config")}
-
-
 def check_delivery(run: Path, delivery: Delivery, cluster: Cluster | None = None, *, trust: bool) -> None:
     """Ask before a command connects to machines that a run folder names, unless they are those of ``cluster``."""
     given = (cluster.reach if cluster else None) or {}
     addresses = {machine.address for machine in cluster.machines} if cluster else set()
-    asked: Event = {f"ssh {n}": value for n, value in ssh_options(delivery).items() if value != given.get(n)}
+    options = {"port": delivery.port, "username": delivery.username, "config": delivery.config}
+    asked: Event = {f"ssh {name}": value for name, value in options.items() if value != given.get(name)}
     if others := [address for _name, address in delivery.machines if address not in addresses]:
         asked["machines"] = ", ".join(others)
     check_trust(run / LIST, {**asked, "folder there": delivery.folder} if asked else {}, trust=trust)
@@ -200,8 +197,8 @@ class RemoteFiles:
         for source, target, rules in self.uploads:
             make = f"--rsync-path=mkdir -p {shlex.join([target, self.folder])} && rsync"
             options = ["-cL", "--partial-dir=.rsync-partial", make, *rules[self.cluster.machines.index(machine)]]
-            there = f"{machine.address}:{target}/"
-            found = self._rsync(machine, f"copying to {machine.name}", options, f"{source}/", there, COMPARE_SECONDS)
+            options += ["--", f"{source}/", f"{machine.address}:{target}/"]
+            found = self._rsync(machine, "copying to", COMPARE_SECONDS, options)
             copied, count = copied + found["copied"], count + found["files"]
         self._say(f"{machine.name}: {copied} of {count} files copied, checksums verified")
 
@@ -214,8 +211,8 @@ class RemoteFiles:
             rules = [f"--exclude={name}" for name in (*excluded, *(f"{other.name}/" for other in others))]
         found = self._fetch(machine, rules, self.run)
         if found["files"]:
-            size = f"{found['bytes'] / 1e6:.1f} MB"
-            self._say(f"{machine.name}: {found['copied']} files, {size} brought home, checksums verified")
+            megabytes = f"{found['bytes'] / 1e6:.1f} MB"
+            self._say(f"{machine.name}: {found['copied']} files, {megabytes} brought home, checksums verified")
 
     def _follow(self, number: int) -> None:
         """Download a checkpoint during the job. The next call succeeds if a newer one has replaced it meanwhile."""
@@ -243,31 +240,27 @@ class RemoteFiles:
     def _remove(self, machine: Machine) -> None:
         """Remove the run folder on a machine: copy an empty folder, and delete what it does not have."""
         parent, name = self.folder.rsplit("/", 1)
-        rules = ["--delete", f"--include=/{name}/***", "--exclude=*"]
         with tempfile.TemporaryDirectory() as empty:
-            self._rsync(machine, f"cleaning {machine.name}", rules, f"{empty}/", f"{machine.address}:{parent}/")
+            options = ["--delete", *include(f"{name}/***"), "--", f"{empty}/", f"{machine.address}:{parent}/"]
+            self._rsync(machine, "cleaning", COPY_SECONDS, options)
 
     def _fetch(self, machine: Machine, rules: list[str], target: Path) -> dict[str, int]:
         options = ["-tm", f"--partial-dir={self.run}/.rsync-partial", "--exclude=.*", *rules]
-        there = f"{machine.address}:{self.folder}/"
-        return self._rsync(machine, f"copying from {machine.name}", options, there, str(target))
+        options += ["--", f"{machine.address}:{self.folder}/", str(target)]
+        return self._rsync(machine, "copying from", COPY_SECONDS, options)
 
-    def _rsync(
-        self, machine: Machine, label: str, options: list[str], source: str, target: str, seconds: int = COPY_SECONDS
-    ) -> dict[str, int]:
+    def _rsync(self, machine: Machine, task: str, seconds: int, options: list[str]) -> dict[str, int]:
         """Run rsync, report its progress, and return its counts. A JobError names the machine and the cause."""
-        shell = self.cluster.rsync_shell(machine)
-        assert shell is not None
-        words, descriptors = shell
+        words, descriptors = self.cluster.rsync_shell(machine) or ([], [])
         quoted = " ".join("'" + word.replace("'", "''") + "'" for word in words)
         # Without a buffer, rsync notices that this process was killed. With -s, no shell expands a name.
         common = ["-rs", "--no-h", "--stats", "--info=progress2", "--outbuf=N", f"--timeout={seconds}", "-e", quoted]
         pipes: Event = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True, "errors": "replace"}
         pipes |= {"pass_fds": descriptors, "start_new_session": True, "env": {**os.environ, "LC_ALL": "C"}}
-        output, reported = "", time.monotonic()
+        label, output, reported = f"{task} {machine.name}", "", time.monotonic()
         with (
             tempfile.TemporaryFile("w+", errors="replace") as errors,
-            subprocess.Popen(["rsync", *common, *options, "--", source, target], stderr=errors, **pipes) as process,
+            subprocess.Popen(["rsync", *common, *options], stderr=errors, **pipes) as process,
         ):
             self._running.add(process)
             for line in process.stdout or ():  # a carriage return ends a line, too
@@ -276,7 +269,6 @@ class RemoteFiles:
                     reported = time.monotonic()
                     self._say(f"{label}: {int(line.split()[0]) / 1e6:.1f} MB so far ({line.split()[1]})")
             wait_or_kill(process, ENDING_SECONDS)
-            self._running.discard(process)
             errors.seek(0)
             told = errors.read()
         if process.returncode:
@@ -293,7 +285,8 @@ def fetch_results(run: Path, say: Callable[[str], None]) -> list[str]:
         return []
     machines = [Machine(*machine) for machine in left.machines]
     # Not entered, so that a machine that cannot be reached does not hide the results of the others.
-    cluster: AbstractContextManager[Any] = nullcontext(SshCluster(machines, **ssh_options(left)))
+    ssh = SshCluster(machines, port=left.port, username=left.username, config=left.config)
+    cluster: AbstractContextManager[Any] = nullcontext(ssh)
     if left.on is not None:
         try:
             cluster = StandingCluster(left.on, len(machines), job=False)

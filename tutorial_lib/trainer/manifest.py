@@ -94,10 +94,12 @@ def read_manifest(path: Path) -> Manifest:
         raise InputError(f"unusable checkpoint: {error.message}", NEW_RUN) from None
 
 
-def check_files(folder: Path, files: Mapping[str, FileRecord], machine: str | None = None) -> None:
+def check_files(
+    folder: Path, files: Mapping[str, FileRecord], machine: str | None = None, *, everything: bool = False
+) -> None:
     """Raise an InputError if a file is damaged or missing. Files of other machines may exist only there."""
     for file, expected in ((folder / name, expected) for name, expected in files.items()):
-        required = file.exists() or expected.machine in (None, machine)
+        required = everything or file.exists() or expected.machine in (None, machine)
         if required and (problem := check_file(file, expected.bytes, expected.sha256)):
             raise InputError(f"damaged checkpoint: {file} {problem}", NEW_RUN)
 
@@ -141,12 +143,9 @@ def publish(folder: Path, manifest: Manifest) -> None:
 
 def adopt_checkpoint(folder: Path, manifest: Manifest) -> None:
     """Make a copied checkpoint the newest one. An InputError names a file that is missing or damaged."""
-    for name, record in manifest.files.items():
-        path = folder / manifest.folder / name
-        if problem := check_file(path, record.bytes, record.sha256):
-            raise InputError(f"{path} {problem}")
-        flush(path)
-    flush(folder / manifest.folder)
+    check_files(folder / manifest.folder, manifest.files, everything=True)
+    for name in (*manifest.files, "."):
+        flush(folder / manifest.folder / name)
     publish(folder, manifest)
     remove_leftovers(folder)
 
