@@ -43,7 +43,7 @@ REMEDIES = {
     "is your shell clean": "The ~/.bashrc there must print to terminals only. First line: [[ $- == *i* ]] || return",
     "not found": "Each machine needs rsync: sudo apt install rsync",
 }
-EFFECTS = re.compile(r"^\s*$|^rsync error:|unexpectedly closed|Broken pipe|write error|see the rsync manpage")
+EFFECTS = re.compile(r"^\s*$|^rsync error:|unexpectedly closed|Broken pipe|safe_|write error|see the rsync manpage")
 Event = dict[str, Any]
 Upload = tuple[Path, str, list[list[str]]]  # folder here, folder on the machines, filters of each machine
 
@@ -230,11 +230,15 @@ class RemoteFiles:
             manifest, here = readable(Path(arrived, "checkpoint")).get(NEWEST), readable(folder).get(NEWEST)
         if manifest is None or (here and (here == manifest or here.progress > manifest.progress)):
             return
-        for machine in machines:
-            owned = [n for n, record in manifest.files.items() if (record.machine or machines[0].name) == machine.name]
-            if owned:
-                inside = f"checkpoint/{manifest.folder}/"
-                self._fetch(machine, include("checkpoint/", inside, *(f"{inside}{name}" for name in owned)), self.run)
+        owners = {name: record.machine or machines[0].name for name, record in manifest.files.items()}
+        inside = f"checkpoint/{manifest.folder}/"
+
+        def fetch_owned(machine: Machine) -> None:
+            if owned := [f"{inside}{name}" for name, owner in owners.items() if owner == machine.name]:
+                self._fetch(machine, include("checkpoint/", inside, *owned), self.run)
+
+        for error in filter(None, self._on_all(fetch_owned)):
+            raise error
         adopt_checkpoint(folder, manifest)
 
     def _remove(self, machine: Machine) -> None:
@@ -278,11 +282,8 @@ class RemoteFiles:
         return {name: int((re.findall(pattern, output) or [0])[0]) for name, pattern in COUNTS.items()}
 
 
-def fetch_results(run: Path, say: Callable[[str], None]) -> list[str]:
+def fetch_results(run: Path, left: Delivery, say: Callable[[str], None]) -> list[str]:
     """Download everything that an interrupted run has left on its machines. Return the remaining problems."""
-    left = read_delivery(run)
-    if left is None or not left.machines:
-        return []
     machines = [Machine(*machine) for machine in left.machines]
     # Not entered, so that a machine that cannot be reached does not hide the results of the others.
     ssh = SshCluster(machines, port=left.port, username=left.username, config=left.config)

@@ -94,7 +94,7 @@ def run_distributed(
     if keep.resume and (left := read_delivery(out)) and left.machines:  # killed: they may have a newer checkpoint
         check_delivery(out, left, cluster, trust=keep.trust)
         with own_run_folder(out):
-            for problem in fetch_results(out, reporter.say):
+            for problem in fetch_results(out, left, reporter.say):
                 reporter.say(f"continuing without some results: {problem}")
     resumed = keep.open(out, config, settings)
     start = time.time()

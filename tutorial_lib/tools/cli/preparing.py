@@ -123,7 +123,7 @@ def fetch(
             print(f"{run}: nothing is left to fetch")
             return
         check_delivery(run, left, trust=trust)
-        if problems := fetch_results(run, print):
+        if problems := fetch_results(run, left, print):
             raise JobError(problems[0], "\n".join(problems[1:]))
     print(f"everything is in {run}")
 
