@@ -36,8 +36,7 @@ JOB, IP_CONFIG = "job.json", "ip_config.txt"  # inputs of the trainers in the ru
 ONLY_HERE = (JOB, IP_CONFIG, LIST, "options.json", "events.jsonl", "result.json")  # a machine must not replace them
 SKIPPED = ("--exclude=.*", "--exclude=__pycache__/", "--exclude=runs/", "--exclude=node_modules/")
 COPY_SECONDS, COMPARE_SECONDS = 60, 600  # without a byte; rsync is silent while it compares a large file
-NOTICE_SECONDS, ENDING_SECONDS = 10.0, 10.0
-AT_ONCE = 8
+NOTICE_SECONDS, ENDING_SECONDS, AT_ONCE = 10.0, 10.0, 8
 COUNTS = {"files": r"\(reg: (\d+)", "copied": r"files transferred: (\d+)", "bytes": r"transferred file size: (\d+)"}
 REMEDIES = {
     "is your shell clean": "The ~/.bashrc there must print to terminals only. First line: [[ $- == *i* ]] || return",
@@ -121,9 +120,9 @@ class RemoteFiles:
             raise InputError("copying files to the machines needs rsync, which this computer does not have", remedy)
         self.cluster, self.run = cluster, run
         self.uploads: list[Upload] = []
-        self.before, copy_to = read_delivery(run), cluster.copy_to
-        self.folder = f"{copy_to}/results/{run.name}-{uuid.uuid4().hex[:8]}"
-        if self.before and (copy_to is None or self.before.folder.startswith(f"{copy_to}/results/")):
+        self.before = read_delivery(run)
+        self.folder = f"{cluster.copy_to}/results/{run.name}-{uuid.uuid4().hex[:8]}"
+        if self.before and self.before.folder.startswith(f"{cluster.copy_to or ''}/"):
             self.folder = self.before.folder  # a run and its continuations have one folder
         self.problems: list[str] = []
         self._on_event, self._lock = on_event, threading.Lock()
@@ -173,7 +172,8 @@ class RemoteFiles:
                 for path in self.run.rglob("*"):
                     flush(path)
                 self._remember([])
-                self._on_all(self._remove)
+                for error in filter(None, self._on_all(self._remove)):
+                    self._say(f"{error}; {self.folder} is still there", "warning")
         except (TutorialError, OSError) as error:
             self.problems.append(f"the newest checkpoint could not be downloaded: {error}")
         if self.problems and self.cluster.reach is not None:
