@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from commands import launch as run_launch
 from commands import tutorial, wait_for_event, wait_until
+from ssh_support import needs_rsync
 
 from tutorial_lib.cluster import disks, standing
 from tutorial_lib.trainer.manifest import read_checkpoint
@@ -28,6 +29,7 @@ CHECKOUT = disks.CHECKOUT
 @pytest.fixture
 def disk_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the disks of all machines are stored."""
+    needs_rsync()
     folder = tmp_path / "all disks"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))

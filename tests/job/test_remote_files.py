@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from commands import wait_until
-from ssh_support import assert_private
+from ssh_support import assert_private, needs_rsync
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.failure import JobFailed
@@ -106,6 +106,7 @@ class Lab:
 
 @pytest.fixture
 def lab(emulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    needs_rsync()
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     with Staying(2, own_disks=True, private=[tmp_path]) as cluster:
         assert_private(cluster, cluster.machines, tmp_path)
