@@ -82,8 +82,8 @@ test-soak: venv
 
 fault-table: venv
 	FAULT_TABLE=docs/faults.md $(PY) -m pytest tests/faults \
-	  $(addprefix tests/cluster/test_, agents.py ssh.py ssh_login.py homecoming.py) \
-	  $(addprefix tests/job/test_, launch_command.py resume.py watch.py)
+	  $(addprefix tests/cluster/test_, agents.py ssh.py ssh_login.py) \
+	  $(addprefix tests/job/test_, launch_command.py remote_files.py resume.py)
 
 bench: venv
 	$(PY) benchmarks/bench.py

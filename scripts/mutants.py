@@ -40,7 +40,7 @@ TARGETS = {
     "tutorial_lib/tasks/inference.py": [f"tests/tasks/test_{name}.py" for name in ("evaluation", "hetero", "tasks")],
     "tutorial_lib/cluster/agent.py": ["tests/cluster/test_agents.py", "tests/cluster/test_supervision.py"],
     "tutorial_lib/cluster/children.py": ["tests/cluster/test_agents.py", "tests/cluster/test_supervision.py"],
-    "tutorial_lib/cluster/transfer.py": ["tests/cluster/test_transfer.py"],
+    "tutorial_lib/job/remote_files.py": ["tests/job/test_remote_files.py"],
     "notebooks/support/exercises/lesson_*.py": ["tests/lessons/test_{}.py"],
 }
 STAGES = ("not cluster", "cluster")  # without machines, then with
@@ -51,7 +51,6 @@ MAY_SURVIVE = {
     "tutorial_lib/cluster/children.py, end_descendants: time.monotonic() < deadline"
     "  ->  (time.monotonic() <= deadline)": "the moment of the deadline itself",
     "tutorial_lib/cluster/children.py, end_descendants: time.sleep(POLL_SECONDS)  ->  pass": "it only looks more often",
-    "tutorial_lib/cluster/transfer.py, _send_files: 1  ->  (2)": "asked is whether there is more, not how much",
     "tutorial_lib/trainer/checkpoint.py, save: barrier()  ->  pass": "it is for a rank that still writes rows then",
     "tutorial_lib/tasks/inference.py, source: 1  ->  (2)": "how far a thread is ahead changes no number",
     "tutorial_lib/sampling/prefetch.py, prefetch: future.cancel()  ->  pass": "it only saves work that nobody wants",

@@ -175,11 +175,18 @@ def needs_pkill() -> None:
         pytest.skip("no pkill on this computer (apt install procps)")
 
 
+def needs_rsync() -> None:
+    """Skip the calling test where ``rsync`` is missing."""
+    if find_program("rsync") is None:
+        pytest.skip("no rsync on this computer (apt install rsync)")
+
+
 @pytest.fixture
 def ssh_lab(emulation: None, nothing_left: None, tmp_path: Path) -> Iterator[SshLab]:
     """Two machines with private disks and ssh servers, and a login node; skips where there is no sshd."""
     if SSHD is None:
         pytest.skip("no ssh server on this computer (apt install openssh-server)")
     needs_pkill()
+    needs_rsync()
     with SshLab(tmp_path / "ssh") as lab:
         yield lab

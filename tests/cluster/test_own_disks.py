@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from commands import launch as run_launch
 from commands import tutorial, wait_for_event, wait_until
+from ssh_support import needs_rsync
 
 from tutorial_lib.cluster import disks, standing
 from tutorial_lib.trainer.manifest import read_checkpoint
@@ -28,6 +29,7 @@ CHECKOUT = disks.CHECKOUT
 @pytest.fixture
 def disk_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the disks of all machines are stored."""
+    needs_rsync()
     folder = tmp_path / "all disks"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -71,7 +73,8 @@ def test_a_job_on_them_copies_and_goes_on(lab, disk_folder, data_root, tmp_path)
     words = ["train", "--on", lab, *SMALL, "--root", str(data_root), "--out", str(run)]
     done = tutorial(*words, "--epochs", "1")
     assert re.search(r"machine-1: (\d+) of \1 files copied, checksums verified", done.stdout)
-    assert on("machine-0", f"ls -A /tmp/tutorial; test -e {run} && echo shared; true").split() == ["partitions"]
+    there = on("machine-0", f"ls -A /tmp/tutorial /tmp/tutorial/results; test -e {run} && echo shared; true")
+    assert there.split() == ["/tmp/tutorial:", "partitions", "results", "/tmp/tutorial/results:"]
     done = tutorial("train", "--resume", "--trust", "--out", str(run), "--epochs", "2")
     assert "machine-1: 2 of" in done.stdout  # settings and addresses
     assert len(json.loads((run / "result.json").read_text())["epochs"]) == 2

@@ -59,3 +59,41 @@ def test_a_user_name_is_no_option_and_homes_must_agree(ssh_lab, tmp_path, saw):
     other = ssh_lab.folder / "other-home"
     ssh_lab.write_in_homes(".bashrc", f'[ "$(hostname)" = machine-1 ] && HOME={other}\n')
     assert f"and {other} on machine-1" in enter(ssh_lab)["error"]
+
+
+COPY = """
+import json, sys
+from pathlib import Path
+from tutorial_lib.cluster.spec import read_ip_config
+from tutorial_lib.cluster.ssh import SshCluster
+from tutorial_lib.errors import TutorialError
+from tutorial_lib.job.remote_files import RemoteFiles
+
+ip_config, run = map(Path, sys.argv[1:])
+try:
+    with SshCluster(read_ip_config(ip_config), copy_to="~/copies") as cluster:
+        files = RemoteFiles(cluster, run, lambda event: None)
+        files.uploads = [(run, cluster.copy_to, [[], []])]
+        with files:
+            print(json.dumps({}))
+except TutorialError as error:
+    print(json.dumps({"error": error.message, "remedy": error.remedy}))
+"""
+
+
+def test_files_cannot_be_copied_to_a_login_whose_bashrc_prints(ssh_lab, saw):
+    """L24. rsync cannot skip the text on standard output, and the error names the file to change."""
+
+    def copy() -> dict[str, str]:
+        (run := ssh_lab.folder.parent / "run").mkdir(exist_ok=True)
+        done = ssh_lab.run(sys.executable, "-c", COPY, str(ssh_lab.ip_config), str(run))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    ssh_lab.write_in_homes(".bashrc", "echo quota >&2; cd /tmp\n")
+    assert copy() == {}
+    ssh_lab.write_in_homes(".bashrc", "echo Welcome; echo quota >&2; cd /tmp\n")
+    found = copy()
+    assert found["error"] == "copying to machine-0: protocol version mismatch -- is your shell clean?"
+    assert ".bashrc there must print to terminals only" in found["remedy"]
+    saw("over ssh: files are copied to a login whose .bashrc prints", found["error"], None)

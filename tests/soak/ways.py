@@ -173,7 +173,7 @@ class Ssh(Way):
 
     def results_there(self) -> list[str]:
         """Folders of runs on the machines."""
-        script = f"ls {shlex.quote(str(self.disk))}/.tutorial_lib 2>/dev/null || true"
+        script = f"ls {shlex.quote(str(self.disk))}/results 2>/dev/null || true"
         return [f"{m.name}: {name}" for m in self.lab.machines for name in self.on(m, "sh", "-c", script).split()]
 
     def after(self, out: Path) -> str:

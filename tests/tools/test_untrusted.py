@@ -9,7 +9,6 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,14 +19,8 @@ from tutorial_lib.job.folder import HOLDER_FILE, own_run_folder
 from tutorial_lib.tools.cli.options import NEEDS_TRUST
 
 EVIL = "ProxyCommand touch \x1b[2Jpwned"
-START = {
-    "folder": "/scratch/.tutorial_lib/run-0123abcd",
-    "copy_to": "/scratch",
-    "logs": "logs",
-    "ssh": {"port": None, "username": None, "config": None, "python": sys.executable},
-    "machines": [["machine-0", "192.0.2.1"]],
-    "left": ["machine-0"],
-}
+DELIVERY = {"folder": "/scratch/results/run-0123abcd", "machines": [["machine-0", "192.0.2.1"]]}
+NOTHING_LEFT = json.dumps({**DELIVERY, "machines": []})
 
 
 @pytest.fixture
@@ -110,11 +103,10 @@ def test_a_stored_trust_is_not_trusted(run, run_here):
 
 
 def test_fetch_connects_to_nobody_without_trust(run, run_here, ssh_started):
-    evil = {**START, "ssh": {**START["ssh"], "config": "/tmp/stranger/config"}}
-    (run / "delivery.json").write_text(json.dumps({"starts": [evil]}))
+    (run / "delivery.json").write_text(json.dumps({**DELIVERY, "config": "/tmp/stranger/config"}))
     done = run_here("fetch", str(run))
     line = refused(done)
-    for shown in ("delivery.json", "/tmp/stranger/config", "192.0.2.1", START["folder"]):
+    for shown in ("delivery.json", "/tmp/stranger/config", "192.0.2.1", DELIVERY["folder"]):
         assert shown in line
     assert "add --trust" in done.stderr
     assert not ssh_started.exists()
@@ -148,13 +140,13 @@ def test_options_that_are_no_file(make, run, run_here):
 @pytest.mark.parametrize(
     "content",
     [
-        *("", "[]", "5", DEEP, "{}", '{"starts": 3}', '{"starts": [3]}', '{"starts": [{}]}'),
-        json.dumps({"starts": [{**START, "folder": "/home/victim"}]}),
-        json.dumps({"starts": [{**START, "folder": "/scratch/.tutorial_lib/../../home-0123abcd"}]}),
-        json.dumps({"starts": [{**START, "machines": []}]}),
-        json.dumps({"starts": [{**START, "ssh": {"port": "-oProxyCommand=x"}}]}),
-        json.dumps({"starts": [{**START, "ssh": {"shell": "x"}}]}),
-        json.dumps({"starts": [{**START, "left": 5}]}),
+        *("", "[]", "5", DEEP, "{}", '{"starts": []}'),
+        json.dumps({**DELIVERY, "folder": "/home/victim"}),
+        json.dumps({**DELIVERY, "folder": "/scratch/results/../../home-0123abcd/x"}),
+        json.dumps({**DELIVERY, "port": "-oProxyCommand=x"}),
+        json.dumps({**DELIVERY, "machines": [["machine-0", "-oProxyCommand=x"]]}),
+        json.dumps({**DELIVERY, "machines": [["../machine-0", "192.0.2.1"]]}),
+        json.dumps({**DELIVERY, "machines": 5}),
     ],
 )
 def test_deliveries_of_wrong_types(content, run, run_here, ssh_started):
@@ -217,7 +209,7 @@ def no_locks(*_arguments: object) -> None:
 def test_one_program_writes_where_there_are_no_locks(run, monkeypatch, run_here):
     """L38. The holder of a run folder is named, on a file system without locks by a file."""
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    (run / "delivery.json").write_text('{"starts": []}')
+    (run / "delivery.json").write_text(NOTHING_LEFT)
     with own_run_folder(run):
         done = run_here("fetch", str(run))
         assert f"another program is running in {run}: process {os.getpid()} on " in refused(done)

@@ -20,7 +20,14 @@ from safetensors.torch import save_file
 from support.processes import fix_openmp, fork
 from tutorial_lib.errors import InputError
 from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState, restore_settings
-from tutorial_lib.trainer.manifest import check_same_settings, read_checkpoint, remove_leftovers
+from tutorial_lib.trainer.manifest import (
+    FileRecord,
+    Manifest,
+    check_same_settings,
+    publish,
+    read_checkpoint,
+    remove_leftovers,
+)
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
@@ -114,6 +121,15 @@ def test_damage_is_found_and_the_file_named(saved):
     manifest.unlink()
     with pytest.raises(InputError, match=r"there is no checkpoint .*manifest\.json"):
         read_checkpoint(saved)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("../elsewhere", "model.safetensors"), ("epoch-0001", "../../options.json")]
+)
+def test_a_manifest_names_only_files_of_its_checkpoint(folder, name, tmp_path):
+    publish(tmp_path, Manifest(folder, epochs_of(1), {}, {name: FileRecord(1, "")}))
+    with pytest.raises(InputError, match="names files that a checkpoint does not have"):
+        read_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["epoch-0002/model.safetensors", "manifest.json", "missing"])

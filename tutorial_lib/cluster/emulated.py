@@ -231,6 +231,10 @@ class EmulatedCluster:
         plan = {"fds": fds, "cwd": str(cwd), "cpus": list(machine.cpus), "argv": [*map(str, argv)], "ids": ids}
         return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan)], fds
 
+    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:
+        """Part of being a ``Cluster``."""
+        return self.command(machine, ["sh", "-c", 'eval "$*"'], "/") if machine in self.separate else None
+
     def machine(self, name: str) -> Machine:
         """Return the machine of this name, or raise an InputError."""
         if found := [machine for machine in self.machines if machine.name == name]:

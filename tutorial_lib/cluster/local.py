@@ -60,5 +60,8 @@ class LocalCluster:
         """Return None, because this computer does not end during a job."""
         return None
 
+    def rsync_shell(self, machine: Machine) -> None:
+        """Part of being a ``Cluster``."""
+
     def __exit__(self, *_exc: object) -> None:
         pass

@@ -123,7 +123,7 @@ def main() -> None:
             os.setpgid(0, 0)  # dash needs a process group that its PID namespace has a number for
             _to_foreground(os.getpgrp())
         try:
-            os.execvp(plan["argv"][0], plan["argv"])
+            os.execvp(plan["argv"][0], [*plan["argv"], *sys.argv[2:]])
         except OSError as error:
             print(f"cannot start {plan['argv'][0]!r}: {error.strerror}", file=sys.stderr)
             os._exit(127)

@@ -74,7 +74,11 @@ class Cluster(contextlib.AbstractContextManager["Cluster"], Protocol):
 
     @property
     def reach(self) -> dict[str, Any] | None:
-        """What a later command needs to reach the machines, see ``delivery.Start``; None: it cannot."""
+        """What a later command needs to reach the machines, see ``remote_files.Delivery``; None: it cannot."""
+        ...
+
+    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:
+        """Remote shell for ``rsync -e``, and the open files that it needs; None if machines have our folders."""
         ...
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
@@ -107,6 +111,10 @@ class RemoteCluster(ABC):
     def __init__(self, machines: Sequence[Machine], python: str = sys.executable) -> None:
         self.machines, self.python = list(machines), python
         self._started: list[subprocess.Popen] = []
+
+    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:  # noqa: ARG002
+        """Part of being a ``Cluster``."""
+        return None
 
     @abstractmethod
     def _client(self, machine: Machine, line: str) -> list[str]:

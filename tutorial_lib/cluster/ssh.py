@@ -61,7 +61,7 @@ class SshCluster(RemoteCluster):
     @property
     def reach(self) -> dict[str, Any]:
         """Part of being a ``Cluster``."""
-        return {"ssh": {name: getattr(self, name) for name in ("port", "username", "config", "python")}}
+        return {name: getattr(self, name) for name in ("port", "username", "config")}
 
     def __enter__(self) -> SshCluster:
         if shutil.which("ssh") is None:
@@ -93,11 +93,17 @@ class SshCluster(RemoteCluster):
             return f"Is {machine.address} right, switched on, and not behind a firewall?"
         return f"Try it by hand: ssh {target} hostname"
 
+    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:  # noqa: ARG002
+        """Part of being a ``Cluster``."""
+        return self._words(), []
+
     def _client(self, machine: Machine, line: str) -> list[str]:
+        # ~/.bashrc may print a text without an end of line. The echo ends this line.
+        return [*self._words(), machine.address, f"echo; {line}"]
+
+    def _words(self) -> list[str]:
         # -l and -- prevent that a user name or an address becomes an option of ssh.
         options = ["-F", self.config] if self.config else []
         options += ["-p", str(self.port)] if self.port else []
         options += ["-l", self.username] if self.username else []
-        command = ["ssh", *(f"-o{name}={value}" for name, value in OPTIONS.items()), *options]
-        # ~/.bashrc may print a text without an end of line. The echo ends this line.
-        return [*command, "-T", "--", machine.address, f"echo; {line}"]
+        return ["ssh", *(f"-o{name}={value}" for name, value in OPTIONS.items()), *options, "-T", "--"]

@@ -6,12 +6,10 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from tutorial_lib.cluster.coordinator import Event, MachineUse
-from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.jobspec import Limits
 from tutorial_lib.cluster.parts import read_part
 from tutorial_lib.cluster.plan import JobPlan
@@ -19,7 +17,8 @@ from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import EventLog
-from tutorial_lib.job.layout import Layout, run_on_machines
+from tutorial_lib.job.layout import Layout, check_results, run_on_machines
+from tutorial_lib.job.remote_files import Upload, exclude_other_parts
 
 FORMATS = {"coo", "csr", "csc"}
 _SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=")
@@ -169,7 +168,26 @@ def launch(
             env=environment,
         )
         on_plan(plan)
-        deliver = partial(Delivery.of_workspace, request.workspace, plan, name=request.out.name)
-        coordinator, home = run_on_machines(cluster, plan, request, request.out.absolute(), record, deliver)
-        home.check()
+        locate = _locate(request, plan)
+        coordinator, missing = run_on_machines(cluster, plan, request, request.out.absolute(), record, locate)
+        check_results(missing)
         return coordinator.use
+
+
+def _locate(request: LaunchRequest, plan: JobPlan) -> Callable[[str, str], tuple[JobPlan, list[Upload]]]:
+    """Return a function that gives the plan with the paths of the machines, which get a copy of the workspace."""
+    workspace = request.workspace.resolve()
+
+    def locate(copy_to: str, folder: str) -> tuple[JobPlan, list[Upload]]:
+        there = {}
+        for option, path in (("part_config", Path(plan.part_config)), ("ip_config", Path(plan.ip_config))):
+            if not path.is_relative_to(workspace):
+                raise InputError(
+                    f"--{option} {path} is not inside the --workspace {workspace}, which the machines get",
+                    "Move it there, choose a larger --workspace, or omit --copy_to or --own-disks.",
+                )
+            there[option] = f"{copy_to}/{path.relative_to(workspace)}"
+        rules = exclude_other_parts(workspace, Path(plan.part_config), len(plan.machines), request.out.resolve())
+        return replace(plan, cwd=copy_to, log_dir=folder, **there), [(workspace, copy_to, rules)]
+
+    return locate

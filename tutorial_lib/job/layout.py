@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,9 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tutorial_lib.cluster.coordinator import Coordinator, Event
-from tutorial_lib.cluster.delivery import Delivery
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.homecoming import Homecoming
 from tutorial_lib.cluster.jobspec import Limits
 from tutorial_lib.cluster.local import LocalCluster
 from tutorial_lib.cluster.plan import JobPlan, check_counts
@@ -20,7 +19,8 @@ from tutorial_lib.cluster.slurm import SlurmCluster
 from tutorial_lib.cluster.spec import Cluster, read_ip_config
 from tutorial_lib.cluster.ssh import SshCluster
 from tutorial_lib.cluster.standing import StandingCluster
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.job.remote_files import RemoteFiles, Upload
 
 
 @dataclass(frozen=True)
@@ -173,35 +173,45 @@ def run_on_machines(
     layout: Layout,
     out: Path,
     on_event: Callable[[Event], None],
-    deliver: Callable[[str], Delivery],
+    locate: Callable[[str, str], tuple[JobPlan, list[Upload]]],
     *,
     finishing: float = 0.0,
-) -> tuple[Coordinator, Homecoming]:
-    """Copy what the machines need, where they share no folder with this one; run the job; bring home what it wrote.
+) -> tuple[Coordinator, list[str]]:
+    """Run the job. If the machines share no folder with this computer, upload its inputs and download its results.
 
     Args:
         cluster: entered.
-        deliver: what to copy, from the folder on the machines; called only if the cluster has a ``copy_to``.
+        locate: returns the plan with the paths of the machines, and the files to upload. Its arguments are the folder
+            ``--copy_to`` and the run folder on the machines.
         finishing: seconds for the trainers to save on SIGTERM, of ``Limits``.
 
     Returns:
-        The coordinator (what the machines used, the events), and what came home: its ``check`` raises if not all did.
+        The coordinator (what the machines used, the events), and the results that could not be downloaded.
 
     Raises:
         InputError: found before anything was started. JobFailed: with the first cause.
     """
-    delivery = None if cluster.copy_to is None else deliver(cluster.copy_to)
-    with Homecoming(cluster, delivery, out, on_event) as home:
-        public = layout.real is not None and layout.real.allow_public
-        limits = replace(layout.limits(), finishing=finishing)
-        there = home.remote or plan
+    public = layout.real is not None and layout.real.allow_public
+    limits, remote, files = replace(layout.limits(), finishing=finishing), plan, None
+    with contextlib.ExitStack() as stack:
+        if cluster.copy_to is not None:
+            files = RemoteFiles(cluster, out, on_event)
+            remote, files.uploads = locate(cluster.copy_to, files.folder)
+            on_event = stack.enter_context(files).on_event
         coordinator = Coordinator(
             cluster,
             plan.to_spec(),
-            home.on_event,
+            on_event,
             limits,
-            there.to_spec(),
-            check=lambda: require(cluster, there, allow_public=public),
+            remote.to_spec(),
+            check=lambda: require(cluster, remote, allow_public=public),
         )
         coordinator.run()
-    return coordinator, home
+    return coordinator, files.problems if files else []
+
+
+def check_results(missing: list[str]) -> None:
+    """Raise a JobError if results of a successful job could not be downloaded."""
+    if missing:
+        first, *others = missing
+        raise JobError(f"the job ended well, but not all of its results are here: {first}", "\n".join(others))

@@ -9,13 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
 from tutorial_lib.cluster.coordinator import Event
-from tutorial_lib.cluster.delivery import IP_CONFIG, JOB, Delivery, check_starts, read_starts
-from tutorial_lib.cluster.homecoming import fetch_left
 from tutorial_lib.cluster.plan import JobPlan, check_parts
 from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.compat.settings import large_pages
@@ -26,7 +23,17 @@ from tutorial_lib.errors import JobError, first_sigterm
 from tutorial_lib.files import write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, own_run_folder, settings_of
-from tutorial_lib.job.layout import Layout, run_on_machines
+from tutorial_lib.job.layout import Layout, check_results, run_on_machines
+from tutorial_lib.job.remote_files import (
+    IP_CONFIG,
+    JOB,
+    Upload,
+    check_delivery,
+    exclude_other_parts,
+    fetch_results,
+    include_run_files,
+    read_delivery,
+)
 from tutorial_lib.job.result import distributed_result, result_of
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, dataset_description
@@ -83,11 +90,11 @@ def run_distributed(
         trainers=layout.trainers,
         partition=manifest["files"]["node_map.npy"]["sha256"][:16],
     )
-    if keep.resume and (starts := read_starts(out)):  # killed: the newest checkpoint may be on its machines
-        check_starts(out, starts, cluster, trust=keep.trust)
+    if keep.resume and (left := read_delivery(out)) and left.machines:  # killed: they may have a newer checkpoint
+        check_delivery(out, left, cluster, trust=keep.trust)
         with own_run_folder(out):
-            for problem in fetch_left(out, reporter.say):
-                reporter.say(f"continuing without what is still out there: {problem}")
+            for problem in fetch_results(out, left, reporter.say):
+                reporter.say(f"continuing without some results: {problem}")
     resumed = keep.open(out, config, settings)
     start = time.time()
     with cluster, EventLog(out, reporter, resume=keep.resume) as log:
@@ -98,11 +105,20 @@ def run_distributed(
         plan_at = _plan(partition, cluster, layout, config, str(log_folder(out).relative_to(out)))
         cwd = out if layout.real else Path(__file__).resolve().parents[2]
         plan = plan_at(partition.folder, out, cwd)
-        deliver = partial(Delivery.of_run, partition.folder, out, plan, plan_at)
-        coordinator, home = run_on_machines(cluster, plan, layout, out, log.write, deliver, finishing=FINISHING_SECONDS)
+        count, parts = len(cluster.machines), partition.folder
+
+        def locate(copy_to: str, folder: str) -> tuple[JobPlan, list[Upload]]:
+            there = PurePath(copy_to, "partitions", parts.name)
+            uploads = [(parts, str(there), exclude_other_parts(parts, partition.config, count))]
+            uploads.append((out, folder, include_run_files(cluster.machines)))
+            return plan_at(there, PurePath(folder), PurePath(copy_to)), uploads
+
+        coordinator, missing = run_on_machines(
+            cluster, plan, layout, out, log.write, locate, finishing=FINISHING_SECONDS
+        )
     result = distributed_result(partition, config, plan, coordinator, time.time() - start, log.earlier, resumed)
     write_json(out / "result.json", result)
-    home.check()
+    check_results(missing)
     _name_predictions(out, read_ids(partition.folder), manifest["dataset"])
     return result
 

@@ -23,13 +23,12 @@ from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tutorial_lib.cluster.manifests import generation, remove_checkpoint, remove_checkpoints
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import flush, replacing, sha256_of, write_json
 from tutorial_lib.trainer import manifest as manifests
 from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, own_rank
 from tutorial_lib.trainer.events import Emit, no_events
-from tutorial_lib.trainer.manifest import EpochResult, FileRecord, Manifest
+from tutorial_lib.trainer.manifest import EpochResult, FileRecord, Manifest, checkpoint_name, remove_checkpoint
 
 SETTINGS = ("_lr", "_beta1", "_beta2", "_eps")  # of DGL's sparse optimizers
 
@@ -110,7 +109,7 @@ class CheckpointManager:
         """Write a checkpoint if ``last`` is true or enough epochs are finished. All ranks call it between two steps."""
         if not last and state.epoch % self.every:
             return
-        folder = self.folder / generation(state.epoch, state.step)
+        folder = self.folder / checkpoint_name(state.epoch, state.step)
         first, files = own_rank() == 0, {}
         stores = stores_of(task.embeddings, task.sparse_optimizers) if self.first_of_machine else {}
         barrier()  # no rank changes an embedding from here on
@@ -131,7 +130,7 @@ class CheckpointManager:
         # Rank 0 sends this after the new checkpoint is valid. Only then may a machine remove an older one.
         keep = broadcast([each.folder for each in manifests.readable(self.folder).values()] if first else None)
         if self.first_of_machine:
-            remove_checkpoints(self.folder, keep)
+            manifests.remove_checkpoints(self.folder, keep)
         self.emit("checkpoint", **state.place())
 
 

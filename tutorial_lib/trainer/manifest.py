@@ -6,16 +6,20 @@ The command line reads them before it loads anything, so this module does not im
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tutorial_lib.cluster.manifests import BEFORE, NEWEST, remove_checkpoints
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file, flush, read_json, write_json
 
+NEWEST, BEFORE = "manifest.json", "manifest-previous.json"
 FORMAT = 3
+# The names that ``CheckpointManager`` gives, and no others
+FOLDER_NAME = re.compile(r"epoch-\d{4,}(-step-\d{6,})?")
+FILE_NAME = re.compile(r"(model|optimizer|embeddings-[^/]+)\.safetensors")
 NEW_RUN = "Start a new run without --resume, in another folder."
 
 
@@ -57,6 +61,10 @@ class Manifest:
     sparse_optimizers: list[dict[str, Any]] = field(default_factory=list)
     format: int = FORMAT
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        return len(self.epochs), self.step
+
 
 class FoundCheckpoint(NamedTuple):
     folder: Path
@@ -69,24 +77,29 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest. An InputError reports a missing or damaged manifest, or another format."""
+    """Read a manifest. An InputError reports a missing or damaged manifest, another format, or foreign file names."""
     try:
         content = read_json(path, dict[str, Any])
         if content.get("format") != FORMAT:
             raise InputError(f"{path} has format {content.get('format')}, and this version reads format {FORMAT}")
         if content.pop("sha256", None) != _digest(content):
             raise InputError(f"{path} has other content than when it was written (checksum)")
-        return read_json(path, Manifest)
+        manifest: Manifest = read_json(path, Manifest)
+        if not (FOLDER_NAME.fullmatch(manifest.folder) and all(map(FILE_NAME.fullmatch, manifest.files))):
+            raise InputError(f"{path} names files that a checkpoint does not have")
+        return manifest
     except FileNotFoundError:
         raise InputError(f"there is no checkpoint {path}", NEW_RUN) from None
     except InputError as error:
         raise InputError(f"unusable checkpoint: {error.message}", NEW_RUN) from None
 
 
-def check_files(folder: Path, files: Mapping[str, FileRecord], machine: str | None = None) -> None:
+def check_files(
+    folder: Path, files: Mapping[str, FileRecord], machine: str | None = None, *, everything: bool = False
+) -> None:
     """Raise an InputError if a file is damaged or missing. Files of other machines may exist only there."""
     for file, expected in ((folder / name, expected) for name, expected in files.items()):
-        required = file.exists() or expected.machine in (None, machine)
+        required = everything or file.exists() or expected.machine in (None, machine)
         if required and (problem := check_file(file, expected.bytes, expected.sha256)):
             raise InputError(f"damaged checkpoint: {file} {problem}", NEW_RUN)
 
@@ -128,6 +141,15 @@ def publish(folder: Path, manifest: Manifest) -> None:
         flush(folder)
 
 
+def adopt_checkpoint(folder: Path, manifest: Manifest) -> None:
+    """Make a copied checkpoint the newest one. An InputError names a file that is missing or damaged."""
+    check_files(folder / manifest.folder, manifest.files, everything=True)
+    for name in (*manifest.files, "."):
+        flush(folder / manifest.folder / name)
+    publish(folder, manifest)
+    remove_leftovers(folder)
+
+
 def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -138,6 +160,26 @@ def readable(folder: Path) -> dict[str, Manifest]:
         with contextlib.suppress(InputError):
             found[name] = read_manifest(folder / name)
     return found
+
+
+def checkpoint_name(epochs: int, step: int = 0) -> str:
+    return f"epoch-{epochs:04d}" + (f"-step-{step:06d}" if step else "")
+
+
+def remove_checkpoints(folder: Path, keep: Container[str]) -> None:
+    """Remove all checkpoints but those named ``keep``. Several machines may do this at the same time."""
+    for path in folder.glob("epoch-*"):
+        if FOLDER_NAME.fullmatch(path.name) and path.name not in keep:
+            remove_checkpoint(path)
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove the files of one checkpoint, and its folder if it contains no files of the user."""
+    with contextlib.suppress(OSError):
+        for file in () if path.is_symlink() else path.iterdir():
+            if FILE_NAME.fullmatch(file.name):
+                file.unlink(missing_ok=True)
+        path.rmdir()
 
 
 def remove_leftovers(folder: Path) -> None:

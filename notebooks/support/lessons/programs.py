@@ -8,7 +8,7 @@ import re
 from support.sandbox import DAEMONS
 from tutorial_lib.files import find_program
 
-PACKAGES = {"ss": "iproute2", "ps": "procps", "sshd": "openssh-server"}
+PACKAGES = {"ss": "iproute2", "ps": "procps", "sshd": "openssh-server", "rsync": "rsync"}
 NEEDS = re.compile(r"# needs: (.+)")
 
 _reported: set[str] = set()

@@ -106,10 +106,9 @@ def fetch(
         bool, typer.Option("--trust", help="Connect to the machines that the run folder names, without a question.")
     ] = False,
 ) -> None:
-    """Bring home what a job with --copy_to has left on its machines; every file is verified."""
-    from tutorial_lib.cluster.delivery import LIST, check_starts, read_starts
-    from tutorial_lib.cluster.homecoming import command, fetch_left
+    """Download the results that an interrupted job with --copy_to has left on its machines, and verify them."""
     from tutorial_lib.job.folder import own_run_folder
+    from tutorial_lib.job.remote_files import LIST, check_delivery, fetch_results, read_delivery
 
     run = run.absolute()
     if not (run / LIST).is_file():
@@ -117,13 +116,14 @@ def fetch(
             f"{run} is not the folder of a run with --copy_to: it has no {LIST}",
             "Give the folder that train, launch or finale named as its --out.",
         )
-    with own_run_folder(run):  # a job that runs there brings its results home itself
-        if not (starts := read_starts(run)):
+    with own_run_folder(run):  # a running job downloads its results itself
+        left = read_delivery(run)
+        if left is None or not left.machines:
             print(f"{run}: nothing is left to fetch")
             return
-        check_starts(run, starts, trust=trust)
-        if problems := fetch_left(run, print):
-            raise JobError(problems[0], "\n".join([*problems[1:], f"{command(run)}, again, continues"]))
+        check_delivery(run, left, trust=trust)
+        if problems := fetch_results(run, left, print):
+            raise JobError(problems[0], "\n".join(problems[1:]))
     print(f"everything is in {run}")
 
 

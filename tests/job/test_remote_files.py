@@ -1,0 +1,272 @@
+"""Files that rsync copies to machines with private disks and back. The tests write the files of trainers themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import wait_until
+from ssh_support import assert_private, needs_rsync
+
+from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.cluster.failure import JobFailed
+from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.job import remote_files
+from tutorial_lib.job.layout import check_results
+from tutorial_lib.job.remote_files import RemoteFiles, exclude_other_parts, read_delivery
+from tutorial_lib.trainer.manifest import (
+    EpochResult,
+    FileRecord,
+    Manifest,
+    publish,
+    read_checkpoint,
+    remove_checkpoints,
+)
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
+
+
+class Staying(EmulatedCluster):
+    """Machines with private disks that a later command could reach."""
+
+    copy_to: str | None = None
+    reach: dict[str, Any] | None = {}  # noqa: RUF012
+
+
+class Lab:
+    """Two machines with private disks, and a run folder on this computer.
+
+    A program in the folder ``bin`` of a machine replaces rsync there.
+    """
+
+    def __init__(self, folder: Path, cluster: Staying) -> None:
+        self.cluster, self.run, self.workspace = cluster, folder / "my run", folder / "job"
+        self.copy_to, self.bin = folder / "copy", folder / "bin"
+        cluster.copy_to = str(self.copy_to)
+        self.run.mkdir()
+        self.events: list[dict] = []
+        for name in ("train.py", "parts/part0/graph", "parts/part1/graph", "runs/old", ".hidden"):
+            (self.workspace / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.workspace / name).write_text(name)
+        (self.workspace / "large").write_bytes(os.urandom(3_000_000))
+        parts = {f"part-{k}": {"part_graph": f"part{k}/graph"} for k in range(2)}
+        (self.workspace / "parts" / "graph.json").write_text(json.dumps(parts))
+
+    def files(self) -> RemoteFiles:
+        files = RemoteFiles(self.cluster, self.run, self.events.append)
+        rules = exclude_other_parts(self.workspace, self.workspace / "parts" / "graph.json", 2)
+        files.uploads = [(self.workspace, str(self.copy_to), rules)]
+        self.results = Path(files.folder)
+        return files
+
+    def there(self, k: int, path: Path | str = "") -> Path:
+        """Where this computer stores a file of the results folder, or another file, of machine k."""
+        return self.cluster.on_disk(self.cluster.machines[k], self.results / path)
+
+    def write(self, k: int, name: str, content: bytes) -> Path:
+        path = self.there(k, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    def save(self, epochs: int, size: int = 100) -> dict:
+        """Write a checkpoint as the trainers of two machines do, and return its event."""
+        folder, files = f"epoch-{epochs:04d}", {}
+        for k, name in ((0, "model"), (0, "embeddings-machine-0"), (1, "embeddings-machine-1")):
+            content = bytes([epochs, k]) * size
+            self.write(k, f"checkpoint/{folder}/{name}.safetensors", content)
+            machine = f"machine-{k}" if name != "model" else None
+            digest = hashlib.sha256(content).hexdigest()
+            files[f"{name}.safetensors"] = FileRecord(len(content), digest, machine)
+        results = [EpochResult(epoch, 1.0, 1.0, 0.5) for epoch in range(epochs)]
+        publish(self.there(0, "checkpoint"), Manifest(folder, results, {}, files))
+        for k in range(2):
+            remove_checkpoints(self.there(k, "checkpoint"), [folder, f"epoch-{epochs - 1:04d}"])
+        return {"kind": "checkpoint", "epochs": epochs}
+
+    def epochs_here(self) -> int:
+        """Return the epochs of the newest checkpoint on this computer, which must be intact; 0 if there is none."""
+        if not (self.run / "checkpoint" / "manifest.json").exists():
+            return 0
+        found = read_checkpoint(self.run / "checkpoint")
+        assert all((found.folder / name).is_file() for name in found.manifest.files)
+        return len(found.manifest.epochs)
+
+    def texts(self) -> list[str]:
+        return [event["text"] for event in self.events if "text" in event]
+
+
+@pytest.fixture
+def lab(emulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    needs_rsync()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    with Staying(2, own_disks=True, private=[tmp_path]) as cluster:
+        assert_private(cluster, cluster.machines, tmp_path)
+        yield Lab(tmp_path, cluster)
+
+
+def test_checkpoints_during_the_job_and_the_rest_at_its_end(lab):
+    """L36. The newest two checkpoints are here, and nothing is left on the machines but the workspace."""
+    with lab.files() as files:
+        for epochs in range(1, 4):
+            files.on_event(lab.save(epochs))
+            wait_until(lambda: lab.epochs_here() == epochs, f"epoch {epochs}")  # noqa: B023
+        lab.save(4)  # the job ends before this event
+        for k in range(2):
+            lab.write(k, f"logs/resume-1/machine-{k}/trainer-0.log", b"log")
+        lab.write(0, "predictions.npy", b"0")
+        lab.write(0, "job.json", b"paths of the machines")
+    assert files.problems == []
+    assert lab.epochs_here() == 4
+    names = {str(path.relative_to(lab.run)) for path in lab.run.rglob("*") if path.is_file()}
+    rows = ("embeddings-machine-0", "embeddings-machine-1")
+    saved = {f"checkpoint/epoch-000{k}/{name}.safetensors" for k in (3, 4) for name in ("model", *rows)}
+    logs = {f"logs/resume-1/machine-{k}/trainer-0.log" for k in range(2)}
+    manifests = {"checkpoint/manifest.json", "checkpoint/manifest-previous.json"}
+    assert names == {"delivery.json", "predictions.npy", *saved, *logs, *manifests}
+    assert read_delivery(lab.run).machines == []
+    assert not any(lab.there(k).exists() for k in range(2))
+    assert lab.there(1, lab.copy_to / "train.py").read_text() == "train.py"
+
+
+def test_a_valid_checkpoint_is_here_at_any_moment(lab):
+    """L36. The trainers replace checkpoints faster than rsync copies them."""
+    seen, end = [], threading.Event()
+
+    def watch() -> None:
+        while not end.wait(0.005):
+            try:
+                seen.append(lab.epochs_here())
+            except (InputError, AssertionError):  # the copy replaced the checkpoint between two reads
+                seen.append(lab.epochs_here())
+
+    with lab.files() as files:
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        for epochs in range(1, 8):
+            files.on_event(lab.save(epochs, size=2_000_000))
+        wait_until(lambda: lab.epochs_here() == 7, "the last checkpoint")
+        end.set()
+        watcher.join(timeout=10)
+    assert files.problems == []
+    assert seen == sorted(seen)
+    assert lab.epochs_here() == 7
+    assert not any("could not be downloaded" in text for text in lab.texts())
+
+
+def test_only_the_owner_of_a_file_gives_it(lab, tmp_path):
+    """A machine can neither replace files of another machine nor the settings of the run, and links are not copied."""
+    with lab.files():
+        lab.save(2)
+        publish(lab.there(1, "checkpoint"), Manifest("epoch-0009", [EpochResult(0, 1.0, 1.0, 0.5)] * 9, {}, {}))
+        lab.write(1, "predictions.npy", b"stale")
+        lab.write(0, "checkpoint/epoch-0002/embeddings-machine-1.safetensors", b"stale")
+        for name in ("options.json", "events.jsonl", "logs/machine-1/trainer-0.log"):
+            lab.write(0, name, b"stale")
+        lab.there(0, "secret").symlink_to("/etc/passwd")
+        lab.there(0, "out").symlink_to(tmp_path)
+    assert lab.epochs_here() == 2
+    assert {path.name for path in lab.run.iterdir()} == {"checkpoint", "delivery.json"}
+
+
+def test_what_cannot_be_downloaded_stays_on_the_machines(lab, tmp_path, saw):
+    """L37. A failed job keeps its cause. The folders stay until everything is here."""
+    failed = JobFailed("trainer 0: it", machine="m", role="trainer", index=0, rank=0, log=tmp_path, tail=[])
+    files = lab.files()
+    with pytest.raises(JobFailed, match="trainer 0: it"), files:
+        files.on_event(lab.save(1))
+        wait_until(lambda: lab.epochs_here() == 1, "a checkpoint")
+        lab.save(2)
+        lab.there(1).rename(lab.there(1).parent / "gone")
+        raise failed
+    with pytest.raises(JobError) as caught:
+        check_results(files.problems)
+    assert "copying from machine-1: rsync: " in caught.value.message
+    assert f"machine-1 (10.77.0.2) still has its results in {lab.results}" in caught.value.message
+    assert f"python -m tutorial_lib fetch '{lab.run}'" in caught.value.remedy
+    assert lab.epochs_here() == 1  # some rows of the second one are on machine-1 only
+    assert lab.there(0).exists()
+    assert len(read_delivery(lab.run).machines) == 2
+    saw("the disk of a machine is gone when results are fetched", caught.value.message, None)
+    (lab.there(1).parent / "gone").rename(lab.there(1))
+    again = lab.files()
+    again.download()
+    assert (again.folder, again.problems, lab.epochs_here()) == (files.folder, [], 2)
+    assert not lab.there(1).exists()
+
+
+def test_a_full_disk_here_keeps_the_cause_of_a_failed_job(lab):
+    """L37. The limit of file sizes refuses the next byte, as a full disk does."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    files = lab.files()
+    try:
+        with pytest.raises(JobError, match="the cause"), files:
+            lab.write(0, "predictions.npy", bytes(2_000_000))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+            raise JobError("the cause")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "copying from machine-0: " in files.problems[0]
+    assert lab.there(0, "predictions.npy").exists()
+
+
+def test_only_what_differs_is_uploaded(lab):
+    """Each machine gets its own part. A damaged file with the size and the time of the original is replaced."""
+    with lab.files():
+        assert not lab.there(0, lab.copy_to / "parts" / "part1").exists()
+        assert not lab.there(0, lab.copy_to / "runs").exists()
+        assert not lab.there(0, lab.copy_to / ".hidden").exists()
+    damaged = lab.there(1, lab.copy_to / "parts" / "part1" / "graph")
+    before = damaged.stat()
+    damaged.write_text("PARTS/part1/graph")
+    os.utime(damaged, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with lab.files():
+        assert damaged.read_text() == "parts/part1/graph"
+    counts = {(0, 4), (1, 4), (0, 0), (1, 1)}
+    assert set(lab.texts()) >= {f"machine-{k}: {n} of 4 files copied, checksums verified" for k, n in counts}
+
+
+@pytest.mark.parametrize(
+    ("program", "message", "remedy"),
+    [
+        ("echo Welcome", "is your shell clean", ".bashrc there must print to terminals only"),
+        ("echo sh: rsync: not found >&2; exit 127", "rsync: not found", "sudo apt install rsync"),
+        ("exec sleep 30", "io timeout after 2 seconds", ""),
+        ("echo disk on fire >&2; exit 9", "disk on fire", ""),
+    ],
+)
+def test_a_machine_that_cannot_copy(program, message, remedy, lab, monkeypatch):
+    """The error names the machine and the cause, and nothing stays on the other machine."""
+    monkeypatch.setattr(remote_files, "COMPARE_SECONDS", 2)
+    monkeypatch.setattr(remote_files, "COPY_SECONDS", 2)
+    files = lab.files()
+    path = lab.cluster.on_disk(lab.cluster.machines[1], lab.bin / "rsync")
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{program}\n")
+    path.chmod(0o755)
+    start = time.monotonic()
+    with pytest.raises(JobError, match=f"copying to machine-1: .*{message}") as caught, files:
+        raise AssertionError("the job was started")
+    assert time.monotonic() - start < 20
+    assert remedy in caught.value.remedy
+    assert not lab.there(0).exists()
+    assert read_delivery(lab.run).machines == []
+
+
+def test_progress_and_a_computer_without_rsync(lab, monkeypatch):
+    monkeypatch.setattr(remote_files, "NOTICE_SECONDS", -1.0)
+    with lab.files():
+        pass
+    assert any(text.startswith("copying to machine-0: ") and "MB so far (" in text for text in lab.texts())
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(InputError, match="needs rsync") as caught:
+        lab.files()
+    assert "sudo apt install rsync" in caught.value.remedy
