@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from commands import wait_until
 from ssh_support import assert_private
 
 from tutorial_lib.cluster import channel, transfer
@@ -213,24 +212,6 @@ def test_a_disk_here_that_takes_no_more_is_named_with_the_file(source, tmp_path)
     assert "copying from machine-7: on this computer: [Errno 27] File too large" in caught.value.message
     assert str(tmp_path / "target" / "deep" / "large") in caught.value.message
     assert hidden_in(tmp_path / "target") == []
-
-
-def test_what_a_killed_copy_left_is_removed_by_the_next_and_nothing_of_the_user_s(source, tmp_path):
-    target, started = tmp_path / "target", []
-
-    def kill() -> None:
-        wait_until(lambda: hidden_in(target / "deep")[2:], "the first bytes of the large one")
-        started[0].kill()
-
-    (target / "deep").mkdir(parents=True)
-    mine = [target / "deep" / ".large.notes", target / "deep" / ".large.123-notes"]
-    for path in mine:
-        path.write_text("mine")
-    with pytest.raises(JobError, match="killed by signal 9"):
-        send(source, target, Here(started.append), watch=Within(kill, done=1_000_000))
-    assert len(hidden_in(target)) == 3
-    send(source, target)
-    assert sorted(hidden_in(target)) == sorted(mine)
 
 
 def test_modes_are_kept_as_far_as_the_umask_allows(source, tmp_path):

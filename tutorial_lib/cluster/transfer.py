@@ -37,7 +37,7 @@ from typing import BinaryIO, NamedTuple
 from tutorial_lib.cluster.channel import CHUNK, Channel, Watch
 from tutorial_lib.cluster.spec import Cluster, Machine, wait_or_kill
 from tutorial_lib.errors import JobError, TutorialError, how_it_ended
-from tutorial_lib.files import check_file, flush, replacing, sha256_of
+from tutorial_lib.files import check_file, flush, replacing
 
 MAX_FILES = 100_000
 MAX_OPEN = 200
@@ -65,6 +65,16 @@ def files_in(folder: Path, skip: Callable[[Path], bool] = lambda _path: False) -
     return found
 
 
+def _checksum(path: Path, channel: Channel) -> str:
+    """Return the SHA-256 of a file, and tell the other side meanwhile that this side works."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            channel.at_work()
+    return digest.hexdigest()
+
+
 def _send_files(channel: Channel, files: Mapping[str, Path]) -> int:
     """The sending side; returns how many files the other one did not have yet.
 
@@ -78,7 +88,7 @@ def _send_files(channel: Channel, files: Mapping[str, Path]) -> int:
         table: Table = {}
         for name, path in files.items():
             about = path.stat()
-            table[name] = about.st_size, sha256_of(path), stat.S_IMODE(about.st_mode)
+            table[name] = about.st_size, _checksum(path, channel), stat.S_IMODE(about.st_mode)
         channel.send(table)
         needed = channel.receive()
         total, done = sum(table[name][0] for name in needed), 0
@@ -113,7 +123,10 @@ def _receive_files(
     for name, path in paths.items():
         if not path.resolve().is_relative_to(folder):
             raise ValueError(f"{name!r} would lie outside of {folder}")
-    needed = [name for name, path in paths.items() if check_file(path, *table[name][:2])]
+    needed = []
+    for name, path in paths.items():
+        if check_file(path, table[name][0], None) or _checksum(path, channel) != table[name][1]:
+            needed.append(name)
     channel.send(needed)
     total, done = sum(table[name][0] for name in needed), 0
     for name in needed:

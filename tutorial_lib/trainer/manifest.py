@@ -143,3 +143,5 @@ def readable(folder: Path) -> dict[str, Manifest]:
 def remove_leftovers(folder: Path) -> None:
     """Remove the files of an interrupted save. Call this before a job, because a rank may be writing during a job."""
     remove_checkpoints(folder, [manifest.folder for manifest in readable(folder).values()])
+    for path in folder.glob(".*.json.????????.tmp"):  # see ``files.replacing``
+        path.unlink(missing_ok=True)
