@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 import time
@@ -65,13 +66,9 @@ def flush(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o666, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """Open a new file that replaces ``path`` if the block succeeds. If ``durable``, it is then on the disk.
-
-    Two processes must not replace the same file at the same time.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
+    """Open a new file that replaces ``path`` if the block succeeds. If ``durable``, it is then on the disk."""
+    temporary = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.tmp")
     try:
-        temporary.unlink(missing_ok=True)  # of a killed process
         with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode), "w+b") as file:
             yield file
             file.flush()

@@ -51,7 +51,6 @@ class RunDisplay(Reporter):
         self.console = console or Console(force_terminal=terminal, markup=False, emoji=False, highlight=False)
         self.start = time.monotonic()
         self.status = "starting"
-        self.epoch: int | None = None
         self.steps: dict[int, Event] = {}  # the last step of each rank in this epoch
         self.spinner = Spinner("dots")
         self.live = Live(self, console=self.console, refresh_per_second=8, transient=True)
@@ -90,9 +89,8 @@ class RunDisplay(Reporter):
 
     def _show_step(self, event: Event) -> None:
         """Show the epoch, the step of the slowest rank, and the mean loss of all ranks."""
-        if event["epoch"] != self.epoch:
-            self.epoch, self.steps = event["epoch"], {}
-        self.steps[event["rank"]] = event
+        steps = {rank: step for rank, step in self.steps.items() if step["epoch"] == event["epoch"]}
+        self.steps = {**steps, event["rank"]: event}
         step = min(each["step"] + 1 for each in self.steps.values())
         loss = sum(each["loss"] for each in self.steps.values()) / len(self.steps)
         bar = ("█" * (BAR_WIDTH * step // event["steps"])).ljust(BAR_WIDTH, "·")

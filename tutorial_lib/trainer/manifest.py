@@ -185,3 +185,5 @@ def remove_checkpoint(path: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove the files of an interrupted save. Call this before a job, because a rank may be writing during a job."""
     remove_checkpoints(folder, [manifest.folder for manifest in readable(folder).values()])
+    for path in folder.glob(".*.json.????????.tmp"):  # see ``files.replacing``
+        path.unlink(missing_ok=True)
