@@ -95,7 +95,7 @@ class Estimate:
     machine: float  # counts memory that its processes share once
     total: float  # of all machines and of the command that starts the job
     partition: float  # of the process that partitions the graph
-    cut: float  # share of the edges between parts, given or as KaMinPar cuts ogbn-products
+    cut: float  # share of the edges between parts, given or as KaMinPar cuts synthetic-products
     input_rows: float
     remote_rows: float  # input rows that other machines store
     fetched_rows: float  # remote rows that the cache does not have
