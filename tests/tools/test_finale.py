@@ -245,6 +245,6 @@ def test_interrupted_and_continued(emulation, nothing_left, data_root, tmp_path)
     assert "With more machines" in page
     assert page.count("data:image/png;base64,") == 2
     rows = finale_report.scaling_rows(out)
-    assert [(row["machines"], row["steps"]) for row in rows] == [(1, 5), (2, 3)]
+    assert [(row["machines"], row["steps"]) for row in rows] == [(1, 10), (2, 5)]
     assert all(row["startup"] > 0 for row in rows)
     assert finale_report.startup_seconds(b'{"kind": "stage", "time": 5.0}\n{"kind": "st') is None
