@@ -46,7 +46,7 @@ def variables() -> Finding:
     """Earlier jobs and other tutorials can leave variables in the shell."""
     needed = {"DGLBACKEND": "pytorch", "DGL_DIST_MODE": "standalone"}
     wrong = [name for name, value in needed.items() if os.environ.get(name, value) != value]
-    found = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("DGL")]
+    found = [f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith("DGL_") or name in wrong]
     return verdict(not wrong, "variables", ", ".join(found) or "no DGL_* is set", f"unset {' '.join(wrong)} DGL_ROLE")
 
 
