@@ -22,7 +22,7 @@ from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.files import write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import own_run_folder
-from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools import finale as module
 from tutorial_lib.tools.finale import Finale
@@ -51,6 +51,15 @@ def test_wrong_settings_are_found_before_the_first_step(layout, scaling, words, 
     with pytest.raises(InputError, match=words):
         make_finale(tmp_path / "out", layout=layout, scaling=scaling)
     assert not (tmp_path / "out").exists()
+
+
+def test_short_runs_use_the_first_real_machines(tmp_path):
+    (tmp_path / "ip_config.txt").write_text("10.0.0.1\n10.0.0.2\n")
+    layout = Layout(None, real=RealMachines(tmp_path / "ip_config.txt"))
+    layouts = make_finale(tmp_path / "out", layout=layout, scaling=(1, 2)).layouts
+    assert [len(layouts[count].cluster().machines) for count in (1, 2)] == [1, 2]
+    with pytest.raises(InputError, match=r"--scaling 4: there are 2 machine\(s\)"):
+        make_finale(tmp_path / "out", layout=layout, scaling=(4,))
 
 
 def test_a_folder_of_somebody_else_is_refused_and_not_changed(tmp_path):
