@@ -24,7 +24,7 @@ help:
 	@echo "make growth   set up, then measure more machines and larger graphs"
 	@echo "make bench-plan  set up, then compare what plan says with what jobs need"
 	@echo "make lab      set up, then open the notebooks in JupyterLab"
-	@echo "make finale   set up, then the scripted multi-machine run"
+	@echo "make finale   set up, then the scripted multi-machine run and its report; OUT=runs/mine continues one"
 	@echo "make doctor   set up, then check this computer and say what to change"
 	@echo "make ... STACK=modern   the same with a current torch, which has no GraphBolt; the default with Python 3.13"
 	@echo "make lint     ruff over code and notebooks, types, and which package may import which"
@@ -107,8 +107,10 @@ lint: venv
 lab: venv
 	$(PY) scripts/lab.py
 
+finale: OUT := runs/$(shell date +%Y%m%d-%H%M%S)-finale
 finale: venv
-	$(PY) -m tutorial_lib finale
+	$(PY) -m tutorial_lib finale --out $(OUT)
+	PYTHONPATH=notebooks $(PY) -m support.finale_report $(OUT)
 
 doctor: venv
 	$(PY) -m tutorial_lib doctor --emulate 2

@@ -10,11 +10,11 @@ import torch
 from commands import events_of
 from rich.console import Console
 
+from support.finale_report import phases_figure
 from tutorial_lib.job.display import RunDisplay
 from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.task import LocalShard
-from tutorial_lib.tools.finale.figures import phases_figure
 from tutorial_lib.trainer.checkpoint import TrainState
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import PHASES, Pulse, bytes_by_place, phases_of

@@ -140,7 +140,7 @@ class Layout:
                 f"--ip_config {real.ip_config} does not exist",
                 "Write one line 'address [port]' for each machine, or use --emulate N to have machines made.",
             )
-        machines = read_ip_config(real.ip_config)
+        machines = read_ip_config(real.ip_config)[: self.emulate]
         config = real.ssh_config and str(real.ssh_config.absolute())
         options = {"port": real.ssh_port, "username": real.ssh_username, "python": real.python, "copy_to": real.copy_to}
         return SshCluster(machines, config=config, **options)

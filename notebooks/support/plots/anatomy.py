@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from support.plots.colors import BLUE, GREEN, ORANGE, SAND, SKY
 from support.plots.pieces import Point, arrow, box, frame
 from support.plots.style import drawing, legend_below
-from tutorial_lib.tools.finale.style import BLUE, GREEN, ORANGE, SAND, SKY
 
 MACHINE, GAP = 3.4, 1.4  # width of a machine, and what is between two
 WIDTH, HEIGHT = 2.0, 0.8  # of a process

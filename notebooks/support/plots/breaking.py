@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from support.plots.colors import GREY
 from support.plots.pieces import VERMILION, write
 from support.plots.style import LOOKS, figure
-from tutorial_lib.tools.finale.style import GREY
 
 
 def restart(whole: Sequence[float], starts: Mapping[str, tuple[int, Sequence[float]]], killed: float) -> Figure:

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import MINT, arrow, box, cell, frame, write
 from support.plots.style import canvas, drawing, figure, legend_below
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 RANKS = ((SKY, BLUE), (SAND, ORANGE))  # fill and edge
 EVERYONE = (MINT, GREEN)

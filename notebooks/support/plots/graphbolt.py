@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from support.plots.colors import BLUE, GREY, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import arrow, box, cell, write
 from support.plots.style import LOOKS, bare, cells, drawing, figure, named_rows
-from tutorial_lib.tools.finale.style import BLUE, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 Batches = Sequence[Sequence[int]]
 STAGES = (

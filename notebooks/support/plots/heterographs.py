@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import Point, cell, write
 from support.plots.style import bars, drawing, figure, legend_below, stack
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 Relation = tuple[str, str, str]
 FILLS = {"author": SAND, "field": "#D6F0E3", "paper": SKY}

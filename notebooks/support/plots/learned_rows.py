@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from support.plots.colors import BLUE, LIGHT, ORANGE, SAND, SKY
 from support.plots.link_prediction import dots
 from support.plots.pieces import arrow, box, write
 from support.plots.style import drawing, figure, plane
-from tutorial_lib.tools.finale.style import BLUE, LIGHT, ORANGE, SAND, SKY
 
 __all__ = ["dots", "one_step", "planes"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from support.plots.colors import BLUE, GREEN, GREY, INK, ORANGE, SKY
 from support.plots.pieces import VERMILION, lines
 from support.plots.style import LOOKS, figure, legend_below, percent, stack
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE, SKY
 
 Pairs = Sequence[tuple[int, int]]
 PLACES = [1, 2, 5, 10, 20, 50, 100]  # that are marked on the axis of ranks

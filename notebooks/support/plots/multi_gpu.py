@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from support.plots import style
+from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import PURPLE, arrow, box, cell, frame, write
 from support.plots.style import drawing, figure, legend_below
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 RANKS = (BLUE, ORANGE, GREEN, PURPLE)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from support.plots.colors import GREY, INK, LIGHT, SKY
 from support.plots.pieces import write
 from support.plots.style import LOOKS, figure, legend_above, percent
-from tutorial_lib.tools.finale.style import GREY, INK, LIGHT, SKY
 
 
 def accuracies(found: Mapping[tuple[int, str], Sequence[float]]) -> Figure:

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from support.plots.colors import BLUE, GREEN, INK, ORANGE
 from support.plots.pieces import PALE, VERMILION, lines, write
 from support.plots.style import drawing, figure, legend_below
-from tutorial_lib.tools.finale.style import BLUE, GREEN, INK, ORANGE
 
 COLOURS = (BLUE, ORANGE, GREEN)
 MARKERS = ("o", "s", "^")

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from tutorial_lib.tools.finale.style import GREY, INK
+from support.plots.colors import GREY, INK
 
 VERMILION, PURPLE, MINT, PALE = "#D55E00", "#CC79A7", "#CFEBDF", "#D0D0D0"
 Point = tuple[float, float]

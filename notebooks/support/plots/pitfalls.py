@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from support.plots.colors import BLUE, GREY, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import VERMILION, arrow, box, cell, frame, write
 from support.plots.style import bare, canvas, figure, named_rows
-from tutorial_lib.tools.finale.style import BLUE, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 
 def _pointer(ax: Axes, x: float, text: str, color: str = INK) -> None:

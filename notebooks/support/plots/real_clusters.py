@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from support.plots.colors import BLUE, GREY, INK, LIGHT, ORANGE, SKY
 from support.plots.pieces import VERMILION, write
 from support.plots.style import figure, legend_above
-from tutorial_lib.tools.finale.style import BLUE, GREY, INK, LIGHT, ORANGE, SKY
 
 FILLS = {"RUNNING": SKY, "PENDING": "white"}
 SHORT = {"RUNNING": "runs", "PENDING": "waits"}

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from support.plots.colors import BLUE, GREEN, GREY, INK, ORANGE
 from support.plots.pieces import PALE, VERMILION, lines
 from support.plots.style import figure
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE
 
 # Marker and colour of the nodes found by each hop; hop 0 are the seeds.
 HOPS = (("o", ORANGE), ("s", BLUE), ("^", GREEN), ("D", VERMILION))

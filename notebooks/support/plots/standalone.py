@@ -9,9 +9,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import arrow, box, frame, write
 from support.plots.style import bare, bars, canvas, figure, legend_below, loss_curves
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 
 def standalone_and_distributed() -> Figure:

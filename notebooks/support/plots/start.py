@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 
+from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND
 from support.plots.pieces import Point, arrow, box, frame, write
 from support.plots.style import drawing, figure, legend_below
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND
 
 MEMORIES = (("laptop, 16 GB", 16e9, "right"), ("large GPU, 80 GB", 80e9, "left"), ("large server, 1 TB", 1e12, "left"))
 

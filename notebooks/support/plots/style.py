@@ -17,8 +17,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from support.plots.colors import BLUE, GREEN, GREY, INK, ORANGE, SKY
 from support.plots.pieces import PURPLE, VERMILION
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, ORANGE, SKY
 
 # One look for each of several lines or groups of points: colour, marker, dashes.
 LOOKS = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", ":"), (VERMILION, "D", "-."))

@@ -10,9 +10,9 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import VERMILION, arrow, box, frame, write
 from support.plots.style import bars, canvas, cells, curves, drawing, figure
-from tutorial_lib.tools.finale.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
 
 
 def names_and_rows() -> Figure:

@@ -8,14 +8,14 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from support.plots.colors import BLUE, GREY, LIGHT, ORANGE, SKY
 from support.plots.pieces import arrow, box, frame, write
 from support.plots.style import LOOKS, drawing, figure
-from tutorial_lib.tools.finale.style import BLUE, GREY, LIGHT, ORANGE, SKY
 
 # name, what it does, what it leaves
 STEPS = (
     ("machines", "does each have\nwhat a job needs?", ""),
-    ("data", "load and check", "splits.npz"),
+    ("data", "load and check", ""),
     ("partition", "one part\nfor each machine", "part0/ part1/\nnode_map.npy"),
     ("training", "", "run/\nresult.json\npredictions.npy"),
     ("predictions", "the accuracies again,\nfrom the file alone", ""),
@@ -42,7 +42,7 @@ def steps_figure() -> Figure:
         if k + 1 < len(STEPS):
             arrow(ax, (x + WIDTH, 2.35), (x + WIDTH + GAP, 2.35), lw=1.4)
     arrow(ax, (0, 3.65), (end, 3.65), "|-|", color=GREY, mutation_scale=4)
-    words = "finale.json: settings, and what each finished step has found. The same command goes on with the next one."
+    words = "finale.json: the seconds of each step. The same command continues an interrupted training."
     write(ax, end / 2, 3.75, words, va="bottom")
     return fig
 

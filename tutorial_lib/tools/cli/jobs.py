@@ -1,7 +1,10 @@
-"""``train``: a run from data set to one score. ``finale``: a scripted run, with a report. ``launch``: any script."""
+"""``train``: a run from data set to one score. ``finale``: a scripted run. ``launch``: any script."""
 
 from __future__ import annotations
 
+import math
+import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -137,16 +140,16 @@ def finale(
         bool, typer.Option("--trust", help="With --resume, use what the folder names, without a question.")
     ] = False,
 ) -> None:
-    """Machines, data, partition, training, predictions, scaling, report; broken off, --resume --out continues."""
+    """Check the machines, load and partition the data, train, check the predictions, and train on other numbers of
+    machines. --resume --out continues after an interruption.
+    """
     if resume and (out is None or not (out / OPTIONS_FILE).exists()):
         raise InputError("--resume needs --out, the folder of a finale that was started")
     options = given.to_json()
     if given.dataset is not None:
         check_arguments(given.dataset, DEFAULT_SCALE, given.seed)  # before it takes seconds to import torch and DGL
     from tutorial_lib.data.ogb import is_present
-    from tutorial_lib.tools.finale.forecast import Forecast, agree
-    from tutorial_lib.tools.finale.script import Finale
-    from tutorial_lib.tools.finale.settings import EPOCHS, FULL_SCALE, SCALE, FinaleSettings, recipe
+    from tutorial_lib.tools.finale import Finale
 
     check_machines(given)
     if given.emulate is not None:
@@ -159,31 +162,29 @@ def finale(
         options["dataset"] = given.dataset  # what is downloaded meanwhile does not change what is continued
     if given.scale is not None and given.dataset != "synthetic-products":
         raise InputError(f"--scale is for synthetic-products; {given.dataset} has one size")
-    available = len(layout.cluster().machines) if layout.real or layout.on or layout.slurm else 1 if machines else 4
+    parts = len(layout.cluster().machines)
+    available = parts if layout.real or layout.on or layout.slurm else 1 if machines else 4
     counts = tuple(k for k in (1, 2, 4) if k <= available) if given.dataset != "ogbn-products" else ()
     if given.scale is None:
-        given.scale = FULL_SCALE if full else SCALE
-    published = full or given.dataset == "ogbn-products"
-    defaults = recipe(len(layout.cluster().machines) * layout.trainers) if published else {"epochs": EPOCHS}
-    for name in ("epochs", "batch_size", "learning_rate"):
+        given.scale = 1.0 if full else 0.1
+    defaults = {"epochs": 10, "batch_size": TrainConfig.batch_size, "learning_rate": TrainConfig.learning_rate}
+    if full or given.dataset == "ogbn-products":  # the published recipe: 1024 seed nodes in a step of all trainers
+        defaults = {"epochs": 20, "batch_size": math.ceil(1024 / (parts * layout.trainers)), "learning_rate": 0.003}
+    for name, value in defaults.items():
         if getattr(given, name) is None:
-            setattr(given, name, defaults.get(name, getattr(TrainConfig, name)))
-    settings = FinaleSettings(
-        source=given.make(DataSource),
-        layout=layout,
-        config=given.make(TrainConfig),
-        scaling=counts if scaling is None else parse_machine_counts(scaling),
-    )
-    folder = out or default_run_folder("finale")
-    if (forecast := Forecast.of(settings)) is not None and not (folder / OPTIONS_FILE).exists():
-        print(forecast, flush=True)
-        if not yes:
-            agree(forecast)
-    with RunDisplay() as display:
-        result = Finale(settings, folder, display, options, trust=trust).run()
+            setattr(given, name, value)
+    scaling_counts = counts if scaling is None else parse_machine_counts(scaling)
+    folder, display = out or default_run_folder("finale"), RunDisplay()
+    run = Finale(given.make(DataSource), layout, given.make(TrainConfig), scaling_counts, folder, display, trust)
+    if not (folder / OPTIONS_FILE).exists():
+        run.confirm(yes=yes)
+    with display:
+        result = run.run(options)
     display.summary(result, folder)
     display.console.print(comparison_table(result), soft_wrap=True)
-    display.console.print(f"report:     {folder / 'report.html'}", soft_wrap=True)
+    if find_spec("support") is not None:  # of the lessons
+        command = f"python -m support.finale_report {shlex.quote(str(folder))}"
+        display.console.print(f"report:     {command}", soft_wrap=True)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

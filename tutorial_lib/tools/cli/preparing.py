@@ -35,11 +35,12 @@ def doctor(
 ) -> None:
     """Check this computer, and machines, for everything a job needs; each problem comes with its remedy."""
     from tutorial_lib.cluster.findings import report
+    from tutorial_lib.job.layout import Layout
     from tutorial_lib.tools.doctor import examine
 
-    if on is not None and (emulate is not None or given.ip_config is not None):
+    if sum(place is not None for place in (emulate, on, given.ip_config)) > 1:
         raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
-    findings = examine(emulate=emulate, on=on, part_config=part_config, real=given.real)
+    findings = examine(Layout(emulate, on=on, real=given.real), part_config)
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

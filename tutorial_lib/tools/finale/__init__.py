@@ -1,1 +1,0 @@
-"""The scripted multi-machine run: machines, data, partition, training, predictions, scaling, report; step by step."""
