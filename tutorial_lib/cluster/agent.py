@@ -111,13 +111,12 @@ class Agent:
         self.link.put(msg.encode(message))
 
     def _start_role(self, role: Role) -> None:
-        cpus = count_cpus()
+        common = {**os.environ, **job_environment(self.spec, self.index, self.interface)}
         for k in range(role.count):
-            env = role_environment(self.spec, self.index, role, k, cpus)
+            env = role_environment(self.spec, self.index, role, k, count_cpus())
             if role.command is None:
                 self._fork(role.name, k, env)
             else:
-                common = {**os.environ, **job_environment(self.spec, self.index, self.interface)}
                 self._start(role.name, k, role.command, {**common, **env})
         self.roles_to_start.discard(role.name)
         if not role.listens:
@@ -135,26 +134,25 @@ class Agent:
         self._send(msg.Started(role, k, time.time()))
 
     def _fork(self, role: str, k: int, env: dict[str, str]) -> None:
-        if self.forkserver is None and not self._start_template():
-            return
-        assert self.forkserver is not None
-        self.forkserver.order(role, k, env, self.logs / log_name(role, k))
-        self.processes.append(Process(role, k, None))
+        if self.forkserver is None:
+            self._start_template()
+        if self.forkserver is not None:
+            self.forkserver.order(role, k, env, self.logs / log_name(role, k))
+            self.processes.append(Process(role, k, None))
 
-    def _start_template(self) -> bool:
-        """Start the process that imports once and forks. Return whether it could be started."""
+    def _start_template(self) -> None:
+        """Start the process that imports once and forks the others."""
         assert self.spec.template is not None
         try:
             self.forkserver = Forkserver()
         except OSError as error:
             self._give_up(f"cannot start {self.spec.template[0]!r}: {error.strerror}", "forkserver")
-            return False
+            return
         last = role_environment(self.spec, self.index, self.spec.roles[-1], 0, count_cpus())
         with self.forkserver.theirs as theirs:
             env = {**os.environ, **job_environment(self.spec, self.index, self.interface)}
             env |= {FORKSERVER: str(theirs.fileno()), "OMP_NUM_THREADS": last["OMP_NUM_THREADS"]}
             self._start("forkserver", 0, self.spec.template, env, [theirs.fileno()])
-        return True
 
     def _give_up(self, note: str, role: str = "agent", k: int = 0) -> None:
         """Report a failure that no exit code shows, and end the job on this machine."""

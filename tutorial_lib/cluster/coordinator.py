@@ -99,7 +99,8 @@ class Coordinator:
             for role in self.spec.roles:
                 if role.after is not None:
                     wait = f"the {role.after}s to load their parts and listen"
-                    self._wait_for(lambda role=role: self._not_ready(role.after or ""), self.limits.serving, wait)
+                    ready = self._ready.setdefault(role.after, set())
+                    self._wait_for(lambda ready=ready: set(self._ended) - ready, self.limits.serving, wait)
                 self._event("stage", stage=f"{role.name}s")
                 if role.after is not None:
                     self.agents.send_all(msg.StartRole(role.name))
@@ -126,10 +127,6 @@ class Coordinator:
             finally:
                 self.agents.clean_up(self._not_done())
         return self.use
-
-    def _not_ready(self, role: str) -> set[int]:
-        """Return the machines on which a role is not ready yet."""
-        return set(self._ended) - self._ready.get(role, set())
 
     def _not_done(self) -> set[int]:
         """Return the machines whose agent has not finished."""
