@@ -241,8 +241,8 @@ def test_the_manifest_holds_keys_and_is_private(tmp_path):
         (["finale", "--dataset", "my_grpah"], "unknown data set 'my_grpah'"),
         (["train", "--scale", "9"], "scale"),
         (["--kubernetes", "--image", "x", "train", "--dataset", "ogbn-prodcts"], "Did you mean ogbn-products?"),
-        (["train", "--epohcs", "3"], "No such option: --epohcs"),
-        (["train", "--epochs", "many"], "Invalid value for '--epochs'"),
+        (["train", "--epohcs", "3"], "Unknown option: --epohcs"),
+        (["train", "--epochs", "many"], "Invalid value for --epochs"),
     ],
 )
 def test_what_submit_refuses(words, says, tmp_path):

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import check_predictions, heed_ctrl_c, wait_for_event
-from typer.testing import CliRunner
 
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.data.ogb import SPECS
@@ -24,8 +23,8 @@ from tutorial_lib.job.display import PUBLISHED_NODES, Reporter, comparison_table
 from tutorial_lib.job.folder import own_run_folder
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.tools.cli import app
 from tutorial_lib.tools.cli.jobs import parse_machine_counts
+from tutorial_lib.tools.cli.options import run
 from tutorial_lib.tools.finale.figures import memory_figure, scaling_figure
 from tutorial_lib.tools.finale.forecast import Forecast
 from tutorial_lib.tools.finale.report import write_report
@@ -136,9 +135,8 @@ def test_what_cannot_be_done_is_found_before_the_first_step(changes, words, tmp_
 
 
 def test_a_scale_is_for_the_generated_graph():
-    done = CliRunner().invoke(app, ["finale", "--dataset", "ogbn-products", "--scale", "0.1"])
-    assert isinstance(done.exception, InputError)
-    assert "has one size" in done.exception.message
+    with pytest.raises(InputError, match="has one size"):
+        run(["finale", "--dataset", "ogbn-products", "--scale", "0.1"])
 
 
 def test_startup_is_unknown_without_steps(tmp_path):
@@ -169,9 +167,8 @@ def test_the_full_recipe_is_not_started_by_mistake(tmp_path, monkeypatch):
     monkeypatch.setattr(Forecast, "of", lambda settings: seen.append(settings) or Forecast(1, 1, 9e9, 8e9, 0.0, 60.0))
     words = ["finale", "--dataset", "synthetic-products", "--full", "--out", str(tmp_path / "out")]
     for more in ([], ["--epochs", "3", "--batch-size", "100"]):
-        done = CliRunner().invoke(app, [*words, *more])
-        assert isinstance(done.exception, InputError)
-        assert "nobody can be asked" in done.exception.message
+        with pytest.raises(InputError, match="nobody can be asked"):
+            run([*words, *more])
     assert not (tmp_path / "out").exists()
     configs = [(s.config.epochs, s.config.batch_size, s.config.learning_rate) for s in seen]
     assert configs == [(20, 512, 0.003), (3, 100, 0.003)]
@@ -180,8 +177,9 @@ def test_the_full_recipe_is_not_started_by_mistake(tmp_path, monkeypatch):
 
 def test_a_default_finale_has_its_own_settings(tmp_path, monkeypatch):
     monkeypatch.setattr(Finale, "run", _stop)
-    done = CliRunner().invoke(app, ["finale", "--yes", "--root", str(tmp_path), "--out", str(tmp_path / "out")])
-    settings = done.exception.args[0]
+    with pytest.raises(_Stopped) as stopped:
+        run(["finale", "--yes", "--root", str(tmp_path), "--out", str(tmp_path / "out")])
+    settings = stopped.value.args[0]
     assert settings == dataclasses.replace(
         FinaleSettings(), source=dataclasses.replace(FinaleSettings().source, root=tmp_path)
     )
@@ -199,19 +197,20 @@ def test_a_data_set_that_appears_meanwhile_is_not_what_is_continued(tmp_path, mo
     seen = []
     monkeypatch.setattr(Finale, "run", lambda finale: seen.append(finale) or _stop(finale))
     root, out = tmp_path / "root", tmp_path / "out"
-    CliRunner().invoke(app, ["finale", "--yes", "--root", str(root), "--out", str(out)])
+    with pytest.raises(_Stopped):
+        run(["finale", "--yes", "--root", str(root), "--out", str(out)])
     write_as_ogb(load_dataset("synthetic-products", scale=0.002, root=tmp_path), root / "ogbn_products")
     out.mkdir(exist_ok=True)
     write_json(out / "options.json", seen[0].options)
-    CliRunner().invoke(app, ["finale", "--resume", "--trust", "--out", str(out)])
+    with pytest.raises(_Stopped):
+        run(["finale", "--resume", "--trust", "--out", str(out)])
     assert [finale.settings.source.name for finale in seen] == ["synthetic-products"] * 2
 
 
 def test_resume_needs_a_finale(tmp_path):
     for words in (["--resume"], ["--resume", "--out", str(tmp_path)]):
-        done = CliRunner().invoke(app, ["finale", *words])
-        assert isinstance(done.exception, InputError)
-        assert "--resume needs --out, the folder of a finale" in done.exception.message
+        with pytest.raises(InputError, match="--resume needs --out, the folder of a finale"):
+            run(["finale", *words])
 
 
 def test_published_figures_stand_beside_the_published_graph_only():
@@ -284,7 +283,9 @@ def write_as_ogb(dataset: Dataset, folder: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_the_files_of_ogbn_products_are_taken_when_they_are_there(emulation, nothing_left, tmp_path, monkeypatch):
+def test_the_files_of_ogbn_products_are_taken_when_they_are_there(
+    emulation, nothing_left, tmp_path, monkeypatch, capsys
+):
     """The same command as for the real data; only the published counts, model and wire are those of a small data set.
 
     It runs the published recipe. No published figure is named, as the graph is another one; of the published one it is.
@@ -296,8 +297,8 @@ def test_the_files_of_ogbn_products_are_taken_when_they_are_there(emulation, not
     out = tmp_path / "finale"
     arguments = ["finale", *QUICK]
     arguments += ["--root", str(tmp_path / "root"), "--out", str(out)]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
+    run(arguments)
+    printed = capsys.readouterr().out
     result = json.loads((out / "result.json").read_text())
     assert result["dataset"] == "ogbn-products"
     assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(20))
@@ -305,17 +306,17 @@ def test_the_files_of_ogbn_products_are_taken_when_they_are_there(emulation, not
     check_predictions(out, result, load_dataset("ogbn-products", root=tmp_path / "root"))
     page = (out / "report.html").read_text()
     assert "<strong>not</strong> the published one" in page
-    assert "0.7870" not in page + done.output
+    assert "0.7870" not in page + printed
     assert page.count("data:image/png;base64,") == 3
     assert "Bytes that each machine sent" in page
     assert "python -m tutorial_lib trace" in page
     assert "src=" not in page.replace('src="data:image', "")
     assert "2 (emulated)" in page
     assert "<td>not shaped</td>" in page
-    again = CliRunner().invoke(app, arguments)
-    assert again.exit_code == 0
-    assert again.output.count("done before") == 5
-    assert "rank 0 joined" not in again.output
+    run(arguments)
+    printed = capsys.readouterr().out
+    assert printed.count("done before") == 5
+    assert "rank 0 joined" not in printed
     assert (out / "report.html").read_text() == page
     state = json.loads((out / "finale.json").read_text())
     state["steps"]["data"]["nodes"] = PUBLISHED_NODES

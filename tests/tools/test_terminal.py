@@ -39,7 +39,7 @@ def check_whole(out: Path) -> None:
 
 @pytest.mark.whole_run
 def test_a_reader_that_goes_away_does_not_end_the_run(small_dataset, data_root, tmp_path):
-    """As `... | head -1` does."""
+    """L5. A job goes on without its reader, as after `... | head -1`."""
     out = tmp_path / "run"
     run = subprocess.Popen(command(data_root, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "loading synthetic-products" in run.stdout.readline()
@@ -64,7 +64,7 @@ def test_a_name_that_the_locale_cannot_write_is_printed_in_signs_it_has(small_da
 
 @pytest.mark.whole_run
 def test_closed_streams_at_the_start_are_nobodys_files(small_dataset, data_root, tmp_path):
-    """Without care, events.jsonl would get the number of the output, and every line that is printed."""
+    """L5. Otherwise events.jsonl would get the descriptor of the output, and every line that is printed."""
     closing = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
     done = subprocess.run([*closing, *command(data_root, tmp_path / "run")], timeout=60)
     assert done.returncode == 0
@@ -73,6 +73,7 @@ def test_closed_streams_at_the_start_are_nobodys_files(small_dataset, data_root,
 
 @pytest.mark.whole_run
 def test_a_full_disk_behind_the_output_does_not_end_the_run(small_dataset, data_root, tmp_path):
+    """L5. The command warns at its end that a part of the output is lost."""
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             command(data_root, tmp_path / "run"), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
@@ -85,7 +86,7 @@ def test_a_full_disk_behind_the_output_does_not_end_the_run(small_dataset, data_
 @pytest.mark.whole_run
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_login_that_ends(ignored, small_dataset, data_root, tmp_path):
-    """SIGHUP ends a run with a sentence and an exit code, also when it comes twice; under nohup it does nothing."""
+    """L3. SIGHUP ends a run with a sentence and an exit code, also when it comes twice. nohup ignores it."""
     run = subprocess.Popen(
         command(data_root, tmp_path / "run", epochs=100_000),
         stderr=subprocess.PIPE,
@@ -129,7 +130,7 @@ time.sleep(30)
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
 def test_a_signal_in_the_middle_of_an_import_is_not_lost(sent, code, tmp_path):
-    """Large packages have an `except:` around some of their imports."""
+    """L3. Large packages have an `except:` around some of their imports."""
     (tmp_path / "swallows.py").write_text(SWALLOWS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     program = subprocess.Popen(

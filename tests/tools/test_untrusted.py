@@ -71,7 +71,7 @@ def options(run: Path, **values: object) -> None:
         ("ssh_port", 2222),
         ("remote_python", "/tmp/stranger/python"),
         ("copy_to", "/home/victim"),
-        ("allow_public", True),
+        ("allow_public_addresses", True),
         ("root", {"path": "/tmp/stranger/data"}),
     ],
 )
@@ -130,9 +130,8 @@ DEEP = "[" * 100_000 + "]" * 100_000
     "content",
     [
         *("", "{", "[]", "5", "null", DEEP, '{"epochs": 1' + "0" * 5000 + "}", '{"epochs": "three"}', "\x00"),
-        *('{"epochs": 0}', '{"epochs": null}', '{"trainers": 1e9}', '{"scale": NaN}', '{"batch_size": -1}'),
-        *('{"root": 5}', '{"root": {"path": 5}}', '{"fanouts": [5, 5]}', '{"resume": 3, "emulate": true}'),
-        *('{"dataset": {"path": "x"}}', '{"ip_config": "text"}', '{"cache": {}}', '{"task": 7}'),
+        *('{"epochs": 0}', '{"epochs": true}', '{"trainers": 1e9}', '{"scale": NaN}', '{"batch_size": -1}'),
+        *('{"root": {"path": 5}}', '{"fanouts": [5, 5]}', '{"resume": 3, "emulate": true}', '{"cache": {"x": "y"}}'),
     ],
 )
 def test_options_of_wrong_types(content, run, run_here):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
 from tutorial_lib.cluster.emulated import EmulationUnavailable
 from tutorial_lib.cluster.plan import environment_text
@@ -18,9 +19,24 @@ from tutorial_lib.job.launch import launch as run_launch
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tasks import check_task
-from tutorial_lib.tools.cli.options import OF_TRAIN, Given, MachinesOption, app, check_machines, filling
+from tutorial_lib.tools.cli.options import (
+    OF_SSH,
+    PLACES,
+    CacheOption,
+    FanoutsOption,
+    Given,
+    MachinesOption,
+    OverSsh,
+    app,
+    choose_machines,
+    dgl_option_name,
+    flatten,
+    parse_fanouts,
+    to_json,
+)
 from tutorial_lib.trainer.config import TrainConfig, check_loader
 
+OF_TRAIN = "seed fanouts loader cache ahead task embedding_size embedding_learning_rate"  # no options of finale
 RUNNING: list[Path] = []  # folder of the run of `train` that this process has begun
 
 
@@ -30,68 +46,61 @@ def command_to_continue() -> str:
 
 
 @app.command(
-    epilog="For example: train --emulate 2 --wire 200mbit --epochs 5; train --task link --dataset ogbn-arxiv; "
+    help_epilogue="For example: train --emulate 2 --wire 200mbit --epochs 5; train --task link --dataset ogbn-arxiv; "
     "train --dataset my_graph --emulate 2; train --resume --out runs/mine. A graph of your own: docs/own-graph.md."
 )
-@filling(
-    *(DataSource, Layout, RealMachines, TrainConfig, Continuation),
-    without=["method"],
-    chosen={"emulate": "2"},
-    dataset="synthetic-products",
-)
 def train(
+    *,
+    source: Annotated[DataSource, flatten("Data", "method")] = DataSource(),
+    config: Annotated[TrainConfig, flatten("Training", "seed fanouts cache")] = TrainConfig(),
+    fanouts: FanoutsOption = "15,10,5",
+    cache: CacheOption = "256MB",
+    keep: Annotated[Continuation, flatten("Training")] = Continuation(),
+    layout: Annotated[Layout, flatten("Machines")] = Layout(),
+    machines: MachinesOption = None,  # noqa: ARG001  see choose_machines
+    ssh: OverSsh = None,
+    single_process: Annotated[bool, Parameter(help="No servers, no ranks: the plain loop, to compare with.")] = False,
+    out: Annotated[Path | None, Parameter(help="Run folder; must be new, except with --resume.")] = None,
     given: Given,
-    machines: MachinesOption = None,  # noqa: ARG001  see ``check_machines``
-    single_process: Annotated[
-        bool, typer.Option("--single-process", help="No servers, no ranks: the plain loop, to compare with.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Run folder; must not exist yet, but for --resume. (default: runs/TIME-NAME-XXXX)"),
-    ] = None,
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
-    if given.resume and out is None:
+    if keep.resume and out is None:
         raise InputError("--resume needs --out, the folder of the run to continue")
-    check_task(given.task)
-    options = given.to_json()
-    source = given.make(DataSource)
+    check_task(config.task)
     source.check()
-    places = (given.emulate, given.on, given.machines, given.ip_config, given.slurm, given.wire, single_process)
-    check_machines(given)
-    if single_process and (given.trainers, given.samplers, given.servers) != (1, 0, 1):
+    layout = choose_machines(layout, ssh, given)
+    if single_process and (layout.trainers, layout.samplers, layout.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
-    config = given.make(TrainConfig, cache=check_loader(given.loader, given.samplers, given.cache))
-    keep = given.make(Continuation, options=options)
+    memory = check_loader(config.loader, layout.samplers, cache)
+    config = replace(config, seed=source.seed, fanouts=parse_fanouts(fanouts), cache=memory)
+    keep = replace(keep, options=to_json(given))
     folder = keep.folder(out or default_run_folder(source.name), config)
-    from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are told before
+    from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
 
     RUNNING.append(folder)
     with RunDisplay() as display:
         if single_process:
-            result = run_single(source, config, folder, display, keep, device=given.device)
+            result = run_single(source, config, folder, display, keep, device=layout.device)
         else:
-            more = (config, folder, display, keep)
             try:
-                result = run_distributed(source, given.make(Layout), *more)
+                result = run_distributed(source, layout, config, folder, display, keep)
             except EmulationUnavailable as error:
-                if any(places):
+                if given.keys() & {*PLACES, "wire"}:
                     raise
-                stay_here(given, error)
-                options |= {"machines": given.machines, "trainers": given.trainers}
-                result = run_distributed(source, given.make(Layout), *more)
+                # The host forbids emulated machines, and the user has not asked for them.
+                given |= {"machines": 1, "trainers": layout.trainers if "trainers" in given else 2}
+                layout, keep = (
+                    replace(layout, emulate=None, trainers=given["trainers"]),
+                    replace(keep, options=to_json(given)),
+                )
+                chosen = f"This run is train --machines 1 --trainers {layout.trainers}"
+                to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
+                result = run_distributed(source, layout, config, folder, display, keep)
     display.summary(result, folder)
 
 
-def stay_here(given: Given, error: EmulationUnavailable) -> None:
-    """Choose this machine with two trainers, because the host forbids emulated machines, which nobody asked for."""
-    given.emulate, given.machines, given.trainers = None, 1, given.trainers if "trainers" in given.said else 2
-    chosen = f"--machines 1 --trainers {given.trainers}"
-    to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. This run is train {chosen}")
-
-
 def parse_machine_counts(text: str) -> tuple[int, ...]:
-    """``"1,2,4"`` to numbers of machines, in order and without repeats; ``"none"`` to none."""
+    """Return the numbers of machines in ``"1,2,4"``, in order and without repeats, or nothing for ``"none"``."""
     if text == "none":
         return ()
     try:
@@ -100,77 +109,59 @@ def parse_machine_counts(text: str) -> tuple[int, ...]:
         raise InputError(f"--scaling {text!r} is not a list of numbers of machines", "Example: 1,2,4") from None
 
 
-@app.command()
-@filling(
-    *(DataSource, Layout, RealMachines, TrainConfig),
-    without=["method", "show_output", "loader", "cache", "ahead", *OF_TRAIN],
-    chosen={
-        "dataset": "ogbn-products if present, else synthetic-products",
-        "scale": "0.1",
-        "emulate": "2",
-        "wire": "1gbit; none: not shaped",
-        "epochs": "10; published recipe: 20",
-        "batch_size": "1000; published recipe: 1024 of all trainers together",
-        "learning_rate": "0.006; published recipe: 0.003",
-    },
-)
+@app.command
 def finale(
-    given: Given,
+    *,
+    source: Annotated[DataSource, flatten("Data", "method", show_default=False)] = DataSource(),
+    config: Annotated[TrainConfig, flatten("Training", OF_TRAIN, show_default=False)] = TrainConfig(),
+    fanouts: FanoutsOption = "15,10,5",
+    layout: Annotated[Layout, flatten("Machines", "show_output")] = Layout(),
     machines: MachinesOption = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="The whole graph and the published recipe, which ogbn-products gets anyway.")
-    ] = False,
-    scaling: Annotated[
-        str | None,
-        typer.Option(help="Machines of the short scaling runs, or none. (default: 1,2,4; ogbn-products: none)"),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder; that of an unfinished finale continues it. (default: runs/TIME-finale-XXXX)"),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the finale in --out, with the options that it was started with.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Start without a question, however large it is.")] = False,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="With --resume, use what the folder names, without a question.")
-    ] = False,
+    ssh: OverSsh = None,
+    full: Annotated[bool, Parameter(help="The whole graph and the published recipe.")] = False,
+    scaling: Annotated[str | None, Parameter(help="Machines of the short scaling runs, like 1,2,4, or none.")] = None,
+    out: Annotated[Path | None, Parameter(help="Folder. That of an unfinished finale continues it.")] = None,
+    resume: Annotated[bool, Parameter(help="Continue the finale in --out, with the options of its start.")] = False,
+    yes: Annotated[bool, Parameter(help="Start without a question, however large it is.")] = False,
+    trust: Annotated[bool, Parameter(help="With --resume, use what the folder names, without a question.")] = False,
+    given: Given,
 ) -> None:
-    """Machines, data, partition, training, predictions, scaling, report; broken off, --resume --out continues."""
+    """Run machines, data, partition, training, predictions, scaling and report. --resume --out continues.
+
+    By default, the data set is ogbn-products if it is present. Then, and with --full, the finale trains with the
+    published recipe: 20 epochs, 1024 seed nodes of all trainers together, learning rate 0.003. Otherwise it trains 10
+    epochs on synthetic-products at scale 0.1 with the defaults of train. The default wire is 1gbit (none: not shaped).
+    """
     if resume and (out is None or not (out / OPTIONS_FILE).exists()):
         raise InputError("--resume needs --out, the folder of a finale that was started")
-    options = given.to_json()
-    if given.dataset is not None:
-        check_arguments(given.dataset, DEFAULT_SCALE, given.seed)  # before it takes seconds to import torch and DGL
+    if "dataset" in given:
+        check_arguments(source.name, DEFAULT_SCALE, source.seed)  # before it takes seconds to import torch and DGL
     from tutorial_lib.data.ogb import is_present
     from tutorial_lib.tools.finale.forecast import Forecast, agree
     from tutorial_lib.tools.finale.script import Finale
     from tutorial_lib.tools.finale.settings import EPOCHS, FULL_SCALE, SCALE, FinaleSettings, recipe
 
-    check_machines(given)
-    if given.emulate is not None:
-        given.wire = None if given.wire == "none" or given.on else given.wire or "1gbit"
-    layout = given.make(Layout)
-    given.root = given.root or default_root()
-    if given.dataset is None:  # a scale is one of the generated graph
-        real_data = given.scale is None and is_present("ogbn-products", given.root)
-        given.dataset = "ogbn-products" if real_data else "synthetic-products"
-        options["dataset"] = given.dataset  # what is downloaded meanwhile does not change what is continued
-    if given.scale is not None and given.dataset != "synthetic-products":
-        raise InputError(f"--scale is for synthetic-products; {given.dataset} has one size")
+    layout = choose_machines(layout, ssh, given)
+    if layout.emulate is not None:
+        layout = replace(layout, wire=None if layout.wire == "none" or layout.on else layout.wire or "1gbit")
+    source = replace(source, root=source.root or default_root())
+    if "dataset" not in given:  # a scale is one of the generated graph
+        real_data = "scale" not in given and is_present("ogbn-products", source.root)
+        source = replace(source, name="ogbn-products" if real_data else "synthetic-products")
+        given["dataset"] = source.name  # a download in the meantime does not change the data set of --resume
+    if "scale" not in given:
+        source = replace(source, scale=FULL_SCALE if full else SCALE)
+    elif source.name != "synthetic-products":
+        raise InputError(f"--scale is for synthetic-products; {source.name} has one size")
     available = len(layout.cluster().machines) if layout.real or layout.on or layout.slurm else 1 if machines else 4
-    counts = tuple(k for k in (1, 2, 4) if k <= available) if given.dataset != "ogbn-products" else ()
-    if given.scale is None:
-        given.scale = FULL_SCALE if full else SCALE
-    published = full or given.dataset == "ogbn-products"
+    counts = tuple(k for k in (1, 2, 4) if k <= available) if source.name != "ogbn-products" else ()
+    published = full or source.name == "ogbn-products"
     defaults = recipe(len(layout.cluster().machines) * layout.trainers) if published else {"epochs": EPOCHS}
-    for name in ("epochs", "batch_size", "learning_rate"):
-        if getattr(given, name) is None:
-            setattr(given, name, defaults.get(name, getattr(TrainConfig, name)))
+    defaults = {name: value for name, value in defaults.items() if name not in given}
     settings = FinaleSettings(
-        source=given.make(DataSource),
+        source=source,
         layout=layout,
-        config=given.make(TrainConfig),
+        config=replace(config, seed=source.seed, fanouts=parse_fanouts(fanouts), **defaults),
         scaling=counts if scaling is None else parse_machine_counts(scaling),
     )
     folder = out or default_run_folder("finale")
@@ -179,33 +170,44 @@ def finale(
         if not yes:
             agree(forecast)
     with RunDisplay() as display:
-        result = Finale(settings, folder, display, options, trust=trust).run()
+        result = Finale(settings, folder, display, to_json(given), trust=trust).run()
     display.summary(result, folder)
     display.console.print(comparison_table(result), soft_wrap=True)
     display.console.print(f"report:     {folder / 'report.html'}", soft_wrap=True)
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
-@filling(
-    *(LaunchRequest, RealMachines),
-    without=["device", "show_output", "server_threads"],
-    part_config=...,
-    ip_config=Path("ip_config.txt"),
-    workspace=Path(),
-)
+@app.command
 def launch(
+    command: Annotated[list[str], Parameter(help='The script and its arguments: "python3 train.py --lr 0.01".')],
+    /,
+    *,
+    request: Annotated[
+        LaunchRequest, flatten("Machines", "ip_config device show_output server_threads", dgl_option_name)
+    ],
+    machines: MachinesOption = None,  # noqa: ARG001  see choose_machines
+    ssh: OverSsh = None,
+    verbose: Annotated[bool, Parameter(help="Print what is added to the environment.")] = False,
+    quiet: Annotated[bool, Parameter(help="What the script prints goes to its logs only.")] = False,
     given: Given,
-    command: Annotated[list[str], typer.Argument(help='The script and its arguments: "python3 train.py --lr 0.01".')],
-    machines: MachinesOption = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Print what is added to the environment.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="What the script prints goes to its logs only.")] = False,
 ) -> None:
-    """Run any DistDGL script, unchanged, on emulated or real machines, and show what it prints."""
-    addresses, over_ssh = given.ip_config, given.emulate is None and machines is None and not (given.on or given.slurm)
-    given.ip_config = (given.workspace / addresses).resolve() if over_ssh else None
-    check_machines(given)
-    out = check_run_folder(given.out or default_run_folder("launch"))
-    request = given.make(LaunchRequest, command=command, out=out, ip_config=addresses, show_output=not quiet)
+    """Run any DistDGL script, unchanged, on emulated or real machines, and show its output.
+
+    With --emulate, the file of --ip_config (default: ip_config.txt) is written if it does not exist.
+    """
+    ssh = ssh or RealMachines(request.ip_config)
+    if over_ssh := not PLACES - {"ip_config"} & given.keys():
+        given["ip_config"] = ssh.ip_config
+    elif OF_SSH - {"ip_config"} & given.keys():
+        raise InputError(
+            "--ssh_port, --ssh_username and --copy_to are for machines reached over ssh; they need --ip_config FILE",
+            "--emulate and --machines stay on this computer: leave them away.",
+        )
+    else:
+        given.pop("ip_config", None)
+    real = replace(ssh, ip_config=(request.workspace / ssh.ip_config).resolve()) if over_ssh else None
+    request = choose_machines(request, real, given)
+    out = check_run_folder(request.out)
+    request = replace(request, command=command, out=out, ip_config=ssh.ip_config, show_output=not quiet)
     with RunDisplay() as display:
         show = lambda plan: display.console.print(environment_text(plan), soft_wrap=True)  # noqa: E731
         use = run_launch(request, display.on_event, *([show] if verbose else []))

@@ -17,43 +17,45 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from tutorial_lib.data import DEFAULT_SCALE, NAMES, check_arguments
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import rendered
 from tutorial_lib.job.folder import default_run_folder
-from tutorial_lib.tools.cli.options import app
+from tutorial_lib.tools.cli.options import app, parse, values_of
 
 KINDS = ("train", "finale", "launch")
 FIXED = {"--slurm", "--out", "--resume", "--emulate", "--on", "--machines", "--ssh_config"}
+AT_LEAST_ONE = Parameter(validator=Number(gte=1))
 
 
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@app.command
 def submit(
-    command: Annotated[list[str], typer.Argument(help="train, finale or launch, with its options.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Machines of the job; node k serves part k.")] = 2,
-    cpus: Annotated[
-        int | None, typer.Option(min=1, help="That each node must have. (default: any; of a pod 4)")
-    ] = None,
-    gpus: Annotated[int, typer.Option("--gpus-per-node", min=0, help="A trainer on each. (default: 0)")] = 0,
-    time: Annotated[str, typer.Option(help="Longest time, as Slurm writes it: 30, 4:00:00, 1-12.")] = "1:00:00",
+    command: Annotated[list[str], Parameter(help="train, finale or launch, with its options.")],
+    /,
+    *,
+    nodes: Annotated[int, AT_LEAST_ONE, Parameter(help="Machines of the job; node k serves part k.")] = 2,
+    cpus: Annotated[int | None, AT_LEAST_ONE, Parameter(help="CPUs of each node. (default: any; of a pod 4)")] = None,
+    gpus: Annotated[int, Parameter(name="--gpus-per-node", help="A trainer on each.", validator=Number(gte=0))] = 0,
+    time: Annotated[str, Parameter(help="Longest time, as Slurm writes it: 30, 4:00:00, 1-12.")] = "1:00:00",
     mem: Annotated[
-        str | None, typer.Option(help="Memory of each node: 32G. (default: the partition's; of a pod: 16Gi)")
+        str | None, Parameter(help="Memory of each node: 32G. (default: the partition's; of a pod: 16Gi)")
     ] = None,
-    partition: Annotated[str | None, typer.Option(help="Of the cluster. (default: its own)")] = None,
-    account: Annotated[str | None, typer.Option(help="Who pays.")] = None,
-    kubernetes: Annotated[bool, typer.Option("--kubernetes", help="A manifest for Kubernetes, not for Slurm.")] = False,
-    image: Annotated[str | None, typer.Option(help="Of Kubernetes: made with the Dockerfile.")] = None,
-    claim: Annotated[str, typer.Option(help="Of Kubernetes: the volume at /data that all pods share.")] = "data",
-    shm: Annotated[str | None, typer.Option(help="Of Kubernetes: size of /dev/shm. (default: half of --mem)")] = None,
+    partition: Annotated[str | None, Parameter(help="Of the cluster. (default: its own)")] = None,
+    account: Annotated[str | None, Parameter(help="Who pays.")] = None,
+    kubernetes: Annotated[bool, Parameter(help="A manifest for Kubernetes, not for Slurm.")] = False,
+    image: Annotated[str | None, Parameter(help="Of Kubernetes: made with the Dockerfile.")] = None,
+    claim: Annotated[str, Parameter(help="Of Kubernetes: the volume at /data that all pods share.")] = "data",
+    shm: Annotated[str | None, Parameter(help="Of Kubernetes: size of /dev/shm. (default: half of --mem)")] = None,
     env: Annotated[
-        list[str] | None, typer.Option(help="Of Kubernetes: NAME=VALUE for every process. Can be repeated.")
+        list[str] | None, Parameter(help="Of Kubernetes: NAME=VALUE for every process. Can be repeated.")
     ] = None,
-    name: Annotated[str, typer.Option(help="Of the job.")] = "dgl",
-    out: Annotated[Path | None, typer.Option(help="Run folder. (default: a new one below runs/)")] = None,
-    script: Annotated[Path | None, typer.Option(help="File to write. (default: job.sh, job.yaml)")] = None,
-    go: Annotated[bool, typer.Option("--go", help="Hand it to sbatch, or to kubectl, at once.")] = False,
+    name: Annotated[str, Parameter(help="Of the job.")] = "dgl",
+    out: Annotated[Path | None, Parameter(help="Run folder. (default: a new one below runs/)")] = None,
+    script: Annotated[Path | None, Parameter(help="File to write. (default: job.sh, job.yaml)")] = None,
+    go: Annotated[bool, Parameter(help="Hand it to sbatch, or to kubectl, at once.")] = False,
 ) -> None:
     """Write what runs a command on a cluster: the script for Slurm's sbatch, or a manifest for Kubernetes."""
     kind, *rest = command
@@ -67,9 +69,9 @@ def submit(
     rest = [*(word for pair in of_gpus.items() if gpus and pair[0] not in given for word in pair), *rest]
     if kind == "finale" and "--yes" not in given:
         rest = ["--yes", *rest]  # nobody is there to be asked
-    commands: Any = typer.main.get_command(app)
-    # What it cannot read it says here, not on the nodes.
-    check_files(commands.commands[kind].make_context(kind, list(rest)).params, claim if kubernetes else None)
+    # Wrong options are reported here, not on the nodes.
+    _, arguments, _ = parse([kind, *rest])
+    check_files(values_of(arguments), claim if kubernetes else None)
     script = script or Path("job.yaml" if kubernetes else "job.sh")
     if not str(script).isprintable():  # its name is in a comment of the script
         raise InputError(f"--script {str(script)!r}: a name without line breaks and control characters")
@@ -125,7 +127,7 @@ def check_files(options: dict[str, Any], claim: str | None) -> None:
     name = options.get("dataset")
     known = name in NAMES or claim is None
     if name and (known or ("/" not in name and get_close_matches(name, NAMES, 1, 0.8))):
-        check_arguments(name, options.get("scale") or DEFAULT_SCALE, options["seed"])
+        check_arguments(name, options.get("scale") or DEFAULT_SCALE, options.get("seed", 0))
     paths = {key: value for key, value in options.items() if claim and isinstance(value, Path) and value != Path()}
     for key, path in {**paths, **({} if known or not name else {"dataset": Path(name)})}.items():
         if "data" not in path.absolute().parts[1:2] and (path.is_absolute() or path.expanduser().exists()):
@@ -176,10 +178,8 @@ def seconds_of(time: str) -> int:
     return seconds
 
 
-@app.command(hidden=True)
-def agent(
-    from_env: Annotated[bool, typer.Option("--from-env", help="What the variables of a pod say.")] = False,
-) -> None:
+@app.command(show=False)
+def agent(*, from_env: Annotated[bool, Parameter(help="What the variables of a pod say.")] = False) -> None:
     """What each pod of submit --kubernetes runs."""
     from tutorial_lib.cluster.pods import Pod, run
 
