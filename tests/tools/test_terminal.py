@@ -16,18 +16,7 @@ TRAIN = ["train", "--single-process", "--scale", "0.005", "--hidden-size", "8", 
 
 
 def command(root: Path, out: Path, epochs: int = 2) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "tutorial_lib",
-        *TRAIN,
-        "--epochs",
-        str(epochs),
-        "--root",
-        str(root),
-        "--out",
-        str(out),
-    ]
+    return [sys.executable, "-m", "tutorial_lib", *TRAIN, f"--epochs={epochs}", f"--root={root}", f"--out={out}"]
 
 
 def check_whole(out: Path) -> None:
@@ -74,10 +63,9 @@ def test_closed_streams_at_the_start_are_nobodys_files(small_dataset, data_root,
 @pytest.mark.whole_run
 def test_a_full_disk_behind_the_output_does_not_end_the_run(small_dataset, data_root, tmp_path):
     """L5. The command warns at its end that a part of the output is lost."""
+    words = command(data_root, tmp_path / "run")
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            command(data_root, tmp_path / "run"), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
-        )
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stderr.endswith("warning: a part of the output could not be written: No space left on device\n")
     check_whole(tmp_path / "run")

@@ -37,7 +37,7 @@ class RealMachines:
             firewall.
     """
 
-    ip_config: Path
+    ip_config: Path = Path("ip_config.txt")
     ssh_port: int | None = None
     ssh_username: str | None = None
     ssh_config: Path | None = None

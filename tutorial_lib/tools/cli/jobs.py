@@ -20,7 +20,6 @@ from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools.cli.options import (
-    OF_SSH,
     PLACES,
     CacheOption,
     FanoutsOption,
@@ -89,10 +88,8 @@ def train(
                     raise
                 # The host forbids emulated machines, and the user has not asked for them.
                 given |= {"machines": 1, "trainers": layout.trainers if "trainers" in given else 2}
-                layout, keep = (
-                    replace(layout, emulate=None, trainers=given["trainers"]),
-                    replace(keep, options=to_json(given)),
-                )
+                layout = replace(layout, emulate=None, trainers=given["trainers"])
+                keep = replace(keep, options=to_json(given))
                 chosen = f"This run is train --machines 1 --trainers {layout.trainers}"
                 to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
                 result = run_distributed(source, layout, config, folder, display, keep)
@@ -144,9 +141,10 @@ def finale(
     layout = choose_machines(layout, ssh, given)
     if layout.emulate is not None:
         layout = replace(layout, wire=None if layout.wire == "none" or layout.on else layout.wire or "1gbit")
-    source = replace(source, root=source.root or default_root())
+    root = source.root or default_root()
+    source = replace(source, root=root)
     if "dataset" not in given:  # a scale is one of the generated graph
-        real_data = "scale" not in given and is_present("ogbn-products", source.root)
+        real_data = "scale" not in given and is_present("ogbn-products", root)
         source = replace(source, name="ogbn-products" if real_data else "synthetic-products")
         given["dataset"] = source.name  # a download in the meantime does not change the data set of --resume
     if "scale" not in given:
@@ -194,17 +192,11 @@ def launch(
 
     With --emulate, the file of --ip_config (default: ip_config.txt) is written if it does not exist.
     """
-    ssh = ssh or RealMachines(request.ip_config)
-    if over_ssh := not PLACES - {"ip_config"} & given.keys():
+    ssh, real = ssh or RealMachines(), None
+    given.pop("ip_config", None)
+    if not PLACES & given.keys():
         given["ip_config"] = ssh.ip_config
-    elif OF_SSH - {"ip_config"} & given.keys():
-        raise InputError(
-            "--ssh_port, --ssh_username and --copy_to are for machines reached over ssh; they need --ip_config FILE",
-            "--emulate and --machines stay on this computer: leave them away.",
-        )
-    else:
-        given.pop("ip_config", None)
-    real = replace(ssh, ip_config=(request.workspace / ssh.ip_config).resolve()) if over_ssh else None
+        real = replace(ssh, ip_config=(request.workspace / ssh.ip_config).resolve())
     request = choose_machines(request, real, given)
     out = check_run_folder(request.out)
     request = replace(request, command=command, out=out, ip_config=ssh.ip_config, show_output=not quiet)

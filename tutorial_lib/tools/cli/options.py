@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -30,12 +30,8 @@ RANGES: dict[str, tuple[float, float]] = {  # all other numbers: 1 to LARGEST, f
     "ssh_port": (1, 65535),
 }
 # Options whose field has another name.
-NAMES = {
-    "name": "dataset",
-    "python": "remote_python",
-    "every": "checkpoint_every",
-    "allow_public": "allow_public_addresses",
-}
+NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}
+NAMES["allow_public"] = "allow_public_addresses"
 NO_OPTIONS = ["real", "options", "command", "dropout", "eval_batch_size", "sampling_threads", "negatives"]
 OPTIONS_BEFORE_A_COMMAND = ("launch", "on", "submit")  # the rest of the line belongs to the user's command
 
@@ -48,21 +44,16 @@ STORED = dict[str, bool | int | float | str | dict[Literal["path"], str] | None]
 
 Given = Annotated[dict[str, Any], Parameter(parse=False)]  # the options of the command line and of options.json
 MachinesOption = Annotated[int | None, Parameter(help="1: this machine, without namespaces.", group="Machines")]
-FanoutsOption = Annotated[
-    str,
-    Parameter(help="neighbors sampled per hop, outermost first; -1: all.", group="Training", allow_leading_hyphen=True),
-]
-CacheOption = Annotated[
-    str,
-    Parameter(help="memory of each trainer for rows and adjacency of other machines, or 0.", group="Training"),
-]
+TRAINING = Parameter(group="Training", allow_leading_hyphen=True)
+FanoutsOption = Annotated[str, TRAINING, Parameter(help="neighbors sampled per hop, outermost first; -1: all.")]
+CacheOption = Annotated[str, TRAINING, Parameter(help="memory of a trainer for rows and adjacency of other machines.")]
 JsonOption = Annotated[bool, Parameter(name="--json", help="Print JSON for a program to read.")]
 Place = TypeVar("Place", bound=Layout)
 
 
 def shown_default(value: Any) -> str | None:
     """Return the default of an option for the help, or None if it need not be shown."""
-    return None if value in ((), sys.executable) or value is None or value is False else str(value)
+    return None if value is None or value is False or value == () else str(value)
 
 
 app = App(
@@ -111,20 +102,17 @@ def check_ranges(names: Callable[[str], str], _kind: Any, filled: Any) -> None:
                 raise InputError(f"--{names(field.name)} {number} is not in the range {least} to {most}")
 
 
-OverSsh = Annotated[RealMachines | None, flatten("Machines over ssh", names=dgl_option_name)]
+OverSsh = Annotated[RealMachines | None, flatten("Machines over ssh", names=dgl_option_name, show_default=False)]
 
 
 def parse_fanouts(text: str) -> tuple[int, ...]:
     """Return the numbers of ``"15,10,5"``, outermost hop first."""
-    try:
+    with contextlib.suppress(ValueError):
         fanouts = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        fanouts = ()
-    if not fanouts or any(f == 0 or not -1 <= f <= LARGEST for f in fanouts):
-        shown = text if len(text) < 80 else f"{text[:80]}..."
-        message = f"--fanouts {shown!r} is not a list of neighbor counts, 1 to {LARGEST}"
-        raise InputError(message, "Example: 15,10,5 (-1 takes all neighbors).")
-    return fanouts
+        if all(fanout != 0 and -1 <= fanout <= LARGEST for fanout in fanouts):
+            return fanouts
+    message = f"--fanouts {text[:80]!r} is not a list of neighbor counts, 1 to {LARGEST}"
+    raise InputError(message, "Example: 15,10,5 (-1 takes all neighbors).")
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[..., Any], BoundArguments, dict[str, Any]]:
@@ -215,17 +203,15 @@ def recall(path: Path, words: Sequence[str], *, trust: bool) -> list[str]:
         return []
     known, given = app[words[0]].assemble_argument_collection(), names_in(words)
     dropped = {*given, *NOT_RECALLED, *({*PLACES, "own_disks"} if given & PLACES else ())}
-    earlier = {}
-    for name, value in stored.items():
-        name, value = NAMES.get(name, name), value.get("path") if isinstance(value, dict) else value
-        if value is not None and value is not False and name not in dropped and f"--{name}" in known:
-            earlier[name] = value
-    if "ip_config" not in earlier.keys() | given:
-        earlier = {name: value for name, value in earlier.items() if name not in OF_SSH}
-    asked = {f"--{name}": earlier[name] for name in sorted(NEEDS_TRUST & earlier.keys())}
-    if asked.get("--remote_python") == sys.executable:
-        del asked["--remote_python"]
-    check_trust(path, asked, trust=trust)
+    values = {NAMES.get(n, n): v.get("path") if isinstance(v, dict) else v for n, v in stored.items()}
+    if values.get("ip_config") is None or "ip_config" in dropped - given:
+        dropped |= OF_SSH
+    earlier = {
+        name: value
+        for name, value in values.items()
+        if value is not None and value is not False and name not in dropped and f"--{name}" in known
+    }
+    check_trust(path, {f"--{name}": earlier[name] for name in sorted(NEEDS_TRUST & earlier.keys())}, trust=trust)
     return [f"--{name}" if value is True else f"--{name}={value}" for name, value in earlier.items()]
 
 
@@ -242,6 +228,11 @@ def choose_machines(layout: Place, ssh: RealMachines | None, given: dict[str, An
         raise InputError("choose one of --emulate N, --ip_config FILE, --slurm, --machines 1 and --single-process")
     if (count := given.get("machines", 1)) != 1:
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
+    if OF_SSH & given.keys() and "ip_config" not in given:
+        raise InputError(
+            "--ssh_port, --ssh_username and --copy_to are for machines reached over ssh; they need --ip_config FILE",
+            "--emulate and --machines stay on this computer: leave them away.",
+        )
     if layout.subnet is not None and not layout.slurm:
         raise InputError("--subnet is for the nodes of an allocation; it needs --slurm")
     if layout.wire is not None and others:
