@@ -14,9 +14,6 @@ from dataclasses import asdict
 from typing import IO, Annotated
 
 from cyclopts import App, Parameter
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from tutorial_lib.cluster import standing
 from tutorial_lib.cluster.emulated import EmulatedCluster
@@ -35,6 +32,7 @@ RunningOption = Annotated[
     Parameter(name="--name", help=f"Name of the set. (default: the only running set; of several, {DEFAULT_NAME})"),
 ]
 MachineArgument = Annotated[str, Parameter(help="machine-0, machine-1, ... or all")]
+RateArgument = Annotated[str, Parameter(help="1gbit, 200mbit, unshaped")]
 
 
 @machines_app.command
@@ -73,17 +71,13 @@ def list_all(*, as_json: JsonOption = False) -> None:
             found.append(line.describe())
     if as_json:
         print(json.dumps([asdict(each) for each in found], indent=2))
-        return
-    if not found:
+    elif not found:
         print(f"no machines are running; start some with: {PROGRAM} machines start 2")
-        return
-    table = Table(*("name", "machine", "address", "cable", "started", "ends", "used by"), box=box.SIMPLE_HEAD)
-    for each in found:
-        for k, machine in enumerate(each.machines):
-            cable = "cut" if machine in each.cut else each.wires[k] or "no limit"
-            times = (_clock(each.started), _clock(each.ends), each.job or "") if k == 0 else ("", "", "")
-            table.add_row(each.name if k == 0 else "", machine, each.addresses[k], cable, *times)
-    Console().print(table)
+    for each in () if as_json else found:
+        times = f"started {_clock(each.started)}, ends {_clock(each.ends)}"
+        print(f"{each.name}: {times}, {f'used by {each.job}' if each.job else 'no job'}")
+        for machine, address, wire in zip(each.machines, each.addresses, each.wires, strict=True):
+            print(f"  {machine:12} {address:16} {'cut' if machine in each.cut else wire or 'no limit'}")
 
 
 @machines_app.command
@@ -112,13 +106,7 @@ def mend(machine: MachineArgument, /, *, name: RunningOption = None) -> None:
 
 
 @machines_app.command
-def wire(
-    machine: MachineArgument,
-    rate: Annotated[str, Parameter(help="1gbit, 200mbit, unshaped")],
-    /,
-    *,
-    name: RunningOption = None,
-) -> None:
+def wire(machine: MachineArgument, rate: RateArgument, /, *, name: RunningOption = None) -> None:
     """Give a machine a cable of another rate."""
     _cable("wire", machine, name, rate=rate)
 

@@ -22,7 +22,7 @@ from tutorial_lib.job.layout import Layout, RealMachines
 PROGRAM = "python -m tutorial_lib"
 LARGEST = 2**31 - 1  # the largest number that C++ code accepts
 MOST_PROCESSES = 1024  # of a kind on a machine, because each is examined before a job
-RANGES: dict[str, tuple[float, float]] = {  # all other numbers: 1 to LARGEST, fractions from 0
+RANGES: dict[str, tuple[float, float]] = {  # all others: 1 to LARGEST, finite fractions from 0
     **dict.fromkeys(["trainers", "servers"], (1, MOST_PROCESSES)),
     "samplers": (0, MOST_PROCESSES),
     **dict.fromkeys(["seed", "ahead"], (0, LARGEST)),
@@ -97,7 +97,7 @@ def check_ranges(names: Callable[[str], str], _kind: Any, filled: Any) -> None:
     for field in fields(filled) if filled is not None else ():
         number = getattr(filled, field.name)
         if isinstance(number, int | float) and not isinstance(number, bool):
-            least, most = RANGES.get(field.name, (1 if isinstance(number, int) else 0, LARGEST))
+            least, most = RANGES.get(field.name, (1, LARGEST) if isinstance(number, int) else (0, 1e300))
             if not least <= number <= most:
                 raise InputError(f"--{names(field.name)} {number} is not in the range {least} to {most}")
 
