@@ -14,9 +14,9 @@ from commands import tutorial
 
 from tutorial_lib.data import DEFAULT_SCALE
 from tutorial_lib.job.folder import Continuation
-from tutorial_lib.job.launch import LaunchRequest
-from tutorial_lib.job.layout import Layout, RealMachines
-from tutorial_lib.tools.cli.options import app, names_in, parse, recall
+from tutorial_lib.job.layout import RealMachines
+from tutorial_lib.tools.cli import jobs
+from tutorial_lib.tools.cli.options import app, names_in, parse, recall, run
 from tutorial_lib.trainer.config import TrainConfig
 
 PARTITION = ["partition", "--dataset", "synthetic-products"]
@@ -83,11 +83,13 @@ def test_each_option_arrives_in_its_field(separator):
     assert (given["keep"], given["source"].seed) == (Continuation(True, 4), 5)
     assert given["ssh"] == RealMachines(Path("ip.txt"), python="py", allow_public=True)
     assert (given["layout"].trainers, given["layout"].limits().stall) == (3, None)
-    text = "--num-trainers 2 --num-samplers=1 --num-servers 3 --extra-envs A=1 --timeout 9 --part-config p.json"
+    text = "--num-trainers 2 --num-samplers=1 --num-servers 3 --extra-envs A=1 --timeout 9 --part-config p.json "
+    text += "--serving-timeout 2 --collective-timeout 33"
     given = arguments_of("launch", *words(text), "true", "--help", "--", "-x")
     request = given["request"]
     assert (request.trainers, request.samplers, request.servers) == (2, 1, 3)
-    assert (request.extra_envs, request.limits().job) == (["A=1"], 9)
+    limits = request.limits()
+    assert (request.extra_envs, limits.job, limits.serving, request.collective_timeout) == (["A=1"], 9, 2, 33)
     assert given["command"] == ["true", "--help", "--", "-x"]
 
 
@@ -96,6 +98,25 @@ def test_the_rest_of_the_line_belongs_to_the_command():
     assert given == {"machine": "machine-1", "command": ("ss", "-tnp", "--name", "x", "--", "--help"), "name": "lab"}
     assert arguments_of("on", "all")["machine"] == "all"
     assert arguments_of("launch", "--part_config", "p", "--", "true", "--quiet")["command"] == ["true", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("words", "emulate", "address_file"),
+    [
+        ("--emulate 2 --ip_config f", 2, None),
+        ("--ip_config f --ssh_port 9", None, "ws/f"),
+        ("", None, "ws/ip_config.txt"),
+        ("--machines 1", None, None),
+    ],
+)
+def test_launch_uses_the_chosen_machines(words, emulate, address_file, tmp_path, monkeypatch):
+    """Without another place, the machines of the address file are used over ssh."""
+    seen = []
+    monkeypatch.setattr(jobs, "run_launch", lambda request, *_more: seen.append(request) or {})
+    monkeypatch.chdir(tmp_path)
+    run(["launch", "--part_config", "p", "--workspace", "ws", *words.split(), "python3", "x.py", "--emulate", "3"])
+    assert (seen[0].command, seen[0].emulate) == (["python3", "x.py", "--emulate", "3"], emulate)
+    assert (seen[0].real and seen[0].real.ip_config) == (tmp_path / address_file if address_file else None)
 
 
 def test_a_run_goes_on_with_the_options_of_its_start(tmp_path):
@@ -222,21 +243,6 @@ def test_the_end_names_the_command_that_continues_the_run(end, code, saved, comm
         assert last == f"to continue: python -m tutorial_lib {command}".replace("my runs", f"{tmp_path}/my runs")
     else:
         assert last.endswith("; everything that was started has been stopped")
-
-
-def test_time_limits_are_options(tmp_path, run_here, partition_of):
-    """A program that never serves ends after the seconds that were given, and the plan has those of the collectives."""
-    seen = []
-    real = LaunchRequest.plan
-    limits = ["--serving-timeout", "2", "--collective-timeout", "33"]
-    arguments = ["--machines", "1", "--part_config", str(partition_of(1).config), *limits, "--out", "logs"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LaunchRequest, "plan", lambda *args, **more: seen.append(real(*args, **more)) or seen[-1])
-        done = run_here("launch", *arguments, "sleep", "100")
-    assert done.returncode == 1
-    assert "waited 2 s for the DGL servers to load their parts and listen" in done.stderr.splitlines()[0]
-    assert [plan.collective_seconds for plan in seen] == [33]
-    assert Layout(serving_timeout=7).limits().serving == 7
 
 
 def test_data_and_partition_as_json(data_root, tmp_path, run_here):

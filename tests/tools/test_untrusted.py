@@ -100,13 +100,11 @@ def test_what_the_user_trusts_or_gives_again_is_not_asked_about(run, run_here, t
     assert "add --trust" in run_here("train", "--resume", "--out", str(run)).stderr
 
 
-def test_an_ordinary_run_is_not_asked_about(run, run_here):
-    options(run, emulate=2, ip_config=None, remote_python="/old/venv/python", root=None, trust=True)
+def test_an_ordinary_run_is_not_asked_about_and_a_stored_trust_is_not_trusted(run, run_here):
+    stored = {"emulate": 2, "ip_config": None, "remote_python": "/old/venv/python", "trust": True}
+    options(run, **stored, root=None)
     assert "error: --resume: no checkpoint in" in run_here("train", "--resume", "--out", str(run)).stderr
-
-
-def test_a_stored_trust_is_not_trusted(run, run_here):
-    options(run, root={"path": "/tmp/stranger"}, trust=True)
+    options(run, **stored, root={"path": "/tmp/stranger"})
     assert "/tmp/stranger" in refused(run_here("train", "--resume", "--out", str(run)))
 
 

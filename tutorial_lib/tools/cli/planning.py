@@ -1,4 +1,4 @@
-"""``plan``: what a job will need, before anything is made or started."""
+"""``plan`` estimates the needs of a job before it starts."""
 
 from __future__ import annotations
 

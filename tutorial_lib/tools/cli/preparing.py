@@ -1,4 +1,4 @@
-"""Before a job: ``doctor``, ``data``, ``partition``; after one: ``trace``; where it failed: ``fetch``, ``explain``."""
+"""Commands before a job (``doctor``, ``data``, ``partition``) and after it (``trace``, ``fetch``, ``explain``)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def data(
     download: Annotated[bool, Parameter(help="Allow a download.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Load (or generate, or download) a data set, check it, and print what it holds."""
+    """Load, generate or download a data set, check it, and print its sizes."""
     check_arguments(dataset, source.scale, source.seed)
     from tutorial_lib.data import load_dataset
     from tutorial_lib.partition.folder import type_counts
@@ -113,7 +113,7 @@ def fetch(
         bool, Parameter(help="Connect to the machines that the run folder names, without a question.")
     ] = False,
 ) -> None:
-    """Bring home what a job with --copy_to has left on its machines; every file is verified."""
+    """Copy the results of an interrupted job with --copy_to from its machines, and verify every file."""
     from tutorial_lib.cluster.delivery import LIST, check_starts, read_starts
     from tutorial_lib.cluster.homecoming import command, fetch_left
     from tutorial_lib.job.folder import own_run_folder
@@ -168,7 +168,7 @@ def explain(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what the messages of a failed job mean, what to look at first, and which lesson is about them."""
+    """Print the meaning of the errors of a failed job, the first thing to check, and the lesson about them."""
     from tutorial_lib.tools import explain as tool
 
     logs = [log for path in paths for log in tool.logs_of(path)]

@@ -1,4 +1,4 @@
-"""``submit``: what a scheduler needs to run a command of ours on its nodes, a script or a manifest; and hand it over.
+"""``submit`` writes a batch script for Slurm or a manifest for Kubernetes that runs one of our commands.
 
 ``agent --from-env`` is what such a manifest has each pod run.
 """
@@ -38,26 +38,29 @@ def submit(
     *,
     nodes: Annotated[int, AT_LEAST_ONE, Parameter(help="Machines of the job; node k serves part k.")] = 2,
     cpus: Annotated[int | None, AT_LEAST_ONE, Parameter(help="CPUs of each node. (default: any; of a pod 4)")] = None,
-    gpus: Annotated[int, Parameter(name="--gpus-per-node", help="A trainer on each.", validator=Number(gte=0))] = 0,
+    gpus: Annotated[
+        int,
+        Parameter(name="--gpus-per-node", help="GPUs of each node, with a trainer on each.", validator=Number(gte=0)),
+    ] = 0,
     time: Annotated[str, Parameter(help="Longest time, as Slurm writes it: 30, 4:00:00, 1-12.")] = "1:00:00",
     mem: Annotated[
         str | None, Parameter(help="Memory of each node: 32G. (default: the partition's; of a pod: 16Gi)")
     ] = None,
-    partition: Annotated[str | None, Parameter(help="Of the cluster. (default: its own)")] = None,
-    account: Annotated[str | None, Parameter(help="Who pays.")] = None,
-    kubernetes: Annotated[bool, Parameter(help="A manifest for Kubernetes, not for Slurm.")] = False,
-    image: Annotated[str | None, Parameter(help="Of Kubernetes: made with the Dockerfile.")] = None,
-    claim: Annotated[str, Parameter(help="Of Kubernetes: the volume at /data that all pods share.")] = "data",
-    shm: Annotated[str | None, Parameter(help="Of Kubernetes: size of /dev/shm. (default: half of --mem)")] = None,
+    partition: Annotated[str | None, Parameter(help="Partition of the cluster. (default: its default)")] = None,
+    account: Annotated[str | None, Parameter(help="Account of the cluster.")] = None,
+    kubernetes: Annotated[bool, Parameter(help="Write a manifest for Kubernetes.")] = False,
+    image: Annotated[str | None, Parameter(help="Image for Kubernetes, made with the Dockerfile.")] = None,
+    claim: Annotated[str, Parameter(help="Volume of Kubernetes at /data that all pods share.")] = "data",
+    shm: Annotated[str | None, Parameter(help="Size of /dev/shm in Kubernetes. (default: half of --mem)")] = None,
     env: Annotated[
-        list[str] | None, Parameter(help="Of Kubernetes: NAME=VALUE for every process. Can be repeated.")
+        list[str] | None, Parameter(help="NAME=VALUE for every process in Kubernetes. Can be repeated.")
     ] = None,
-    name: Annotated[str, Parameter(help="Of the job.")] = "dgl",
+    name: Annotated[str, Parameter(help="Name of the job.")] = "dgl",
     out: Annotated[Path | None, Parameter(help="Run folder. (default: a new one below runs/)")] = None,
     script: Annotated[Path | None, Parameter(help="File to write. (default: job.sh, job.yaml)")] = None,
-    go: Annotated[bool, Parameter(help="Hand it to sbatch, or to kubectl, at once.")] = False,
+    go: Annotated[bool, Parameter(help="Call sbatch or kubectl at once.")] = False,
 ) -> None:
-    """Write what runs a command on a cluster: the script for Slurm's sbatch, or a manifest for Kubernetes."""
+    """Write the script for Slurm's sbatch, or a manifest for Kubernetes, that runs a command on a cluster."""
     kind, *rest = command
     if kind not in KINDS:
         raise InputError(f"submit {kind}: it runs {', '.join(KINDS)}", "submit --nodes 4 train --epochs 20")
