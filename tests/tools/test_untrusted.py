@@ -67,6 +67,7 @@ def options(run: Path, **values: object) -> None:
     [
         ("ip_config", {"path": "/tmp/stranger/ip_config.txt"}),
         ("ssh_config", {"path": f"/tmp/stranger/{EVIL}"}),
+        ("ssh-config", {"path": f"/tmp/stranger/{EVIL}"}),
         ("ssh_username", "root"),
         ("ssh_port", 2222),
         ("remote_python", "/tmp/stranger/python"),
@@ -76,8 +77,9 @@ def options(run: Path, **values: object) -> None:
     ],
 )
 def test_what_could_run_programs_is_shown_and_refused(name, value, run, run_here, ssh_started):
-    assert name in NEEDS_TRUST
     options(run, **{"ip_config": {"path": "/tmp/stranger/ip.txt"}, name: value})
+    name = name.replace("-", "_")
+    assert name in NEEDS_TRUST
     for words in (["train"], ["finale"]):
         done = run_here(*words, "--resume", "--out", str(run))
         line = refused(done)

@@ -203,6 +203,7 @@ def recall(path: Path, words: Sequence[str], *, trust: bool) -> list[str]:
         return []
     known, given = app[words[0]].assemble_argument_collection(), names_in(words)
     dropped = {*given, *NOT_RECALLED, *({*PLACES, "own_disks"} if given & PLACES else ())}
+    stored = {name.replace("-", "_"): value for name, value in stored.items()}  # cyclopts accepts both spellings
     values = {NAMES.get(n, n): v.get("path") if isinstance(v, dict) else v for n, v in stored.items()}
     if values.get("ip_config") is None or "ip_config" in dropped - given:
         dropped |= OF_SSH
