@@ -10,12 +10,11 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 from commands import tutorial
 
 from tutorial_lib.cluster.spec import read_ip_config
-from tutorial_lib.tools.cli.options import app
+from tutorial_lib.tools.cli.options import parse
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -119,5 +118,4 @@ def test_what_readme_says_of_machines_over_ssh_can_be_read(tmp_path):
     lines = re.findall(r"^ +python -m tutorial_lib ((?!submit).*)$", section, flags=re.MULTILINE)
     assert [line.split()[0] for line in lines] == ["doctor", "train"]
     for line in lines:
-        command, *words = shlex.split(line)
-        typer.main.get_command(app).commands[command].make_context(command, words)
+        parse(shlex.split(line))

@@ -3,14 +3,14 @@
 import os
 import sys
 
-for number in (0, 1, 2):  # closed by who started us: a file that is opened later must not get one of these numbers
+for number in (0, 1, 2):  # if the parent process closed one of these, a file that is opened later would get its number
     try:
         os.fstat(number)
     except OSError:
         os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
-# Read when torch is loaded: threads that wait give their cores to others. On two idle cores an epoch of one process is
-# a tenth longer by it, with one core busy a third shorter, and on a crowded computer ten times faster.
+# OpenMP reads this variable when torch is loaded. Threads that wait then release their cores. An epoch of one process
+# takes 10 % longer on two idle cores, a third less if one core is busy, and a tenth of the time on a crowded computer.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 try:

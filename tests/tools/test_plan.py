@@ -12,7 +12,7 @@ import pytest
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.tools.cli import app
+from tutorial_lib.tools.cli.options import run
 from tutorial_lib.tools.plan import Job, estimate, sizes_of
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -22,7 +22,7 @@ HUGE = ["--nodes", "111000000", "--edges", "3200000000", "--train-nodes", "12000
 
 def planned(capsys, *words: str) -> str:
     """Return the output of ``plan``. An InputError is raised unchanged."""
-    app(["plan", *words], standalone_mode=False)
+    run(["plan", *words])
     return capsys.readouterr().out
 
 

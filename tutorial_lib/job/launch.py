@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,8 +17,13 @@ from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import Reporter
-from tutorial_lib.job.folder import EventLog
-from tutorial_lib.job.layout import Layout, check_results, run_on_machines
+from tutorial_lib.job.folder import EventLog, default_run_folder
+from tutorial_lib.job.layout import (
+    Layout,
+    RealMachines,  # noqa: F401  cyclopts resolves the annotations of the inherited fields in this module
+    check_results,
+    run_on_machines,
+)
 from tutorial_lib.job.remote_files import Upload, exclude_other_parts
 
 FORMATS = {"coo", "csr", "csc"}
@@ -35,7 +41,7 @@ class LaunchRequest(Layout):
             ranks of torch.distributed.
         ip_config: address file that the script reads. Its machines are reached over ssh. With --emulate and
             --part_config it is written if it does not exist.
-        out: folder of the logs; inside it one folder a machine. (default: runs/TIME-launch-XXXX)
+        out: folder of the logs, with one folder for each machine.
         num_server_threads: OpenMP threads of a server.
         num_omp_threads: OpenMP threads of a trainer. (default: CPUs divided)
         graph_format: formats the servers build.
@@ -43,11 +49,11 @@ class LaunchRequest(Layout):
         timeout: seconds the trainers may take.
     """
 
-    command: Sequence[str]
-    workspace: Path
+    command: Sequence[str] = ()
+    workspace: Path = Path()
     part_config: Path | None = None
-    ip_config: Path
-    out: Path
+    ip_config: Path = Path("ip_config.txt")
+    out: Path = field(default_factory=partial(default_run_folder, "launch"))
     emulate: int | None = None
     num_server_threads: int = 1
     num_omp_threads: int | None = None

@@ -29,7 +29,8 @@ class RealMachines:
 
     Attributes:
         ip_config: real machines over ssh: a file with one address a line, and if you like a port.
-        ssh_port, ssh_username: (default: your ssh configuration's)
+        ssh_port: port of the ssh servers. (default: your ssh configuration's)
+        ssh_username: login on the machines. (default: your ssh configuration's)
         ssh_config: configuration file for ssh instead of your own.
         python: interpreter on the machines, with tutorial_lib. (default: as here)
         copy_to: folder on the machines that gets the data and gives back the results, absolute or from the login's
@@ -38,7 +39,7 @@ class RealMachines:
             firewall.
     """
 
-    ip_config: Path
+    ip_config: Path = Path("ip_config.txt")
     ssh_port: int | None = None
     ssh_username: str | None = None
     ssh_config: Path | None = None

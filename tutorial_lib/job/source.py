@@ -28,7 +28,7 @@ class DataSource:
         both_ways: add the reverse of each edge of a graph of your own.
     """
 
-    name: str
+    name: str = "synthetic-products"
     scale: float = DEFAULT_SCALE
     seed: int = 0
     root: Path | None = None

@@ -18,7 +18,8 @@ class TrainConfig:
         eval_batch_size: nodes per batch of the exact evaluation.
         sampling_threads: of each trainer. With one thread, equal seeds sample equal batches.
         task: node, link, embedding or hetero.
-        embedding_size, embedding_learning_rate: of learnable embeddings, if a task has them.
+        embedding_size: width of learnable embeddings, if a task has them.
+        embedding_learning_rate: learning rate of learnable embeddings.
         negatives: nodes sampled against each edge, if a task has edges.
         loader: pipeline (batches sampled ahead, remote rows cached), dgl (DGL's loader) or auto.
         cache: bytes of each trainer for feature rows and adjacency of other machines, in the pipeline, or 0. `plan`

@@ -1,7 +1,7 @@
-"""``python -m tutorial_lib``: every command. Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
+"""``python -m tutorial_lib`` with its commands. Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
 
-SIGTERM and SIGHUP (the terminal or the login is gone) end a command like Ctrl-C, with 143 and 129; under ``nohup`` the
-second is ignored. A closed output, as in ``... | head -1``, ends nothing: the job goes on without it.
+SIGTERM and SIGHUP (the terminal or the login has ended) stop a command like Ctrl-C, with the exit codes 143 and 129.
+Under ``nohup`` a command ignores SIGHUP. A closed output, as in ``... | head -1``, does not stop a job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tutorial_lib.errors import InputError, TutorialError, how_it_was_ended
 from tutorial_lib.job.display import human_bytes
 from tutorial_lib.job.launch import spread_extra_envs
 from tutorial_lib.tools.cli import jobs, machines, planning, preparing, submit  # noqa: F401  each adds its commands
-from tutorial_lib.tools.cli.options import app
+from tutorial_lib.tools.cli.options import run
 from tutorial_lib.tools.terminal import lasting_stream, lost_output, print_failure
 
 RETRY_SECONDS = 0.05
@@ -45,76 +45,93 @@ WITH_TORCH = {"doctor", "data", "partition", "plan", "train", "finale", "launch"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; every failure ends in a sentence and an exit code.
+    """Run a command and exit. Every failure prints a sentence and has an exit code.
 
     Args:
-        arguments: what stands behind ``python -m tutorial_lib``; None for those of this process.
+        arguments: the words after ``python -m tutorial_lib``, by default those of this process.
     """
     heed_signals()
     jobs.RUNNING.clear()
-    if sys.stdout is sys.__stdout__:  # not where a notebook or a test has put its own
+    if sys.stdout is sys.__stdout__:  # a notebook or a test may have replaced the streams
         sys.stdout, sys.stderr = lasting_stream(sys.stdout, 1), lasting_stream(sys.stderr, 2)
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments[:1] == ["launch"]:
-        arguments = spread_extra_envs(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["launch"]:
+        words = spread_extra_envs(words)
     try:
-        check_removed_options(arguments)
-        check_address_space(arguments)
-        app(arguments)
+        check_removed_options(words)
+        check_address_space(words)
+        run(words)
+        sys.exit(0)
     except (TutorialError, UnicodeError, OSError, MemoryError, RuntimeError) as error:
-        if isinstance(error, (MemoryError, RuntimeError)):
-            if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
-                raise
-            limit = address_space()
-            size = f"; this shell allows {human_bytes(limit)} of addresses to a process (ulimit -v)" if limit else ""
-            error = TutorialError(f"not enough memory{size}", "Use a smaller graph (--scale), or raise the limit.")
-        elif isinstance(error, UnicodeError):
-            text = f"a name that this locale cannot write: {getattr(error, 'object', '')!r}"
-            error = TutorialError(text, "Set LC_ALL=C.UTF-8, or choose names of plain letters.")
-        elif isinstance(error, OSError):
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            remedy = "Free space there, or use another folder (--out, --root)." if full else ""
-            error = TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}", remedy)
-        print_failure(error)
-        sys.exit(error.exit_code)
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        failure = explain_exception(error)
+        print_failure(failure)
+        sys.exit(failure.exit_code)
+    except KeyboardInterrupt:
+        report_end(130)
+        sys.exit(130)
     except SystemExit as end:
-        if how := how_it_was_ended(end.code):
-            print(how, file=sys.stderr)
-            if command := jobs.command_to_continue():
-                print(f"to continue: {command}", file=sys.stderr)
+        report_end(end.code)
         raise
     finally:
         if lost := lost_output():
             print(f"warning: a part of the output could not be written: {lost}", file=sys.stderr)
 
 
-def check_removed_options(arguments: Sequence[str]) -> None:
+def explain_exception(error: Exception) -> TutorialError:
+    """Return an exception of Python or the operating system as a sentence with a remedy."""
+    if isinstance(error, TutorialError):
+        return error
+    if isinstance(error, MemoryError | RuntimeError):
+        limit = address_space()
+        size = f"; this shell allows {human_bytes(limit)} of addresses to a process (ulimit -v)" if limit else ""
+        return TutorialError(f"not enough memory{size}", "Use a smaller graph (--scale), or raise the limit.")
+    if isinstance(error, UnicodeError):
+        text = f"a name that this locale cannot write: {getattr(error, 'object', '')!r}"
+        return TutorialError(text, "Set LC_ALL=C.UTF-8, or choose names of plain letters.")
+    assert isinstance(error, OSError)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "Free space there, or use another folder (--out, --root)." if full else ""
+    return TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}", remedy)
+
+
+def report_end(code: object) -> None:
+    """Print why a signal ended the command, and the command that continues its run."""
+    if how := how_it_was_ended(code):
+        print(how, file=sys.stderr)
+        if command := jobs.command_to_continue():
+            print(f"to continue: {command}", file=sys.stderr)
+
+
+def check_removed_options(words: Sequence[str]) -> None:
     """Raise an InputError that names the alternative if a command line contains an option of an earlier version."""
-    for word in arguments[1:]:
+    for word in words[1:]:
         commands, alternative = REMOVED_OPTIONS.get(word.partition("=")[0], ((), ""))
-        if arguments[0] in commands:
+        if words[0] in commands:
             raise InputError(f"{word.partition('=')[0]} was removed", alternative)
 
 
 def address_space() -> int | None:
-    """Bytes of addresses that this process may have (``ulimit -v``); None without a limit."""
+    """Return the bytes of addresses that this process may have (``ulimit -v``), or None without a limit."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-def check_address_space(arguments: Sequence[str]) -> None:
-    """Raise an InputError where torch could not even be imported: C++ would abort this process without a sentence."""
+def check_address_space(words: Sequence[str]) -> None:
+    """Raise an InputError if this process cannot import torch. The C++ code would abort without a message."""
     limit = address_space()
-    if limit is not None and limit < LEAST_ADDRESSES and {*arguments[:1]} & WITH_TORCH and "--help" not in arguments:
+    if limit is not None and limit < LEAST_ADDRESSES and {*words[:1]} & WITH_TORCH and "--help" not in words:
         message = f"this shell allows {human_bytes(limit)} of addresses to a process (ulimit -v {limit >> 10})"
         remedy = "Raise the limit: ulimit -v unlimited. To limit memory, use a control group (systemd-run)."
         raise InputError(f"{message}; torch and DGL need {human_bytes(LEAST_ADDRESSES)}", remedy)
 
 
 def heed_signals() -> None:
-    """Have SIGINT, SIGTERM and SIGHUP unwind this program, unless whoever started it has them ignored.
+    """Let SIGINT, SIGTERM and SIGHUP unwind this program, unless the parent process has made it ignore them.
 
-    Not in the middle of an import: packages catch whatever is raised there and go on, and the signal would be lost.
+    A signal during an import waits for its end, because packages catch exceptions around their imports and the signal
+    would be lost.
     """
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -126,8 +143,8 @@ def heed_signals() -> None:
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
         else:
-            # A second SIGTERM ends at once. A second SIGHUP does not: of a terminal that is closed, the shell and the
-            # kernel each send one.
+            # A second SIGTERM ends the process at once. A second SIGHUP does not, because the shell and the kernel
+            # each send one when a terminal is closed.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             sys.exit(128 + number)

@@ -9,46 +9,43 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import IO, Annotated
 
-import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from cyclopts import App, Parameter
 
 from tutorial_lib.cluster import standing
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.cluster.standing import DEFAULT_NAME, Line, StandingCluster
 from tutorial_lib.errors import InputError, JobError, as_a_shell_says, to_stderr
-from tutorial_lib.tools.cli.options import JsonOption, app
+from tutorial_lib.tools.cli.options import PROGRAM, JsonOption, app
 
-PROGRAM = "python -m tutorial_lib"
 ALL = "all"
-machines_app = typer.Typer(no_args_is_help=True, help="Emulated machines that stay, for any program: start, use, stop.")
-app.add_typer(machines_app, name="machines")
+machines_app = App(name="machines", help="Emulated machines that stay, for any program: start, use, stop.")
+app.command(machines_app)
 
 NUMBER = "NODE_RANK"  # environment variable of commands that `on` runs: the number of the machine
-NameOption = Annotated[str, typer.Option(help="Of the machines, where there are several sets.")]
 RunningOption = Annotated[
     str | None,
-    typer.Option("--name", help=f"Name of the set. (default: the only running set; of several, {DEFAULT_NAME})"),
+    Parameter(name="--name", help=f"Name of the set. (default: the only running set; of several, {DEFAULT_NAME})"),
 ]
-MachineArgument = Annotated[str, typer.Argument(help="machine-0, machine-1, ... or all")]
+MachineArgument = Annotated[str, Parameter(help="machine-0, machine-1, ... or all")]
+RateArgument = Annotated[str, Parameter(help="1gbit, 200mbit, unshaped")]
 
 
-@machines_app.command()
+@machines_app.command
 def start(
-    count: Annotated[int, typer.Argument(help="Number of machines, 1 to 64.")] = 2,
-    wire: Annotated[str | None, typer.Option(help="Rate of each cable: 1gbit, 200mbit. (default: no limit)")] = None,
-    shm: Annotated[str | None, typer.Option(help="Size of each /dev/shm: 2GB. (default: half of the memory)")] = None,
-    name: NameOption = DEFAULT_NAME,
-    ttl: Annotated[str, typer.Option(help="How long they stay if nobody stops them: 30m, 8h, 2d.")] = "8h",
-    ssh: Annotated[bool, typer.Option("--ssh", help="With an ssh server on each; prints the configuration.")] = False,
-    own_disks: Annotated[
-        bool, typer.Option("--own-disks", help="They share no folder: each has a private, empty home, /tmp and data.")
-    ] = False,
+    count: Annotated[int, Parameter(help="Number of machines, 1 to 64.")] = 2,
+    /,
+    *,
+    wire: Annotated[str | None, Parameter(help="Rate of each cable: 1gbit, 200mbit. (default: no limit)")] = None,
+    shm: Annotated[str | None, Parameter(help="Size of each /dev/shm: 2GB. (default: half of the memory)")] = None,
+    name: Annotated[str, Parameter(help="Name of the set, if there are several sets.")] = DEFAULT_NAME,
+    ttl: Annotated[str, Parameter(help="How long they stay if nobody stops them: 30m, 8h, 2d.")] = "8h",
+    ssh: Annotated[bool, Parameter(help="With an ssh server on each; prints the configuration.")] = False,
+    own_disks: Annotated[bool, Parameter(help="Each has a private, empty home, /tmp and data.")] = False,
 ) -> None:
     """Start machines that stay until you stop them, or for --ttl."""
     options = {"wire": wire, "shm": shm, "ttl": ttl, "ssh": ssh, "own_disks": own_disks}
@@ -62,30 +59,26 @@ def start(
     print(f"they end at {_clock(found.ends)}, or with:  {PROGRAM} machines stop {name}")
 
 
-@machines_app.command("list")
-def list_all(as_json: JsonOption = False) -> None:
-    """What is running, and who uses it."""
+@machines_app.command(name="list")
+def list_all(*, as_json: JsonOption = False) -> None:
+    """Show the running machines and the jobs that use them."""
     found = []
     for name in standing.names():
         with contextlib.suppress(InputError, JobError), contextlib.closing(Line(name)) as line:  # about to come or go
             found.append(line.describe())
     if as_json:
         print(json.dumps([asdict(each) for each in found], indent=2))
-        return
-    if not found:
+    elif not found:
         print(f"no machines are running; start some with: {PROGRAM} machines start 2")
-        return
-    table = Table(*("name", "machine", "address", "cable", "started", "ends", "used by"), box=box.SIMPLE_HEAD)
-    for each in found:
-        for k, machine in enumerate(each.machines):
-            cable = "cut" if machine in each.cut else each.wires[k] or "no limit"
-            times = (_clock(each.started), _clock(each.ends), each.job or "") if k == 0 else ("", "", "")
-            table.add_row(each.name if k == 0 else "", machine, each.addresses[k], cable, *times)
-    Console().print(table)
+    for each in () if as_json else found:
+        times = f"started {_clock(each.started)}, ends {_clock(each.ends)}"
+        print(f"{each.name}: {times}, {f'used by {each.job}' if each.job else 'no job'}")
+        for machine, address, wire in zip(each.machines, each.addresses, each.wires, strict=True):
+            print(f"  {machine:12} {address:16} {'cut' if machine in each.cut else wire or 'no limit'}")
 
 
-@machines_app.command()
-def stop(name: Annotated[str | None, typer.Argument(help="(default: the only ones)")] = None) -> None:
+@machines_app.command
+def stop(name: Annotated[str | None, Parameter(help="(default: the only ones)")] = None, /) -> None:
     """Switch machines off, with everything that runs on them."""
     running = [name] if name else standing.names()
     if len(running) != 1:
@@ -97,53 +90,46 @@ def stop(name: Annotated[str | None, typer.Argument(help="(default: the only one
     print(f"{running[0]}: switched off")
 
 
-@machines_app.command()
-def cut(machine: MachineArgument, name: RunningOption = None) -> None:
-    """Cut a machine's cable: packets vanish without a word."""
+@machines_app.command
+def cut(machine: MachineArgument, /, *, name: RunningOption = None) -> None:
+    """Cut a machine's cable. All packets are lost, without an error."""
     _cable("cut", machine, name)
 
 
-@machines_app.command()
-def mend(machine: MachineArgument, name: RunningOption = None) -> None:
+@machines_app.command
+def mend(machine: MachineArgument, /, *, name: RunningOption = None) -> None:
     """Undo cut."""
     _cable("mend", machine, name)
 
 
-@machines_app.command()
-def wire(
-    machine: MachineArgument,
-    rate: Annotated[str, typer.Argument(help="1gbit, 200mbit, unshaped")],
-    name: RunningOption = None,
-) -> None:
+@machines_app.command
+def wire(machine: MachineArgument, rate: RateArgument, /, *, name: RunningOption = None) -> None:
     """Give a machine a cable of another rate."""
     _cable("wire", machine, name, rate=rate)
 
 
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@app.command
 def on(
     machine: MachineArgument,
-    command: Annotated[list[str] | None, typer.Argument(help="And its arguments. Without it: a shell.")] = None,
+    /,
+    *command: Annotated[str, Parameter(help="And its arguments. Without it: a shell.")],
     name: RunningOption = None,
 ) -> None:
     """Run a command on a machine started with machines start, as ssh would: input, output, signals, exit code.
 
-    The environment variable NODE_RANK is the number of the machine, for example for torchrun
-    --node-rank.
+    The environment variable NODE_RANK is the number of the machine, for example for torchrun --node-rank.
     """
     with StandingCluster(_running(name), job=False) as cluster:
         if machine == ALL:
             if not command:
                 raise InputError("which command? A shell can be opened on one machine only", "Name it: on machine-0")
-            code = _on_all(cluster, command)
-        else:
-            target = cluster.machine(machine)
-            argv = command or [os.environ.get("SHELL", "/bin/sh")]
-            line, fds = cluster.command(target, argv)
-            for fd in fds:
-                os.set_inheritable(fd, True)
-            # This process becomes the command, which uses the caller's terminal and gets its signals.
-            os.execve(line[0], line, _environment(cluster, target))
-    raise typer.Exit(code)
+            sys.exit(_run_on_all(cluster, command))
+        target = cluster.machine(machine)
+        line, descriptors = cluster.command(target, list(command) or [os.environ.get("SHELL", "/bin/sh")])
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, True)
+        # This process becomes the command, which uses the caller's terminal and gets its signals.
+        os.execve(line[0], line, _environment(cluster, target))
 
 
 def _running(name: str | None) -> str:
@@ -158,11 +144,11 @@ def _environment(cluster: EmulatedCluster, machine: Machine) -> dict[str, str]:
     return {**os.environ, NUMBER: str(cluster.machines.index(machine))}
 
 
-def _on_all(cluster: StandingCluster, command: list[str]) -> int:
-    """On all at once, lines with the machine's name in front; the first exit code that is not 0."""
+def _run_on_all(cluster: StandingCluster, command: Sequence[str]) -> int:
+    """Run a command on all machines at once, print its lines with their names, and return the first code except 0."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     running = [(m, cluster.popen(m, command, env=_environment(cluster, m), **pipes)) for m in cluster.machines]
-    threads = [threading.Thread(target=_copy, args=(f"[{m.name}] ", p.stdout)) for m, p in running]
+    threads = [threading.Thread(target=_copy, args=(m.name, p.stdout)) for m, p in running]
     try:
         for thread in threads:
             thread.start()
@@ -176,9 +162,9 @@ def _on_all(cluster: StandingCluster, command: list[str]) -> int:
     return as_a_shell_says(next((code for code in codes if code), 0))
 
 
-def _copy(prefix: str, lines: IO[bytes]) -> None:
+def _copy(machine: str, lines: IO[bytes]) -> None:
     for line in lines:
-        sys.stdout.buffer.write(prefix.encode() + line.rstrip(b"\n") + b"\n")
+        sys.stdout.buffer.write(f"[{machine}] ".encode() + line.rstrip(b"\n") + b"\n")
         sys.stdout.buffer.flush()
 
 

@@ -1,296 +1,251 @@
-"""Options of the commands, made of the dataclasses that they fill: a field, its default and its help stand once.
-
-``@app.command() @filling(Layout, TrainConfig)`` above ``def train(given, ...)`` gives the command an option for each
-field of the two; ``given.make(Layout)`` is the object. The help is what the class says under ``Attributes``.
-"""
+"""Options of the commands. cyclopts fills the dataclasses that the commands use, and ``--resume`` recalls options."""
 
 from __future__ import annotations
 
-import inspect
-import math
-import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, fields
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from inspect import BoundArguments
+from itertools import takewhile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any, Optional, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar
 
-import typer
-from rich.markup import escape
+from cyclopts import App, CycloptsError, Parameter
 
 from tutorial_lib.cluster.standing import StandingCluster
 from tutorial_lib.errors import InputError, check_trust
-from tutorial_lib.files import read_json, what_is_wrong
-from tutorial_lib.job.folder import OPTIONS_FILE, Continuation
-from tutorial_lib.job.launch import LaunchRequest
-from tutorial_lib.job.layout import RealMachines
-from tutorial_lib.job.source import DataSource
-from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.files import read_json
+from tutorial_lib.job.folder import OPTIONS_FILE
+from tutorial_lib.job.layout import Layout, RealMachines
 
-Kind = TypeVar("Kind")
-Command = Callable[..., None]
-
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Distributed GNN training with DGL: on emulated machines on this computer, or on real ones.",
-    epilog="Begin with train --emulate 2 (two machines, about a minute), or with machines start 2 and on machine-0; "
-    "doctor --emulate 2 says what this computer lacks. The lessons: make lab.",
-)
-
-# What only ``train`` asks for: other tasks than classes of nodes.
-OF_TRAIN = ("task", "embedding_size", "embedding_learning_rate")
-LARGEST = 2**31 - 1  # of a number that C++ code takes
-MOST_PROCESSES = 1024  # of a kind on a machine: each is looked at before a job
-
-PANELS = {DataSource: "Data", TrainConfig: "Training", Continuation: "Training"}  # of the help; others: Machines
-NOT_OPTIONS = {"real", "options", "command", "dropout", "eval_batch_size", "sampling_threads", "negatives"}
-# Of options, where the field has another name.
-NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}
-RANGES: dict[str, tuple[float | None, float | None]] = {  # where it is not 1 to LARGEST, of a float 0 or more
-    **dict.fromkeys(["emulate", "scale"], (None, None)),  # those who use them say what is wrong
-    **{f"{of}{kind}": (None, MOST_PROCESSES) for of in ("", "num_") for kind in ("trainers", "samplers", "servers")},
+PROGRAM = "python -m tutorial_lib"
+LARGEST = 2**31 - 1  # the largest number that C++ code accepts
+MOST_PROCESSES = 1024  # of a kind on a machine, because each is examined before a job
+RANGES: dict[str, tuple[float, float]] = {  # all others: 1 to LARGEST, finite fractions from 0
+    **dict.fromkeys(["trainers", "servers"], (1, MOST_PROCESSES)),
+    "samplers": (0, MOST_PROCESSES),
     **dict.fromkeys(["seed", "ahead"], (0, LARGEST)),
-    **dict.fromkeys(["timeout", "serving_timeout", "collective_timeout"], (1, None)),
+    **dict.fromkeys(["timeout", "serving_timeout", "collective_timeout"], (1, LARGEST)),
     "ssh_port": (1, 65535),
 }
+# Options whose field has another name.
+NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}
+NAMES["allow_public"] = "allow_public_addresses"
+NO_OPTIONS = ["real", "options", "command", "dropout", "eval_batch_size", "sampling_threads", "negatives"]
+OPTIONS_BEFORE_A_COMMAND = ("launch", "on", "submit")  # the rest of the line belongs to the user's command
+
+PLACES = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # options that choose the machines
+OF_SSH = {"ip_config", "ssh_port", "ssh_username", "ssh_config", "remote_python", "copy_to", "allow_public_addresses"}
+# Values of these options can run programs. DGL loads pickled objects from a partition below the root.
+NEEDS_TRUST = {*OF_SSH, "root"}
+NOT_RECALLED = {"resume", "out", "trust"}
+STORED = dict[str, bool | int | float | str | dict[Literal["path"], str] | None]  # the content of options.json
+
+Given = Annotated[dict[str, Any], Parameter(parse=False)]  # the options of the command line and of options.json
+MachinesOption = Annotated[int | None, Parameter(help="1: this machine, without namespaces.", group="Machines")]
+TRAINING = Parameter(group="Training", allow_leading_hyphen=True)
+FanoutsOption = Annotated[str, TRAINING, Parameter(help="neighbors sampled per hop, outermost first; -1: all.")]
+CacheOption = Annotated[str, TRAINING, Parameter(help="memory of a trainer for rows and adjacency of other machines.")]
+JsonOption = Annotated[bool, Parameter(name="--json", help="Print JSON for a program to read.")]
+Place = TypeVar("Place", bound=Layout)
+
+
+def shown_default(value: Any) -> str | None:
+    """Return the default of an option for the help, or None if it need not be shown."""
+    return None if value is None or value is False or value == () else str(value)
+
+
+app = App(
+    name=PROGRAM,
+    help="Distributed GNN training with DGL: on emulated machines on this computer, or on real ones.\n\n"
+    "Begin with train --emulate 2 (two machines, about a minute), or with machines start 2 and on machine-0. "
+    "doctor --emulate 2 reports missing requirements of this computer. The lessons: make lab.",
+    help_flags="--help",
+    help_format="markdown",
+    version_flags=(),
+    default_parameter=Parameter(negative=(), allow_repeating=True, show_default=shown_default),
+)
+
+
+def option_name(field: str) -> str:
+    """Return the name of the option for a field of a dataclass."""
+    return NAMES.get(field, field).replace("_", "-")
+
+
+def dgl_option_name(field: str) -> str:
+    """Return the name of an option in the spelling of ssh and of DGL's launch tool."""
+    return f"num_{field}" if field in ("trainers", "samplers", "servers") else NAMES.get(field, field)
+
+
+def flatten(group: str, without: str = "", names: Callable[[str], str] = option_name, **more: Any) -> Parameter:
+    """Return the annotation of a parameter whose dataclass becomes one option for each field.
+
+    Args:
+        group: heading in the help.
+        without: fields that are no options of this command, separated by spaces. NO_OPTIONS are never options.
+        names: returns the name of the option for a field.
+        more: further arguments of cyclopts' Parameter.
+    """
+    options = f"^(?!({'|'.join([*NO_OPTIONS, *without.split()])})$)"
+    ranges = partial(check_ranges, names)
+    return Parameter(name="*", group=group, parse=options, name_transform=names, validator=ranges, **more)
+
+
+def check_ranges(names: Callable[[str], str], _kind: Any, filled: Any) -> None:
+    """Raise an InputError if a number in a dataclass is too small or too large."""
+    for field in fields(filled) if filled is not None else ():
+        number = getattr(filled, field.name)
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            least, most = RANGES.get(field.name, (1, LARGEST) if isinstance(number, int) else (0, 1e300))
+            if not least <= number <= most:
+                raise InputError(f"--{names(field.name)} {number} is not in the range {least} to {most}")
+
+
+OverSsh = Annotated[RealMachines | None, flatten("Machines over ssh", names=dgl_option_name, show_default=False)]
 
 
 def parse_fanouts(text: str) -> tuple[int, ...]:
-    """``"15,10,5"`` to numbers; outermost hop first."""
-    try:
+    """Return the numbers of ``"15,10,5"``, outermost hop first."""
+    with contextlib.suppress(ValueError):
         fanouts = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        fanouts = ()
-    if not fanouts or any(f == 0 or not -1 <= f <= LARGEST for f in fanouts):
-        shown = text if len(text) < 80 else f"{text[:80]}..."
-        raise InputError(
-            f"--fanouts {shown!r} is not a list of neighbour counts, 1 to {LARGEST}",
-            "Example: 15,10,5 (-1 takes all neighbours).",
-        )
-    return fanouts
+        if all(fanout != 0 and -1 <= fanout <= LARGEST for fanout in fanouts):
+            return fanouts
+    message = f"--fanouts {text[:80]!r} is not a list of neighbor counts, 1 to {LARGEST}"
+    raise InputError(message, "Example: 15,10,5 (-1 takes all neighbors).")
 
 
-# Fields that are written in another way than they are kept: type, how the default is written, how the text is read.
-WRITTEN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "fanouts": (str, lambda hops: ",".join(map(str, hops)), parse_fanouts),
-    "cache": (str, lambda count: f"{count // 10**6}MB", str),  # see ``check_loader``
-    "extra_envs": (list[str] | None, lambda _none: None, lambda pairs: pairs or ()),
-}
+def parse(words: Sequence[str]) -> tuple[Callable[..., Any], BoundArguments, dict[str, Any]]:
+    """Return the function of a command, its arguments, and its parameters that are not options.
 
-
-def name_of(kind: type, field: str) -> str:
-    """The name of the option for a field."""
-    if kind is LaunchRequest and field in ("trainers", "samplers", "servers"):  # as DGL's own launch tool has them
-        return f"num_{field}"
-    return NAMES.get(field, field)
-
-
-PLACES = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # where a run is
-OF_SSH = {"ip_config", "ssh_port", "ssh_username", "ssh_config", "remote_python", "copy_to", "allow_public"}
-# Who decides these can run programs here or on the machines: DGL loads pickled objects from a partition below the root.
-NEEDS_TRUST = {*OF_SSH, "root"}
-NOT_RECALLED = {"said", "resume", "out", "trust"}
-
-
-class Given(SimpleNamespace):
-    """The values of a command's options by name, as they were written; ``said``: the names of those that were given."""
-
-    def recall(self, run: Path, options: Mapping[str, inspect.Parameter] | None = None) -> None:
-        """Use the options of an earlier start of a run, unless they were given again.
-
-        A place that is given again replaces the earlier one. Values that could run programs are used only with
-        ``--trust``, after a question, or if they are what the command would use anyway.
-
-        Args:
-            options: of the command, to check types and ranges.
-
-        Raises:
-            InputError: the file is damaged, or its values are not trusted.
-        """
-        path = run / OPTIONS_FILE
-        try:
-            earlier = read_json(path, dict[str, Any], "Leave out --resume and start again in another --out.")
-        except FileNotFoundError:  # a run of an earlier version; later checks report what is missing
-            return
-        again = self.said & PLACES
-        passed_over = {
-            *self.said,
-            *NOT_RECALLED,
-            *({*PLACES, "own_disks"} if again else ()),
-            *(OF_SSH if again - {"ip_config"} else ()),
-        }
-        earlier = {name: value for name, value in earlier.items() if name in vars(self) and name not in passed_over}
-        found = {
-            n: Path(v["path"]) if isinstance(v, dict) and {*v} == {"path"} and isinstance(v["path"], str) else v
-            for n, v in earlier.items()
-        }
-        _check_types(path, found, options or {})
-        if found.get("ip_config", getattr(self, "ip_config", None)) is None:
-            found = {name: value for name, value in found.items() if name not in OF_SSH}
-        asked = {name: found[name] for name in NEEDS_TRUST & {*found} if found[name] != getattr(self, name)}
-        names = {"allow_public": "allow_public_addresses"}
-        shown = {f"--{names.get(name, name)}": asked[name] for name in sorted(asked)}
-        check_trust(path, shown, trust=getattr(self, "trust", False))
-        vars(self).update(found)
-
-    def to_json(self) -> dict[str, Any]:
-        """For ``recall``; paths are absolute, since the next command may stand elsewhere."""
-        values = {name: value for name, value in vars(self).items() if name not in NOT_RECALLED}
-        return {n: {"path": str(v.absolute())} if isinstance(v, Path) else v for n, v in values.items()}
-
-    @property
-    def real(self) -> RealMachines | None:
-        """The machines of ``--ip_config`` with the options of ssh; None without it. A field of layouts."""
-        return None if self.ip_config is None else self.make(RealMachines)
-
-    def make(self, kind: type[Kind], **values: Any) -> Kind:
-        """An object of one of the dataclasses; ``values`` are used instead of options."""
-        for field in fields(kind):  # type: ignore[arg-type]
-            name = name_of(kind, field.name)
-            if field.name not in values and hasattr(self, name):
-                given = getattr(self, name)
-                values[field.name] = WRITTEN[field.name][2](given) if field.name in WRITTEN else given
-        return kind(**values)
-
-
-def _check_types(path: Path, values: dict[str, Any], options: Mapping[str, inspect.Parameter]) -> None:
-    """Raise an InputError if an option in a file has a value that the command line would refuse."""
-    from pydantic import Field, ValidationError, create_model
-
-    types: dict[str, Any] = {}
-    for name in values.keys() & options.keys():
-        hint, option = get_args(options[name].annotation)
-        if (option.min, option.max) != (None, None):
-            hint = Annotated[hint, Field(ge=option.min, le=option.max)]
-        types[name] = (Optional[hint] if options[name].default is None else hint, ...)  # noqa: UP045
+    Raises:
+        InputError: cyclopts does not accept the words.
+    """
     try:
-        create_model("Options", __config__={"strict": True, "allow_inf_nan": False}, **types).model_validate(values)
-    except ValidationError as error:
-        message = f"{path} is damaged: {what_is_wrong(error)}"
-        raise InputError(message, "Give this option again, or leave out --resume and use another --out.") from None
+        return app.parse_args(end_options(words), print_error=False, exit_on_error=False)
+    except CycloptsError as error:
+        command = " ".join([PROGRAM, *(error.command_chain or ())])
+        raise InputError(" ".join(str(error).split()), f"{command} --help lists the options.") from None
 
 
-def filling(
-    *kinds: type, without: Collection[str] = (), chosen: dict[str, str] | None = None, **defaults: Any
-) -> Callable[[Command], Command]:
-    """Give a command an option for each field of these dataclasses; it takes all values as its first argument.
+def end_options(words: Sequence[str]) -> list[str]:
+    """Insert ``--`` before the user's command in ``launch`` and the like, because its options are not ours."""
+    words = list(words)
+    if not words or words[0] not in OPTIONS_BEFORE_A_COMMAND:
+        return words
+    arguments = app[words[0]].assemble_argument_collection()
+    start = 1
+    while start < len(words) and words[start].startswith("-"):
+        name, has_value, _ = words[start].partition("=")
+        if name not in arguments:  # cyclopts reports it
+            return words
+        start += 1 if has_value or arguments[name].is_flag() else 2
+    return [*words[:start], "--", *words[start:]]
+
+
+def values_of(bound: BoundArguments) -> dict[str, Any]:
+    """Return the values of a command's options by name, with underscores."""
+    values = {}
+    for name, value in bound.arguments.items():
+        if is_dataclass(value):
+            values |= {NAMES.get(field.name, field.name): getattr(value, field.name) for field in fields(value)}
+        else:
+            values[name] = value
+    return values
+
+
+def names_in(words: Sequence[str]) -> set[str]:
+    """Return the names of the options on a command line, with underscores."""
+    options = takewhile(lambda word: word != "--", end_options(words))
+    return {word[2:].partition("=")[0].replace("-", "_") for word in options if word.startswith("--")}
+
+
+def run(words: Sequence[str]) -> None:
+    """Run a command line. With ``--resume``, the options in the run folder are added to it."""
+    command, bound, others = parse(words)
+    if "given" in others:
+        values = values_of(bound)
+        if values.get("resume") and values.get("out") is not None:
+            path = values["out"] / OPTIONS_FILE
+            words = [*words, *recall(path, words, trust=values.get("trust", False))]
+            try:
+                command, bound, _ = parse(words)
+            except InputError as error:
+                remedy = "Give this option again, or leave out --resume and use another --out."
+                raise InputError(f"{path} is damaged: {error.message}", remedy) from None
+            values = values_of(bound)
+        bound.arguments["given"] = {name: values[name] for name in names_in(words) & values.keys()}
+    command(*bound.args, **bound.kwargs)
+
+
+def to_json(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for ``recall``. Paths are absolute, because the next command may start in another folder."""
+    values = {name: value for name, value in given.items() if name not in NOT_RECALLED}
+    return {n: {"path": str(v.absolute())} if isinstance(v, Path) else v for n, v in values.items()}
+
+
+def recall(path: Path, words: Sequence[str], *, trust: bool) -> list[str]:
+    """Return the options of an earlier start of a run as words, without the options that are given again.
+
+    A place that is given again replaces the earlier one. Values that could run programs are used only with
+    ``--trust`` or after a question.
 
     Args:
-        without: fields that it gets no option for; nor for those in ``NOT_OPTIONS``, or a parameter of its own.
-        chosen: options that are None when they are not given, with what the help says the command then takes.
-        defaults: by the name of the option, where it is not that of the field; ``...``: it must be given.
+        path: the file with the options. An earlier version wrote more of them, also those that were not given.
+        words: the command line.
+
+    Raises:
+        InputError: the file is damaged, or its values are not trusted.
     """
-    chosen = chosen or {}
-
-    def decorate(command: Command) -> Command:
-        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        options = {parameter.name: parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own}
-        for kind in kinds:
-            hints, texts = get_type_hints(kind), _texts_of(kind)
-            for field in fields(kind):
-                name, default = name_of(kind, field.name), None if field.default is MISSING else field.default
-                if field.name in NOT_OPTIONS | {*without} or name in options:
-                    continue
-                hint = hints[field.name]
-                if field.name in WRITTEN:
-                    hint, default = WRITTEN[field.name][0], WRITTEN[field.name][1](default)
-                default = defaults.get(name, default)
-                if name in chosen:
-                    hint, default = hint | None, None
-                options[name] = inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=inspect.Parameter.empty if default is ... else default,
-                    annotation=Annotated[hint, _option(kind, name, hint, texts.get(field.name), chosen.get(name))],
-                )
-
-        def run(context: typer.Context, **values: Any) -> None:
-            sources = {name: context.get_parameter_source(name) for name in values}
-            said = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-            given = Given(said=said, **values)
-            if values.get("resume") and values["out"] is not None:
-                given.recall(values["out"], options)
-            command(given, **{parameter.name: getattr(given, parameter.name) for parameter in own})
-
-        run.__name__, run.__doc__ = command.__name__, command.__doc__
-        context = inspect.signature(run, eval_str=True).parameters["context"]  # typer fills it in
-        run.__signature__ = inspect.Signature([context, *options.values()])  # type: ignore[attr-defined]
-        return run
-
-    return decorate
+    try:
+        stored = read_json(path, STORED, "Leave out --resume and start again in another --out.")
+    except FileNotFoundError:  # later checks report the missing files of the run
+        return []
+    known, given = app[words[0]].assemble_argument_collection(), names_in(words)
+    dropped = {*given, *NOT_RECALLED, *({*PLACES, "own_disks"} if given & PLACES else ())}
+    stored = {name.replace("-", "_"): value for name, value in stored.items()}  # cyclopts accepts both spellings
+    values = {NAMES.get(n, n): v.get("path") if isinstance(v, dict) else v for n, v in stored.items()}
+    if values.get("ip_config") is None or "ip_config" in dropped - given:
+        dropped |= OF_SSH
+    earlier = {
+        name: value
+        for name, value in values.items()
+        if value is not None and value is not False and name not in dropped and f"--{name}" in known
+    }
+    check_trust(path, {f"--{name}": earlier[name] for name in sorted(NEEDS_TRUST & earlier.keys())}, trust=trust)
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in earlier.items()]
 
 
-def _option(kind: type, name: str, hint: Any, text: str | None, shown: str | None) -> Any:
-    """What typer is to know of an option; those of DGL's own launch tool and of ssh keep its underscores."""
-    number = next((number for number in (int, float) if number in (hint, *getattr(hint, "__args__", ()))), None)
-    least, most = RANGES.get(name, (1, LARGEST) if number is int else (0, None) if number is float else (None, None))
-    underscores = kind in (LaunchRequest, RealMachines) and not name.endswith(("timeout", "own_disks"))
-    word = "allow_public_addresses" if name == "allow_public" else name
-    return typer.Option(
-        f"--{word}" if underscores else f"--{word.replace('_', '-')}",
-        min=least,
-        max=most,
-        callback=_finite if name.endswith("timeout") else None,
-        help=text,
-        show_default=shown or name != "remote_python",
-        rich_help_panel=PANELS.get(kind, "Machines"),
-    )
+def choose_machines(layout: Place, ssh: RealMachines | None, given: dict[str, Any]) -> Place:
+    """Return the layout with the machines that the given options choose, by default two emulated machines.
 
+    With ``--on``, ``emulate`` becomes the number of the running machines.
 
-def _finite(seconds: float | None) -> float | None:
-    if seconds is not None and not math.isfinite(seconds):
-        raise typer.BadParameter(f"{seconds} is not a number of seconds")
-    return seconds
-
-
-def _texts_of(kind: type) -> dict[str, str]:
-    """What the docstring of a dataclass says about each field under ``Attributes``, as help of an option."""
-    sections = [inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2] for base in reversed(kind.__mro__)]
-    found = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", "\n".join(sections), flags=re.MULTILINE)
-    texts = {name: " ".join(text.replace("`", "").split()) for names, text in found for name in names.split(", ")}
-    return {name: escape(text[0].upper() + text[1:]) for name, text in texts.items()}
-
-
-MachinesOption = Annotated[
-    int | None, typer.Option(help="1: this machine, without namespaces.", rich_help_panel="Machines")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
-
-
-def check_machines(given: Given) -> None:
-    """Raise an InputError where options name two places to run; where they name none, it is two emulated machines.
-
-    With ``--on``, ``emulate`` gets the number of machines there.
+    Raises:
+        InputError: the options choose two places, or do not fit the place.
     """
-
-    def some(*names: str) -> int:
-        return sum(getattr(given, name, None) not in (None, False) for name in names)
-
-    others = some("machines", "single_process", "ip_config", "slurm")
-    if others + some("emulate") > 1:
+    others = PLACES - {"emulate", "on"} & given.keys()
+    if len(others) + ("emulate" in given) > 1:
         raise InputError("choose one of --emulate N, --ip_config FILE, --slurm, --machines 1 and --single-process")
-    if (count := given.machines) not in (None, 1):
+    if (count := given.get("machines", 1)) != 1:
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
-    if given.ip_config is None and some("ssh_port", "ssh_username", "ssh_config", "copy_to"):
+    if OF_SSH & given.keys() and "ip_config" not in given:
         raise InputError(
             "--ssh_port, --ssh_username and --copy_to are for machines reached over ssh; they need --ip_config FILE",
             "--emulate and --machines stay on this computer: leave them away.",
         )
-    if getattr(given, "subnet", None) is not None and not given.slurm:
+    if layout.subnet is not None and not layout.slurm:
         raise InputError("--subnet is for the nodes of an allocation; it needs --slurm")
-    if given.wire is not None and others:
+    if layout.wire is not None and others:
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
-    if getattr(given, "own_disks", False) and (others or getattr(given, "on", None)):
-        remedy = "Running ones get such disks when they start: python -m tutorial_lib machines start 2 --own-disks"
+    if layout.own_disks and (others or layout.on):
+        remedy = f"Running ones get such disks when they start: {PROGRAM} machines start 2 --own-disks"
         raise InputError("--own-disks is for emulated machines that are about to be made; it needs --emulate N", remedy)
-    if (name := getattr(given, "on", None)) is not None:
-        if others:
-            raise InputError("--on names running machines; it goes with none of --ip_config, --machines and the like")
-        if given.wire is not None:
-            remedy = f"python -m tutorial_lib machines wire all {given.wire} --name {name}"
-            raise InputError("--wire is of machines that are about to be made", f"Of running ones: {remedy}")
-        given.emulate = len(StandingCluster(name, given.emulate).machines)
-    elif given.emulate is None and not others:
-        given.emulate = 2
+    if layout.on is None:
+        return replace(layout, emulate=given.get("emulate", None if others else 2), real=ssh)
+    if others:
+        raise InputError("--on names running machines; it goes with none of --ip_config, --machines and the like")
+    if layout.wire is not None:
+        remedy = f"Of running ones: {PROGRAM} machines wire all {layout.wire} --name {layout.on}"
+        raise InputError("--wire is of machines that are about to be made", remedy)
+    return replace(layout, emulate=len(StandingCluster(layout.on, given.get("emulate")).machines))

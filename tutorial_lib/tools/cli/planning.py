@@ -5,62 +5,68 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.tools.cli.options import OF_TRAIN, Given, JsonOption, app, filling
+from tutorial_lib.tools.cli.options import CacheOption, FanoutsOption, JsonOption, app, flatten, parse_fanouts
 from tutorial_lib.trainer.config import TrainConfig, check_loader
 
-GRAPH, PLACE = "Graph", "Machines"
 
-
-def _number(text: str, panel: str = GRAPH) -> typer.models.OptionInfo:
-    return typer.Option(help=text, rich_help_panel=panel)
+def _number(text: str, group: str = "Graph") -> Parameter:
+    return Parameter(help=text, group=group)
 
 
 @app.command(
-    epilog="For example: plan --dataset ogbn-products --machines 4 --wire 10gbit --memory 64GB; "
+    help_epilogue="For example: plan --dataset ogbn-products --machines 4 --wire 10gbit --memory 64GB; "
     "plan --nodes 111000000 --edges 3200000000 --feature-width 128 --train-nodes 1200000 --machines 16."
 )
-@filling(
-    *(DataSource, TrainConfig),
-    without=["method", "both_ways", "learning_rate", *OF_TRAIN],
-    dataset=None,
-)
 def plan(
-    given: Given,
-    part_config: Annotated[Path | None, typer.Option("--part_config", help="DGL's description of a partition.")] = None,
+    *,
+    dataset: Annotated[str | None, Parameter(help="As of the command data.", group="Data")] = None,
+    source: Annotated[DataSource, flatten("Data", "name method both_ways")] = DataSource(),
+    config: Annotated[
+        TrainConfig,
+        flatten("Training", "seed fanouts cache learning_rate task embedding_size embedding_learning_rate"),
+    ] = TrainConfig(),
+    fanouts: FanoutsOption = "15,10,5",
+    cache: CacheOption = "256MB",
+    part_config: Annotated[
+        Path | None, Parameter(name="--part_config", help="DGL's description of a partition.", group="Graph")
+    ] = None,
     nodes: Annotated[int | None, _number("Number of nodes of any other graph.")] = None,
     edges: Annotated[int | None, _number("Number of its edges. Both directions of an edge count.")] = None,
     feature_width: Annotated[int, _number("Number of features of a node.")] = 100,
     classes: Annotated[int, _number("Number of classes.")] = 47,
     train_nodes: Annotated[int | None, _number("Number of training nodes. (default: 10 % of the nodes)")] = None,
     val_nodes: Annotated[int, _number("Number of validation nodes.")] = 0,
-    emulate: Annotated[int | None, _number("Emulated machines, on this computer. (default: 2)", PLACE)] = None,
-    machines: Annotated[int | None, _number("Machines that are computers of their own.", PLACE)] = None,
-    trainers: Annotated[int, _number("Trainers on each machine.", PLACE)] = 1,
-    servers: Annotated[int, _number("DGL servers on each machine.", PLACE)] = 1,
+    emulate: Annotated[int | None, _number("Number of emulated machines. (default: 2)", "Machines")] = None,
+    machines: Annotated[int | None, _number("Machines that are computers of their own.", "Machines")] = None,
+    trainers: Annotated[int, _number("Trainers on each.", "Machines")] = 1,
+    servers: Annotated[int, _number("DGL servers on each.", "Machines")] = 1,
     wire: Annotated[
-        str | None, _number("Of each machine, like 1gbit. (default: 10gbit; emulated: none)", PLACE)
+        str | None, _number("Of each machine, like 1gbit. (default: 10gbit; emulated: none)", "Machines")
     ] = None,
     memory: Annotated[
-        str | None, _number("Of each machine; with --emulate, of this computer. (default: no limit; its own)", PLACE)
+        str | None,
+        _number("Of each machine; with --emulate, of all. (default: no limit; its own)", "Machines"),
     ] = None,
     cores: Annotated[
-        int | None, _number("Of each machine; with --emulate, of this computer. (default: as this computer)", PLACE)
+        int | None,
+        _number("Of each machine; with --emulate, of all. (default: as this computer)", "Machines"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate the memory, the traffic and the seconds of an epoch of a job before you start it."""
-    config = given.make(TrainConfig, cache=check_loader(given.loader, 0, given.cache))
+    bytes_of_cache = check_loader(config.loader, 0, cache)
+    config = replace(config, seed=source.seed, fanouts=parse_fanouts(fanouts), cache=bytes_of_cache)
     if emulate is not None and machines is not None:
         raise InputError("choose one of --emulate N and --machines N")
-    if sum(one is not None for one in (given.dataset, part_config, nodes)) != 1 or (nodes is None) != (edges is None):
+    if sum(one is not None for one in (dataset, part_config, nodes)) != 1 or (nodes is None) != (edges is None):
         raise InputError(
             "choose one of --dataset NAME, --part_config FILE, and --nodes N with --edges N",
             "With --nodes you can also give --train-nodes, --val-nodes, --feature-width and --classes.",
@@ -72,9 +78,9 @@ def plan(
 
     sizes = {"nodes": nodes, "edges": edges, "width": feature_width, "classes": classes}
     sizes |= {"train": train_nodes, "val": val_nodes}
-    source = given.make(DataSource) if given.dataset is not None else sizes
+    graph = sizes if dataset is None else replace(source, name=dataset)
     job = make_job(
-        source if part_config is None else load_partition_folder(part_config.parent, checksums=False),
+        graph if part_config is None else load_partition_folder(part_config.parent, checksums=False),
         emulate if machines is None else machines,
         wire,
         memory,

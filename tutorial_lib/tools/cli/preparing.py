@@ -1,69 +1,72 @@
-"""Before a job: ``doctor``, ``data``, ``partition``; after one: ``trace``; where it failed: ``fetch``, ``explain``."""
+"""Commands before a job (``doctor``, ``data``, ``partition``) and after it (``trace``, ``fetch``, ``explain``)."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
 from tutorial_lib.data import NAMES, check_arguments
 from tutorial_lib.errors import InputError, JobError, printable, to_stderr
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.tools.cli.options import Given, JsonOption, app, filling
+from tutorial_lib.tools.cli.options import JsonOption, app, dgl_option_name, flatten
 
 
 def show(facts: dict[str, Any], *, as_json: bool) -> None:
-    """Facts for a program, or one a line for people."""
+    """Print facts as JSON, or one fact per line."""
     width = max(15, *map(len, facts))
     print(json.dumps(facts, indent=2) if as_json else "\n".join(f"{key:{width}} {facts[key]}" for key in facts))
 
 
-@app.command()
-@filling(RealMachines, without=["copy_to"])
+@app.command
 def doctor(
-    given: Given,
-    emulate: Annotated[int | None, typer.Option(help="Also start this many emulated machines and check them.")] = None,
-    on: Annotated[str | None, typer.Option(help="Also check running emulated machines of this name.")] = None,
+    *,
+    emulate: Annotated[int | None, Parameter(help="Also start this many emulated machines and check them.")] = None,
+    on: Annotated[str | None, Parameter(help="Also check running emulated machines of this name.")] = None,
+    ssh: Annotated[RealMachines | None, flatten("Machines over ssh", "copy_to", dgl_option_name)] = None,
     part_config: Annotated[
-        Path | None, typer.Option("--part_config", help="DGL's partition description: each machine checks its part.")
+        Path | None,
+        Parameter(name="--part_config", help="DGL's partition description. Each machine checks its part."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check this computer, and machines, for everything a job needs; each problem comes with its remedy."""
+    """Check this computer, and machines, for all requirements of a job. Each problem has a remedy."""
     from tutorial_lib.cluster.findings import report
     from tutorial_lib.job.layout import Layout
     from tutorial_lib.tools.doctor import examine
 
-    if sum(place is not None for place in (emulate, on, given.ip_config)) > 1:
+    if sum(place is not None for place in (emulate, on, ssh)) > 1:
         raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
-    findings = examine(Layout(emulate, on=on, real=given.real), part_config)
+    findings = examine(Layout(emulate, on=on, real=ssh), part_config)
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         report(findings)
     if findings.failed:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
-@app.command()
-@filling(DataSource, without=["method"])
+@app.command
 def data(
-    given: Given,
-    dataset: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}, or the path of a graph of your own.")],
-    graph_only: Annotated[bool, typer.Option("--graph-only", help="Load without node features.")] = False,
-    download: Annotated[bool, typer.Option("--download", help="Allow a download.")] = False,
+    dataset: Annotated[str, Parameter(help=f"One of {', '.join(NAMES)}, or the path of a graph of your own.")],
+    /,
+    *,
+    source: Annotated[DataSource, flatten("Data", "name method")] = DataSource(),
+    graph_only: Annotated[bool, Parameter(help="Load without node features.")] = False,
+    download: Annotated[bool, Parameter(help="Allow a download.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Load (or generate, or download) a data set, check it, and print what it holds."""
-    check_arguments(dataset, given.scale, given.seed)
+    """Load, generate or download a data set, check it, and print its sizes."""
+    check_arguments(dataset, source.scale, source.seed)
     from tutorial_lib.data import load_dataset
     from tutorial_lib.partition.folder import type_counts
 
-    options = {"scale": given.scale, "seed": given.seed, "root": given.root, "both_ways": given.both_ways}
+    options = {"scale": source.scale, "seed": source.seed, "root": source.root, "both_ways": source.both_ways}
     loaded = load_dataset(dataset, features=not graph_only, download=download, **options)
     types: dict[str, Any] = {}
     if loaded.is_heterogeneous:
@@ -81,16 +84,17 @@ def data(
     show(facts, as_json=as_json)
 
 
-@app.command()
-@filling(DataSource, dataset=...)
+@app.command
 def partition(
-    given: Given,
-    parts: Annotated[int, typer.Option(help="Number of parts, one per machine.")],
-    out: Annotated[Path, typer.Option(help="Folder to write; reused when it holds the same partition.")],
+    *,
+    dataset: Annotated[str, Parameter(help="As of the command data.")],
+    source: Annotated[DataSource, flatten("Data", "name")] = DataSource(),
+    parts: Annotated[int, Parameter(help="Number of parts, one per machine.")],
+    out: Annotated[Path, Parameter(help="Folder to write; reused when it holds the same partition.")],
     as_json: JsonOption = False,
 ) -> None:
     """Cut a data set into parts that DGL's servers load, and report the counted cut."""
-    source = given.make(DataSource)
+    source = replace(source, name=dataset)
     done = source.partition(source.load(), parts, to_stderr, out)
     facts = {**asdict(done.report), "part_config": str(done.config)}
     if as_json:
@@ -100,11 +104,13 @@ def partition(
     show(facts, as_json=as_json)
 
 
-@app.command()
+@app.command
 def fetch(
-    run: Annotated[Path, typer.Argument(help="Run folder of a job that was started with --copy_to.")],
+    run: Annotated[Path, Parameter(help="Run folder of a job that was started with --copy_to.")],
+    /,
+    *,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Connect to the machines that the run folder names, without a question.")
+        bool, Parameter(help="Connect to the machines that the run folder names, without a question.")
     ] = False,
 ) -> None:
     """Download the results that an interrupted job with --copy_to has left on its machines, and verify them."""
@@ -128,10 +134,12 @@ def fetch(
     print(f"everything is in {run}")
 
 
-@app.command()
+@app.command
 def trace(
-    run: Annotated[Path, typer.Argument(help="Run folder; of a finale, its run/.")],
-    out: Annotated[Path | None, typer.Option(help="File to write. (default: RUN/trace.json)")] = None,
+    run: Annotated[Path, Parameter(help="Run folder; of a finale, its run/.")],
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(help="File to write. (default: RUN/trace.json)")] = None,
 ) -> None:
     """Write the timeline of a job for Perfetto and chrome://tracing."""
     from tutorial_lib.tools.trace import write_trace
@@ -139,12 +147,14 @@ def trace(
     print("\n".join(write_trace(run, out or run / "trace.json")))
 
 
-@app.command()
+@app.command
 def explain(
-    paths: Annotated[list[Path], typer.Argument(help="Log files, or the folder of a run.")],
+    paths: Annotated[list[Path], Parameter(help="Log files, or the folder of a run.")],
+    /,
+    *,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain the messages of a failed job, with the first thing to check and the lesson about it."""
+    """Print the meaning of the errors of a failed job, the first thing to check, and the lesson about them."""
     from tutorial_lib.tools import explain as tool
 
     logs = [log for path in paths for log in tool.find_logs(path)]

@@ -8,46 +8,52 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import default_run_folder
 from tutorial_lib.tools import submit as scripts
-from tutorial_lib.tools.cli.options import app
+from tutorial_lib.tools.cli.options import app, parse, values_of
+
+AT_LEAST_ONE = Parameter(validator=Number(gte=1))
 
 
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@app.command
 def submit(
-    command: Annotated[list[str], typer.Argument(help="train, finale or launch, with its options.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Machines of the job; node k serves part k.")] = 2,
-    cpus: Annotated[
-        int | None, typer.Option(min=1, help="That each node must have. (default: any; of a pod 4)")
-    ] = None,
-    gpus: Annotated[int, typer.Option("--gpus-per-node", min=0, help="A trainer on each. (default: 0)")] = 0,
-    time: Annotated[str, typer.Option(help="Longest time, as Slurm writes it: 30, 4:00:00, 1-12.")] = "1:00:00",
+    command: Annotated[list[str], Parameter(help="train, finale or launch, with its options.")],
+    /,
+    *,
+    nodes: Annotated[int, AT_LEAST_ONE, Parameter(help="Machines of the job; node k serves part k.")] = 2,
+    cpus: Annotated[int | None, AT_LEAST_ONE, Parameter(help="CPUs of each node. (default: any; of a pod 4)")] = None,
+    gpus: Annotated[
+        int,
+        Parameter(name="--gpus-per-node", help="GPUs of each node, with a trainer on each.", validator=Number(gte=0)),
+    ] = 0,
+    time: Annotated[str, Parameter(help="Longest time, as Slurm writes it: 30, 4:00:00, 1-12.")] = "1:00:00",
     mem: Annotated[
-        str | None, typer.Option(help="Memory of each node: 32G. (default: the partition's; of a pod: 16Gi)")
+        str | None, Parameter(help="Memory of each node: 32G. (default: the partition's; of a pod: 16Gi)")
     ] = None,
-    partition: Annotated[str | None, typer.Option(help="Of the cluster. (default: its own)")] = None,
-    account: Annotated[str | None, typer.Option(help="Who pays.")] = None,
-    kubernetes: Annotated[bool, typer.Option("--kubernetes", help="A manifest for Kubernetes, not for Slurm.")] = False,
-    image: Annotated[str | None, typer.Option(help="Of Kubernetes: made with the Dockerfile.")] = None,
-    claim: Annotated[str, typer.Option(help="Of Kubernetes: the volume at /data that all pods share.")] = "data",
-    shm: Annotated[str | None, typer.Option(help="Of Kubernetes: size of /dev/shm. (default: half of --mem)")] = None,
+    partition: Annotated[str | None, Parameter(help="Partition of the cluster. (default: its default)")] = None,
+    account: Annotated[str | None, Parameter(help="Account of the cluster.")] = None,
+    kubernetes: Annotated[bool, Parameter(help="Write a manifest for Kubernetes.")] = False,
+    image: Annotated[str | None, Parameter(help="Image for Kubernetes, made with the Dockerfile.")] = None,
+    claim: Annotated[str, Parameter(help="Volume of Kubernetes at /data that all pods share.")] = "data",
+    shm: Annotated[str | None, Parameter(help="Size of /dev/shm in Kubernetes. (default: half of --mem)")] = None,
     env: Annotated[
-        list[str] | None, typer.Option(help="Of Kubernetes: NAME=VALUE for every process. Can be repeated.")
+        list[str] | None, Parameter(help="NAME=VALUE for every process in Kubernetes. Can be repeated.")
     ] = None,
-    name: Annotated[str, typer.Option(help="Of the job.")] = "dgl",
-    out: Annotated[Path | None, typer.Option(help="Run folder. (default: a new one below runs/)")] = None,
-    script: Annotated[Path | None, typer.Option(help="File to write. (default: job.sh, job.yaml)")] = None,
-    go: Annotated[bool, typer.Option("--go", help="Hand it to sbatch, or to kubectl, at once.")] = False,
+    name: Annotated[str, Parameter(help="Name of the job.")] = "dgl",
+    out: Annotated[Path | None, Parameter(help="Run folder. (default: a new one below runs/)")] = None,
+    script: Annotated[Path | None, Parameter(help="File to write. (default: job.sh, job.yaml)")] = None,
+    go: Annotated[bool, Parameter(help="Call sbatch or kubectl at once.")] = False,
 ) -> None:
-    """Write the script for sbatch, or a manifest for Kubernetes, that runs a command on a cluster."""
+    """Write the script for Slurm's sbatch, or a manifest for Kubernetes, that runs a command on a cluster."""
     kind, *words = scripts.complete_command(command, gpus)
-    commands: Any = typer.main.get_command(app)
-    options = commands.commands[kind].make_context(kind, list(words)).params  # mistakes are found now, not in the job
+    _, arguments, _ = parse([kind, *words])  # wrong options are reported here, not on the nodes
+    options = values_of(arguments)
     scripts.check_paths(options, claim if kubernetes else None)
     script = script or Path("job.yaml" if kubernetes else "job.sh")
     if not str(script).isprintable():  # a comment in the script contains this name
