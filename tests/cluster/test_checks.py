@@ -110,11 +110,13 @@ def test_the_log_folder(tmp_path, monkeypatch):
     """L20. A full disk is found before the job."""
     plan = replace(EMPTY, log_dir=str(tmp_path / "a" / "b"))
     assert not failed(checks.log_folder(plan, 0))
+    assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(checks, "disk_trouble", lambda path: f"no space left on {path}")
-    assert "no space left on" in the_fail(checks.log_folder(plan, 0)).detail
-    (tmp_path / "file").write_text("")
-    plan = replace(EMPTY, log_dir=str(tmp_path / "file" / "b"))
-    assert "file/b/machine-0: Not a directory" in the_fail(checks.log_folder(plan, 0)).detail
+    assert the_fail(checks.log_folder(plan, 0)).detail == f"no space left on {tmp_path}"
+    monkeypatch.undo()
+    (tmp_path / "a").write_text("")
+    detail = f"cannot write to run folder {tmp_path}/a: Not a directory"
+    assert the_fail(checks.log_folder(plan, 0)).detail == detail
 
 
 @pytest.mark.parametrize(

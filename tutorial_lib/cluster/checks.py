@@ -154,16 +154,11 @@ def command_finding(plan: JobPlan, _index: int) -> Iterator[Finding]:
 
 
 def log_folder(plan: JobPlan, index: int) -> Iterator[Finding]:
-    """Make the log folder and check that it can be written."""
-    if not plan.log_dir:
-        return
-    path, problem = Path(plan.cwd) / plan.log_folder(index), None
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot make {path}: {error.strerror}"
-    problem = problem or disk_trouble(path)
-    yield verdict(problem is None, "log folder", problem or str(path), "Choose another --out, or chmod u+w it.")
+    """Check that the log folder, or the folder in which it will be made, can be written."""
+    if plan.log_dir:
+        path = Path(plan.cwd) / plan.log_folder(index)
+        problem = disk_trouble(next(folder for folder in [path, *path.parents] if folder.exists()))
+        yield verdict(problem is None, "log folder", problem or str(path), "Choose another --out, or chmod u+w it.")
 
 
 CHECKS: list[Check] = [
