@@ -183,8 +183,8 @@ def launch(
     /,
     *,
     request: Annotated[
-        LaunchRequest, flatten("Machines", "ip_config device show_output server_threads", dgl_option_name)
-    ],
+        LaunchRequest | None, flatten("Machines", "ip_config device show_output server_threads", dgl_option_name)
+    ] = None,
     machines: MachinesOption = None,  # noqa: ARG001  see choose_machines
     ssh: OverSsh = None,
     verbose: Annotated[bool, Parameter(help="Print what is added to the environment.")] = False,
@@ -195,7 +195,7 @@ def launch(
 
     With --emulate, the file of --ip_config (default: ip_config.txt) is written if it does not exist.
     """
-    ssh, real = ssh or RealMachines(), None
+    request, ssh, real = request or LaunchRequest(), ssh or RealMachines(), None
     given.pop("ip_config", None)
     if not PLACES & given.keys():
         given["ip_config"] = ssh.ip_config
