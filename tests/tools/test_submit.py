@@ -34,8 +34,8 @@ KUBERNETES = ["--kubernetes", "--image", "x"]
         ([*KUBERNETES, "train", "--dataset", "~/graph"], "then give --dataset /data/graph"),
         ([*KUBERNETES, "train", "--dataset", "../graph"], "--dataset ../graph: the pods have no files of this"),
         ([*KUBERNETES, "launch", "--part_config", "/my/g.json", "true"], "--part_config /my/g.json: the pods have"),
-        (["train", "--epohcs", "3"], "No such option: --epohcs"),
-        (["train", "--epochs", "many"], "Invalid value for '--epochs'"),
+        (["train", "--epohcs", "3"], "Unknown option: --epohcs"),
+        (["train", "--epochs", "many"], "Invalid value for --epochs"),
     ],
 )
 def test_submit_refuses_a_mistake_and_writes_nothing(words, message, run_here, tmp_path):

@@ -183,12 +183,13 @@ def launch(
     /,
     *,
     request: Annotated[
-        LaunchRequest | None, flatten("Machines", "ip_config device show_output server_threads", dgl_option_name)
+        LaunchRequest | None, flatten("Machines", "ip_config device show_output server_threads out", dgl_option_name)
     ] = None,
     machines: MachinesOption = None,  # noqa: ARG001  see choose_machines
     ssh: OverSsh = None,
     verbose: Annotated[bool, Parameter(help="Print what is added to the environment.")] = False,
     quiet: Annotated[bool, Parameter(help="What the script prints goes to its logs only.")] = False,
+    out: Annotated[Path | None, Parameter(help="Folder of the logs. (default: runs/TIME-launch-XXXX)")] = None,
     given: Given,
 ) -> None:
     """Run any DistDGL script, or without --part_config any torch.distributed program, and show its output.
@@ -201,7 +202,7 @@ def launch(
         given["ip_config"] = ssh.ip_config
         real = replace(ssh, ip_config=(request.workspace / ssh.ip_config).resolve())
     request = choose_machines(request, real, given)
-    out = check_run_folder(request.out)
+    out = check_run_folder(out or default_run_folder("launch"))
     request = replace(request, command=command, out=out, ip_config=ssh.ip_config, show_output=not quiet)
     with RunDisplay() as display:
         show = lambda plan: display.console.print(describe_environment(plan.to_spec()), soft_wrap=True)  # noqa: E731
