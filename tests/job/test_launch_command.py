@@ -177,7 +177,11 @@ def test_a_program_without_a_graph_on_three_machines(emulation, nothing_left, tm
 
 @pytest.mark.cluster
 def test_remote_calls_without_a_graph(emulation, nothing_left, tmp_path):
-    done = launch("--emulate", "2", "--out", "logs", f"python3 {PLAIN} rpc", cwd=tmp_path)
+    """The machines share no folder, so each gets a copy of the workspace."""
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    shutil.copy(PLAIN, workspace)
+    done = launch("--emulate", "2", "--own-disks", "--out", "logs", "python3 ddp_ranks.py rpc", cwd=workspace)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rank 0 got [1.0, 1.0]" in done.stdout
     assert "rank 1 got [2.0, 2.0]" in done.stdout

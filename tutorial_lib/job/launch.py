@@ -185,15 +185,16 @@ def _locate(request: LaunchRequest, plan: JobPlan) -> Callable[[str, str], tuple
     workspace = request.workspace.resolve()
 
     def locate(copy_to: str, folder: str) -> tuple[JobPlan, list[Upload]]:
-        there = {}
-        for option, path in (("part_config", Path(plan.part_config)), ("ip_config", Path(plan.ip_config))):
+        there, files = {}, {"part_config": plan.part_config, "ip_config": plan.ip_config}
+        for option, path in ((option, Path(name)) for option, name in files.items() if name):
             if not path.is_relative_to(workspace):
                 raise InputError(
                     f"--{option} {path} is not inside the --workspace {workspace}, which the machines get",
                     "Move it there, choose a larger --workspace, or omit --copy_to or --own-disks.",
                 )
             there[option] = f"{copy_to}/{path.relative_to(workspace)}"
-        rules = exclude_other_parts(workspace, Path(plan.part_config), len(plan.machines), request.out.resolve())
+        part_config = Path(plan.part_config) if plan.part_config else None
+        rules = exclude_other_parts(workspace, part_config, len(plan.machines), request.out.resolve())
         return replace(plan, cwd=copy_to, log_dir=folder, **there), [(workspace, copy_to, rules)]
 
     return locate

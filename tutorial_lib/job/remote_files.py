@@ -82,13 +82,12 @@ def check_delivery(run: Path, delivery: Delivery, cluster: Cluster | None = None
     check_trust(run / LIST, {**asked, "folder there": delivery.folder} if asked else {}, trust=trust)
 
 
-def exclude_other_parts(source: Path, part_config: Path, count: int, out: Path | None = None) -> list[list[str]]:
+def exclude_other_parts(source: Path, part_config: Path | None, count: int, out: Path | None = None) -> list[list[str]]:
     """Return the filters of each machine, which exclude the parts of other machines and the run folder ``out``."""
-    description = json.loads(part_config.read_text())
+    description = {} if part_config is None else json.loads(part_config.read_text())
+    base = source if part_config is None else part_config.parent
     entries = [description.get(f"part-{k}", {}).values() for k in range(count)]
-    folders = [
-        {os.path.relpath((part_config.parent / str(file)).parent, source) for file in entry} for entry in entries
-    ]
+    folders = [{os.path.relpath((base / str(file)).parent, source) for file in entry} for entry in entries]
     others = [set[str]().union(*folders) - own for own in folders]
     skipped = [*SKIPPED, *([f"--exclude=/{os.path.relpath(out, source)}/"] if out else [])]
     return [[*skipped, *(f"--exclude=/{folder}/" for folder in sorted(each))] for each in others]
