@@ -161,7 +161,7 @@ class Coordinator:
         self._finish_by = math.inf  # all was done in time
 
     def _first_cause(self, first: JobFailed) -> JobFailed:
-        """Return the cause of a lost connection, which is reported within a few seconds, or the first failure itself."""
+        """Return the cause of a lost connection, if it is reported within a few seconds, or the first failure."""
         deadline = time.monotonic() + self.limits.cause
         while first.is_consequence and (left := deadline - time.monotonic()) > 0:
             try:

@@ -125,7 +125,7 @@ class RemoteCluster(ABC):
         """Return a remedy for the message of the client, which is empty after a timeout."""
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        """Start a command on a machine. The arguments are those of ``subprocess.Popen``, but ``env`` has additions only.
+        """Start a command on a machine. The arguments are those of ``Popen``. ``env`` has additional variables only.
 
         If the working directory does not exist there, the command fails with a message. The default is ``/``, because
         Python imports from the folder in which it starts, and a home may contain a ``random.py``.

@@ -1,4 +1,4 @@
-"""A training run from data set to ``result.json``: what ``python -m tutorial_lib train`` does."""
+"""A training run from the data set to ``result.json``, as ``python -m tutorial_lib train`` starts it."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def run_distributed(
     reporter: Reporter | None = None,
     keep: Continuation = NEW_RUN,
 ) -> dict[str, Any]:
-    """Train on the machines of ``layout``; returns the content of ``result.json``.
+    """Train on the machines of ``layout`` and return the content of ``result.json``.
 
     Args:
-        source: a data set, which is loaded and partitioned first, or a partition with as many parts as machines.
-        out: run folder; must be empty or not exist yet, unless ``keep`` continues the run in it.
+        source: a data set, which this function loads and partitions, or a partition with one part for each machine.
+        out: run folder. It must be empty or missing, unless ``keep`` continues the run in it.
 
     Raises:
         InputError: found before anything was started. JobFailed: with the first cause.
@@ -141,13 +141,13 @@ def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Datase
 def _plan(
     partition: Partition, cluster: Cluster, layout: Layout, config: TrainConfig, logs: str
 ) -> Callable[[PurePath, PurePath, PurePath], JobPlan]:
-    """Return a function that makes the plan of the job from the folder of the partition, the run folder and the
-    working directory, as this computer or the machines name them.
+    """Return a function that makes the plan of the job from the paths of the partition, the run folder and the working
+    directory. The paths on the machines can differ from those on this computer.
 
     Args:
-        logs: name of the folder of the logs in the run folder.
+        logs: name of the log folder in the run folder.
     """
-    # Values that trainers add to /dev/shm for each node: each layer's evaluation, learned rows with their optimiser.
+    # Values that trainers store in /dev/shm for each node: hidden rows of the evaluation, and learnable embeddings.
     values = config.hidden_size * (len(config.fanouts) - 1) + partition.manifest["dataset"]["num_classes"]
     values += 3 * config.embedding_size + 1 if config.task == "embedding" else 0
     compact = config.in_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
@@ -178,13 +178,13 @@ def run_single(
     *,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """The plain loop in this process, with the same outputs: what a distributed run must agree with.
+    """Train in this process alone, with the same outputs. A distributed run must agree with this one.
 
     Args:
         device: "auto", "cpu" or "cuda".
 
     Raises:
-        InputError: found before training. JobError: the loss is not a finite number. SystemExit: told to end.
+        InputError: the run cannot start. JobError: the loss is not a finite number. SystemExit: SIGTERM arrived.
     """
     reporter = reporter or Reporter()
     reporter.epochs = config.epochs
