@@ -14,9 +14,9 @@ from tutorial_lib.data.base import Dataset, Pairs, node_data
 from tutorial_lib.data.cache import Named, load_generated
 
 NAME = "synthetic-products"
-VERSION = 1  # part of the name of the cache, increases with every change of the generated data
+VERSION = 1  # part of the name of the cache. Increase it with every change of the generated data
 NUM_CLASSES, FEATURES = 47, 100
-NODES, EDGES = 2_449_029, 61_859_140  # of ogbn-products, with each edge counted once
+NODES, EDGES = 2_449_029, 61_859_140  # those of ogbn-products, with each edge counted once
 
 # Nodes per class in the train, valid and test split of ogbn-products, counted in its label and split files
 # (Open Graph Benchmark: Datasets for Machine Learning on Graphs, Hu et al., NeurIPS 2020). Popular products are of
@@ -33,7 +33,7 @@ SPLIT_CLASS_COUNTS = np.array([
 ], dtype=np.int64)
 # fmt: on
 
-# These values give the measurements in data/README.md. None of them is a fact about Amazon.
+# These values lead to the measurements in data/README.md. They are not facts about Amazon.
 MEMBERSHIPS, MOST_MEMBERSHIPS = 4.9, 1300  # mean number of baskets of a node, and maximum, which is at most n / 100
 SPREAD, RANK_SHARE = 1.25, 0.5  # standard deviation of its logarithm, and correlation of that with the sales rank
 MISPLACED = 0.27  # probability that a node of one basket is with another class, falls with memberships ** -0.75
@@ -41,7 +41,7 @@ COMMUNITY_SIZE, COMMUNITY_SPREAD = 250, 0.8  # mean number of nodes, standard de
 STAY, TRAVEL, ABROAD = 3, 0.5, 0.04  # from the 4th basket on, half are in another community, 4 % of these in any class
 BASKET_MIN, BASKET_MEAN, BASKET_MAX, BASKET_FILL = 3, 12, 40, 0.75  # nodes; share of their pairs that become edges
 NOISE = 0.055  # share of the edges from a random node to a random member of a basket
-CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.238, 0.2  # standard deviation of the centers. That of the noise is 1
+CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.238, 0.2  # standard deviation of the centers, where the noise has 1
 CHUNK = 1 << 22
 
 
