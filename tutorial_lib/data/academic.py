@@ -53,7 +53,7 @@ def draw(scale: float, seed: int) -> Named:
 
 
 class _Pool:
-    """Nodes of one type on one line, sorted by topic. The length of a node is its expected number of edges."""
+    """Nodes of one type as intervals of a line, sorted by topic. Their lengths are the expected numbers of edges."""
 
     def __init__(self, rng: np.random.Generator, topic: np.ndarray) -> None:
         self.rng, self.order = rng, np.argsort(topic, kind="stable")

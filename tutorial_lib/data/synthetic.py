@@ -74,16 +74,16 @@ def draw_nodes(rng: np.random.Generator, counts: np.ndarray) -> Nodes:
     n, num_classes = int(counts.sum()), counts.shape[1]
     split = np.repeat(np.arange(3), counts.sum(axis=1))
     label = np.concatenate([rng.permutation(np.repeat(np.arange(num_classes), row)) for row in counts])
-    # Up to here, the best sellers are first. The number of baskets is log-normal and correlated with this rank.
+    # The best sellers are first so far. The number of baskets is log-normal and correlated with this rank.
     rank, luck = -np.sort(-rng.standard_normal(n)), rng.standard_normal(n)
     appetite = np.exp(SPREAD * (RANK_SHARE * rank + (1 - RANK_SHARE**2) ** 0.5 * luck))
     rounded = np.floor(appetite * (MEMBERSHIPS / appetite.mean()) - 0.5 + rng.random(n))
     memberships = np.clip(rounded, 1, max(1, min(MOST_MEMBERSHIPS, n // 100))).astype(np.int64)
-    # A misplaced node is bought with products of another class. Few baskets make it likely, so the test set has more.
+    # Customers buy a misplaced node with products of another class. Nodes with few baskets are misplaced more often.
     misplaced = np.flatnonzero(rng.random(n) < MISPLACED * memberships**-0.75)
     home = label.copy()
     home[misplaced] = label[rng.integers(0, n, len(misplaced))]
-    # All communities lie on one line, each class is an interval of it, and each node is a point.
+    # Each community is an interval of a line, each class is a larger interval, and each node is a point.
     number = np.rint(np.bincount(home, minlength=num_classes) / COMMUNITY_SIZE).astype(np.int64)
     first = np.concatenate([[0], np.cumsum(np.maximum(1, number))])
     ends = np.cumsum(rng.lognormal(0.0, COMMUNITY_SPREAD, int(first[-1])))
@@ -114,7 +114,7 @@ def draw_edges(rng: np.random.Generator, nodes: Nodes, wanted: int) -> tuple[np.
 
 
 def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
-    """Return the node of each membership: int32, sorted by community, shuffled inside. Any interval is a basket."""
+    """Return the node of each membership as int32, shuffled within each community. Any interval is a basket."""
     counts = nodes.memberships
     node = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     number = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... within each node

@@ -44,7 +44,7 @@ def reading(path: Path | str, remedy: str, problem: str = "cannot be read") -> I
         raise not_enough_memory(path) from None
     except InputError:
         raise
-    except Exception as error:  # numpy, scipy, pyarrow, yaml, pydantic and zipfile differ
+    except Exception as error:  # numpy, scipy, pyarrow, yaml, pydantic and zipfile have different errors
         reason = f"KeyError: {error}" if isinstance(error, KeyError) else str(error)  # str(error) is only the key
         raise InputError(f"{path}: {problem}: {' '.join(reason.split())[:300]}", remedy) from None
 
