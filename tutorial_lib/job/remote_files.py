@@ -241,7 +241,7 @@ class RemoteFiles:
         adopt_checkpoint(folder, manifest)
 
     def _remove(self, machine: Machine) -> None:
-        """Remove the run folder on a machine. rsync copies an empty folder and deletes the run folder beside it."""
+        """Remove the run folder on a machine. rsync syncs its parent with an empty folder and skips other names."""
         parent, name = self.folder.rsplit("/", 1)
         with tempfile.TemporaryDirectory() as empty:
             options = ["--delete", *include(f"{name}/***"), "--", f"{empty}/", f"{machine.address}:{parent}/"]
