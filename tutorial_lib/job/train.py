@@ -46,7 +46,7 @@ from tutorial_lib.trainer.events import phases_of
 from tutorial_lib.trainer.loop import Stopped
 from tutorial_lib.trainer.placement import settle
 
-FINISHING_SECONDS = 20.0  # Kubernetes, and often Slurm, give 30 in all
+FINISHING_SECONDS = 20.0  # Kubernetes and often Slurm allow 30 s between SIGTERM and SIGKILL
 
 
 def run_distributed(
@@ -64,7 +64,7 @@ def run_distributed(
         out: run folder. It must be empty or missing, unless ``keep`` continues the run in it.
 
     Raises:
-        InputError: found before anything was started. JobFailed: with the first cause.
+        InputError: a check before the start failed. JobFailed: the job failed, with the first cause.
     """
     reporter, out = reporter or Reporter(), out.absolute()
     reporter.epochs = config.epochs
@@ -75,7 +75,7 @@ def run_distributed(
         partition = source
         task_named(config.task).check(partition.manifest["dataset"])
         check_parts(partition.report.parts, len(cluster.machines), partition.folder)
-    else:  # the graph is forgotten: servers load their own parts, and it must not be in memory twice
+    else:  # no reference to the graph is kept, because the servers load the parts again
         partition = source.partition(_load(source, config, reporter), len(cluster.machines), reporter.say)
         cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
         reporter.say(f"{len(cluster.machines)} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
@@ -90,7 +90,7 @@ def run_distributed(
         trainers=layout.trainers,
         partition=manifest["files"]["node_map.npy"]["sha256"][:16],
     )
-    if keep.resume and (left := read_delivery(out)) and left.machines:  # killed: they may have a newer checkpoint
+    if keep.resume and (left := read_delivery(out)) and left.machines:  # a killed run can have a newer checkpoint there
         check_delivery(out, left, cluster, trust=keep.trust)
         with own_run_folder(out):
             for problem in fetch_results(out, left, reporter.say):
@@ -162,7 +162,7 @@ def _plan(
             log_dir=str(run / logs),
             cwd=str(cwd),
             env={"TUTORIAL_SEED": str(config.seed), **large_pages()},
-            forks=layout.device == "cpu",  # who forks must not have touched CUDA: on GPUs each process imports itself
+            forks=layout.device == "cpu",  # a process that forks must not have used CUDA
             shm_of_trainers=4 * sum(partition.report.nodes) * values // len(cluster.machines),
         )
 
@@ -190,8 +190,8 @@ def run_single(
     reporter.epochs = config.epochs
     place = settle(device)
     dataset = _load(source, config, reporter)
-    _ = dataset.graph  # this process needs all of it
-    start = time.time()  # like a distributed run: from the data in memory to the result
+    _ = dataset.graph  # this process needs the whole graph
+    start = time.time()  # as in a distributed run, the time begins when the data are in memory
     out = out.absolute()
     settings = settings_of(
         config, dataset.name, dataset.fingerprint(), machines=1, trainers=1, partition="single process"
