@@ -172,7 +172,7 @@ def start(
     """
     shm_bytes = None
     if shm is not None:
-        from tutorial_lib.partition.memory import parse_memory  # imports torch
+        from tutorial_lib.data.memory import parse_memory  # imports pyarrow
 
         shm_bytes = parse_memory(shm)
     if ssh:

@@ -68,9 +68,9 @@ class TrainConfig:
 
 def check_loader(loader: str, samplers: int, cache: str) -> int:
     """Return the bytes of ``cache`` ("256MB", "0"), or raise an InputError for a loader that is not possible."""
-    from tutorial_lib.partition.memory import parse_memory
+    from tutorial_lib.data.memory import parse_memory
 
     if loader not in ("auto", "dgl", "pipeline") or (loader == "pipeline" and samplers):
         remedy = "Use --loader auto, dgl or, without sampler processes, pipeline."
         raise InputError(f"--loader {loader} with --samplers {samplers} is not possible", remedy)
-    return 0 if cache.strip() == "0" else parse_memory(cache) or 0
+    return 0 if cache.strip() == "0" else parse_memory(cache)
