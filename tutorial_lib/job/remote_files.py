@@ -227,7 +227,9 @@ class RemoteFiles:
         with tempfile.TemporaryDirectory() as arrived:
             self._fetch(machines[0], include("checkpoint/", f"checkpoint/{NEWEST}"), Path(arrived))
             manifest, here = readable(Path(arrived, "checkpoint")).get(NEWEST), readable(folder).get(NEWEST)
-        if manifest is None or (here and (here == manifest or here.progress > manifest.progress)):
+        if manifest is None or here == manifest:
+            return
+        if here and (len(here.epochs), here.step) > (len(manifest.epochs), manifest.step):
             return
         owners = {name: record.machine or machines[0].name for name, record in manifest.files.items()}
         inside = f"checkpoint/{manifest.folder}/"
