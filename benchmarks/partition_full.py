@@ -22,9 +22,9 @@ import threading
 import time
 from pathlib import Path
 
-from tutorial_lib.data.memory import parse_memory
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import partition_dataset
+from tutorial_lib.trainer.config import parse_memory
 
 
 def memory(field: str) -> float:

@@ -1,7 +1,6 @@
-"""The memory that this process may still use, and amounts of memory as text."""
+"""The memory that this process may still use."""
 
 import contextlib
-import re
 import resource
 from pathlib import Path
 
@@ -32,16 +31,6 @@ def not_enough_memory(path: Path | str) -> InputError:
     """Return the error for a file whose content is larger than the free memory, such as a zip bomb."""
     text = f"{path}: the content does not fit in memory ({free_memory() / 1e9:.1f} GB is free)"
     return InputError(text, "Leave rows or columns out, or use a computer with more memory.")
-
-
-def parse_memory(value: str) -> int:
-    """Return the bytes of ``12GB``, ``1.5GiB``, ``800M`` or ``5000``, at least 1."""
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s?(?:([KMGT])(i?))?B?", value.strip(), re.IGNORECASE)
-    unit = 1024 if found and found[3] else 1000
-    size = int(float(found[1]) * unit ** " KMGT".index((found[2] or " ").upper())) if found else 0
-    if size == 0:
-        raise InputError(f"{value!r} is not an amount of memory", "Write it like 12GB, 1.5GiB or 800MB.")
-    return size
 
 
 def memory_for_us() -> int:
