@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.jobspec import JobSpec
-from tutorial_lib.cluster.logs import ONE_A_MACHINE, WORKERS, log_name, uncaught
+from tutorial_lib.cluster.logs import ONE_A_MACHINE, PEER_GONE, WORKERS, log_name, uncaught
 from tutorial_lib.cluster.logs import tail as tail_of
 from tutorial_lib.cluster.messages import Failed
 from tutorial_lib.cluster.watch import Stack
-from tutorial_lib.errors import PEER_GONE, JobError, how_it_ended
+from tutorial_lib.errors import JobError, how_it_ended
 
 # What a process says when another one is gone: a peer, the coordinator, or (EOFError: a pipe's other end) its sampler.
 # Not every message with these words: a user's ValueError("request refused") is a cause.

@@ -16,7 +16,6 @@ import subprocess
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
@@ -120,7 +119,7 @@ class RemoteFiles:
         self.cluster, self.run = cluster, run
         self.uploads: list[Upload] = []
         self.before = read_delivery(run)
-        self.folder = f"{cluster.copy_to}/results/{run.name}-{uuid.uuid4().hex[:8]}"
+        self.folder = f"{cluster.copy_to}/results/{run.name}-{os.urandom(4).hex()}"
         if self.before and self.before.folder.startswith(f"{cluster.copy_to or ''}/"):
             self.folder = self.before.folder  # a run and its continuations have one folder
         self.problems: list[str] = []
