@@ -1,9 +1,9 @@
-"""One process per machine: starts the processes of a job on its machine, watches them, and stops them.
+"""The agent of a machine, which starts, watches and stops the processes of a job on this machine.
 
     coordinator  <== messages over stdin and stdout ==>  agent  --+-- server 0, 1, ...
                                                                   `-- trainer 0, 1, ... -- samplers
 
-The agent stops everything that it started when its standard input ends, for whatever reason. It imports nothing heavy.
+The agent stops all of these processes when its standard input ends, for whatever reason. It imports no large packages.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tutorial_lib.errors import InputError
 
 PR_SET_CHILD_SUBREAPER = 36
 HEARTBEAT_SECONDS, FLUSH_SECONDS, PREPARE_SECONDS = 2.0, 3.0, 60.0
-MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read; then events stay in their files
+MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read. Further events stay in files
 
 
 @dataclass
 class Process:
-    """A child. ``pid`` is None until it is forked, ``code`` is None while it runs, ``peak_rss`` is in bytes."""
+    """A child process. ``pid`` is None before the fork, ``code`` is None before the end, ``peak_rss`` is in bytes."""
 
     role: str
     index: int
@@ -48,7 +48,7 @@ class Process:
 
 
 class Agent:
-    """Runs the share of machine ``index`` in a job. ``link`` leads to the coordinator."""
+    """Runs the processes of a job on machine ``index``. ``link`` is the connection to the coordinator."""
 
     def __init__(self, spec: JobSpec, index: int, link: Channel) -> None:
         self.spec, self.index, self.link = spec, index, link
@@ -69,8 +69,8 @@ class Agent:
         self.next_heartbeat = self.last_heard = time.monotonic()
 
     def run(self) -> None:
-        """Run the job. When this method returns, all processes that this machine started are gone."""
-        shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)  # of a job whose agent was killed
+        """Run the job. When this method returns, all processes of the job on this machine have ended."""
+        shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)  # left by a killed agent
         with lock_shm() as sockets:
             self.sockets = {"TUTORIAL_SOCKETS": str(sockets)}
             try:
@@ -88,7 +88,7 @@ class Agent:
                 self._leave_nothing()
 
     def stop_on_signal(self, *_signal: object) -> None:
-        """Handle SIGTERM. Slurm sends it twice: the second one must not break off the clean-up."""
+        """Handle SIGTERM. Slurm sends two of these signals, and the second one must not interrupt the clean-up."""
         if not self.stopping:
             self.stopping = True
             sys.exit()
@@ -96,7 +96,7 @@ class Agent:
     def _leave_nothing(self) -> None:
         self.stopping = True
         self._forward_events(FLUSH_SECONDS * all(process.code is not None for process in self.processes))
-        self.output = None  # from now on the processes print that they are being stopped, which their logs contain
+        self.output = None  # the logs contain the further output, which is about being stopped
         end_descendants(self._reap)
         shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)
         self._forward_events(FLUSH_SECONDS)
@@ -141,7 +141,7 @@ class Agent:
             self.processes.append(Process(role, k, None))
 
     def _start_template(self) -> None:
-        """Start the process that imports once and forks the others."""
+        """Start the process that imports all packages once and forks the other processes."""
         assert self.spec.template is not None
         try:
             self.forkserver = Forkserver()
@@ -155,7 +155,7 @@ class Agent:
             self._start("forkserver", 0, self.spec.template, env, [theirs.fileno()])
 
     def _give_up(self, note: str, role: str = "agent", k: int = 0) -> None:
-        """Report a failure that no exit code shows, and end the job on this machine."""
+        """Report a failure without an exit code, and end the job on this machine."""
         self._report_failure(role, k, 0, note)
         self.stopping = True
 
@@ -166,7 +166,7 @@ class Agent:
         self._send(msg.Failed(role, k, code, note, oom, tail(self.logs / log_name(role, k))))
 
     def _is_finished(self) -> bool:
-        """Return whether the agent was told to stop, or all processes have been started and have ended well."""
+        """Return whether the agent must stop, or all processes have started and have ended with exit code 0."""
         return self.stopping or (not self.roles_to_start and all(p.code == 0 for p in self.processes))
 
     def _read_commands(self) -> None:
@@ -184,13 +184,13 @@ class Agent:
                 if (role := self.spec.role(command.role)) is not None:
                     self._start_role(role)
             elif isinstance(command, msg.SaveNow):
-                with contextlib.suppress(OSError):  # a full disk: nothing could be saved
+                with contextlib.suppress(OSError):  # on a full disk, a trainer could not save a checkpoint
                     (self.logs / FINISH).touch()
             elif isinstance(command, msg.DumpStacks):
                 self._send(msg.Stacks(collect(self.logs)))
 
     def _watch_machine(self) -> None:
-        """Send a heartbeat every two seconds, and report problems that no exit code shows."""
+        """Send a heartbeat every two seconds, and report problems without an exit code."""
         now = time.monotonic()
         if self.spec.silence is not None and now - self.last_heard > self.spec.silence:
             self._give_up(f"heard nothing from the coordinator for {self.spec.silence:g} s")
@@ -214,7 +214,7 @@ class Agent:
             self._send(msg.Traffic(self.sent.count, time.time()))
 
     def _reap(self) -> None:
-        """Collect exit codes. wait4 also returns the peak memory of a process and of the children it waited for."""
+        """Collect exit codes. ``wait4`` also returns the peak memory of a process and of its collected children."""
         ended = []
         with contextlib.suppress(ChildProcessError):
             while (found := os.wait4(-1, os.WNOHANG))[0] != 0:
@@ -222,7 +222,7 @@ class Agent:
         for role, k, pid in self.forkserver.started() if self.forkserver else ():
             next(p for p in self.processes if (p.role, p.index) == (role, k)).pid = pid
             self._send(msg.Started(role, k, time.time()))
-        # A killed sampler may end its trainer before the next look at the machine. Then both are reaped together, and
+        # A killed sampler may end its trainer before the next check of the machine. Then this call collects both, and
         # the sampler is the cause.
         for pid, code, _ in ended:
             if code < 0 and code != -signal.SIGTERM and not self.stopping:
@@ -235,7 +235,7 @@ class Agent:
                     self._report_exit(process.role, process.index, code)
 
     def _report_exit(self, name: str, k: int, code: int) -> None:
-        self._forward_events(FLUSH_SECONDS)  # the last report of a rank explains its end better than its exit code
+        self._forward_events(FLUSH_SECONDS)  # the last event of a rank explains more than its exit code
         self._send(msg.Exited(name, k, code, time.time()))
         if self.stopping:
             return
@@ -259,7 +259,7 @@ class Agent:
                     self._announce(role)
 
     def _forward_events(self, seconds: float = 0.0) -> None:
-        """Forward a part of the new events and output of the ranks, or everything within a number of seconds."""
+        """Forward a part of the new events and output of the ranks, or all of them within a number of seconds."""
         deadline = time.monotonic() + seconds
         while True:
             if full := len(self.link.waiting) > MOST_WAITING:
@@ -275,7 +275,7 @@ class Agent:
 
 def main() -> None:
     """Run ``python -m tutorial_lib.cluster.agent``. The first line of standard input is a ``Prepare`` message."""
-    # Orphans, such as the samplers of a killed trainer, become children of this process, which can then end them.
+    # This process becomes the parent of orphans, such as the samplers of a killed trainer, and can then stop them.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     link = Channel(0, 1)

@@ -1,4 +1,4 @@
-"""The coordinator's side of the connections: one agent process per machine, lines to it, messages from it."""
+"""The coordinator's side of the connections to the agents, one agent on each machine."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ GAP_SECONDS = 5.0
 
 
 class Agents:
-    """Starts the agents of a job, on a cluster that has been entered, and talks to them.
+    """Starts the agents of a job on a cluster that has been entered, and exchanges messages with them.
 
     Args:
         spec, remote: the job with the paths of this computer, and with those of the machines.
         say: prints what the coordinator waits for if a wait takes longer than two seconds.
 
     Attributes:
-        processes: what the cluster started, in the order of the machines.
-        open: machines whose agent is still expected to speak.
+        processes: processes of the agents on this computer, such as ssh clients, in the order of the machines.
+        open: machines whose agent will still send messages.
     """
 
     def __init__(self, cluster: Cluster, spec: JobSpec, remote: JobSpec, say: Callable[[str], None]) -> None:
@@ -45,7 +45,7 @@ class Agents:
         self._inbox: collections.deque[tuple[int, Message | None]] = collections.deque()
 
     def start(self) -> None:
-        """One on each machine; what it prints on standard error goes to its ``agent.log`` here."""
+        """Start one agent on each machine. Its standard error goes to ``agent.log`` on this computer."""
         argv = run_module(sys.executable, "tutorial_lib.cluster.agent")
         for index, machine in enumerate(self.spec.machines):
             folder = self.spec.log_folder(index)
@@ -67,9 +67,9 @@ class Agents:
             link.put(encode(message))
 
     def receive(self, seconds: float) -> tuple[int, Message | None] | None:
-        """(machine, its next message), or None when there is none within so many seconds.
+        """Return a machine and its next message, or None if no message arrives in time.
 
-        None for a message is the end of the connection. What the agents have not taken yet is written meanwhile.
+        The message None means that the connection has ended. This method also sends queued messages.
         """
         for link in self._links:
             link.push()
@@ -84,7 +84,7 @@ class Agents:
         return self._inbox.popleft() if self._inbox else None
 
     def has_more(self) -> bool:
-        """Whether something has come that ``receive`` has not returned yet."""
+        """Return whether ``receive`` would return a message at once."""
         return bool(self._inbox or self._selector.select(0))
 
     def describe_end(self, index: int) -> str:
@@ -98,10 +98,10 @@ class Agents:
         return f"the agent ended unexpectedly ({how_it_ended(code)})"
 
     def stop(self, seconds: float, take: Callable[[int, Message | None], None]) -> None:
-        """Have every agent stop, hand on what they still say, and end those that do not answer in time.
+        """Stop all agents, pass their last messages to ``take``, and kill agents that do not end in time.
 
         Raises:
-            KeyboardInterrupt: while it waited; then they are ended at once.
+            KeyboardInterrupt: the user interrupted the wait. All agents have been killed.
         """
         try:
             self.send_all(Stop())
@@ -117,7 +117,7 @@ class Agents:
             self._close(0)
 
     def _close(self, seconds: float) -> None:
-        """End the connections, wait so long for the agents, and kill the others; the kernel ends what is theirs."""
+        """Close the connections, wait for the agents, and kill those that remain. Their processes end with them."""
         self._links, deadline = [], time.monotonic() + seconds
         for agent in self.processes:
             for pipe in filter(None, (agent.stdin, agent.stdout)):
@@ -127,9 +127,9 @@ class Agents:
             wait_or_kill(agent, max(0.0, deadline - time.monotonic()))
 
     def clean_up(self, indices: set[int]) -> None:
-        """On machines whose agent died: remove what it would have removed, the shared memory of its servers.
+        """Remove the shared memory of DGL servers on machines whose agent died.
 
-        The kernel has ended its processes with it, see `namespaces.die_with_parent`; files it does not remove.
+        The kernel has killed the processes of the agent (see ``namespaces.die_with_parent``) but removes no files.
         """
         if self.cluster.traits.private_shm:  # goes away with the machine
             return
@@ -144,8 +144,10 @@ class Agents:
 
 
 class Progress:
-    """When the job last moved, and when each agent was last heard: an event of a trainer, a line in a log, computing or
-    traffic anywhere is a move. A rank that spins in an endless loop counts as moving: only ``--timeout`` ends that.
+    """Records when the job last made progress, and when each agent last sent a message.
+
+    Events, output, computing and traffic of any process are progress. A rank in an endless loop therefore makes
+    progress, and only ``--timeout`` ends such a job.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -154,7 +156,7 @@ class Progress:
         self.heard: dict[int, float] = {}
 
     def tick(self) -> None:
-        """Call it often. After a gap it was we who did not look (Ctrl-Z), not they who were silent."""
+        """Call this often. After a gap, the coordinator itself was suspended (Ctrl-Z), and no agent is to blame."""
         gap = self.clock() - self._ticked
         if gap > GAP_SECONDS:
             self.moved += gap
@@ -162,7 +164,7 @@ class Progress:
         self._ticked = self.clock()
 
     def note(self, index: int, message: Message) -> None:
-        """Take any message of agent ``index``."""
+        """Record a message of agent ``index``."""
         self.heard[index] = now = self.clock()
         if isinstance(message, (Pong, Traffic)):  # an answer, and bytes that heartbeats report as well
             return
@@ -173,9 +175,9 @@ class Progress:
             self.moved = now
 
     def still_for(self) -> float:
-        """Seconds since anything moved."""
+        """Return the seconds since the last progress."""
         return self.clock() - self.moved
 
     def silent_agent(self, limit: float) -> int | None:
-        """An agent that has not been heard for longer than ``limit`` seconds."""
+        """Return an agent that has sent no message for more than ``limit`` seconds, or None."""
         return next((index for index, heard in self.heard.items() if self.clock() - heard > limit), None)

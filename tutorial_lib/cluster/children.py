@@ -1,4 +1,4 @@
-"""Start and end the processes of an agent. They end with the agent, however it ends."""
+"""Start and stop the processes of an agent. The kernel kills them when the agent ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _started: list[subprocess.Popen] = []  # a dropped Popen would collect the exit 
 
 
 def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
-    """Start a program in a session of its own and return its pid. Its output is appended to ``log``.
+    """Start a program in a new session and return its PID. The program appends its output to ``log``.
 
     The program keeps the file descriptors ``fds``. The caller collects its exit code with ``os.wait4``.
 
@@ -51,16 +51,16 @@ def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Se
 
 
 def end_descendants(reap: Callable[[], object]) -> None:
-    """Terminate all descendants of this process, also orphans, and kill those that do not end within three seconds.
+    """Terminate all descendants of this process, including orphans. After three seconds, kill the remaining ones.
 
-    ``reap`` collects the exit codes of those that ended.
+    ``reap`` collects the exit codes of ended processes.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + TERM_SECONDS
-        # Listed again each time, because a process may be forked after the others got the signal.
+        # List the processes again, because a process may fork after the others got the signal.
         while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
             for process in left:
-                with contextlib.suppress(psutil.Error):  # it has ended, or belongs to another user (setuid)
+                with contextlib.suppress(psutil.Error):  # the process has ended or belongs to another user (setuid)
                     process.send_signal(number)
             time.sleep(POLL_SECONDS)
             reap()

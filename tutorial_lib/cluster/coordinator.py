@@ -1,4 +1,4 @@
-"""The coordinator: one agent per machine, their messages, the first failure, and a clean end.
+"""The coordinator starts the agents, handles their messages, finds the first failure, and ends the job.
 
     the machines are checked -> agents start -> roles start, each when the one before it is ready
         -> ranks exit -> services exit -> done
@@ -46,7 +46,7 @@ STACKS_SECONDS = 8.0
 
 @dataclass
 class MachineUse:
-    """The bytes that a machine sent through its network card, and the largest resident memory by kind of process."""
+    """Bytes that a machine sent, and the peak resident memory of the largest process of each role."""
 
     bytes_sent: int = 0
     peak_rss: dict[str, int] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Coordinator:
         self._finish_by = math.inf  # all was done in time
 
     def _first_cause(self, first: JobFailed) -> JobFailed:
-        """A lost connection is what others see of a death; wait a little for the one who died to be reported."""
+        """Return the cause of a lost connection, if it is reported within a few seconds, or the first failure."""
         deadline = time.monotonic() + self.limits.cause
         while first.is_consequence and (left := deadline - time.monotonic()) > 0:
             try:
@@ -175,7 +175,7 @@ class Coordinator:
         self.on_event({"kind": kind, **fields, "time": time.time()})
 
     def _warn(self, text: str) -> None:
-        with contextlib.suppress(JobError):  # of a reporter that ends the job by raising: it will do so again
+        with contextlib.suppress(JobError):  # a reporter ends the job by raising an error, and will raise it again
             self._event("warning", text=text)
 
     def _wait_for(
@@ -198,7 +198,7 @@ class Coordinator:
         raise failure(self.spec, missing[0], "agent", 0, f"waited {seconds:g} s for {what} on {names}")
 
     def _take_until(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Take messages until ``done``; whether it was so within the time."""
+        """Take messages until ``done`` returns true. Return whether this happened within the time."""
         deadline = time.monotonic() + seconds
         while True:
             if self._finish_by < math.inf and not self._finish_asked:
@@ -233,14 +233,14 @@ class Coordinator:
             raise self._stalled(self.limits.stall)
 
     def _stalled(self, seconds: float) -> JobFailed:
-        """Ask all machines where their processes stand, and write it down."""
+        """Write the stacks of all processes into the log folder, and return the failure of the job."""
         self._stacks.clear()
         self.agents.send_all(msg.DumpStacks())
-        # A failure that is told only now is the cause of the stall.
+        # A failure that arrives only now is the cause of the stall.
         self._take_until(lambda: self.agents.open <= set(self._stacks), STACKS_SECONDS)
         found = [(index, stack) for index in sorted(self._stacks) for stack in self._stacks[index]]
         path = Path(self.spec.log_dir) / "stacks.txt"
-        with contextlib.suppress(OSError):  # a full disk must not hide what the first line says
+        with contextlib.suppress(OSError):  # a full disk must not hide the failure
             path.write_text(report([(self.spec.machines[index].name, stack) for index, stack in found]))
         return stall_failure(self.spec, seconds, found, path)
 

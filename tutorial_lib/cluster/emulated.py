@@ -1,6 +1,6 @@
-"""Emulated machines: network hosts on this computer, without root and without docker.
+"""Emulated machines, which are network hosts on this computer, without root and without docker.
 
-Each machine has its own IPv4 address, host name, process list, network cable and /dev/shm. (Machines with a common
+Each machine has a separate IPv4 address, host name, process list, network cable and /dev/shm. (Machines with a common
 /dev/shm would silently overwrite each other's data, see ``shm``.)
 """
 
@@ -28,8 +28,8 @@ MAX_MACHINES = 64
 MESSAGE_BYTES = 1 << 20
 ANSWER_SECONDS = 30.0
 SLOWEST_WIRE, FASTEST_WIRE = 125_000, 1_250_000_000  # bytes per second
-MASTER_PORT = 29500  # the default of torchrun; each emulated machine has all ports free
-SETTINGS_OF_LINUX = [  # by name: a value that forbids user namespaces, and one that allows them
+MASTER_PORT = 29500  # the default of torchrun. Each emulated machine has all ports free
+SETTINGS_OF_LINUX = [  # name, a value that forbids user namespaces, and a value that allows them
     ("kernel.unprivileged_userns_clone", "0", 1),
     ("kernel.apparmor_restrict_unprivileged_userns", "1", 0),
     ("user.max_user_namespaces", "0", 15000),
@@ -43,10 +43,10 @@ class EmulationUnavailable(InputError):
 
 
 def parse_wire(text: str | None, *, shaped: bool = True) -> int | None:
-    """Convert ``"200mbit"`` or ``"1gbit"`` to bytes per second. None and ``"unshaped"`` mean no limit.
+    """Convert ``"200mbit"`` or ``"1gbit"`` to bytes per second. ``None`` and ``"unshaped"`` mean no limit.
 
     Args:
-        shaped: we limit the rate. A real network can be faster than our limits allow.
+        shaped: the rate is for an emulated link. Real networks can be faster than the largest emulated rate.
     """
     if text is None or text == "unshaped":
         return None
@@ -67,7 +67,7 @@ def divide_cpus(count: int) -> list[tuple[int, ...]]:
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int, int]:
-    """Return the process, user and group ID of the other end of a Unix socket."""
+    """Return the process, user and group ID of the peer of a Unix socket."""
     return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
 
 
@@ -111,18 +111,18 @@ class EmulatedCluster:
 
     Args:
         count: number of machines, 1 to 64.
-        wire: rate of each machine's cable, in both directions (``"1gbit"``, ``"200mbit"``). None means no limit.
-        shm_bytes: size of each machine's /dev/shm. None means the kernel's default (half of the memory).
+        wire: rate of each machine's cable in both directions (``"1gbit"``, ``"200mbit"``), by default without a limit.
+        shm_bytes: size of each machine's /dev/shm, by default half of the memory.
         own_disks: each machine has a private, empty home, /tmp, data folder and run folder, see ``disks``. Commands
             start in the home, or in ``/`` if ``popen`` starts them.
-        private: other folders that are private then.
+        private: additional private folders with ``own_disks``.
 
     Attributes:
-        separate: the machines with their own disks.
+        separate: machines with private disks.
         folder: a folder of this computer that is removed together with the machines.
 
     Raises:
-        InputError: bad arguments. EmulationUnavailable: the host does not allow emulated machines.
+        InputError: an argument is wrong. EmulationUnavailable: the host does not allow emulated machines.
     """
 
     traits = Traits(shares_computer=True, private_shm=True)
@@ -160,8 +160,8 @@ class EmulatedCluster:
     def __enter__(self: AnyCluster) -> AnyCluster:
         if sys.platform != "linux":
             raise EmulationUnavailable("emulated machines need Linux", "Use --machines 1, or WSL2, or a Linux host.")
-        # Root needs no user namespace and keeps its rights on other people's files without one. The root of a
-        # container may lack the right to unshare, but may still create a user namespace.
+        # Root needs no user namespace and keeps its rights on files of other users without one. The root of a
+        # container may lack the right to unshare, but can often create a user namespace.
         errors = []
         for user_namespace in [False, True] if os.geteuid() == 0 else [True]:
             try:
@@ -187,7 +187,7 @@ class EmulatedCluster:
                 run_module(sys.executable, "tutorial_lib.cluster.emulator"),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # ours may be a pipe, whose reader would wait for the daemon's end
+                stderr=subprocess.DEVNULL,  # a reader of our pipe would wait until the daemon ends
                 start_new_session=True,  # Ctrl-C in the terminal is for the coordinator to handle
                 cwd=disks.CHECKOUT,
             )
@@ -200,7 +200,7 @@ class EmulatedCluster:
         self._line.ask("start", user_namespace=user_namespace, **plan)
 
     def stay(self, listener: socket.socket, **description: Any) -> None:
-        """Keep the machines after this context. Their daemon answers on ``listener`` from now on, see ``standing``."""
+        """Make the machines persistent. From now on, their daemon answers on ``listener``, see ``standing``."""
         assert self._line is not None
         self._line.ask("stay", [listener.fileno()], **description)
         self._daemon = None
@@ -209,7 +209,7 @@ class EmulatedCluster:
         """Start a command on an emulated machine. The arguments are those of ``subprocess.Popen``."""
         cwd = kwargs.pop("cwd", None)
         if machine in self.separate:
-            cwd = cwd or "/"  # as over ssh: Python imports from where it starts
+            cwd = cwd or "/"  # as over ssh, because Python imports from its working directory
             env = os.environ if kwargs.get("env") is None else kwargs["env"]
             kwargs["env"] = {**env, "PYTHONPATH": disks.python_path(env)}
         command, fds = self.command(machine, argv, cwd)
@@ -222,8 +222,8 @@ class EmulatedCluster:
         """Return the command that runs ``argv`` on a machine, and the open files that this command needs.
 
         Args:
-            cwd: working directory. None means that of this process, or the home on a machine with its own disk.
-            as_user: the command sees the user's own ID. Without it, the command sees the ID of root.
+            cwd: working directory, by default that of this process, or the home on a machine with a private disk.
+            as_user: the command sees the ID of the user instead of the ID of root.
         """
         fds = self._fds[machine.name]
         cwd = cwd or (Path.home() if machine in self.separate else Path.cwd())
@@ -242,11 +242,11 @@ class EmulatedCluster:
         raise InputError(f"there is no {name!r}", f"There are {self.machines[0].name} to {self.machines[-1].name}.")
 
     def explain_end(self) -> str | None:
-        """Return None: the machines of a job end with it."""
+        """Return None, because the machines of a job end with the job."""
         return None
 
     def cut(self, machine: Machine) -> None:
-        """Cut the machine's cable: packets vanish silently, as with a broken switch on the way."""
+        """Cut the machine's cable. Packets are lost silently, as with a broken switch."""
         self._ask("cut", machine)
 
     def mend(self, machine: Machine) -> None:
@@ -254,7 +254,7 @@ class EmulatedCluster:
         self._ask("mend", machine)
 
     def set_wire(self, machine: Machine, wire: str | None) -> None:
-        """Change the rate of the machine's cable in both directions. None removes the limit."""
+        """Change the rate of the machine's cable in both directions. ``None`` removes the limit."""
         self._ask("wire", machine, rate=wire)
 
     def _ask(self, do: str, machine: Machine, **values: str | None) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class EmulatedCluster:
         return self._line.ask(do, machine=machine.name, **values)
 
     def __exit__(self, *_exc: object) -> None:
-        """Switch the machines off, unless they stay. The kernel kills all processes on them."""
+        """Stop the machines unless they are persistent. The kernel kills all processes on them."""
         for fd in (fd for fds in self._fds.values() for fd in fds):
             os.close(fd)
         if self._line is not None:

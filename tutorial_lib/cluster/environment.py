@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tutorial_lib.cluster.jobspec import JobSpec, Role
 
-# `python -m` looks for every module in the working directory first: a copy.py or random.py there would hide Python's
-# own. This puts that folder behind the standard library. One argument, so that the module's name follows it.
+# `python -m` searches the working directory first, so a copy.py or random.py in this folder would hide a module of the
+# standard library. This program moves the folder after the standard library. The next argument is the module's name.
 _BEHIND = (
     "-cimport sys; p = sys.path; here = p[:1] == ['']; p[:1] = p[here:1]; "
     "here and p.insert(next((k for k, f in enumerate(p) if f.endswith('-packages')), len(p)), ''); "
@@ -20,26 +20,26 @@ _BEHIND = (
 
 
 def run_module(python: str, name: str) -> list[str]:
-    """Return ``python -m name`` in a form in which no file of the working directory hides a module of Python itself."""
+    """Return a command like ``python -m name`` in which files of the working directory hide no standard module."""
     return [python, _BEHIND, name]
 
 
 def count_cpus() -> int:
-    """Return the number of CPUs that this process may use, in a container at most its share (control groups v2)."""
+    """Return the number of CPUs that this process may use, at most the share of its container (control groups v2)."""
     allowed = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):  # "max": no limit
+    with contextlib.suppress(OSError, ValueError):  # "max" means no limit
         quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
         return max(1, min(allowed, -(-quota // period)))
     return allowed
 
 
 def search_path() -> str:
-    """Return PATH with the folder of this interpreter in front, so that ``python3`` in a command is this one."""
+    """Return PATH with the folder of this interpreter in front, so ``python3`` in a command is this interpreter."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]:
-    """Return the variables that every process of a job on machine ``index`` gets in addition to its machine's own.
+    """Return the variables that a job adds to the environment of every process on machine ``index``.
 
     Args:
         interface: network interface that carries the address of the machine.
@@ -60,8 +60,8 @@ def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]
         **({"TUTORIAL_SHELL": "1"} if spec.shell else {}),
         **spec.env,
         **user,
-        # The hook ends failed ranks at once, and appends the working directory to the module path. If the working
-        # directory were in PYTHONPATH, a copy.py in it would hide Python's own.
+        # The hook ends failed ranks at once, and appends the working directory to the module path. In PYTHONPATH, the
+        # working directory could hide modules of the standard library.
         "PYTHONPATH": os.pathsep.join(path for path in [hook, python_path] if path),
         "TUTORIAL_CWD": spec.cwd,
     }
@@ -91,7 +91,7 @@ def role_environment(spec: JobSpec, index: int, role: Role, k: int, cpus: int) -
 
 
 def describe_environment(spec: JobSpec) -> str:
-    """Return what the job adds to the environment of its processes, for a person, with machine 0 as the example."""
+    """Return a text with the variables that a job adds to its processes, with machine 0 as the example."""
     machine = spec.machines[0]
     added = job_environment(spec, 0, machine.interface or f"(that of {machine.address})")
     lines = [f"added to the environment of each process on {machine.name} (docs/patches.md describes the hook):"]

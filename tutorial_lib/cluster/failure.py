@@ -1,4 +1,4 @@
-"""How a job failed: the one cause that a person needs, told from the messages of the agents."""
+"""The cause of a failed job, derived from the messages of the agents."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tutorial_lib.cluster.messages import Failed
 from tutorial_lib.cluster.watch import Stack
 from tutorial_lib.errors import JobError, how_it_ended
 
-# What a process says when another one is gone: a peer, the coordinator, or (EOFError: a pipe's other end) its sampler.
-# Not every message with these words: a user's ValueError("request refused") is a cause.
-# An aborted trainer may have lost its server: DGL's C++ threads end the process before Python can raise an exception.
+# Messages of a process that has lost another one: a peer, the coordinator, or its sampler (EOFError on a pipe).
+# Other messages can contain the same words. A user's ValueError("request refused") is a cause.
+# An aborted trainer may have lost its server, because DGL's C++ threads end the process before Python can raise.
 _CONSEQUENCE = re.compile(
     r": (ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError)\b"
     r"|: EOFError( \(|$)"
-    # gloo and the trainers' store say it as a RuntimeError or an error of torch.distributed; DGL as a DGLError
+    # gloo and the store raise a RuntimeError or an error of torch.distributed, and DGL raises a DGLError
     r"|: (RuntimeError|[\w.]*Dist\w*Error|[\w.]*DGLError): (\[[^]]*(gloo|rpc|network|socket)[^]]*\].*)?"
     rf"({PEER_GONE})"
     r"|: killed by signal 6 \(SIGABRT\)"
@@ -33,9 +33,9 @@ class JobFailed(JobError):
     """The job was started and failed.
 
     Attributes:
-        machine, role, index: where it failed; ``index`` is the number of that role on its machine.
-        rank: global rank, when a trainer failed.
-        log, tail: the log file of the process that failed, and its last lines.
+        machine, role, index: the failed process. ``index`` counts the processes of a role on a machine.
+        rank: global rank of a failed rank, or None.
+        log, tail: the log file of the failed process, and its last lines.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class JobFailed(JobError):
 
     @property
     def is_consequence(self) -> bool:
-        """Whether this only says that a peer is gone."""
+        """Whether the cause is the loss of another process."""
         return bool(_CONSEQUENCE.search(self.message))
 
 
 def failure(spec: JobSpec, index: int, role: str, k: int, cause: str, tail: list[str] | None = None) -> JobFailed:
-    """The failure of process ``k`` of a role on machine ``index`` of the spec; ``tail`` by default from its log."""
+    """Return the failure of process ``k`` of a role on machine ``index``. By default, ``tail`` is read from its log."""
     log, text = spec.log_folder(index) / log_name(role, k), f"{_who(spec, index, role, k)}: {cause}"
     return JobFailed(text, **_where(spec, index, role, k), log=log, tail=tail_of(log) if tail is None else tail)
 
@@ -81,11 +81,11 @@ def exit_failure(spec: JobSpec, index: int, message: Failed) -> JobFailed:
 
 
 def stall_failure(spec: JobSpec, seconds: float, stacks: Sequence[tuple[int, Stack]], path: Path) -> JobFailed:
-    """Nothing moves any more: name who is stopped, else say where every trainer waits.
+    """Return the failure of a job without progress. It names a stopped process, or the call in which each rank waits.
 
     Args:
-        stacks: (number of the machine, stack) of every process that answered.
-        path: where all stacks have been written.
+        stacks: index of the machine and stack of each process that answered.
+        path: file with all stacks.
     """
     names = [_who(spec, index, stack.role, stack.index) for index, stack in stacks]
     found = [(index, stack, f"{name} is {stack.where()}") for name, (index, stack) in zip(names, stacks, strict=True)]
@@ -98,11 +98,11 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Sequence[tuple[int, Sta
 
 
 def left_early(spec: JobSpec, found: JobFailed, events: Sequence[dict[str, Any]]) -> JobFailed:
-    """The failure of a rank that ended with exit code 0 while others went on, if those only lost it or wait for it.
+    """Return the failure of a rank that ended with exit code 0 too early, if ``found`` is only its consequence.
 
     Args:
-        found: as far as the first failure tells.
-        events: of the job. A rank of ours that ended as it should has reported ``left``.
+        found: the first failure.
+        events: events of the job. A rank of ``train`` that ends in order reports ``left``.
     """
     if not (found.is_consequence or _STALL in found.message):
         return found
@@ -118,7 +118,7 @@ def left_early(spec: JobSpec, found: JobFailed, events: Sequence[dict[str, Any]]
 
 
 def machines_gone(found: JobFailed, why: str) -> JobFailed:
-    """The failure of a job whose machines have ended, wherever it was seen first."""
+    """Return the failure of a job whose machines have ended. ``found`` is the first failure."""
     cause = JobFailed(why, **{n: getattr(found, n) for n in ("machine", "role", "index", "rank", "log", "tail")})
     cause.remedy = "Start machines again (machines start). A run of train then continues with --resume."
     return cause

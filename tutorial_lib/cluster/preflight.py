@@ -1,9 +1,9 @@
-"""Before a job: every machine looks at itself, and the coordinator compares what they say.
+"""Check all machines before a job. Every machine checks itself, and the coordinator compares the answers.
 
     coordinator  -- plan -->  ``python -m tutorial_lib.cluster.preflight INDEX`` on each machine, at the same time
                  <-- one JSON document: environment, two times, findings --
 
-The same transport as the job's starts it, so that it fails where an agent would.
+The backend of the job starts this program, so the program fails if an agent would fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Cluster, Machine
 from tutorial_lib.errors import InputError, attempts
 
-CLOCK_SECONDS = 5.0  # logs and events of machines whose clocks differ by more cannot be put in order
+CLOCK_SECONDS = 5.0  # with a larger difference of clocks, logs and events cannot be put in order
 SAME_EVERYWHERE = ("python", "torch", "dgl", "tutorial_lib")
 OF_THE_JOB = ("NUM_CLIENT", "NUM_SERVER", "NUM_SAMPLER", "IP_CONFIG", "CONF_PATH", "DIST_MODE")
 LINES_OF_STDERR = 5
@@ -35,10 +35,10 @@ ENDING_SECONDS = 2.0  # for a check that was killed
 
 
 class PreflightFailed(InputError):
-    """The job was not started: something on some machine would have made it fail.
+    """A check failed, so the job was not started.
 
     Attributes:
-        findings: all of them, also the good ones.
+        findings: results of all checks, including the passed ones.
     """
 
     def __init__(self, findings: Sequence[Finding]) -> None:
@@ -48,17 +48,17 @@ class PreflightFailed(InputError):
 
 
 def require(cluster: Cluster, plan: JobPlan, *, allow_public: bool = False) -> list[Finding]:
-    """Check everything and return the findings; nothing of the job has been started.
+    """Run all checks before the start of a job and return the findings.
 
     Args:
-        cluster: entered.
-        allow_public: accept addresses that anybody may reach.
+        cluster: a cluster that has been entered.
+        allow_public: accept public addresses.
 
     Raises:
-        PreflightFailed: naming the first failing check and its machine; the remedy has the others.
+        PreflightFailed: a check failed. The message names the first check and its machine, the remedy the others.
     """
     findings = Findings([*address_findings(plan.machines, allow_public=allow_public), client_finding(plan)])
-    if not findings.failed:  # else a public machine would be contacted
+    if not findings.failed:  # otherwise the checks would connect to a public machine
         findings += examine_cluster(cluster, plan)
     if findings.failed:
         raise PreflightFailed(findings)
@@ -66,7 +66,7 @@ def require(cluster: Cluster, plan: JobPlan, *, allow_public: bool = False) -> l
 
 
 def address_findings(machines: Sequence[Machine], *, allow_public: bool = False) -> list[Finding]:
-    """DGL's RPC unpickles whatever arrives on its ports, so they belong on private networks only."""
+    """Check that all addresses are private, because DGL's RPC unpickles every message that arrives on its ports."""
     findings = []
     for machine in machines:
         address = ipaddress.ip_address(machine.address)
@@ -81,7 +81,7 @@ def address_findings(machines: Sequence[Machine], *, allow_public: bool = False)
 
 
 def client_finding(plan: JobPlan) -> Finding:
-    """With another number of clients than there are, DGL's servers wait for ever."""
+    """Check the variables of DGL. With a wrong number of clients, the servers wait forever."""
     if not plan.part_config:
         return Finding("clients", OK, f"{plan.world_size} ranks")
     job = plan.dgl_environment()
@@ -97,8 +97,8 @@ def examine_cluster(cluster: Cluster, plan: JobPlan, *, timeout: float = 30.0) -
     """Run the preflight on all machines at the same time and compare their answers.
 
     Args:
-        cluster: entered; its ``popen`` is what starts the program.
-        timeout: seconds; a machine that has not answered by then is named in a fail.
+        cluster: a cluster that has been entered. Its ``popen`` starts the program.
+        timeout: seconds. A failed finding names each machine without an answer in this time.
     """
     started: list[subprocess.Popen] = []
     with ThreadPoolExecutor(len(plan.machines)) as pool:
@@ -108,7 +108,7 @@ def examine_cluster(cluster: Cluster, plan: JobPlan, *, timeout: float = 30.0) -
                 if not wait(asked, min(left, 1.0)).not_done:
                     break
         finally:
-            for process in started:  # after Ctrl-C, some still run
+            for process in started:  # after Ctrl-C, some programs still run
                 process.kill()
     findings, environments = Findings(), {}
     for machine, task in zip(plan.machines, asked, strict=True):
@@ -121,7 +121,7 @@ def examine_cluster(cluster: Cluster, plan: JobPlan, *, timeout: float = 30.0) -
 def _ask(
     cluster: Cluster, plan: JobPlan, index: int, timeout: float, started: list[subprocess.Popen]
 ) -> tuple[list[Finding], dict[str, str]]:
-    """Run the program on a machine: its findings and environment, or the reason why there are none, and {}."""
+    """Run the program on a machine. Return its findings and environment, or a finding with the reason and {}."""
     machine, sent, output, errors, problem = plan.machines[index], time.time(), b"", b"", ""
     argv = [*run_module(sys.executable, "tutorial_lib.cluster.preflight"), str(index), str(timeout)]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -151,10 +151,10 @@ def _ask(
 
 
 def clock_finding(name: str, sent: float, started: float, finished: float, received: float) -> Finding:
-    """A machine's clock against ours, as NTP has it: half of the time spent on the way is the error.
+    """Compare the clock of a machine with ours. As in NTP, the error is half of the time on the network.
 
     Args:
-        sent, received: unix seconds, by our clock; started, finished: by the machine's.
+        sent, received: Unix seconds of our clock. ``started`` and ``finished`` are those of the machine.
     """
     skew = ((started - sent) + (finished - received)) / 2
     error = ((received - sent) - (finished - started)) / 2
@@ -168,11 +168,11 @@ def clock_finding(name: str, sent: float, started: float, finished: float, recei
 
 
 def version_findings(environments: Mapping[str, dict[str, str]], own: dict[str, str]) -> list[Finding]:
-    """Compare machines: with the first one, and tutorial_lib, which both sides speak, with the coordinator.
+    """Compare the versions with the first machine, and the version of tutorial_lib with the coordinator.
 
     Args:
-        environments: by machine name, in the order of the plan; as ``preflight_checks.environment`` makes them.
-        own: the coordinator's.
+        environments: results of ``checks.environment`` by machine name, in the order of the plan.
+        own: the environment of the coordinator.
     """
     if not environments:
         return []
@@ -195,12 +195,12 @@ def version_findings(environments: Mapping[str, dict[str, str]], own: dict[str, 
 
 
 def main() -> None:
-    """``python -m tutorial_lib.cluster.preflight INDEX SECONDS``, with the plan as a line of standard input."""
+    """Run ``python -m tutorial_lib.cluster.preflight INDEX SECONDS``. A line of standard input has the plan."""
     started = time.time()
-    signal.alarm(math.ceil(float(sys.argv[2])) + 5)  # a connection that breaks leaves nobody to stop us
+    signal.alarm(math.ceil(float(sys.argv[2])) + 5)  # if the connection breaks, no other process stops this one
     try:
         plan = JobPlan.from_json(sys.stdin.readline())
-    except (ValueError, KeyError, TypeError) as error:  # the versions, which go with it, will say why
+    except (ValueError, KeyError, TypeError) as error:  # the versions in the answer show the reason
         findings = [Finding("plan", FAIL, f"this machine's tutorial_lib cannot read the plan: {error}")]
     else:
         findings = made(CHECKS, plan, int(sys.argv[1]))

@@ -1,6 +1,6 @@
-"""Nodes of a Slurm allocation. ``srun`` starts each process in its own step, so the nodes need no ssh.
+"""Nodes of a Slurm allocation. ``srun`` starts each process in a separate step, so the nodes need no ssh.
 
-The command runs inside the allocation: in a script of ``sbatch`` or in a shell of ``salloc``. Slurm ends all steps when
+The command runs inside the allocation, in a script of ``sbatch`` or in a shell of ``salloc``. Slurm ends all steps when
 the allocation ends.
 """
 
@@ -23,9 +23,9 @@ from tutorial_lib.cluster.network import ipv4_addresses
 from tutorial_lib.cluster.spec import Machine, RemoteCluster
 from tutorial_lib.errors import InputError
 
-ANSWER_SECONDS = 60.0  # a node may have to wake up, and loads Python over the network
-# --overlap and --mem=0: steps share the CPUs and the memory of the job, so no step waits until another one ends.
-# --chdir=/: srun would use /tmp with a warning if the working directory did not exist.
+ANSWER_SECONDS = 60.0  # some nodes must wake up first, and load Python over the network
+# With --overlap and --mem=0, steps share the CPUs and the memory of the job, so no step waits until another one ends.
+# With --chdir=/, srun does not replace a missing working directory by /tmp with a warning.
 STEP = ["--overlap", "--mem=0", "--chdir=/", "--nodes=1", "--ntasks=1"]
 STEP += ["--cpu-bind=none", "--kill-on-bad-exit=1", "--quiet"]
 
@@ -36,8 +36,8 @@ class SlurmCluster(RemoteCluster):
     Entering finds the address of each node. Node k serves part k.
 
     Args:
-        subnet: network that the job uses, such as ``"10.1.0.0/16"``. None uses the addresses of the host names.
-        count: number of nodes. None uses all nodes.
+        subnet: network that the job uses, such as ``"10.1.0.0/16"``. The default uses the addresses of the host names.
+        count: number of nodes. The default uses all nodes.
 
     Raises:
         InputError: the command does not run in an allocation, or a node cannot be used.
@@ -64,7 +64,7 @@ class SlurmCluster(RemoteCluster):
         return self
 
     def _choose_address(self, node: str, found: Mapping[str, str]) -> str:
-        """Return the address, among those of the node's network cards, that the other nodes use."""
+        """Return the address of one of the node's network cards that the other nodes can use."""
         shown = ", ".join(f"{address} ({card})" for card, address in found.items()) or "none"
         if self.subnet is not None:
             inside = [address for address in found.values() if ipaddress.IPv4Address(address) in self.subnet]

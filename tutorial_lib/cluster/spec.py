@@ -28,10 +28,10 @@ class Machine:
 
     Attributes:
         name: name in log folders and messages, such as machine-0. For Slurm, the name of the node.
-        address: IPv4 address that the other machines reach it at (DGL takes no host names here).
-        port: first port of its DGL servers; server k listens on ``port + k``.
-        interface: network interface that carries ``address``; None lets the agent find it.
-        cpus: CPU numbers its processes may use; empty means all of them.
+        address: IPv4 address that the other machines use. DGL takes no host names.
+        port: first port of its DGL servers. Server k listens on ``port + k``.
+        interface: network interface that carries ``address``, or None if the agent shall find it.
+        cpus: CPU numbers that its processes may use. An empty tuple means all CPUs.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Traits:
 
 
 class Cluster(contextlib.AbstractContextManager["Cluster"], Protocol):
-    """Machines, and one way to start a process on each: on leaving the context, everything that it started is gone."""
+    """Machines, and a way to start a process on each. Leaving the context ends all processes that it started."""
 
     traits: Traits
     machines: list[Machine]
@@ -66,23 +66,23 @@ class Cluster(contextlib.AbstractContextManager["Cluster"], Protocol):
 
     @property
     def copy_to(self) -> str | None:
-        """Folder on the machines that gets copies and gives back results; None: they have the folders of this computer.
+        """Folder on the machines for copies and results, or None if the machines share the folders of this computer.
 
-        Of a cluster that has been entered.
+        The cluster must have been entered.
         """
         ...
 
     @property
     def reach(self) -> dict[str, Any] | None:
-        """What a later command needs to reach the machines, see ``remote_files.Delivery``; None: it cannot."""
+        """Options with which a later command reaches the machines, see ``remote_files.Delivery``, or None."""
         ...
 
     def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:
-        """Remote shell for ``rsync -e``, and the open files that it needs; None if machines have our folders."""
+        """Return the remote shell for ``rsync -e`` and its open files, or None if the machines share our folders."""
         ...
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        """Start a command on a machine; the arguments are those of ``subprocess.Popen``."""
+        """Start a command on a machine. The arguments are those of ``subprocess.Popen``."""
         ...
 
     def explain_end(self) -> str | None:
@@ -91,7 +91,7 @@ class Cluster(contextlib.AbstractContextManager["Cluster"], Protocol):
 
 
 def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
-    """Wait so long for a process to end, then kill it. One that hangs in the kernel is left behind, after 5 s more."""
+    """Wait for a process to end, and then kill it. A process that hangs in the kernel is abandoned after 5 s."""
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -101,7 +101,7 @@ def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
 
 
 class RemoteCluster(ABC):
-    """Computers that a client program here reaches, ssh or srun: one client for each command, all gone on leaving."""
+    """Computers that the client programs ssh or srun reach. Each command has a client, which ends with the context."""
 
     traits = Traits(shares_computer=False, private_shm=False, silence_seconds=30.0)  # pings come every 5 s
     master_port = 29500
@@ -118,17 +118,17 @@ class RemoteCluster(ABC):
 
     @abstractmethod
     def _client(self, machine: Machine, line: str) -> list[str]:
-        """The client's command: a shell of the machine runs ``line``."""
+        """Return the command of the client, which runs ``line`` in a shell of the machine."""
 
     @abstractmethod
     def _remedy(self, machine: Machine, said: str) -> str:
-        """What to do, from what the client has said; empty: nothing in time."""
+        """Return a remedy for the message of the client, which is empty after a timeout."""
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        """Start a command on a machine; the arguments are those of ``subprocess.Popen``, of ``env`` only additions.
+        """Start a command on a machine. The arguments are those of ``Popen``. ``env`` has additional variables only.
 
-        The command is not started in the working directory if that does not exist there; it says so and ends. Without
-        one it starts in ``/``: Python imports from where it starts, and in a home there may be a ``random.py``.
+        If the working directory does not exist there, the command fails with a message. The default is ``/``, because
+        Python imports from the folder in which it starts, and a home may contain a ``random.py``.
         """
         words = [self.python if str(word) == sys.executable else str(word) for word in argv]
         cwd, env = kwargs.pop("cwd", None), kwargs.pop("env", None) or {}
@@ -136,7 +136,7 @@ class RemoteCluster(ABC):
         command = shlex.join(["exec", *(["env", *changes] if changes else []), *words])
         client = self._client(machine, f"cd {shlex.quote(str(cwd or '/'))} && {command}")
         kwargs.setdefault("stdin", subprocess.DEVNULL)  # the client would read the user's terminal
-        # Ctrl-C in the terminal is for the coordinator to handle; it must not take the connections away.
+        # The coordinator handles Ctrl-C in the terminal. The signal must not end the connections.
         process = subprocess.Popen(client, start_new_session=True, **kwargs)
         self._started.append(process)
         return process
@@ -146,10 +146,10 @@ class RemoteCluster(ABC):
         return None
 
     def _ask(self, argv: Sequence[str], places: Sequence[str], seconds: float) -> list[str]:
-        """What a program prints on each machine, asked all at once; ``places`` is what messages call the machines.
+        """Run a program on all machines at the same time and return its output. Messages use the names ``places``.
 
         Raises:
-            InputError: what the client says instead of an answer, or that none came in time.
+            InputError: the message of the client, or a timeout.
         """
         pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
         answers, output, errors = [], b"", b""
@@ -172,7 +172,7 @@ class RemoteCluster(ABC):
         return answers
 
     def __exit__(self, *_exc: object) -> None:
-        """End what still runs here; the other side notices that its connection is gone and ends by itself."""
+        """End the clients that still run. The processes on the machines end because they lose their connection."""
         for process in self._started:
             process.terminate()
         for process in self._started:
@@ -181,19 +181,19 @@ class RemoteCluster(ABC):
 
 
 def write_ip_config(path: Path, machines: Sequence[Machine]) -> None:
-    """Write the file that tells DGL where the servers are: one line ``address port`` a machine."""
+    """Write the file from which DGL reads the addresses of the servers, one line ``address port`` for each machine."""
     path.write_text("".join(f"{m.address} {m.port}\n" for m in machines))
 
 
 def read_ip_config(path: Path) -> list[Machine]:
-    """Read an ``ip_config.txt``: one ``address [port]`` a line, machine k on line k.
+    """Read an ``ip_config.txt`` with one line ``address [port]`` for each machine.
 
     Raises:
-        InputError: with the line number, for anything DGL would only trip over later: a host name or
-            an IPv6 address, a port out of range, the same machine twice, an empty file.
+        InputError: the file is empty, or a line has a host name, an IPv6 address, a port out of range, or an address
+            that occurs twice. DGL would fail later. The message contains the line number.
     """
     try:
-        with path.open() as file:  # it may be a pipe, and need not have an end
+        with path.open() as file:  # it may be a pipe without an end
             lines = file.read(LARGEST_LIST).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a text file"

@@ -1,7 +1,7 @@
 """Machines reached over ssh, with the ssh client and the configuration of the user.
 
-Each process on a machine has one connection, and an agent ends when its connection ends. If the network is cut without
-a notice, the client notices it by keep-alives, and the agent by missing pings.
+Each process on a machine has one connection, and an agent ends when its connection ends. If the network
+fails silently, the client notices missing answers to keep-alives, and the agent notices missing pings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tutorial_lib.errors import InputError
 
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 3 * CONNECT_SECONDS
-# ssh must not ask questions. It refuses unknown host keys because users decide themselves which machines they trust.
+# ssh must not ask questions. Users decide which machines they trust, so ssh refuses unknown host keys.
 OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": CONNECT_SECONDS,
@@ -36,13 +36,13 @@ class SshCluster(RemoteCluster):
 
     Args:
         machines: in the order of ip_config.txt.
-        port, username: None leaves both to the user's ssh configuration.
-        config: configuration file of ssh instead of the user's own.
-        python: interpreter on the machines; it must have tutorial_lib.
-        copy_to: folder on the machines, see ``Cluster``. It may start with ``~``, the home of the login.
+        port, username: by default those of the user's ssh configuration.
+        config: another configuration file for ssh.
+        python: interpreter on the machines, which must have tutorial_lib.
+        copy_to: folder on the machines, see ``Cluster``. The path may start with ``~``, the home of the login.
 
     Raises:
-        InputError: the message of ssh, and a remedy.
+        InputError: a machine cannot be reached. The message is that of ssh, with a remedy.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class SshCluster(RemoteCluster):
         return [*self._words(), machine.address, f"echo; {line}"]
 
     def _words(self) -> list[str]:
-        # -l and -- prevent that a user name or an address becomes an option of ssh.
+        # With ``-l`` and ``--``, a user name or an address cannot become an option of ssh.
         options = ["-F", self.config] if self.config else []
         options += ["-p", str(self.port)] if self.port else []
         options += ["-l", self.username] if self.username else []

@@ -1,7 +1,7 @@
-"""Emulated machines that stay, so that any command of their owner can use them.
+"""Persistent emulated machines, which all commands of their owner can use.
 
 Their daemon (see ``emulator``) listens on an abstract Unix socket, which the kernel frees when the daemon ends. Every
-user may bind every abstract socket, so both ends check the user of their peer.
+user may bind every abstract socket, so client and daemon check the user of their peer.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def parse_ttl(text: str) -> float:
 
 
 def socket_name(name: str) -> str:
-    """Return the address of the daemon of machines."""
+    """Return the socket address of the daemon of the machines ``name``."""
     return f"\0tutorial_lib.machines.{os.getuid()}.{name}"
 
 
 def bound() -> list[str]:
-    """Return the names in use, by machines of this user or by anybody who bound such a socket."""
+    """Return the names in use by machines of this user, or by another user with such a socket."""
     prefix = "@" + socket_name("")[1:]
     words = [line.split()[-1] for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]]
     found = {word.removeprefix(prefix) for word in words if word.startswith(prefix)}
@@ -53,12 +53,12 @@ def bound() -> list[str]:
 
 
 def names() -> list[str]:
-    """Return the names of all machines of this user, also of those that are being set up."""
+    """Return the names of all machines of this user, including machines that are still starting."""
     found = []
     for name in bound():
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
             probe.setblocking(False)
-            code = probe.connect_ex(socket_name(name))  # refused during the setup, "again" if many ask at once
+            code = probe.connect_ex(socket_name(name))  # ECONNREFUSED during the setup, EAGAIN with many clients
             if code in (errno.ECONNREFUSED, errno.EAGAIN) or (code == 0 and peer_of(probe)[1] == os.getuid()):
                 found.append(name)
     return found
@@ -66,7 +66,7 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class Standing:
-    """Running machines, as ``machines list --json`` prints them."""
+    """State of persistent machines, as ``machines list --json`` prints it."""
 
     name: str
     machines: list[str]
@@ -84,7 +84,7 @@ class Standing:
 
 
 class Line(Connection):
-    """A connection to machines that stay. Raises InputError if none of this name are running for this user."""
+    """A connection to persistent machines. If this user has no machines of this name, it raises an InputError."""
 
     def __init__(self, name: str) -> None:
         if not _NAME.fullmatch(name):
@@ -117,7 +117,7 @@ class Line(Connection):
 
 
 class StandingCluster(EmulatedCluster):
-    """Running machines as the cluster of the only job there, or, without ``job``, of a command next to a job."""
+    """Persistent machines as the cluster of one job or, without ``job``, of a command that runs beside a job."""
 
     # /dev/shm outlives a job, so a job removes the files of a killed server.
     traits = Traits(shares_computer=True, private_shm=False)
@@ -139,7 +139,7 @@ class StandingCluster(EmulatedCluster):
             self._line.ask("use", who=f"process {os.getpid()} ({command})")
 
     def explain_end(self) -> str | None:
-        """Return why the machines have ended during a job, or None if they have not ended."""
+        """Return why the machines have ended during a job, or None while they run."""
         if self._line is None:
             return None
         self._line.socket.settimeout(GONE_SECONDS)
@@ -163,12 +163,12 @@ def start(
     ssh: bool = False,
     own_disks: bool = False,
 ) -> Standing:
-    """Start machines that stay, and wait until they are ready.
+    """Start persistent machines, and wait until they are ready.
 
     Args:
-        count, wire, own_disks: see ``EmulatedCluster``, as for errors.
-        shm: size of each machine's /dev/shm, ``"2GB"``. None means half of the memory.
-        ttl: how long the machines stay if nobody stops them, ``"8h"``.
+        count, wire, own_disks: see ``EmulatedCluster``, which also lists the errors.
+        shm: size of each machine's /dev/shm, such as ``"2GB"``. Without it, the size is half of the memory.
+        ttl: time after which the machines stop without a command, such as ``"8h"``.
         ssh: start an ssh server on each machine.
     """
     shm_bytes = None if shm is None else parse_memory(shm)
@@ -193,7 +193,7 @@ def start(
 
 
 def stop(name: str = DEFAULT_NAME) -> None:
-    """Switch machines off. The kernel kills all processes on them. Raises InputError if no such machines run."""
+    """Stop the machines. The kernel kills their processes. If no such machines run, this raises an InputError."""
     with contextlib.closing(Line(name)) as line:
         line.ask("stop")
     for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):

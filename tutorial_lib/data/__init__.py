@@ -23,7 +23,7 @@ def default_root() -> Path:
 
 
 def check_arguments(name: str, scale: float, seed: int) -> None:
-    """Raise an InputError for an unknown name, or for a scale or seed out of range. Nothing is loaded."""
+    """Raise an InputError for an unknown name, or for a scale or seed out of range. This loads no data."""
     if name != name.encode(errors="replace").decode():  # Python represents other bytes by surrogates
         raise InputError(f"{name!r}: the name is not UTF-8", "Rename the file or the folder.")
     if not 0 <= seed < 2**32:
@@ -51,14 +51,14 @@ def load_dataset(
     """Load a data set and check it.
 
     Args:
-        name_or_path: one of ``NAMES``, or the path of a graph of your own.
-        scale: size of a generated data set, 0.002 to 1.0. At 1.0 it has the size of ogbn-products or ogbn-mag. The
-            largest scale of synthetic-products is 8.0, which is a billion edges.
+        name_or_path: one of ``NAMES``, or the path of the user's graph.
+        scale: size of a generated data set, 0.002 to 1.0. Scale 1.0 has the size of ogbn-products or ogbn-mag. The
+            largest scale of synthetic-products is 8.0, which means a billion edges.
         seed: seed of the generator, or of the random split of a data set without a split.
         root: folder of downloads and caches, by default ``data/``.
         features: False accepts a data set without features.
         download: allow a download.
-        both_ways: add the reverse of each edge of your own graph. The other data sets have both directions.
+        both_ways: add the reverse of each edge of the user's graph. The other data sets have both directions.
 
     Raises:
         InputError: the name is unknown, or the data are missing, damaged or invalid.

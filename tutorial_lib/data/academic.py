@@ -22,11 +22,11 @@ RELATIONS = {
     ("paper", "has-topic", "field"): ("topic-of", 7_505_078, 0.15),
     ("author", "has-topic", "field"): ("topic-of", 1_700_000, 0.15),
 }
-# With these values, features alone give about half of the papers their class, and the graph most of them.
+# With these values, a model predicts about half of the papers from the features, and most of them with the graph.
 TOPIC_SPREAD = 0.5  # standard deviation of the logarithm of a topic's size
-ACTIVITY_SPREAD = 1.0  # the same of the expected number of edges of a node
+ACTIVITY_SPREAD = 1.0  # standard deviation of the logarithm of a node's expected number of edges
 STRAY = 0.08  # share of the papers with the neighbors of another topic
-FEATURE_SIGNAL = 0.22  # standard deviation of a topic's center. That of the noise is 1
+FEATURE_SIGNAL = 0.22  # standard deviation of a topic's center, where the noise has 1
 
 
 def draw(scale: float, seed: int) -> Named:
@@ -53,7 +53,7 @@ def draw(scale: float, seed: int) -> Named:
 
 
 class _Pool:
-    """Nodes of one type on one line, sorted by topic. The length of a node is its expected number of edges."""
+    """Nodes of one type as intervals of a line, sorted by topic. Their lengths are the expected numbers of edges."""
 
     def __init__(self, rng: np.random.Generator, topic: np.ndarray) -> None:
         self.rng, self.order = rng, np.argsort(topic, kind="stable")

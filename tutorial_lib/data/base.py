@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 MASKS = ("train_mask", "val_mask", "test_mask")
 Relation = tuple[str, str, str]
 Edges = dict[Relation, tuple[np.ndarray, np.ndarray]]
-NODE, EDGE = "_N", ("_N", "_E", "_N")  # DGL's names of the only type of nodes and of edges
+NODE, EDGE = "_N", ("_N", "_E", "_N")  # DGL's names in a graph with one type of nodes and one of edges
 PIECE = 1 << 24  # edges that are read together
-LARGE = 1 << 26  # bytes; smaller arrays stay in memory
-MADV_PAGEOUT = 21  # of <linux/mman.h>; Python has no name for it
+LARGE = 1 << 26  # bytes. Smaller arrays stay in memory
+MADV_PAGEOUT = 21  # from <linux/mman.h>, because Python does not define this constant
 
 
 @dataclass
@@ -36,11 +36,11 @@ class Dataset:
         name: name or path that the user gave.
         structure: the graph. The nodes of one type, ``target``, have ``feat`` float32 of shape (N, F), ``label`` int64
             of shape (N,) with values in [0, num_classes), and the bool masks ``train_mask``, ``val_mask`` and
-            ``test_mask`` of shape (N,). All of these are optional in a graph of your own. Other types may have
-            ``feat``. ``Pairs`` replace a DGLGraph where nobody computes with it.
-        num_classes: number of classes, including classes without a node. 0 means that there are no labels.
+            ``test_mask`` of shape (N,). All of these are optional in a user's graph. Other types may have
+            ``feat``. ``Pairs`` replace a DGLGraph as long as no caller computes with it.
+        num_classes: number of classes, including classes without a node. 0 means that the nodes have no labels.
         info: origin of the data (scale, seed, file), JSON types only.
-        ids: pyarrow array (N,) with the user's ID of each target node. None means the node's number.
+        ids: pyarrow array (N,) with the user's ID of each target node, or None if the IDs are 0 to N - 1.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Dataset:
 
     @property
     def graph(self) -> dgl.DGLGraph:
-        """The graph as a DGLGraph. Raises an InputError if it does not fit in memory."""
+        """The graph as a DGLGraph. Raises an InputError if the graph does not fit in memory."""
         if isinstance(pairs := self.structure, Pairs):
             if (size := 16 * pairs.num_edges()) > (free := free_memory()):
                 text = f"{pairs.num_edges():,} edges as one DGLGraph take {size / 1e9:.1f} GB"
@@ -64,7 +64,7 @@ class Dataset:
 
     @property
     def target(self) -> str:
-        """The node type with labels, or the first type if there are no labels."""
+        """The node type with labels, or the first type if no type has labels."""
         kinds = self.structure.ntypes
         return next((kind for kind in kinds if "label" in self.structure.nodes[kind].data), kinds[0])
 
@@ -74,7 +74,7 @@ class Dataset:
 
     @property
     def num_features(self) -> int:
-        """Width F of ``feat``, or 0 if there are no features."""
+        """Width F of ``feat``, or 0 without features."""
         return self.target_data["feat"].shape[1] if "feat" in self.target_data else 0
 
     def split_counts(self) -> dict[str, int]:
@@ -112,8 +112,8 @@ class Dataset:
 class Pairs:
     """An undirected graph as P pairs of nodes, which takes a quarter of the memory of a DGLGraph and can stay on disk.
 
-    Edge e leads from low[e] to high[e], and edge P + e leads back. low < high, int32, sorted. ``feat`` is the array of
-    ``ndata["feat"]`` if it is memory-mapped. Counts and data have the names of ``DGLGraph``.
+    Edge e leads from low[e] to high[e], and edge P + e is its reverse. Both arrays are int32, the pairs are sorted, and
+    low < high. ``feat`` is the array behind ``ndata["feat"]`` if it is memory-mapped. The methods imitate ``DGLGraph``.
     """
 
     is_homogeneous, ntypes, canonical_etypes = True, [NODE], [EDGE]
@@ -159,7 +159,7 @@ def make_graph(edges: Edges, counts: dict[str, int]) -> dgl.DGLGraph:
 
 
 def node_data(feat: np.ndarray | None, label: np.ndarray | None, split: np.ndarray | None) -> dict[str, torch.Tensor]:
-    """Return the data as tensors, with the masks of ``split``: 0 (train), 1 (valid), 2 (test) or another number."""
+    """Return the data as tensors, with the masks of a ``split`` of 0 (train), 1 (valid), 2 (test) and other numbers."""
     import torch
 
     with np.errstate(over="ignore"):  # check_dataset reports infinite features
@@ -182,7 +182,7 @@ def random_split(order: np.ndarray) -> np.ndarray:
 def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
     """Return the data set unchanged, or raise an InputError that names the first problem.
 
-    DGL accepts several of these problems. Its servers exit later, or train on them.
+    DGL accepts several of these problems. Its servers then exit later, or the job trains on wrong data.
     """
     graph, name, classes = dataset.structure, dataset.name, dataset.num_classes
     sizes: dict[Any, int] = {kind: graph.num_nodes(kind) for kind in graph.ntypes}

@@ -1,4 +1,4 @@
-"""Files below ``data/``: caches of generated data sets, and downloaded zip files."""
+"""Caches of generated data sets and downloaded zip files below ``data/``."""
 
 import contextlib
 import json
@@ -15,13 +15,13 @@ from tutorial_lib.files import alone_in
 
 Arrays = dict[str, np.ndarray]
 Named = Iterator[tuple[str, np.ndarray]]
-QUIET_SCALE = 0.05  # up to this scale, generating takes a second or two, and nothing is printed
+QUIET_SCALE = 0.05  # up to this scale, generating takes at most two seconds, so no message is printed
 WAIT_SECONDS = 7200.0  # for another process that writes the same files
 
 
 @contextlib.contextmanager
 def temporary_beside(target: Path) -> Iterator[Path]:
-    """Yield a new folder beside ``target``, and remove the folder afterwards. Other processes wait meanwhile."""
+    """Yield a new folder next to ``target``, and remove the folder afterwards. Other processes wait until then."""
     with alone_in(target.parent, WAIT_SECONDS) as alone:
         folder = target.with_name(f".{target.name}.tmp{'' if alone else f'-{secrets.token_hex(4)}'}")
         shutil.rmtree(folder, ignore_errors=True)  # of a killed process
@@ -33,7 +33,7 @@ def temporary_beside(target: Path) -> Iterator[Path]:
 
 
 def fetch_zip(name: str, url: str, archive: Path, facts: str, *, download: bool) -> None:
-    """Download ``archive`` unless it exists. The file appears when it is complete. ``facts`` are size and license."""
+    """Download ``archive`` unless the file exists. Only a complete file appears. ``facts`` are size and license."""
     if archive.exists():
         return
     steps = (
@@ -44,18 +44,18 @@ def fetch_zip(name: str, url: str, archive: Path, facts: str, *, download: bool)
     if not download:
         raise InputError(f"{name} is not in {archive.parent}", steps)
     try:
-        from torch.hub import download_url_to_file  # its progress bar goes to stderr
+        from torch.hub import download_url_to_file  # prints its progress bar to stderr
 
         with temporary_beside(archive) as folder:
             download_url_to_file(url, str(folder / archive.name))
             zipfile.ZipFile(folder / archive.name).close()  # raises if the download was cut off
             (folder / archive.name).rename(archive)
-    except Exception as error:  # urllib, http and torch each have their own errors
+    except Exception as error:  # urllib, http and torch raise different types of errors
         raise InputError(f"download of {url} failed: {' '.join(str(error).split())}", steps) from error
 
 
 def load_generated(root: Path, name: str, version: int, scale: float, seed: int, draw: Callable[..., Named]) -> Arrays:
-    """Return the arrays of a generated data set from a cache. Its name contains all that decides its content."""
+    """Return the arrays of a generated data set from a cache, whose folder name contains all arguments."""
     short = f"{scale:g}" if float(f"{scale:g}") == scale else repr(float(scale))
     folder = root / "cache" / f"{name}-{short}-seed{seed}-v{version}"
     if scale > QUIET_SCALE and not folder.exists():
@@ -87,7 +87,7 @@ def cached(folder: Path, named: Named) -> Arrays:
 
 
 def read_cache(folder: Path) -> Arrays | None:
-    """Return the arrays of a cache, or None if it is missing or damaged."""
+    """Return the arrays of a cache, or None if the cache is missing or damaged."""
     try:
         names = json.loads((folder / "meta.json").read_text())["arrays"]
         return {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in names}

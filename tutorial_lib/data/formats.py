@@ -1,4 +1,4 @@
-"""The files of a graph of your own: a folder of tables, ``graph.yaml``, or a file of ``dgl.save_graphs``."""
+"""The files of a user's graph, which are a folder of tables, ``graph.yaml``, or a file of ``dgl.save_graphs``."""
 
 import multiprocessing
 import os
@@ -22,12 +22,12 @@ from tutorial_lib.data.tables import TABLES, columns_of, one_of, place_in, read_
 from tutorial_lib.errors import InputError
 
 SOURCES, DESTINATIONS = ("src", "source", "from", "u"), ("dst", "destination", "target", "to", "v")
-SPARSE_IDS = 1000  # more IDs than this for each end of an edge are probably no numbers from 0 on
-NODE_BYTES = 24  # each node needs at least this: label, masks, and whether it has an edge
+SPARSE_IDS = 1000  # if an ID exceeds this times the number of sources and destinations, IDs are not consecutive
+NODE_BYTES = 24  # minimum memory of a node for its label, its masks, and a flag for nodes with an edge
 
 
 class Description(BaseModel):
-    """graph.yaml. A type of nodes is a table, a folder or a number of nodes. A relation is a file of edges."""
+    """Content of graph.yaml. A type of nodes is a table, a folder or a count, and a relation is a file of edges."""
 
     model_config = ConfigDict(extra="forbid")
     nodes: dict[str, Annotated[int, Field(ge=0, le=2**48)] | str] = {}
@@ -72,7 +72,7 @@ def read_folder(folder: Path) -> GraphFiles:
     if NODE_BYTES * sum(len(of.ids) for of in nodes.values()) > free_memory():
         raise not_enough_memory(folder)
     edges = {}
-    for key, path in paths.items():  # the columns of a relation are released when they are numbered
+    for key, path in paths.items():  # this releases the columns of a relation after their numbering
         edges[key] = number_edges(path, tables.pop(key), nodes[key[0]].ids, nodes[key[2]].ids)
     return GraphFiles(nodes, edges, target=about.target)
 
@@ -102,7 +102,7 @@ def read_edges(path: Path) -> dict[str, pa.Array]:
 
 
 def ids_in(folder: Path, kind: str, columns: list[pa.Array]) -> Any:
-    """Return the IDs of the nodes that edges name: a range if they are whole numbers from 0 on, or else sorted IDs."""
+    """Return the IDs of the nodes in edges as a range, or sorted if they are not whole numbers from 0 on."""
     if not columns:
         raise InputError(f"{folder}: no file names the nodes of type {kind}", "Write nodes.csv, with a column id.")
     whole = all(pa.types.is_integer(column.type) for column in columns)

@@ -17,7 +17,7 @@ def free_in_group(group: Path) -> int:
 
 
 def free_memory() -> int:
-    """Return the free bytes of the machine, its container or ``ulimit -v``, whichever are fewest."""
+    """Return the minimum of the free bytes of the machine, of its container and below ``ulimit -v``."""
     free = psutil.virtual_memory().available
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
@@ -28,7 +28,7 @@ def free_memory() -> int:
 
 
 def not_enough_memory(path: Path | str) -> InputError:
-    """Return the error for a file whose content is larger than the free memory, such as a zip bomb."""
+    """Return the error for a file with more content than free memory, such as a zip bomb."""
     text = f"{path}: the content does not fit in memory ({free_memory() / 1e9:.1f} GB is free)"
     return InputError(text, "Leave rows or columns out, or use a computer with more memory.")
 

@@ -1,7 +1,7 @@
 """ogbn-products and ogbn-arxiv, read with the package ogb.
 
-``DglNodePropPredDataset`` calls ``input()`` if a folder has no RELEASE file, and goes online if the edges are missing.
-A batch job would hang, so ``load_ogb`` checks these files first.
+``DglNodePropPredDataset`` calls ``input()`` if a folder has no RELEASE file, and uses the network if the edges are
+missing. A batch job would hang, so ``load_ogb`` checks these files first.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from tutorial_lib.data.cache import fetch_zip, temporary_beside
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import alone_in
 
-# Nodes, directed edges, size of the download, license. In ogbn-arxiv, 8,444 pairs of papers cite each other.
+# Nodes, directed edges, size of the download, license. ogbn-arxiv has 8,444 pairs of papers that cite each other.
 SPECS = {
     "ogbn-products": (2_449_029, 123_718_280, "about 1.4 GB", "Amazon license, as OGB states it"),
     "ogbn-arxiv": (169_343, 2_315_598, "about 80 MB", "ODC-BY"),
@@ -38,7 +38,7 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     try:
         if not folder.is_dir():
             with temporary_beside(folder) as temporary, zipfile.ZipFile(archive) as zipped:
-                if not folder.is_dir():  # else another process was faster
+                if not folder.is_dir():  # otherwise another process extracted the files first
                     zipped.extractall(temporary)
                     (temporary / stem).rename(folder)
         file = cache if had_cache else folder / "raw"
@@ -61,7 +61,7 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
         expected = (nodes, edges, nodes, torch.int64)
         if (found := (graph.num_nodes(), graph.num_edges(), labels.numel(), labels.dtype)) != expected:
             raise ValueError(f"nodes, directed edges and labels are {found}, published: {expected}")
-    except Exception as error:  # ogb, pandas, DGL and zlib each have their own errors
+    except Exception as error:  # ogb, pandas, DGL and zlib raise different types of errors
         if not had_cache:
             cache.unlink(missing_ok=True)
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

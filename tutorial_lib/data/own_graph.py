@@ -1,4 +1,4 @@
-"""A graph of your own from a folder or a file. docs/own-graph.md describes the formats."""
+"""Load the user's graph from a folder or a file. ``docs/own-graph.md`` describes the formats."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from tutorial_lib.errors import InputError
 
 
 def load_own(path: Path, *, seed: int = 0, both_ways: bool = False) -> Dataset:
-    """Read a graph of your own, and add the reverse of each edge if ``both_ways``. The seed is of a random split."""
+    """Read the user's graph. ``both_ways`` adds the reverse of each edge, and ``seed`` is for a random split."""
     path = path.expanduser()
     if not path.is_dir() and not path.is_file():
         raise InputError(f"{path} is neither a folder nor a file", "docs/own-graph.md describes the files.")

@@ -1,4 +1,4 @@
-"""The nodes of one type in files of your own: IDs, features, labels and split. docs/own-graph.md lists the files."""
+"""Read IDs, features, labels and split of nodes of one type from the user's files. See ``docs/own-graph.md``."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,16 +14,16 @@ from tutorial_lib.errors import InputError, to_stderr
 
 SPLITS = {"train": 0, "valid": 1, "val": 1, "validation": 1, "test": 2, "": 3}
 FIELDS = ("feat", "label", *MASKS)
-SPLIT = "column split"  # name of the array that is made of this column of a table
+SPLIT = "column split"  # name of the array with the content of this column
 MOST_CLASSES = 1_000_000  # the model has a row of weights for each class
-SPARSE_CLASSES = 10  # more classes than this for each class with a node are probably a mistake in a label
+SPARSE_CLASSES = 10  # more than this number of classes per class with a node suggests a wrong label
 KNOWN_FILES = {f"{stem}{ending}" for stem in ("edges", "nodes") for ending in TABLES}
 KNOWN_FILES |= {"edges.npy", *(f"{name}.npy" for name in FIELDS)}
 
 
 @dataclass
 class Nodes:
-    """The nodes of one type. If their IDs are None, the edges name the nodes. ``where`` is for messages."""
+    """The nodes of one type. If ``ids`` is None, the edges name the nodes. Messages contain ``where``."""
 
     where: Path
     ids: Any = None  # range, or pyarrow array of whole numbers or texts
@@ -31,7 +31,7 @@ class Nodes:
     class_names: list[str] = field(default_factory=list)  # empty if the labels are numbers
 
     def labels(self) -> np.ndarray | None:
-        """Return the class of each node, int64 with -1 for none, or None if there are no labels."""
+        """Return the class of each node (int64, -1 means without a class), or None if the nodes have no labels."""
         if (label := self.arrays.get("label")) is None:
             return None
         remedy = "Number the classes from 0 on, and write -1 for a node without a label."
@@ -50,7 +50,7 @@ class Nodes:
         return np.maximum(label.astype(np.int64), -1)
 
     def split(self, seed: int, info: dict[str, Any]) -> np.ndarray | None:
-        """Return 0 (train), 1 (valid), 2 (test) or 3 (none) for each node: uint8 (N,). ``info`` receives the source."""
+        """Return 0 (train), 1 (valid), 2 (test) or 3 (no split) per node: uint8 (N,). Store the source in ``info``."""
         if masks := {name: self.arrays[name] for name in MASKS if name in self.arrays}:
             info["split"] = "masks"
             remedy = "Save all three masks, or none. Each has 0 or 1 for each node, and no node is in two masks."
@@ -68,7 +68,7 @@ class Nodes:
         if "label" not in self.arrays:
             return None
         info |= {"split": [0.6, 0.2, 0.2], "seed": seed}
-        # RandomState: the only numpy generator whose stream is promised never to change.
+        # numpy promises only for RandomState that its numbers never change.
         return random_split(np.random.RandomState(seed).permutation(len(self.ids)))
 
 

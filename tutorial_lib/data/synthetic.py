@@ -14,9 +14,9 @@ from tutorial_lib.data.base import Dataset, Pairs, node_data
 from tutorial_lib.data.cache import Named, load_generated
 
 NAME = "synthetic-products"
-VERSION = 1  # part of the name of the cache, increases with every change of the generated data
+VERSION = 1  # part of the name of the cache. Increase it with every change of the generated data
 NUM_CLASSES, FEATURES = 47, 100
-NODES, EDGES = 2_449_029, 61_859_140  # of ogbn-products, with each edge counted once
+NODES, EDGES = 2_449_029, 61_859_140  # those of ogbn-products, with each edge counted once
 
 # Nodes per class in the train, valid and test split of ogbn-products, counted in its label and split files
 # (Open Graph Benchmark: Datasets for Machine Learning on Graphs, Hu et al., NeurIPS 2020). Popular products are of
@@ -33,7 +33,7 @@ SPLIT_CLASS_COUNTS = np.array([
 ], dtype=np.int64)
 # fmt: on
 
-# These values give the measurements in data/README.md. None of them is a fact about Amazon.
+# These values lead to the measurements in data/README.md. They are not facts about Amazon.
 MEMBERSHIPS, MOST_MEMBERSHIPS = 4.9, 1300  # mean number of baskets of a node, and maximum, which is at most n / 100
 SPREAD, RANK_SHARE = 1.25, 0.5  # standard deviation of its logarithm, and correlation of that with the sales rank
 MISPLACED = 0.27  # probability that a node of one basket is with another class, falls with memberships ** -0.75
@@ -41,7 +41,7 @@ COMMUNITY_SIZE, COMMUNITY_SPREAD = 250, 0.8  # mean number of nodes, standard de
 STAY, TRAVEL, ABROAD = 3, 0.5, 0.04  # from the 4th basket on, half are in another community, 4 % of these in any class
 BASKET_MIN, BASKET_MEAN, BASKET_MAX, BASKET_FILL = 3, 12, 40, 0.75  # nodes; share of their pairs that become edges
 NOISE = 0.055  # share of the edges from a random node to a random member of a basket
-CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.238, 0.2  # standard deviation of the centers. That of the noise is 1
+CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.238, 0.2  # standard deviation of the centers, where the noise has 1
 CHUNK = 1 << 22
 
 
@@ -74,16 +74,16 @@ def draw_nodes(rng: np.random.Generator, counts: np.ndarray) -> Nodes:
     n, num_classes = int(counts.sum()), counts.shape[1]
     split = np.repeat(np.arange(3), counts.sum(axis=1))
     label = np.concatenate([rng.permutation(np.repeat(np.arange(num_classes), row)) for row in counts])
-    # Up to here, the best sellers are first. The number of baskets is log-normal and correlated with this rank.
+    # The best sellers are first so far. The number of baskets is log-normal and correlated with this rank.
     rank, luck = -np.sort(-rng.standard_normal(n)), rng.standard_normal(n)
     appetite = np.exp(SPREAD * (RANK_SHARE * rank + (1 - RANK_SHARE**2) ** 0.5 * luck))
     rounded = np.floor(appetite * (MEMBERSHIPS / appetite.mean()) - 0.5 + rng.random(n))
     memberships = np.clip(rounded, 1, max(1, min(MOST_MEMBERSHIPS, n // 100))).astype(np.int64)
-    # A misplaced node is bought with products of another class. Few baskets make it likely, so the test set has more.
+    # Customers buy a misplaced node with products of another class. Nodes with few baskets are misplaced more often.
     misplaced = np.flatnonzero(rng.random(n) < MISPLACED * memberships**-0.75)
     home = label.copy()
     home[misplaced] = label[rng.integers(0, n, len(misplaced))]
-    # All communities lie on one line, each class is an interval of it, and each node is a point.
+    # Each community is an interval of a line, each class is a larger interval, and each node is a point.
     number = np.rint(np.bincount(home, minlength=num_classes) / COMMUNITY_SIZE).astype(np.int64)
     first = np.concatenate([[0], np.cumsum(np.maximum(1, number))])
     ends = np.cumsum(rng.lognormal(0.0, COMMUNITY_SPREAD, int(first[-1])))
@@ -114,7 +114,7 @@ def draw_edges(rng: np.random.Generator, nodes: Nodes, wanted: int) -> tuple[np.
 
 
 def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
-    """Return the node of each membership: int32, sorted by community, shuffled inside. Any interval is a basket."""
+    """Return the node of each membership as int32, shuffled within each community. Any interval is a basket."""
     counts = nodes.memberships
     node = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     number = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... within each node

@@ -1,4 +1,4 @@
-"""Arrays and tables from files, and the files with IDs. Every error names the file, and the line if there is one."""
+"""Read arrays and tables from files, and read and write IDs. Every error names the file, and the line if possible."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -14,21 +14,21 @@ from tutorial_lib.data.memory import free_memory, not_enough_memory
 from tutorial_lib.errors import InputError
 
 TABLES = (".csv", ".csv.gz", ".parquet")
-BLOCK_BYTES = 128 << 20  # of a CSV file that are parsed together
-FIRST_BYTES = 4 << 20  # of a CSV file that decide whether a column of IDs holds whole numbers
-IDS = "node_ids.parquet"  # of a partition folder
-BATCH_ROWS = 1 << 22  # of a parquet file that are read together
+BLOCK_BYTES = 128 << 20  # bytes of a CSV file that are parsed together
+FIRST_BYTES = 4 << 20  # first bytes of a CSV file. They decide whether a column of IDs has whole numbers
+IDS = "node_ids.parquet"  # file in a partition folder
+BATCH_ROWS = 1 << 22  # rows of a parquet file that are read together
 WHOLE_NUMBER = r"^\s*((0|-?[1-9]\d*(\.\d*)?)?)\s*$"
 REMEDY = "Use UTF-8 and the same columns in every row. IDs are whole numbers below 2**63, or all texts in quotes."
 
 
 def place_in(path: Path, row: int) -> str:
-    """Return the path with the line of a CSV file, or with the row of another file from 0 on."""
+    """Return the path and the line of a CSV file, or the path and the row (from 0 on) of another file."""
     return f"{path}, row {row}" if path.suffix in (".parquet", ".npy") else f"{path}, line {row + 2}"
 
 
 def one_of(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | None:
-    """Return the file of this name with one of the endings, or None."""
+    """Return the file with this stem and one of the endings, or None."""
     found = [path for ending in endings if (path := folder / f"{stem}{ending}").is_file()]
     if len(found) > 1:
         raise InputError(f"{folder} has {' and '.join(path.name for path in found)}", "Leave one of them.")
@@ -44,8 +44,8 @@ def reading(path: Path | str, remedy: str, problem: str = "cannot be read") -> I
         raise not_enough_memory(path) from None
     except InputError:
         raise
-    except Exception as error:  # numpy, scipy, pyarrow, yaml, pydantic and zipfile each have their own errors
-        reason = f"KeyError: {error}" if isinstance(error, KeyError) else str(error)  # its text is only the key
+    except Exception as error:  # numpy, scipy, pyarrow, yaml, pydantic and zipfile have different errors
+        reason = f"KeyError: {error}" if isinstance(error, KeyError) else str(error)  # str(error) is only the key
         raise InputError(f"{path}: {problem}: {' '.join(reason.split())[:300]}", remedy) from None
 
 
@@ -78,7 +78,7 @@ def read_table(path: Path, columns: list[str], ids: list[str]) -> dict[str, pa.A
                 arrays.append(_as_ids(path, rows, name, batch[name]) if name in ids else batch[name])
                 size += arrays[-1].nbytes
             rows += len(batch)
-            if size > free_memory():  # the tensors that are made of the table are about as large
+            if size > free_memory():  # the tensors of the table will need about the same memory
                 raise not_enough_memory(path)
         if not rows:
             raise ValueError("there is no row in it")
@@ -123,7 +123,7 @@ def read_ids(folder: Path) -> pa.Array | None:
 
 
 def write_named_predictions(out: Path, ids: pa.Array, classes: list[str]) -> None:
-    """Write ``predictions.npy`` as ``predictions.csv``, with IDs, and with names of classes if there are any."""
+    """Write ``predictions.npy`` as ``predictions.csv`` with IDs. If ``classes`` is not empty, write class names."""
     predictions = pa.array(np.load(out / "predictions.npy"))
     values = pa.array(classes).take(predictions) if classes else predictions
     csv.write_csv(pa.table({"id": ids, "prediction": values}), out / "predictions.csv")

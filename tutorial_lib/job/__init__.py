@@ -1,1 +1,1 @@
-"""A run as its coordinator sees it: what it needs, its folder, its result, what the screen shows."""
+"""Runs of ``train`` and ``launch`` on this computer: backend, run folder, copies, display and result."""

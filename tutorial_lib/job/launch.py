@@ -1,4 +1,4 @@
-"""``python -m tutorial_lib launch``: run any DistDGL script, unchanged, with the options of DGL's own launch tool."""
+"""``launch`` runs any DistDGL script unchanged, with the options of DGL's own launch tool."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=")
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest(Layout):
-    """What to run, and on which machines.
+    """The command of ``launch`` and its machines.
 
     Attributes:
-        command: the user's command; one string may use the shell's language.
-        workspace: working directory of every process; the paths of the next two start here.
+        command: the user's command. A single string may use the syntax of the shell.
+        workspace: working directory of every process. The paths of --part_config and --ip_config start here.
         part_config: DGL's partition description (JSON). Without it, the job has no DGL servers, only
             ranks of torch.distributed.
         ip_config: address file that the script reads. Its machines are reached over ssh. With --emulate and
             --part_config it is written if it does not exist.
         out: folder of the logs, with one folder for each machine.
         num_server_threads: OpenMP threads of a server.
-        num_omp_threads: OpenMP threads of a trainer. (default: CPUs divided)
-        graph_format: formats the servers build.
-        extra_envs: NAME=VALUE ... for every process.
-        timeout: seconds the trainers may take.
+        num_omp_threads: OpenMP threads of a trainer. (default: an equal share of the CPUs)
+        graph_format: sparse formats that the servers create, such as coo,csc.
+        extra_envs: variables NAME=VALUE for every process.
+        timeout: time limit of the trainers in seconds.
     """
 
     command: Sequence[str] = ()
@@ -63,12 +63,12 @@ class LaunchRequest(Layout):
     prefix: ClassVar[str] = "--num_"  # as DGL's tool writes them
 
     def limits(self) -> Limits:
-        """Time limits of the stages."""
+        """Return the time limits of a job."""
         return replace(super().limits(), job=self.timeout)
 
 
 def words_of(command: Sequence[str]) -> tuple[list[str], bool]:
-    """What to execute, and whether that is a shell: ``["cd x && python3 a.py"]`` needs one, as in DGL's tool."""
+    """Return the words of the command, and whether it needs a shell, like ``["cd x && python3 a.py"]``."""
     if len(command) > 1:
         return list(command), False
     text = command[0] if command else ""
@@ -82,8 +82,9 @@ def words_of(command: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _provide_ip_config(path: Path, machines: Sequence[Machine], *, emulated: bool) -> None:
-    """Write the address file, or see that the one that is there lists these machines: the emulated ones with their
-    ports, or this one, whose ports are chosen anew for each job. A list of other machines is not overwritten.
+    """Write the address file. A file that lists other machines is an error and is not overwritten.
+
+    Emulated machines have fixed ports. The ports of this computer and of Slurm's nodes can change with each job.
     """
     there = read_ip_config(path) if path.exists() else machines
     if [(m.address, emulated and m.port) for m in there] != [(m.address, emulated and m.port) for m in machines]:
@@ -101,7 +102,7 @@ def _provide_ip_config(path: Path, machines: Sequence[Machine], *, emulated: boo
 
 
 def spread_extra_envs(arguments: Sequence[str]) -> list[str]:
-    """``--extra_envs A=1 B=2`` to ``--extra_envs A=1 --extra_envs B=2``, for the sake of DGL's tool, which takes it."""
+    """Convert ``--extra_envs A=1 B=2``, which DGL's tool accepts, to ``--extra_envs A=1 --extra_envs B=2``."""
     spread: list[str] = []
     inside = False
     for k, word in enumerate(arguments):
@@ -114,7 +115,7 @@ def spread_extra_envs(arguments: Sequence[str]) -> list[str]:
 
 
 def environment_of(pairs: Sequence[str]) -> dict[str, str]:
-    """``["A=1", "B=2 C='x y'"]`` to variables, as DGL's launch tool takes them in ``--extra_envs``."""
+    """Return the variables of ``--extra_envs``, such as ``["A=1", "B=2 C='x y'"]``, in the syntax of DGL's tool."""
     try:
         words = [word for pair in pairs for word in shlex.split(pair)]
     except ValueError as error:
@@ -130,11 +131,11 @@ def launch(
     on_event: Callable[[Event], None] = lambda _event: None,
     on_plan: Callable[[JobPlan], None] = lambda _plan: None,
 ) -> dict[str, MachineUse]:
-    """Run the command on the machines and return what each machine used; ``on_plan`` gets the plan before the start.
+    """Run the command and return the resources that each machine used. ``on_plan`` gets the plan before the start.
 
     Raises:
-        InputError: found before anything was started. JobFailed: with the first cause. JobError: it ended well, and
-            not all that it wrote could be brought home.
+        InputError: the job cannot run, and no process was started. JobFailed: the job failed, with the first cause.
+        JobError: the job ended well, but some of its results could not be downloaded.
     """
     if not request.workspace.is_dir():
         raise InputError(f"--workspace {request.workspace} is not a folder")

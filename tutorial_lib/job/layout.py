@@ -1,4 +1,4 @@
-"""Which machines a run uses, how many processes of each kind, and how a job runs on them."""
+"""The machines and the numbers of processes of a run, and the job on them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class RealMachines:
     """Machines reached over ssh.
 
     Attributes:
-        ip_config: real machines over ssh: a file with one address a line, and if you like a port.
-        ssh_port: port of the ssh servers. (default: your ssh configuration's)
-        ssh_username: login on the machines. (default: your ssh configuration's)
-        ssh_config: configuration file for ssh instead of your own.
-        python: interpreter on the machines, with tutorial_lib. (default: as here)
-        copy_to: folder on the machines that gets the data and gives back the results, absolute or from the login's
-            home: /scratch/job or '~/job'. (default: they share the partition and the run folder with this computer)
-        allow_public: accept addresses that anybody may reach. DGL runs code that arrives on its ports: only behind a
+        ip_config: file with one line 'address [port]' for each machine.
+        ssh_port: port of the ssh servers. (default: from your ssh configuration)
+        ssh_username: login on the machines. (default: from your ssh configuration)
+        ssh_config: configuration file of ssh. (default: ~/.ssh/config)
+        python: Python on the machines, with tutorial_lib. (default: the path of this one)
+        copy_to: folder on the machines for copies of the data and for results, such as /scratch/job or '~/job'.
+            (default: the machines share the partition and the run folder with this computer)
+        allow_public: accept public addresses. DGL runs code that arrives on its ports, so use this only behind a
             firewall.
     """
 
@@ -57,27 +57,26 @@ class RealMachines:
 
 @dataclass(frozen=True)
 class Layout:
-    """Machines and processes of a run; without emulated and real machines, this one alone, without namespaces.
+    """Machines and processes of a run. Without emulated and real machines, the run uses this computer alone.
 
     Attributes:
         emulate: number of emulated machines.
-        on: emulated machines that are running, by their name, see machines start; all, or the first --emulate of them.
-        wire: rate of the emulated wire: 1gbit, 200mbit.
-        own_disks: emulated machines share no folder: each has a private, empty home, /tmp, data and run folder. The
-            data are copied to them, and the results back.
+        on: name of running emulated machines (see machines start). --emulate N takes the first N of them.
+        wire: bandwidth of each emulated machine, such as 1gbit or 200mbit.
+        own_disks: give each emulated machine a private, empty home, /tmp, data and run folder. The command copies the
+            data to the machines and the results back.
         trainers: trainers per machine.
         samplers: sampler processes per trainer.
         servers: DGL servers per machine.
-        server_threads: OpenMP threads of a server. (default: 1; on real machines a quarter of the CPUs, divided)
+        server_threads: OpenMP threads of a server. (default: 1; on real machines its share of a quarter of the CPUs)
         real: machines over ssh.
-        slurm: the nodes of the Slurm allocation that this command runs in.
-        subnet: with slurm, the network whose addresses the nodes use: 10.1.0.0/16. (default: that of their names)
-        show_output: print what the trainers print, line by line.
-        stall_timeout: seconds without progress until a job is ended; 0: never.
-        device: of the model: cpu, cuda, or auto (GPUs where each rank has one). Sampling is on the CPU in any case.
-        serving_timeout: seconds for the DGL servers to load their parts.
-        collective_timeout: seconds that a rank waits for the others in one collective.
-        trace: record what each thread does when, for the command trace; without it, the phases of each step.
+        slurm: use the nodes of the Slurm allocation in which this command runs.
+        subnet: with --slurm, the network of the job, such as 10.1.0.0/16. (default: that of the node names)
+        show_output: print the output of the trainers.
+        stall_timeout: seconds without progress after which the job is ended, or 0 for no limit.
+        device: device of the model: cpu, cuda, or auto (GPUs if each rank has one). Batches are sampled on the CPU.
+        serving_timeout: time limit in seconds for the DGL servers to load their parts.
+        collective_timeout: time limit of a collective in seconds.
     """
 
     emulate: int | None = 2
@@ -104,13 +103,11 @@ class Layout:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the machines are computers of their own; emulated ones share the memory and the CPUs of this one."""
+        """Whether the machines are other computers. Emulated machines share the memory and the CPUs of this one."""
         return self.slurm or self.real is not None
 
     def check_device(self) -> None:
-        """Raise an InputError where this computer lacks what ``device`` asks for; real machines are asked later, when
-        the ranks have met.
-        """
+        """Raise an InputError if this computer lacks the GPUs for ``device``. Ranks on real machines check theirs."""
         if self.device == "cpu":
             return
         from tutorial_lib.trainer.placement import assign, gpu_count  # torch: the command's help does not wait for it
@@ -119,16 +116,16 @@ class Layout:
         assign(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
 
     def cluster(self, *private: Path) -> Cluster:
-        """Nodes of Slurm, machines over ssh, running or new emulated ones, else this machine alone; not yet started.
+        """Return the backend: Slurm, ssh, running or new emulated machines, or this computer. It is not entered.
 
         Args:
-            private: folders that machines with ``own_disks`` must not share, besides those that they never do.
+            private: additional folders that machines with ``own_disks`` must not share.
 
         Raises:
-            InputError: the address file of real machines cannot be used; no such machines are running.
+            InputError: the address file cannot be used, or no machines of this name are running.
         """
         if self.slurm:
-            return SlurmCluster(self.subnet, self.emulate)  # the first so many, as with `on`: for runs of the finale
+            return SlurmCluster(self.subnet, self.emulate)
         if self.on is not None:
             return StandingCluster(self.on, self.emulate)
         if self.real is None:
@@ -147,11 +144,11 @@ class Layout:
         return SshCluster(machines, config=config, **options)
 
     def limits(self) -> Limits:
-        """Of the stages of a job."""
+        """Return the time limits of a job."""
         return Limits(serving=self.serving_timeout, stall=self.stall_timeout or None)
 
     def plan(self, cluster: Cluster, **fields: Any) -> JobPlan:
-        """The plan of a job on its machines, which have been entered; ``fields`` say what runs, and on which files."""
+        """Return the plan of a job on a cluster that has been entered. ``fields`` are further fields of the plan."""
         return JobPlan(
             machines=cluster.machines,
             master_port=cluster.master_port,
@@ -181,16 +178,16 @@ def run_on_machines(
     """Run the job. If the machines share no folder with this computer, upload its inputs and download its results.
 
     Args:
-        cluster: entered.
+        cluster: machines, which have been entered.
         locate: returns the plan with the paths of the machines, and the files to upload. Its arguments are the folder
             ``--copy_to`` and the run folder on the machines.
-        finishing: seconds for the trainers to save on SIGTERM, of ``Limits``.
+        finishing: seconds for the trainers to save after SIGTERM, see ``Limits``.
 
     Returns:
-        The coordinator (what the machines used, the events), and the results that could not be downloaded.
+        The coordinator with the events and the use of the machines, and the results that could not be downloaded.
 
     Raises:
-        InputError: found before anything was started. JobFailed: with the first cause.
+        InputError: the job cannot run, and no process was started. JobFailed: the job failed, with the first cause.
     """
     public = layout.real is not None and layout.real.allow_public
     limits, remote, files = replace(layout.limits(), finishing=finishing), plan, None

@@ -2,7 +2,7 @@
 
     COPY_TO/                            workspace of ``launch``
     COPY_TO/partitions/NAME/            partition of ``train``, kept for later jobs
-    COPY_TO/results/NAME-0123abcd/      run folder on the machines, removed when all of it is here
+    COPY_TO/results/NAME-0123abcd/      run folder on the machines, removed after a complete download
 
 Until then, ``delivery.json`` in the run folder names the machines, so that ``fetch`` and ``--resume`` can finish.
 """
@@ -32,9 +32,9 @@ from tutorial_lib.trainer.manifest import NEWEST, adopt_checkpoint, readable
 
 LIST = "delivery.json"
 JOB, IP_CONFIG = "job.json", "ip_config.txt"  # inputs of the trainers in the run folder
-ONLY_HERE = (JOB, IP_CONFIG, LIST, "options.json", "events.jsonl", "result.json")  # a machine must not replace them
+ONLY_HERE = (JOB, IP_CONFIG, LIST, "options.json", "events.jsonl", "result.json")  # not replaced by a download
 SKIPPED = ("--exclude=.*", "--exclude=__pycache__/", "--exclude=runs/", "--exclude=node_modules/")
-COPY_SECONDS, COMPARE_SECONDS = 60, 600  # without a byte; rsync is silent while it compares a large file
+COPY_SECONDS, COMPARE_SECONDS = 60, 600  # limits without a byte. rsync is silent while it compares a large file
 NOTICE_SECONDS, ENDING_SECONDS, AT_ONCE = 10.0, 10.0, 8
 COUNTS = {"files": r"\(reg: (\d+)", "copied": r"files transferred: (\d+)", "bytes": r"transferred file size: (\d+)"}
 REMEDIES = {
@@ -51,15 +51,15 @@ class Delivery:
     """Content of ``delivery.json``: the folder of a run on its machines, and how to reach them."""
 
     folder: str
-    machines: list[tuple[str, str]]  # names and addresses, machine 0 first; empty if all results are here
-    port: int | None = None  # of ssh, like the next two
+    machines: list[tuple[str, str]]  # names and addresses, machine 0 first. Empty after the download of all results
+    port: int | None = None  # option of ssh, like the next two fields
     username: str | None = None
     config: str | None = None
     on: str | None = None  # name of persistent emulated machines
 
 
 def read_delivery(run: Path) -> Delivery | None:
-    """Return the delivery of a run, or None if it has none. An InputError reports a damaged file."""
+    """Return the delivery of a run, or None if the run has no such file. A damaged file raises an InputError."""
     try:
         found: Delivery = read_json(run / LIST, Delivery)
     except FileNotFoundError:
@@ -93,12 +93,12 @@ def exclude_other_parts(source: Path, part_config: Path | None, count: int, out:
 
 
 def include(*names: str) -> list[str]:
-    """Return the filters for files and folders of these names, and no others."""
+    """Return the filters that include only files and folders of these names."""
     return [*(f"--include=/{name}" for name in names), "--exclude=*"]
 
 
 def include_run_files(machines: list[Machine]) -> list[list[str]]:
-    """Return the filters of each machine for the run folder: inputs of the trainers, and its share of checkpoints."""
+    """Return the filters of each machine for the run folder. They include inputs and the machine's checkpoint files."""
     epochs = "checkpoint/epoch-*/"
     shared = [JOB, IP_CONFIG, "checkpoint/", epochs]
     first = ["checkpoint/manifest*.json", f"{epochs}model.safetensors", f"{epochs}optimizer.safetensors"]
@@ -139,14 +139,14 @@ class RemoteFiles:
         self.on_event({"kind": kind, "text": text, "time": time.time()})
 
     def _remember(self, machines: list[Machine]) -> None:
-        if self.cluster.reach is not None:  # otherwise the machines end with this command
+        if self.cluster.reach is not None:  # without ``reach``, the machines end with this command
             left = [(machine.name, machine.address) for machine in machines]
             write_json(self.run / LIST, asdict(Delivery(self.folder, left, **self.cluster.reach)))
 
     def __enter__(self) -> "RemoteFiles":
         self._remember(self.cluster.machines)
         for error in filter(None, self._on_all(self._upload)):
-            if self.before is None or not self.before.machines:  # nothing has run, so there are no results
+            if self.before is None or not self.before.machines:  # no process has run, so no machine has results
                 self._on_all(self._remove)
                 self._remember([])
             raise error
@@ -159,7 +159,7 @@ class RemoteFiles:
             self._say(text, "warning")
 
     def download(self) -> None:
-        """Download all results. Remove the folders on the machines if nothing is missing, or fill ``problems``."""
+        """Download all results. Then remove the folders on the machines, or set ``problems`` if a download failed."""
         errors = zip(self.cluster.machines, self._on_all(self._download), strict=True)
         left = f"still has its results in {self.folder}"
         self.problems = [f"{error}; {machine.name} ({machine.address}) {left}" for machine, error in errors if error]
@@ -201,7 +201,7 @@ class RemoteFiles:
         self._say(f"{machine.name}: {copied} of {count} files copied, checksums verified")
 
     def _download(self, machine: Machine) -> None:
-        """Download the logs of a machine, and everything else but checkpoints from machine 0."""
+        """Download the logs of a machine. From machine 0, also download all other files except checkpoints."""
         first, *others = self.cluster.machines
         rules = ["--include=*/", f"--include={machine.name}/**", "--exclude=*"]
         if machine == first:
@@ -213,7 +213,7 @@ class RemoteFiles:
             self._say(f"{machine.name}: {found['copied']} files, {megabytes} brought home, checksums verified")
 
     def _follow(self, number: int) -> None:
-        """Download a checkpoint during the job. The next call succeeds if a newer one has replaced it meanwhile."""
+        """Download a checkpoint during the job. If a newer checkpoint replaces it meanwhile, the next call succeeds."""
         try:
             self._download_checkpoint()
         except (TutorialError, OSError) as error:
@@ -221,7 +221,7 @@ class RemoteFiles:
                 self._say(f"a checkpoint could not be downloaded, and the training continues: {error}", "warning")
 
     def _download_checkpoint(self) -> None:
-        """Download the newest checkpoint. It becomes valid here after all its files are verified."""
+        """Download the newest checkpoint. Write its manifest here only after all files are verified."""
         machines, folder = self.cluster.machines, self.run / "checkpoint"
         with tempfile.TemporaryDirectory() as arrived:
             self._fetch(machines[0], include("checkpoint/", f"checkpoint/{NEWEST}"), Path(arrived))
@@ -242,7 +242,7 @@ class RemoteFiles:
         adopt_checkpoint(folder, manifest)
 
     def _remove(self, machine: Machine) -> None:
-        """Remove the run folder on a machine: copy an empty folder, and delete what it does not have."""
+        """Remove the run folder on a machine. rsync syncs its parent with an empty folder and skips other names."""
         parent, name = self.folder.rsplit("/", 1)
         with tempfile.TemporaryDirectory() as empty:
             options = ["--delete", *include(f"{name}/***"), "--", f"{empty}/", f"{machine.address}:{parent}/"]
@@ -283,9 +283,9 @@ class RemoteFiles:
 
 
 def fetch_results(run: Path, left: Delivery, say: Callable[[str], None]) -> list[str]:
-    """Download everything that an interrupted run has left on its machines. Return the remaining problems."""
+    """Download all results of an interrupted run from its machines. Return the remaining problems."""
     machines = [Machine(*machine) for machine in left.machines]
-    # Not entered, so that a machine that cannot be reached does not hide the results of the others.
+    # The cluster is not entered, because an unreachable machine would prevent the download from the others.
     ssh = SshCluster(machines, port=left.port, username=left.username, config=left.config)
     cluster: AbstractContextManager[Any] = nullcontext(ssh)
     if left.on is not None:

@@ -1,7 +1,7 @@
 """The content of ``result.json``.
 
 After ``--resume``, ``epochs`` and ``phases`` describe the whole run. ``seconds``, ``bytes_sent`` and ``peak_rss``
-describe the last start, whose first ``resumed_epochs`` epochs come from the checkpoint.
+describe the last start, which took its first ``resumed_epochs`` epochs from the checkpoint.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def distributed_result(
     """Return the content of ``result.json`` after the coordinator's ``run``.
 
     ``earlier`` are the events of earlier starts, and ``resumed`` the epochs of the checkpoint. Trainers resume fewer
-    epochs if a file on another machine was damaged. A JobFailed reports that no trainer sent a score.
+    epochs if a file on another machine was damaged. If no trainer sent a score, this raises a JobFailed.
     """
     events, use = coordinator.events, coordinator.use
     last = {event["kind"]: event for event in events}

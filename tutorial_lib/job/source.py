@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tutorial_lib.data import DEFAULT_SCALE, Dataset, check_arguments, default_root, load_dataset
 from tutorial_lib.files import graph_name_of
 
-if TYPE_CHECKING:  # the command line's help does not wait for torch
+if TYPE_CHECKING:  # --help does not import torch
     from tutorial_lib.partition import Partition
 
 
@@ -20,12 +20,12 @@ class DataSource:
 
     Attributes:
         name: one of synthetic-products, synthetic-academic, ogbn-products, ogbn-arxiv, amazon-computers, amazon-photo,
-            or the path of a graph of your own: a folder, a file of dgl.save_graphs, or an .npz file.
-        scale: size of a generated data set, 0.002 to 1.0 (1.0: 2.4M nodes); synthetic-products to 8.
+            or the path of your graph (a folder, a file of dgl.save_graphs, or an .npz file).
+        scale: size of a generated data set, 0.002 to 1.0, or up to 8 for synthetic-products. 1.0 has 2.4M nodes.
         seed: seed of data, partition and training.
         root: folder of downloads, caches and partitions. (default: data/)
         method: kaminpar, random, or an .npy file with the part of each node.
-        both_ways: add the reverse of each edge of a graph of your own.
+        both_ways: add the reverse of each edge of your graph.
     """
 
     name: str = "synthetic-products"
@@ -54,7 +54,7 @@ class DataSource:
         from tutorial_lib.compat.stack import graphbolt_problem
         from tutorial_lib.partition.folder import FORMAT_VERSION, available_method, partition_dataset
 
-        if folder is None:  # its name contains everything that decides its content
+        if folder is None:  # the name contains all inputs of the partition
             graph, method = graph_name_of(self.name), available_method(self.method)
             key = f"{graph}-{dataset.fingerprint()[:12]}-{parts}-{method}-seed{self.seed}-v{FORMAT_VERSION}"
             if graphbolt_problem() is not None:  # a torch with GraphBolt would miss the parts in its format

@@ -1,4 +1,4 @@
-"""A training run from data set to ``result.json``: what ``python -m tutorial_lib train`` does."""
+"""A training run from the data set to ``result.json``, as ``python -m tutorial_lib train`` starts it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tutorial_lib.trainer.events import phases_of
 from tutorial_lib.trainer.loop import Stopped
 from tutorial_lib.trainer.placement import settle
 
-FINISHING_SECONDS = 20.0  # Kubernetes, and often Slurm, give 30 in all
+FINISHING_SECONDS = 20.0  # Kubernetes and often Slurm allow 30 s between SIGTERM and SIGKILL
 
 
 def run_distributed(
@@ -58,14 +58,14 @@ def run_distributed(
     reporter: Reporter | None = None,
     keep: Continuation = NEW_RUN,
 ) -> dict[str, Any]:
-    """Train on the machines of ``layout``; returns the content of ``result.json``.
+    """Train on the machines of ``layout`` and return the content of ``result.json``.
 
     Args:
-        source: a data set, which is loaded and partitioned first, or a partition with as many parts as machines.
-        out: run folder; must be empty or not exist yet, unless ``keep`` continues the run in it.
+        source: a data set, which this function loads and partitions, or a partition with one part for each machine.
+        out: run folder. It must be empty or missing, unless ``keep`` continues the run in it.
 
     Raises:
-        InputError: found before anything was started. JobFailed: with the first cause.
+        InputError: a check before the start failed. JobFailed: the job failed, with the first cause.
     """
     reporter, out = reporter or Reporter(), out.absolute()
     reporter.epochs = config.epochs
@@ -76,7 +76,7 @@ def run_distributed(
         partition = source
         task_named(config.task).check(partition.manifest["dataset"])
         check_parts(partition.report.parts, len(cluster.machines), partition.folder)
-    else:  # the graph is forgotten: servers load their own parts, and it must not be in memory twice
+    else:  # no reference to the graph is kept, because the servers load the parts again
         partition = source.partition(_load(source, config, reporter), len(cluster.machines), reporter.say)
         cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
         reporter.say(f"{len(cluster.machines)} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
@@ -91,7 +91,7 @@ def run_distributed(
         trainers=layout.trainers,
         partition=manifest["files"]["node_map.npy"]["sha256"][:16],
     )
-    if keep.resume and (left := read_delivery(out)) and left.machines:  # killed: they may have a newer checkpoint
+    if keep.resume and (left := read_delivery(out)) and left.machines:  # a killed run can have a newer checkpoint there
         check_delivery(out, left, cluster, trust=keep.trust)
         with own_run_folder(out):
             for problem in fetch_results(out, left, reporter.say):
@@ -142,13 +142,13 @@ def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Datase
 def _plan(
     partition: Partition, cluster: Cluster, layout: Layout, config: TrainConfig, logs: str
 ) -> Callable[[PurePath, PurePath, PurePath], JobPlan]:
-    """Return a function that makes the plan of the job from the folder of the partition, the run folder and the
-    working directory, as this computer or the machines name them.
+    """Return a function that makes the plan of the job from the paths of the partition, the run folder and the working
+    directory. The paths on the machines can differ from those on this computer.
 
     Args:
-        logs: name of the folder of the logs in the run folder.
+        logs: name of the log folder in the run folder.
     """
-    # Values that trainers add to /dev/shm for each node: each layer's evaluation, learned rows with their optimiser.
+    # Values that trainers store in /dev/shm for each node: hidden rows of the evaluation, and learnable embeddings.
     values = config.hidden_size * (len(config.fanouts) - 1) + partition.manifest["dataset"]["num_classes"]
     values += 3 * config.embedding_size + 1 if config.task == "embedding" else 0
     compact = config.in_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
@@ -165,7 +165,7 @@ def _plan(
             log_dir=str(run / logs),
             cwd=str(cwd),
             env={"TUTORIAL_SEED": str(config.seed), **pages},
-            forks=layout.device == "cpu",  # who forks must not have touched CUDA: on GPUs each process imports itself
+            forks=layout.device == "cpu",  # a process that forks must not have used CUDA
             shm_of_trainers=4 * sum(partition.report.nodes) * values // len(cluster.machines),
         )
 
@@ -181,20 +181,20 @@ def run_single(
     *,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """The plain loop in this process, with the same outputs: what a distributed run must agree with.
+    """Train in this process alone, with the same outputs. A distributed run must agree with this one.
 
     Args:
         device: "auto", "cpu" or "cuda".
 
     Raises:
-        InputError: found before training. JobError: the loss is not a finite number. SystemExit: told to end.
+        InputError: the run cannot start. JobError: the loss is not a finite number. SystemExit: SIGTERM arrived.
     """
     reporter = reporter or Reporter()
     reporter.epochs = config.epochs
     place = settle(device)
     dataset = _load(source, config, reporter)
-    _ = dataset.graph  # this process needs all of it
-    start = time.time()  # like a distributed run: from the data in memory to the result
+    _ = dataset.graph  # this process needs the whole graph
+    start = time.time()  # as in a distributed run, the time begins when the data are in memory
     out = out.absolute()
     settings = settings_of(
         config, dataset.name, dataset.fingerprint(), machines=1, trainers=1, partition="single process"
