@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.coordinator import MachineUse
-from tutorial_lib.compat.settings import large_pages
 from tutorial_lib.files import write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.launch import LaunchRequest, launch
@@ -49,7 +49,7 @@ def run_job(
     """
     machines = partition.report.parts
     keep = settings.get("keep_freed_memory", True)
-    environment = large_pages() if keep else {}
+    environment = {"GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")} if keep else {}
     events: list[dict[str, Any]] = []
 
     def take(event: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import partition_dataset
-from tutorial_lib.partition.memory import parse_memory
+from tutorial_lib.trainer.config import parse_memory
 
 
 def memory(field: str) -> float:

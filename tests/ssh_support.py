@@ -19,7 +19,7 @@ from commands import wait_until
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import Machine, write_ip_config
-from tutorial_lib.files import find_program
+from tutorial_lib.cluster.ssh_servers import find_program
 
 SSHD = find_program("sshd")
 PORT = 2222

@@ -12,7 +12,7 @@ LINES_OF_A_FILE = 300
 DATA_PLANE = ("data", "partition", "sampling", "models", "tasks", "trainer")
 # Upper limits, lowered with each reduction. The goal is 10,000 lines in all.
 LINES = 13_900
-LINES_OF_DATA_PLANE = 4_950
+LINES_OF_DATA_PLANE = 4_900
 LINES_OF_A_PART = 1_400
 BEHAVIORS = [*(f"D{number}" for number in range(1, 24)), *(f"L{number}" for number in range(1, 39))]
 

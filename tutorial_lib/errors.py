@@ -9,14 +9,10 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
 
 NOTICE_SECONDS = 2.0
-# Pattern of messages of gloo, a store or a pipe after the death of the other process. They are not the first cause.
-PEER_GONE = r"Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe"
 
 
 class TutorialError(Exception):
@@ -43,53 +39,13 @@ class WaitedTooLong(JobError):
     """A wait that reached its time limit."""
 
 
-def signal_name(exit_code: int | None) -> str | None:
-    """Return the name of the signal that ended a process, such as SIGKILL for -9, or None for other exit codes."""
-    if exit_code is None or exit_code >= 0:
-        return None
-    known = {number.value: number.name for number in signal.Signals}
-    return known.get(-exit_code, f"signal {-exit_code}")
-
-
 def how_it_ended(exit_code: int) -> str:
     """Describe an exit code, such as "exit code 1" or "killed by signal 9 (SIGKILL)", with a likely reason."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
+    names = {number.value: number.name for number in signal.Signals}
     full = "; /dev/shm was full, or another job wrote to the same files in it" if exit_code == -signal.SIGBUS else ""
-    return f"killed by signal {-exit_code} ({signal_name(exit_code)}{full})"
-
-
-def how_it_was_ended(exit_code: object) -> str:
-    """Return a sentence for a command that a person or a signal ended, or an empty text for other exit codes."""
-    ended: dict[object, str] = {130: "interrupted", 143: "told to end (SIGTERM)", 129: "told to end (SIGHUP)"}
-    return f"{ended[exit_code]}; everything that was started has been stopped" if exit_code in ended else ""
-
-
-def as_a_shell_says(exit_code: int) -> int:
-    """Return the exit code as a shell reports it, for example 137 for a process that SIGKILL ended (-9)."""
-    return exit_code if exit_code >= 0 else 128 - exit_code
-
-
-@contextlib.contextmanager
-def first_sigterm(act: Callable[[], None]) -> Iterator[None]:
-    """Call ``act`` at the first SIGTERM in the block. A second SIGTERM has the effect that it had before.
-
-    Outside the main thread, and without a Python handler of SIGTERM, nothing changes.
-    """
-    before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-
-    def handler(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, before)
-        act()
-
-    signal.signal(signal.SIGTERM, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return f"killed by signal {-exit_code} ({names.get(-exit_code, f'signal {-exit_code}')}{full})"
 
 
 def printable(text: str) -> str:
@@ -97,13 +53,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
-def ask(question: str) -> bool | None:
-    """Return the answer of the person at the terminal, or None if nobody can be asked."""
+def ask(question: str) -> bool:
+    """Return whether the person at the terminal agrees. If there is no person, the answer is no."""
     in_notebook = "JPY_PARENT_PID" in os.environ  # there, output goes to a terminal, and nobody is at its keyboard
-    if in_notebook or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return None
-    with contextlib.suppress(EOFError):
-        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    if not in_notebook and sys.stdin.isatty() and sys.stdout.isatty():
+        with contextlib.suppress(EOFError):
+            return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     return False
 
 

@@ -10,23 +10,12 @@ import json
 import os
 import re
 import secrets
-import shutil
 import stat
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tutorial_lib.errors import InputError, attempts, printable
-
-CACHE_SECONDS = 1800.0  # for another process that writes the same files, enough for the largest graph here
-
-
-def find_program(name: str) -> str | None:
-    """Return the path of a program, or None. For each folder ``X/bin`` of PATH, ``X/sbin`` is searched as well."""
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    servers = [f"{folder.removesuffix('bin')}sbin" for folder in folders if folder.endswith("/bin")]
-    return shutil.which(name, path=os.pathsep.join([*folders, *servers]))
 
 
 def sha256_of(path: Path) -> str:
@@ -65,15 +54,14 @@ def flush(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, mode: int = 0o666, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """Open a new file that replaces ``path`` if the block succeeds. If ``durable``, it is then on the disk."""
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file that replaces ``path`` if the block succeeds. The file is then on the disk."""
     temporary = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode), "w+b") as file:
+        with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666), "w+b") as file:
             yield file
             file.flush()
-            if durable:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         if error.errno is not None:
@@ -113,14 +101,10 @@ def read_json(path: Path, kind: Any, remedy: str = "") -> Any:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", remedy) from None
     except ValidationError as error:
-        raise InputError(f"{path} is damaged: {what_is_wrong(error)}", remedy) from None
-
-
-def what_is_wrong(error: Any) -> str:
-    """Return the first problem of a ValidationError of pydantic, with its place in the file."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return printable(f"{place}: {first['msg']}" if place else first["msg"])[:300]
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        problem = printable(f"{place}: {first['msg']}" if place else first["msg"])[:300]
+        raise InputError(f"{path} is damaged: {problem}", remedy) from None
 
 
 def lock_now(handle: int) -> bool | None:
@@ -148,10 +132,10 @@ def lock_holder(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, seconds: float = CACHE_SECONDS) -> Iterator[bool]:
+def alone_in(folder: Path, seconds: float = 1800.0) -> Iterator[bool]:
     """Make and lock a folder, after waiting for another process. A WaitedTooLong names the process and the folder.
 
-    Yields False if locks do not work on this file system.
+    By default, the wait is long enough for the largest graph. Yields False if locks do not work on this file system.
     """
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -165,18 +149,6 @@ def alone_in(folder: Path, seconds: float = CACHE_SECONDS) -> Iterator[bool]:
         yield bool(locked)
     finally:
         os.close(handle)
-
-
-def wait_until_written(sizes: Callable[[], list[int]], seconds: float) -> None:
-    """Wait until all ``sizes`` of files (bytes) are positive and stop growing, or until the time is over."""
-    before: list[int] = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        time.sleep(0.1)
-        now = sizes()
-        if all(now) and now == before:
-            return
-        before = now
 
 
 def graph_name_of(dataset_name: str) -> str:

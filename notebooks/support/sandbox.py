@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tutorial_lib.cluster import standing
 from tutorial_lib.cluster.spec import Machine, wait_or_kill
+from tutorial_lib.cluster.ssh_servers import find_program
 from tutorial_lib.cluster.standing import StandingCluster
 from tutorial_lib.errors import InputError, TutorialError, attempts
-from tutorial_lib.files import find_program
 
 COMMAND_SECONDS, READY_SECONDS = 60.0, 30.0
 DAEMONS = ("munged", "slurmctld", "slurmd")

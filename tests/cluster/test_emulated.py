@@ -15,8 +15,8 @@ from commands import wait_until
 from tutorial_lib.cluster.emulated import EmulatedCluster, divide_cpus, parse_wire
 from tutorial_lib.cluster.emulator import BURST_BYTES
 from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.cluster.ssh_servers import find_program
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import find_program
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = """

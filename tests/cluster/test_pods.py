@@ -20,7 +20,7 @@ import yaml
 from commands import PYTHONPATH_OF_ALL, events_of, ordinary_user, tutorial, wait_until
 
 from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.files import find_program
+from tutorial_lib.cluster.ssh_servers import find_program
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="make venv installs it")
 

@@ -18,8 +18,8 @@ from runtime_support import FinishedRun
 from support import sandbox
 from support.lessons.programs import why_not
 from tutorial_lib.cluster.slurm import SlurmCluster
+from tutorial_lib.cluster.ssh_servers import find_program
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
-from tutorial_lib.files import find_program
 
 NAME, NODES = "slurm-lab", 3
 DAEMON_NAMES = {*sandbox.DAEMONS, "slurmscriptd", "slurmctld:", "slurmstepd"}

@@ -23,9 +23,9 @@ from fault_support import RunningJob, plan_of
 from ssh_support import SSHD
 
 from tutorial_lib.cluster import standing
+from tutorial_lib.cluster.ssh_servers import find_program
 from tutorial_lib.cluster.standing import Line, StandingCluster, parse_ttl
 from tutorial_lib.errors import InputError, attempts
-from tutorial_lib.files import find_program
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tutorial_lib"]

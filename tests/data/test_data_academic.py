@@ -49,7 +49,7 @@ def test_types_relations_and_their_reverses(tiny):
 
 def test_only_papers_have_features_and_labels(tiny):
     assert (tiny.target, tiny.num_features, tiny.num_classes) == ("paper", 64, 16)
-    assert tiny.is_heterogeneous
+    assert not tiny.structure.is_homogeneous
     assert dict(tiny.graph.nodes["author"].data) == dict(tiny.graph.nodes["field"].data) == {}
     assert sum(tiny.split_counts().values()) == tiny.graph.num_nodes("paper")
 

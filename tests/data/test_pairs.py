@@ -11,7 +11,7 @@ import torch
 from dgl.data.utils import load_graphs
 
 from tutorial_lib.data import Dataset, base, load_dataset
-from tutorial_lib.data.base import Pairs, ends
+from tutorial_lib.data.base import Pairs, ends, let_go
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
@@ -102,7 +102,7 @@ def test_let_go_releases_memory_and_keeps_changes(tmp_path):
     held = process.memory_info().rss
     assert held - before > 60e6
     low[7] = -1
-    kept.let_go()
+    let_go(kept)
     assert (low[7], low[8]) == (-1, 8)  # a changed page keeps its content
     assert process.memory_info().rss - before < 20e6
     assert low[-1] == 19_999_999

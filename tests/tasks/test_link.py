@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from support.multi_process import hush_dgl
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.partition import partition_dataset
-from tutorial_lib.sampling.edges import SIDES, TEST, TRAIN, EdgeLoader, EdgeSplit, TrainingGraph, pair_hash
+from tutorial_lib.sampling.edges import SIDES, TEST, TRAIN, EdgeLoader, TrainingGraph, pair_hash
 from tutorial_lib.tasks.link import SCALE, SHIFT, LinkTask, edge_ranks, unit
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.task import LocalShard
@@ -48,7 +48,7 @@ def tiny(data_root: Path) -> Dataset:
 
 @pytest.fixture(scope="module")
 def view(tiny: Dataset) -> TrainingGraph:
-    return TrainingGraph(tiny.graph, EdgeSplit(3), torch.arange(tiny.graph.num_nodes()))
+    return TrainingGraph(tiny.graph, torch.arange(tiny.graph.num_nodes()), 3)
 
 
 def mixed(x: int) -> int:
@@ -72,15 +72,16 @@ def test_the_hash_is_splitmix() -> None:
 def test_both_directions_of_an_edge_are_on_one_side(tiny: Dataset) -> None:
     """D9. Both directions of an edge are on the same side of the split."""
     src, dst = tiny.graph.edges(order="eid")
-    split = EdgeSplit(0, val=0.05, test=0.1)
+    original = torch.arange(tiny.graph.num_nodes())
+    split = TrainingGraph(tiny.graph, original, 0, val=0.05, test=0.1)
     side = split.side(src, dst)
     assert torch.equal(side, split.side(dst, src))
     pairs = len(src) / 2
     for number, share in enumerate((0.85, 0.05, 0.1)):
         assert float((side == number).float().mean()) == pytest.approx(share, abs=2 / pairs**0.5)
-    both = (side == TEST) & (EdgeSplit(1, val=0.05, test=0.1).side(src, dst) == TEST)
+    both = (side == TEST) & (TrainingGraph(tiny.graph, original, 1, val=0.05, test=0.1).side(src, dst) == TEST)
     assert abs(float(both.float().mean()) - 0.01) < 0.002  # another seed: an independent choice
-    assert (EdgeSplit(0, 0.0, 0.0).side(src, dst) == TRAIN).all()
+    assert (TrainingGraph(tiny.graph, original, 0, 0.0, 0.0).side(src, dst) == TRAIN).all()
 
 
 def ends_of(block: dgl.DGLGraph) -> torch.Tensor:
@@ -93,7 +94,7 @@ def test_blocks_have_all_training_edges_but_those_of_the_batch(view: TrainingGra
     graph = view.graph
     side = view.side(*graph.edges(order="eid"))
     train = (side == TRAIN).nonzero().flatten()
-    loader = EdgeLoader(view, train, (-1, -1), 32, negatives=2, training=True)
+    loader = EdgeLoader(view, train, (-1, -1), 32, negatives=2, shuffle=True, training=True)
     _step, batch = next(loader.batches(0))
     src, dst = graph.find_edges(batch.edges)
     assert torch.equal(batch.seeds[batch.src], src)
@@ -115,7 +116,8 @@ def test_a_batch_depends_on_the_seeds_alone(view: TrainingGraph) -> None:
     edges = torch.arange(0, view.graph.num_edges(), 7)
 
     def epoch(seed: int, start: int = 0, *, disturb: bool = False) -> list[torch.Tensor]:
-        loader = EdgeLoader(view, edges, (3,), 50, negatives=2, per_epoch=120, training=True, seed=seed)
+        settings = {"per_epoch": 120, "shuffle": True, "training": True, "seed": seed}
+        loader = EdgeLoader(view, edges, (3,), 50, negatives=2, threads=1, **settings)
         assert len(loader) == 3
         found = []
         for _step, batch in loader.batches(1, start):

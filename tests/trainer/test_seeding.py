@@ -13,7 +13,6 @@ from rank_functions import drawn_in_a_step
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.compat.settings import derive_seed
-from tutorial_lib.sampling import rpc
 from tutorial_lib.trainer import loop
 from tutorial_lib.trainer.loop import seed_all, seed_servers
 from tutorial_lib.trainer.session import seed_rank
@@ -64,11 +63,11 @@ def test_rank_0_asks_each_server_once(monkeypatch, rank, servers):
     """D5. Rank 0 sends each server its own seed, and all ranks wait in a barrier until the servers have answered."""
     done: list[Any] = []
     monkeypatch.setattr(loop, "own_rank", lambda: rank)
-    monkeypatch.setattr(loop, "get_num_server", lambda: servers)
+    monkeypatch.setattr(loop.rpc, "get_num_server", lambda: servers)
     monkeypatch.setattr(loop, "barrier", lambda: done.append("barrier"))
-    monkeypatch.setattr(rpc.rpc, "send_request", lambda server, request: done.append((server, request.value)))
-    monkeypatch.setattr(rpc, "receive", lambda asked, _what: done.extend(["answer"] * len(asked)))
-    monkeypatch.setattr(rpc.rpc, "get_msg_seq", lambda: len(done))
+    monkeypatch.setattr(loop.rpc, "send_request", lambda server, request: done.append((server, request.value)))
+    monkeypatch.setattr(loop, "receive", lambda asked, _what: done.extend(["answer"] * len(asked)))
+    monkeypatch.setattr(loop.rpc, "get_msg_seq", lambda: len(done))
     seed_servers(3, 1)
     asks = [(0, derive_seed(3, 1, 2**20)), (1, derive_seed(3, 1, 2**20 + 1))]
     assert done == [*([*asks, "answer", "answer"] if (rank, servers) == (0, 2) else []), "barrier"]

@@ -33,9 +33,10 @@ from tutorial_lib.cluster.agents import Agents, Progress
 from tutorial_lib.cluster.failure import JobFailed, exit_failure, failure, left_early, machines_gone, stall_failure
 from tutorial_lib.cluster.findings import OK, Finding
 from tutorial_lib.cluster.jobspec import JobSpec, Limits
+from tutorial_lib.cluster.signals import first_sigterm, how_it_was_ended
 from tutorial_lib.cluster.spec import Cluster
 from tutorial_lib.cluster.watch import Stack, report
-from tutorial_lib.errors import JobError, first_sigterm, how_it_was_ended
+from tutorial_lib.errors import JobError
 
 Event = dict[str, Any]
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.cluster.jobspec import JobSpec
-from tutorial_lib.cluster.logs import ONE_A_MACHINE, WORKERS, log_name, uncaught
+from tutorial_lib.cluster.logs import ONE_A_MACHINE, PEER_GONE, WORKERS, log_name, uncaught
 from tutorial_lib.cluster.logs import tail as tail_of
 from tutorial_lib.cluster.messages import Failed
 from tutorial_lib.cluster.watch import Stack
-from tutorial_lib.errors import PEER_GONE, JobError, how_it_ended
+from tutorial_lib.errors import JobError, how_it_ended
 
 # Messages of a process that has lost another one: a peer, the coordinator, or its sampler (EOFError on a pipe).
 # Other messages can contain the same words. A user's ValueError("request refused") is a cause.

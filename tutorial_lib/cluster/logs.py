@@ -22,6 +22,8 @@ LINES_PER_SECOND = 200  # shown of one trainer
 ONE_A_MACHINE = ("agent", "forkserver")
 WORKERS = ("sampler", "worker")  # processes that a trainer starts, which have the index of the trainer
 THREADS_LEFT = "terminate called without an active exception"
+# Pattern of messages of gloo, a store or a pipe after the death of the other process. They are not the first cause.
+PEER_GONE = r"Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe"
 _EXCEPTION = re.compile(r"([\w.]+\.)?\w*(Error|Exception|Interrupt)(:|$)")
 
 

@@ -19,10 +19,16 @@ from tutorial_lib.cluster import disks, namespaces
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.environment import run_module
 from tutorial_lib.errors import InputError, attempts
-from tutorial_lib.files import find_program
 
 PORT = 2222
 START_SECONDS, CONNECT_SECONDS = 20.0, 10.0
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program, or None. For each folder ``X/bin`` of PATH, ``X/sbin`` is searched as well."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    servers = [f"{folder.removesuffix('bin')}sbin" for folder in folders if folder.endswith("/bin")]
+    return shutil.which(name, path=os.pathsep.join([*folders, *servers]))
 
 
 def check_programs() -> str:

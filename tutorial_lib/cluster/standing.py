@@ -22,6 +22,7 @@ from tutorial_lib.cluster import ssh_servers
 from tutorial_lib.cluster.emulated import ANSWER_SECONDS, MESSAGE_BYTES, Connection, EmulatedCluster, peer_of
 from tutorial_lib.cluster.spec import Traits
 from tutorial_lib.errors import InputError, attempts
+from tutorial_lib.trainer.config import parse_memory
 
 STOP_SECONDS, GONE_SECONDS = 30.0, 0.5
 DEFAULT_NAME = "lab"
@@ -170,11 +171,7 @@ def start(
         ttl: time after which the machines stop without a command, such as ``"8h"``.
         ssh: start an ssh server on each machine.
     """
-    shm_bytes = None
-    if shm is not None:
-        from tutorial_lib.partition.memory import parse_memory  # imports torch
-
-        shm_bytes = parse_memory(shm)
+    shm_bytes = None if shm is None else parse_memory(shm)
     if ssh:
         ssh_servers.check_programs()
     ends = time.time() + parse_ttl(ttl)

@@ -15,7 +15,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from typing import Any
 import psutil
 
 from tutorial_lib.cluster.logs import WORKERS, end_of
-from tutorial_lib.files import wait_until_written
 
 DUMP_SIGNAL = signal.SIGRTMAX - 1
 DUMP_SECONDS = 3.0
@@ -124,6 +123,18 @@ def collect(folder: Path) -> list[Stack]:
                 asked.append((member, fields[0]))
     wait_until_written(lambda: [m.dump.stat().st_size if m.dump.exists() else 0 for m, _ in asked], DUMP_SECONDS)
     return [Stack(m.role, m.index, m.pid, state, end_of(m.dump, STACK_BYTES)) for m, state in asked]
+
+
+def wait_until_written(sizes: Callable[[], list[int]], seconds: float) -> None:
+    """Wait until all ``sizes`` of files (bytes) are positive and stop growing, or until the time is over."""
+    before: list[int] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.1)
+        now = sizes()
+        if all(now) and now == before:
+            return
+        before = now
 
 
 def report(stacks: Sequence[tuple[str, Stack]]) -> str:

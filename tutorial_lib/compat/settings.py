@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import os
 import time
 from importlib import import_module
 from types import SimpleNamespace
@@ -39,22 +38,20 @@ def seed_dgl(value: int) -> None:
     dgl.seed(value)
 
 
-def connect_soon() -> bool:
+def connect_soon() -> None:
     """Let a server of this process sleep 0.3 s instead of 3 s before it connects to its clients.
 
     The clients are ready within milliseconds, and DGL tries a failed connection again. If DGL's server has another
-    text, nothing changes, and the result is False.
+    text, nothing changes.
     """
     rpc_server: Any = import_module("dgl.distributed.rpc_server")
     text = inspect.getsource(rpc_server.start_server)
-    if text.count(SERVER_SLEEP) != 1 or text.count("time.sleep(3)") != 1:
-        return False
 
     def sleep(seconds: float) -> None:
         time.sleep(0.3 if seconds == 3 else seconds)
 
-    rpc_server.time = SimpleNamespace(**{**vars(time), "sleep": sleep})
-    return True
+    if text.count(SERVER_SLEEP) == text.count("time.sleep(3)") == 1:
+        rpc_server.time = SimpleNamespace(**{**vars(time), "sleep": sleep})
 
 
 def keep_freed_memory() -> None:
@@ -63,19 +60,10 @@ def keep_freed_memory() -> None:
     By default, glibc returns large blocks to the kernel, which fills each new page with zeros. The tens of thousands of
     page faults cost 3 to 9 % of an epoch.
     """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        for option, value in KEEP_MEMORY.items():
-            libc.mallopt(option, value)
+    for option, value in KEEP_MEMORY.items():
+        ctypes.CDLL(None).mallopt(option, value)
 
 
 def give_back_freed_memory() -> None:
     """Return freed memory to the kernel, before work that needs blocks of other sizes."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)
-
-
-def large_pages() -> dict[str, str]:
-    """Return the environment for pages of 2 MB (glibc 2.35), which spare a trainer's first step 100,000 page faults."""
-    return {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    ctypes.CDLL(None).malloc_trim(0)

@@ -10,6 +10,7 @@ torch, so the file imports the standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -23,16 +24,10 @@ from typing import Any
 NAME = "dgl.graphbolt"
 
 
-def import_dgl() -> ModuleType:
-    """Import DGL, with GraphBolt if it has a library for this torch."""
-    importlib.import_module("dgl.distributed")
-    return sys.modules["dgl"]
-
-
 def graphbolt_problem() -> str | None:
     """Return the reason why GraphBolt is missing, or None. Imports DGL."""
-    import_dgl()
-    return vars(sys.modules[NAME]).get("why_missing")
+    importlib.import_module("dgl.distributed")
+    return spec.loader_state if (spec := sys.modules[NAME].__spec__) else None
 
 
 def built_for(dgl_path: Iterable[str]) -> list[str]:
@@ -51,33 +46,23 @@ def problem(dgl_path: Iterable[str]) -> str | None:
     version, known = str(torch.__version__).split("+")[0], built_for(dgl_path)
     if version not in known:
         return f"this DGL has a GraphBolt library for torch {', '.join(known) or '(none)'}, and this is torch {version}"
-    if not _has_datapipes():
-        return "dgl.graphbolt needs torchdata.datapipes, which torchdata has before 0.10 (the course pins 0.7.1)"
-    return None
-
-
-def _has_datapipes() -> bool:
-    try:
-        return importlib.util.find_spec("torchdata.datapipes") is not None
-    except ImportError:
-        return False
+    with contextlib.suppress(ImportError):
+        if importlib.util.find_spec("torchdata.datapipes"):
+            return None
+    return "dgl.graphbolt needs torchdata.datapipes, which torchdata has before 0.10 (the course pins 0.7.1)"
 
 
 class MissingGraphBolt(ModuleType):
-    """Replaces ``dgl.graphbolt``. Each use raises an ImportError with the reason."""
+    """Replaces ``dgl.graphbolt``. Each use raises an ImportError with the reason, the ``loader_state`` of its spec."""
 
     class FusedCSCSamplingGraph:
         """A class without instances. A DGL server checks with ``isinstance`` whether a graph belongs to it."""
-
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(name)
-        self.why_missing = why
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and name.endswith("_"):  # Python and notebooks look for names like _repr_html_
             raise AttributeError(name)
         # An AttributeError would lose the reason in ``from dgl.graphbolt import ItemSet``.
-        raise ImportError(f"{self.__name__}.{name} is not there: {self.why_missing}")
+        raise ImportError(f"{self.__name__}.{name} is not there: {vars(self)['__spec__'].loader_state}")
 
 
 class Finder(Loader):
@@ -94,10 +79,8 @@ class Finder(Loader):
             return ModuleSpec(name, self, loader_state=why, is_package=True)
         return None
 
-    def create_module(self, spec: ModuleSpec) -> MissingGraphBolt:
-        return MissingGraphBolt(spec.name, spec.loader_state)
-
-    def exec_module(self, module: ModuleType) -> None: ...
+    def exec_module(self, module: ModuleType) -> None:
+        module.__class__ = MissingGraphBolt
 
 
 def install() -> None:

@@ -63,10 +63,6 @@ class Dataset:
         return self.structure
 
     @property
-    def is_heterogeneous(self) -> bool:
-        return not self.structure.is_homogeneous
-
-    @property
     def target(self) -> str:
         """The node type with labels, or the first type if no type has labels."""
         kinds = self.structure.ntypes
@@ -92,7 +88,7 @@ class Dataset:
         def add(key: str, kind: str, rows: int, pieces: Iterable[torch.Tensor]) -> None:
             for number, tensor in enumerate(pieces):
                 if number == 0:
-                    head = f"{key}{kind if self.is_heterogeneous else ''} {tensor.dtype} {(rows, *tensor.shape[1:])}"
+                    head = f"{key}{'' if graph.is_homogeneous else kind} {tensor.dtype} {(rows, *tensor.shape[1:])}"
                     digest.update(head.encode())
                 digest.update(tensor.contiguous().numpy().data.cast("B"))
 
@@ -109,8 +105,7 @@ class Dataset:
         digest.update(str(self.num_classes).encode())
         if self.ids is not None:
             digest.update("\0".join(map(str, self.ids.to_pylist())).encode())
-        if isinstance(graph, Pairs):
-            graph.let_go()
+        let_go(graph)
         return digest.hexdigest()
 
 
@@ -124,7 +119,7 @@ class Pairs:
     is_homogeneous, ntypes, canonical_etypes = True, [NODE], [EDGE]
 
     def __init__(self, low: np.ndarray, high: np.ndarray, ndata: dict[str, torch.Tensor], feat: Any = None) -> None:
-        self.low, self.high, self.ndata, self._feat = low, high, ndata, feat
+        self.low, self.high, self.ndata, self.feat = low, high, ndata, feat
         self.nodes, self.edges = {NODE: SimpleNamespace(data=ndata)}, {EDGE: SimpleNamespace(data={})}
 
     def num_nodes(self, _ntype: str = NODE) -> int:
@@ -133,12 +128,13 @@ class Pairs:
     def num_edges(self, _etype: Relation = EDGE) -> int:
         return 2 * len(self.low)
 
-    def let_go(self) -> None:
-        """Release the pages of large mapped files, except changed pages. The next access reads them again."""
-        for array in (self.low, self.high, self._feat):
-            if array is not None and array.nbytes >= LARGE and isinstance(array.base, mmap.mmap):
-                with contextlib.suppress(OSError):  # Linux before 5.4 does not know this advice
-                    array.base.madvise(MADV_PAGEOUT)
+
+def let_go(graph: dgl.DGLGraph | Pairs) -> None:
+    """Release the pages of large mapped files, except changed pages. The next access reads them again."""
+    for array in (graph.low, graph.high, graph.feat) if isinstance(graph, Pairs) else ():
+        if array is not None and array.nbytes >= LARGE and isinstance(array.base, mmap.mmap):
+            with contextlib.suppress(OSError):  # Linux before 5.4 does not know this advice
+                array.base.madvise(MADV_PAGEOUT)
 
 
 def ends(graph: dgl.DGLGraph | Pairs, relation: Relation, of: int) -> Iterator[torch.Tensor]:
@@ -151,7 +147,7 @@ def ends(graph: dgl.DGLGraph | Pairs, relation: Relation, of: int) -> Iterator[t
     for one in (graph.low, graph.high)[:: -1 if of else 1]:
         for at in range(0, len(one), PIECE):
             yield torch.from_numpy(one[at : at + PIECE].astype(np.int64))
-        graph.let_go()
+        let_go(graph)
 
 
 def make_graph(edges: Edges, counts: dict[str, int]) -> dgl.DGLGraph:
@@ -210,8 +206,7 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
             text = f"in {int(bad.sum())} of {len(bad)} rows, first in row {int(bad.int().argmax())}"
             remedy = "Fill the gaps, for example with numpy.nan_to_num(feat). float32 ends at 3.4e38."
             raise InputError(f"{where}: feat has NaN or infinite values {text}", remedy)
-    if isinstance(graph, Pairs):
-        graph.let_go()
+    let_go(graph)
     if (label := data.get("label")) is not None and (label.min() < 0 or label.max() >= classes):
         raise InputError(f"{name}: labels run from {label.min()} to {label.max()}, expected 0 to {classes - 1}")
     if unused := [key for key, count in dataset.split_counts().items() if count == 0]:

@@ -31,3 +31,8 @@ def not_enough_memory(path: Path | str) -> InputError:
     """Return the error for a file with more content than free memory, such as a zip bomb."""
     text = f"{path}: the content does not fit in memory ({free_memory() / 1e9:.1f} GB is free)"
     return InputError(text, "Leave rows or columns out, or use a computer with more memory.")
+
+
+def memory_for_us() -> int:
+    """Return the bytes that this process uses, plus 80 % of the free memory of the computer or its container."""
+    return psutil.Process().memory_info().rss + int(0.8 * free_memory())

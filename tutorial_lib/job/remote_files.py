@@ -16,7 +16,6 @@ import subprocess
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
@@ -120,7 +119,7 @@ class RemoteFiles:
         self.cluster, self.run = cluster, run
         self.uploads: list[Upload] = []
         self.before = read_delivery(run)
-        self.folder = f"{cluster.copy_to}/results/{run.name}-{uuid.uuid4().hex[:8]}"
+        self.folder = f"{cluster.copy_to}/results/{run.name}-{os.urandom(4).hex()}"
         if self.before and self.before.folder.startswith(f"{cluster.copy_to or ''}/"):
             self.folder = self.before.folder  # a run and its continuations have one folder
         self.problems: list[str] = []
@@ -227,7 +226,9 @@ class RemoteFiles:
         with tempfile.TemporaryDirectory() as arrived:
             self._fetch(machines[0], include("checkpoint/", f"checkpoint/{NEWEST}"), Path(arrived))
             manifest, here = readable(Path(arrived, "checkpoint")).get(NEWEST), readable(folder).get(NEWEST)
-        if manifest is None or (here and (here == manifest or here.progress > manifest.progress)):
+        if manifest is None or here == manifest:
+            return
+        if here and (len(here.epochs), here.step) > (len(manifest.epochs), manifest.step):
             return
         owners = {name: record.machine or machines[0].name for name, record in manifest.files.items()}
         inside = f"checkpoint/{manifest.folder}/"

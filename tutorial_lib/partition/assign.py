@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from tutorial_lib.data.base import Dataset, Pairs, ends
+from tutorial_lib.data.base import Dataset, Pairs, ends, let_go
 from tutorial_lib.errors import InputError
 
 BLOCK = 1 << 20  # entries of an array that are converted together
@@ -48,8 +48,7 @@ def undirected_adjacency(dataset: Dataset) -> sp.csr_array:
     row, column = pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))
     one_way = sp.coo_array((np.ones(len(row), bool), (row, column)), shape=(n, n)).tocsr()
     del row, column, pieces
-    if isinstance(graph, Pairs):
-        graph.let_go()
+    let_go(graph)
     return one_way + one_way.T.tocsr()
 
 

@@ -45,8 +45,8 @@ class Partition:
     ``config`` is DGL's ``part_config`` file. ``types`` is None for a graph with one type, see ``type_counts``.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], reused: bool = False) -> None:
-        self.folder, self.manifest, self.reused = folder, manifest, reused
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self.folder, self.manifest, self.reused = folder, manifest, False
         self.graph_name: str = manifest["graph_name"]
         self.config, self.types = folder / f"{self.graph_name}.json", manifest.get("types")
         self.report = PartitionReport(*(manifest["report"][field.name] for field in fields(PartitionReport)))
@@ -91,7 +91,7 @@ def type_counts(dataset: Dataset) -> dict[str, dict[str, int]]:
 def dataset_description(dataset: Dataset) -> dict[str, Any]:
     """Return the entry ``dataset`` of manifests and results."""
     found = {"name": dataset.name, "num_classes": dataset.num_classes, "num_features": dataset.num_features}
-    if dataset.is_heterogeneous:
+    if not dataset.structure.is_homogeneous:
         found |= {"target": dataset.target, "node_types": type_counts(dataset)["nodes"]}
     return found | dataset.info
 
@@ -186,7 +186,7 @@ def _write_folder(dataset: Dataset, wanted: dict[str, Any], method: str, folder:
     share = cut / graph.num_edges()
     report = asdict(PartitionReport(parts, wanted["method"], nodes, edges, train_nodes, halo_nodes, cut, share))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    manifest = wanted | {"graph_name": name} | ({"types": type_counts(dataset)} if dataset.is_heterogeneous else {})
+    manifest = wanted | {"graph_name": name} | ({} if graph.is_homogeneous else {"types": type_counts(dataset)})
     manifest |= {"dataset": dataset_description(dataset), "report": report}
     manifest["files"] = {
         str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files

@@ -21,7 +21,7 @@ import torch
 from dgl.data.utils import save_graphs, save_tensors
 
 from tutorial_lib.compat.stack import graphbolt_problem
-from tutorial_lib.data.base import Dataset, Pairs, ends
+from tutorial_lib.data.base import Dataset, Pairs, ends, let_go
 from tutorial_lib.files import write_json
 from tutorial_lib.partition.assign import BLOCK, offsets, type_offsets
 
@@ -184,6 +184,5 @@ class Writer:
                 rows = found[f"{name}/{field}"] = torch.empty((len(chosen), *value.shape[1:]), dtype=value.dtype)
                 for at in range(0, len(chosen), FEATURE_ROWS):
                     rows[at : at + FEATURE_ROWS] = value[chosen[at : at + FEATURE_ROWS]]
-                    if isinstance(self.graph, Pairs):  # the features are in a mapped file
-                        self.graph.let_go()
+                    let_go(self.graph)  # the features may be in a mapped file
         return found

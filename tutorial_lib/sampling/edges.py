@@ -24,21 +24,6 @@ SIDES = ("train", "val", "test")
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # constant of SplitMix64
 
 
-@dataclass(frozen=True)
-class EdgeSplit:
-    """Split of the edges of a graph into training, validation and test edges."""
-
-    seed: int = 0
-    val: float = 0.05  # expected fraction of the undirected pairs. The actual one differs by sqrt(fraction / pairs)
-    test: float = 0.05
-
-    def side(self, u: Tensor, v: Tensor) -> Tensor:
-        """Return ``TRAIN``, ``VAL`` or ``TEST`` for each edge, given by two nodes in original IDs, as uint8 (E,)."""
-        point = pair_hash(u, v, self.seed) * 2.0**-64  # uniform in [0, 1)
-        side = (point < self.val + self.test).astype(np.uint8) + (point < self.test)
-        return torch.from_numpy(side)
-
-
 def pair_hash(u: Tensor, v: Tensor, seed: int) -> np.ndarray:
     """Return a hash of each undirected pair and the seed as a uint64 array of shape (E,)."""
     low, high = (ends.numpy().view(np.uint64) for ends in (torch.minimum(u, v), torch.maximum(u, v)))
@@ -56,15 +41,18 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 @dataclass
 class TrainingGraph:
-    """Graph that hides its held-out edges from the sampler."""
+    """Graph that hides its validation and test edges from the sampler."""
 
     graph: Any  # ``DistGraph`` or homogeneous ``DGLGraph``
-    split: EdgeSplit  # determines the held-out edges
     original: Tensor  # int64 (N,), the original ID of each node of ``graph``
+    seed: int = 0  # of the split
+    val: float = 0.05  # expected fraction of the undirected pairs. The actual one differs by sqrt(fraction / pairs)
+    test: float = 0.05
 
     def side(self, src: Tensor, dst: Tensor) -> Tensor:
-        """Return ``EdgeSplit.side`` for edges given by the node IDs of ``graph``."""
-        return self.split.side(self.original[src], self.original[dst])
+        """Return ``TRAIN``, ``VAL`` or ``TEST`` for each edge, given by the node IDs of ``graph``, as uint8 (E,)."""
+        point = pair_hash(self.original[src], self.original[dst], self.seed) * 2.0**-64  # uniform in [0, 1)
+        return torch.from_numpy((point < self.val + self.test).astype(np.uint8) + (point < self.test))
 
     def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> Any:
         """Sample one hop and return a block of training edges whose destination nodes are ``seeds``.
@@ -103,11 +91,7 @@ class EdgeLoader(Loader):
     """Loads batches of the edges of a ``TrainingGraph``."""
 
     negatives: int | Tensor = 1  # number of random nodes for each edge, or int64 (K,), the nodes for every edge
-    training: bool = False  # shuffle the edges and drop the edges of a batch from its blocks
-    threads: int | None = 1
-
-    def __post_init__(self) -> None:
-        self.shuffle = self.training
+    training: bool = False  # drop the edges of a batch from its blocks
 
     def sample(self, examples: Tensor, seed: int) -> EdgeBatch:
         graph, n, new = self.source.graph, self.source.graph.num_nodes(), self.negatives

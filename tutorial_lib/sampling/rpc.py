@@ -93,15 +93,6 @@ class SampleRequest(rpc.Request, rpc.Response):
 rpc.register_service(SAMPLE, SampleRequest, SampleRequest)
 
 
-def seed_servers(values: Mapping[int, int]) -> None:
-    """Seed DGL servers, given by their number, and wait until all of them are seeded."""
-    sent = {}
-    for server, value in values.items():
-        sent[rpc.get_msg_seq()] = server  # the next request gets this number
-        rpc.send_request(server, SampleRequest(value))
-    receive(sent, "generators to be seeded")
-
-
 def in_edges(part: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return the in-edges of a part in memory: indptr, local IDs of the sources, and the global ID of each local ID."""
     if hasattr(part, "csc_indptr"):  # GraphBolt's format

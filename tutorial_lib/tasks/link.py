@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
-from tutorial_lib.sampling.edges import EdgeBatch, EdgeLoader, EdgeSplit, TrainingGraph
+from tutorial_lib.sampling.edges import EdgeBatch, EdgeLoader, TrainingGraph
 from tutorial_lib.sampling.nodes import FULL, rows_of
 from tutorial_lib.tasks.inference import layerwise_inference
 from tutorial_lib.tasks.task import ROWS, Shard, Task, judge_nodes
@@ -67,22 +67,23 @@ class LinkTask(Task):
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
         super().__init__(shard, config)
         self.features, self.original = shard.data["feat"], shard.original_nodes(shard.target)
-        self.view = TrainingGraph(shard.graph, EdgeSplit(config.seed), torch.from_numpy(self.original))
+        self.view = TrainingGraph(shard.graph, torch.from_numpy(self.original), config.seed)
         self.edges = shard.edges(self.view.side)
         self.split = {f"{side}_edges": len(ids) for side, ids in self.edges.items()}
         generator, count = np.random.Generator(np.random.PCG64([config.seed, 0x4E4547])), len(self.original)
         drawn = np.sort(generator.choice(count, min(self.eval_negatives, count), replace=False))
         self.negatives = torch.from_numpy(np.argsort(self.original)[drawn])
-        self.model = shard.place.model(config, self.features.shape[1], config.hidden_size)
+        self.model = config.model(self.features.shape[1], config.hidden_size).to(self.place.device)
         train, val, per_epoch = self.edges["train"], self.edges["val"], -(-self.epoch_edges // shard.world_size)
         steps = equal_steps(min(len(train), per_epoch), config.batch_size, "training edges")
-        self.batches = self._loader(train, config.negatives, steps=steps, per_epoch=per_epoch, training=True)
+        self.batches = self._loader(train, config.negatives, train=True, steps=steps, per_epoch=per_epoch)
         self.val = self._loader(val[:: max(1, len(val) * shard.world_size // self.validation_edges)], self.negatives)
 
-    def _loader(self, edges: Tensor, negatives: int | Tensor, **training: Any) -> EdgeLoader:
+    def _loader(self, edges: Tensor, negatives: int | Tensor, *, train: bool = False, **sizes: Any) -> EdgeLoader:
         config = self.config
-        training |= {"seed": derive_seed(config.seed, own_rank(), bool(training)), "threads": config.sampling_threads}
-        return EdgeLoader(self.view, edges, config.fanouts, config.batch_size, negatives=negatives, **training)
+        common: Any = {"threads": config.sampling_threads, "shuffle": train, "training": train, "negatives": negatives}
+        seed = derive_seed(config.seed, own_rank(), train)
+        return EdgeLoader(self.view, edges, config.fanouts, config.batch_size, seed=seed, **common, **sizes)
 
     def inputs(self, batch: EdgeBatch) -> tuple[Any, ...]:
         return self.place.take(batch.blocks, self.features[batch.input_nodes], batch.src, batch.dst, batch.negatives)

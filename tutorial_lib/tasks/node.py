@@ -45,7 +45,7 @@ class NodeTask(Task):
         return self.shard.data["label"]
 
     def make_model(self) -> nn.Module:
-        return self.place.model(self.config, self.features.shape[1], self.shard.num_classes)
+        return self.config.model(self.features.shape[1], self.shard.num_classes).to(self.place.device)
 
     def judge(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the prediction for each row of the model's outputs, and whether it agrees with the label."""

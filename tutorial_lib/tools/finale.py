@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tutorial_lib.data.memory import memory_for_us
 from tutorial_lib.errors import InputError, JobError, ask
 from tutorial_lib.files import read_json, write_json
 from tutorial_lib.job.display import Reporter, human_bytes
@@ -21,7 +22,6 @@ from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import Partition
-from tutorial_lib.partition.memory import memory_for_us
 from tutorial_lib.tools.doctor import examine_machines
 from tutorial_lib.tools.plan import Job, estimate, sizes_of
 from tutorial_lib.trainer.config import TrainConfig

@@ -14,12 +14,12 @@ from typing import Any
 
 from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.cluster.plan import check_parts
+from tutorial_lib.data.memory import memory_for_us
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.display import human_bytes
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, dataset_description
-from tutorial_lib.partition.memory import memory_for_us, parse_memory
-from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.config import TrainConfig, parse_memory
 
 # Bytes of each process without a graph, and of the pages that all processes of a machine share.
 SERVER, TRAINER, COMMAND, SHARED = 0.44e9, 0.46e9, 0.45e9, 0.42e9
@@ -236,7 +236,8 @@ def make_job(graph: Graph, machines: int | None, wire: str | None, memory: str |
         sizes = {**sizes, "train": max(1, round(TRAIN_SHARE * sizes["nodes"]))}
         assumed.append(f"{TRAIN_SHARE:.0%} of the nodes are training nodes (see --train-nodes)")
     rate = parse_wire(wire or (None if fields["together"] else "10gbit"), shaped=fields["together"])
-    limit = parse_memory(memory) or (memory_for_us() if fields["together"] else math.inf)
+    free = memory_for_us() if fields["together"] else math.inf
+    limit = free if memory is None else parse_memory(memory)
     fields |= {"machines": 2 if machines is None else machines, "wire": None if rate is None else 8.0 * rate}
     return Job(**sizes, **fields, memory=limit, assumed=tuple(assumed))
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,6 @@ from typing import Any
 
 from tutorial_lib.data import DEFAULT_SCALE, NAMES, check_arguments
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import find_program
 from tutorial_lib.tools.templates import render_template
 
 KINDS = ("train", "finale", "launch")
@@ -84,7 +84,7 @@ def render_manifest(*command: str, name: str, time: str, mem: str, shm: str | No
 
 def make_keys(comment: str) -> dict[str, str]:
     """Return a new pair of ssh keys by file name."""
-    if (program := find_program("ssh-keygen")) is None:
+    if (program := shutil.which("ssh-keygen")) is None:
         raise InputError("no ssh-keygen on this computer", "Install it: sudo apt install openssh-client")
     with tempfile.TemporaryDirectory() as folder:
         words = ["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", f"{folder}/key"]

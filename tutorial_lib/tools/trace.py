@@ -142,7 +142,7 @@ def write_trace(run: Path, out: Path) -> list[str]:
     if out.suffix == ".html" or (out.exists() and not out.is_file()):
         raise InputError(f"--out {out} is not a .json file", "Name a .json file and open it in Perfetto.")
     try:
-        with replacing(out, durable=False) as file:  # does not follow a link in the folder of another user
+        with replacing(out) as file:  # does not follow a link in the folder of another user
             file.write(text.encode())
     except OSError as error:
         raise InputError(f"--out {out}: {error.strerror}") from None

@@ -28,7 +28,7 @@ from tutorial_lib.files import flush, replacing, sha256_of, write_json
 from tutorial_lib.trainer import manifest as manifests
 from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, own_rank
 from tutorial_lib.trainer.events import Emit, no_events
-from tutorial_lib.trainer.manifest import EpochResult, FileRecord, Manifest, checkpoint_name, remove_checkpoint
+from tutorial_lib.trainer.manifest import EpochResult, FileRecord, Manifest, remove_checkpoint
 
 SETTINGS = ("_lr", "_beta1", "_beta2", "_eps")  # of DGL's sparse optimizers
 
@@ -109,7 +109,7 @@ class CheckpointManager:
         """Write a checkpoint if ``last`` is true or enough epochs are finished. All ranks call it between two steps."""
         if not last and state.epoch % self.every:
             return
-        folder = self.folder / checkpoint_name(state.epoch, state.step)
+        folder = self.folder / (f"epoch-{state.epoch:04d}" + (f"-step-{state.step:06d}" if state.step else ""))
         first, files = own_rank() == 0, {}
         stores = stores_of(task.embeddings, task.sparse_optimizers) if self.first_of_machine else {}
         barrier()  # no rank changes an embedding from here on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,11 +67,19 @@ class TrainConfig:
             return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout)
 
 
+def parse_memory(value: str) -> int:
+    """Return the bytes of ``12GB``, ``1.5GiB``, ``800M`` or ``5000``, at least 1."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s?(?:([KMGT])(i?))?B?", value.strip(), re.IGNORECASE)
+    unit = 1024 if found and found[3] else 1000
+    size = int(float(found[1]) * unit ** " KMGT".index((found[2] or " ").upper())) if found else 0
+    if size == 0:
+        raise InputError(f"{value!r} is not an amount of memory", "Write it like 12GB, 1.5GiB or 800MB.")
+    return size
+
+
 def check_loader(loader: str, samplers: int, cache: str) -> int:
     """Return the bytes of ``cache`` ("256MB", "0"), or raise an InputError for a loader that is not possible."""
-    from tutorial_lib.partition.memory import parse_memory
-
     if loader not in ("auto", "dgl", "pipeline") or (loader == "pipeline" and samplers):
         remedy = "Use --loader auto, dgl or, without sampler processes, pipeline."
         raise InputError(f"--loader {loader} with --samplers {samplers} is not possible", remedy)
-    return 0 if cache.strip() == "0" else parse_memory(cache) or 0
+    return 0 if cache.strip() == "0" else parse_memory(cache)

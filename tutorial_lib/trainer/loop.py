@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from dgl.distributed.rpc import get_num_server
+from dgl.distributed import rpc
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed, seed_dgl
-from tutorial_lib.sampling.rpc import seed_servers as send_seeds
+from tutorial_lib.sampling.rpc import SampleRequest, receive
 from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
 from tutorial_lib.trainer.comm import any_rank, barrier, own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
@@ -67,7 +67,11 @@ def seed_all(seed: int, epoch: int, step: int, rank: int) -> None:
 def seed_servers(seed: int, epoch: int) -> None:
     """Seed the generators of all DGL servers from rank 0. No rank returns, and samples, before they are seeded."""
     if own_rank() == 0:
-        send_seeds({k: derive_seed(seed, epoch, 2**20 + k) for k in range(get_num_server())})  # no step has this number
+        sent = {}
+        for server in range(rpc.get_num_server()):
+            sent[rpc.get_msg_seq()] = server  # the next request gets this number
+            rpc.send_request(server, SampleRequest(derive_seed(seed, epoch, 2**20 + server)))  # no step has this number
+        receive(sent, "generators to be seeded")
     barrier()
 
 

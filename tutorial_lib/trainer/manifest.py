@@ -61,10 +61,6 @@ class Manifest:
     sparse_optimizers: list[dict[str, Any]] = field(default_factory=list)
     format: int = FORMAT
 
-    @property
-    def progress(self) -> tuple[int, int]:
-        return len(self.epochs), self.step
-
 
 class FoundCheckpoint(NamedTuple):
     folder: Path
@@ -160,10 +156,6 @@ def readable(folder: Path) -> dict[str, Manifest]:
         with contextlib.suppress(InputError):
             found[name] = read_manifest(folder / name)
     return found
-
-
-def checkpoint_name(epochs: int, step: int = 0) -> str:
-    return f"epoch-{epochs:04d}" + (f"-step-{step:06d}" if step else "")
 
 
 def remove_checkpoints(folder: Path, keep: Container[str]) -> None:

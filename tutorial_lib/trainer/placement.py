@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.models.graphsage import CscBlock, GraphSAGE
+from tutorial_lib.models.graphsage import CscBlock
 from tutorial_lib.trainer.comm import all_gather, alone, own_rank
 
 
@@ -60,9 +60,6 @@ class Placement:
     @cached_property
     def _side_stream(self) -> Any:
         return torch.cuda.Stream(self.device)
-
-    def model(self, config: Any, in_size: int, num_classes: int) -> GraphSAGE:
-        return config.model(in_size, num_classes).to(self.device)
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         return DistributedDataParallel(model, [self.device] if self.on_gpu else None, process_group=self.group)

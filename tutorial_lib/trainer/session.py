@@ -17,7 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+import tutorial_lib.sampling.rpc  # noqa: F401  registers our requests in every server and trainer
 from tutorial_lib.cluster.forkserver import fork_as_told
+from tutorial_lib.compat.settings import connect_soon
 from tutorial_lib.trainer.events import EventWriter, age_of_process, span
 
 
@@ -63,9 +65,6 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
     """
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
-        import tutorial_lib.sampling.rpc  # noqa: F401  registers our requests
-        from tutorial_lib.compat.settings import connect_soon
-
         gc.enable()
         connect_soon()
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))

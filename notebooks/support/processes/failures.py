@@ -8,7 +8,7 @@ import re
 import signal as signals
 from typing import Any
 
-from tutorial_lib.errors import JobError, signal_name
+from tutorial_lib.errors import JobError
 
 TAIL_LINES = 10
 _OWN = re.compile(r'File ".*/support/processes/(child|forking)\.py"')
@@ -54,6 +54,14 @@ class RanksTimedOut(JobError):
         super().__init__("\n".join([message, *details]), remedy)
         self.ranks = list(stacks)
         self.stacks = stacks
+
+
+def signal_name(exit_code: int | None) -> str | None:
+    """Return the name of the signal that ended a process, such as SIGKILL for -9, or None for other exit codes."""
+    if exit_code is None or exit_code >= 0:
+        return None
+    known = {number.value: number.name for number in signals.Signals}
+    return known.get(-exit_code, f"signal {-exit_code}")
 
 
 def failure_of(rank: int, code: int, report: tuple[Any, ...], output: str, remedy: str) -> BaseException:

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from tutorial_lib.errors import InputError, TutorialError, how_it_was_ended
+from tutorial_lib.cluster.signals import how_it_was_ended
+from tutorial_lib.errors import InputError, TutorialError
 from tutorial_lib.job.display import human_bytes
 from tutorial_lib.job.launch import spread_extra_envs
 from tutorial_lib.tools.cli import jobs, machines, planning, preparing, submit  # noqa: F401  each adds its commands

@@ -19,7 +19,7 @@ from tutorial_lib.cluster import standing
 from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.cluster.standing import DEFAULT_NAME, Line, StandingCluster
-from tutorial_lib.errors import InputError, JobError, as_a_shell_says, to_stderr
+from tutorial_lib.errors import InputError, JobError, to_stderr
 from tutorial_lib.tools.cli.options import PROGRAM, JsonOption, app
 
 ALL = "all"
@@ -159,7 +159,8 @@ def _run_on_all(cluster: StandingCluster, command: Sequence[str]) -> int:
                 process.terminate()
         for thread in threads:
             thread.join()
-    return as_a_shell_says(next((code for code in codes if code), 0))
+    code = next((code for code in codes if code), 0)
+    return code if code >= 0 else 128 - code  # as a shell reports a signal, for example 137 for SIGKILL
 
 
 def _copy(machine: str, lines: IO[bytes]) -> None:

@@ -69,7 +69,7 @@ def data(
     options = {"scale": source.scale, "seed": source.seed, "root": source.root, "both_ways": source.both_ways}
     loaded = load_dataset(dataset, features=not graph_only, download=download, **options)
     types: dict[str, Any] = {}
-    if loaded.is_heterogeneous:
+    if not loaded.structure.is_homogeneous:
         types = {f"{of}_of": counts for of, counts in type_counts(loaded).items()} | {"target": loaded.target}
     facts = {
         "dataset": loaded.name,

@@ -1,0 +1,36 @@
+"""The signals that end a command."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+
+def how_it_was_ended(exit_code: object) -> str:
+    """Return a sentence for a command that a person or a signal ended, or an empty text for other exit codes."""
+    ended: dict[object, str] = {130: "interrupted", 143: "told to end (SIGTERM)", 129: "told to end (SIGHUP)"}
+    return f"{ended[exit_code]}; everything that was started has been stopped" if exit_code in ended else ""
+
+
+@contextlib.contextmanager
+def first_sigterm(act: Callable[[], None]) -> Iterator[None]:
+    """Call ``act`` at the first SIGTERM in the block. A second SIGTERM has the effect that it had before.
+
+    Outside the main thread, and without a Python handler of SIGTERM, nothing changes.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def handler(*_: object) -> None:
+        signal.signal(signal.SIGTERM, before)
+        act()
+
+    signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
