@@ -16,7 +16,7 @@ from tutorial_lib.data import DEFAULT_SCALE
 from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.tools.cli import jobs
-from tutorial_lib.tools.cli.options import app, names_in, parse, recall, run
+from tutorial_lib.tools.cli.options import app, names_in, parse, recall, run, values_of
 from tutorial_lib.trainer.config import TrainConfig
 
 PARTITION = ["partition", "--dataset", "synthetic-products"]
@@ -271,3 +271,9 @@ def test_doctor_fails_with_a_remedy(tmp_path):
     done = tutorial("doctor", code=1, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert "[fail] torch: 1.13.1" in done.stdout
     assert "pip install -r requirements.lock" in done.stdout
+
+
+def test_a_run_remembers_its_seed():
+    """The option belongs to the data set. The TrainConfig has a field of this name, too."""
+    _, bound, _ = parse(["train", "--seed", "3"])
+    assert values_of(bound)["seed"] == 3

@@ -148,7 +148,9 @@ def values_of(bound: BoundArguments) -> dict[str, Any]:
     values = {}
     for name, value in bound.arguments.items():
         if is_dataclass(value):
-            values |= {NAMES.get(field.name, field.name): getattr(value, field.name) for field in fields(value)}
+            # The option --seed belongs to the data set, which comes first. Commands copy it into the TrainConfig.
+            names = [field.name for field in fields(value) if field.name != "seed" or "seed" not in values]
+            values |= {NAMES.get(name, name): getattr(value, name) for name in names}
         else:
             values[name] = value
     return values
