@@ -20,7 +20,7 @@ from tutorial_lib.cluster import standing
 PRESENT = ["sh", "bash", "env", "ls", "find", "grep", "cat", "sort", "hostname", "ssh-keygen"]
 LESSONS = {
     "09_anatomy_of_a_cluster": ["ps", "ss"],
-    "12_finale_ogbn_products": ["ps", "sshd"],
+    "12_finale_ogbn_products": ["ps", "sshd", "rsync"],
     "16_real_clusters": ["Slurm"],
     "solutions/16_real_clusters": ["Slurm"],
 }
