@@ -109,7 +109,8 @@ def main() -> None:
         os.chdir(plan["cwd"])  # entering a mount namespace moved us to its root
     except OSError as error:
         sys.exit(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
-    os.sched_setaffinity(0, plan["cpus"])
+    if plan["cpus"]:  # machines of an address file have none
+        os.sched_setaffinity(0, plan["cpus"])
     on_terminal = _has_foreground()
     try:
         pid = os.fork()
