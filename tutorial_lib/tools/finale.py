@@ -69,7 +69,9 @@ class Finale:
         memory = found.total if self.together else found.machine
         where = f"here, of {human_bytes(free)}" if self.together else "on each machine"
         size = f"{job.nodes:,} nodes, {job.edges:,} edges; about {human_bytes(round(memory))} of memory {where}"
-        print(f"forecast: {size}; about {seconds / 60:.0f} min (it may be half or twice as much)", flush=True)
+        print(
+            f"forecast: {size}; about {max(1, round(seconds / 60))} min (it may be half or twice as much)", flush=True
+        )
         large = seconds > LONG or (self.together and memory > free)
         if large and not yes and not ask("This run is large. Start it?"):
             raise InputError("not started, because this run is large and nobody agreed to it", "Add --yes to start it.")
