@@ -60,7 +60,8 @@ def address_findings_here(plan: JobPlan, index: int) -> Iterator[Finding]:
     machine, known = plan.machines[index], ipv4_addresses()
     interfaces = {address: name for name, addresses in known.items() for address in addresses}
     if machine.address not in interfaces:
-        detail = f"{machine.address} (line {index + 1}) does not belong to this machine; it has {', '.join(sorted(interfaces))}"
+        own = ", ".join(sorted(interfaces))
+        detail = f"{machine.address} (line {index + 1}) does not belong to this machine; it has {own}"
         remedy = "Otherwise DGL takes this machine for machine 0. Correct ip_config.txt."
         for line, other in enumerate(plan.machines, start=1):
             if other.address in interfaces:
