@@ -154,3 +154,13 @@ def alone_in(folder: Path, seconds: float = 1800.0) -> Iterator[bool]:
 def graph_name_of(dataset_name: str) -> str:
     """Return a name for files and for DGL. For example, ``../x/amazon_photo.npz`` gives ``amazon_photo``."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(dataset_name).name.removesuffix(".npz")) or "graph"
+
+
+def parse_memory(value: str) -> int:
+    """Return the bytes of ``12GB``, ``1.5GiB``, ``800M`` or ``5000``, at least 1."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s?(?:([KMGT])(i?))?B?", value.strip(), re.IGNORECASE)
+    unit = 1024 if found and found[3] else 1000
+    size = int(float(found[1]) * unit ** " KMGT".index((found[2] or " ").upper())) if found else 0
+    if size == 0:
+        raise InputError(f"{value!r} is not an amount of memory", "Write it like 12GB, 1.5GiB or 800MB.")
+    return size

@@ -15,11 +15,11 @@ from shared_data import tiny_dataset
 from tutorial_lib.data import Dataset
 from tutorial_lib.data.memory import free_in_group
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import parse_memory
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import partition_dataset
 from tutorial_lib.partition.assign import assign_nodes, balance_nodes, undirected_adjacency
 from tutorial_lib.partition.folder import available_method
-from tutorial_lib.trainer.config import parse_memory
 
 NOBODY = np.empty(0, np.int64)  # no training nodes
 

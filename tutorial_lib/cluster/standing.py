@@ -22,7 +22,7 @@ from tutorial_lib.cluster import ssh_servers
 from tutorial_lib.cluster.emulated import ANSWER_SECONDS, MESSAGE_BYTES, Connection, EmulatedCluster, peer_of
 from tutorial_lib.cluster.spec import Traits
 from tutorial_lib.errors import InputError, attempts
-from tutorial_lib.trainer.config import parse_memory
+from tutorial_lib.files import parse_memory
 
 STOP_SECONDS, GONE_SECONDS = 30.0, 0.5
 DEFAULT_NAME = "lab"

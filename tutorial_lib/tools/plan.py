@@ -16,10 +16,11 @@ from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.cluster.plan import check_parts
 from tutorial_lib.data.memory import memory_for_us
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import parse_memory
 from tutorial_lib.job.display import human_bytes
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import Partition, dataset_description
-from tutorial_lib.trainer.config import TrainConfig, parse_memory
+from tutorial_lib.trainer.config import TrainConfig
 
 # Bytes of each process without a graph, and of the pages that all processes of a machine share.
 SERVER, TRAINER, COMMAND, SHARED = 0.44e9, 0.46e9, 0.45e9, 0.42e9

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import parse_memory
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,6 @@ class TrainConfig:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout)
-
-
-def parse_memory(value: str) -> int:
-    """Return the bytes of ``12GB``, ``1.5GiB``, ``800M`` or ``5000``, at least 1."""
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s?(?:([KMGT])(i?))?B?", value.strip(), re.IGNORECASE)
-    unit = 1024 if found and found[3] else 1000
-    size = int(float(found[1]) * unit ** " KMGT".index((found[2] or " ").upper())) if found else 0
-    if size == 0:
-        raise InputError(f"{value!r} is not an amount of memory", "Write it like 12GB, 1.5GiB or 800MB.")
-    return size
 
 
 def check_loader(loader: str, samplers: int, cache: str) -> int:
