@@ -55,7 +55,7 @@ def printable(text: str) -> str:
 
 def ask(question: str) -> bool:
     """Return whether the person at the terminal agrees. If there is no person, the answer is no."""
-    in_notebook = "JPY_PARENT_PID" in os.environ  # there, output goes to a terminal, and nobody is at its keyboard
+    in_notebook = "JPY_PARENT_PID" in os.environ  # a kernel inherits a terminal that its user cannot type into
     if not in_notebook and sys.stdin.isatty() and sys.stdout.isatty():
         with contextlib.suppress(EOFError):
             return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

@@ -65,7 +65,7 @@ def find_role():
 
 
 def register(role, index):
-    """A file whose name says who we are; it gets all Python stacks on a signal that nobody else uses."""
+    """Create a file named after this process; on a signal, faulthandler writes all Python stacks to it."""
     import faulthandler
     import signal
 
