@@ -25,6 +25,16 @@ from tutorial_lib.cluster.spec import Cluster, Machine, write_ip_config
 from tutorial_lib.cluster.watch import Member, members
 from tutorial_lib.partition import Partition
 
+# What faulthandler writes for a rank that waits in all_reduce.
+DUMP = """Thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 1997 in all_reduce
+  File "/home/me/train.py", line 33 in main
+  File "/home/me/train.py", line 80 in <module>
+"""
+
 FAULTY = Path(__file__).parent / "programs" / "faulty_trainer.py"
 CLEAN_EXIT_SECONDS = 15
 SILENT_NETWORK_SECONDS = 60

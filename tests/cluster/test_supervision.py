@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fault_support import DUMP
 
 from tutorial_lib.cluster import children, network
 from tutorial_lib.cluster.agent import HEARTBEAT_SECONDS, MOST_WAITING, Agent, Process
@@ -32,15 +33,6 @@ from tutorial_lib.cluster.messages import (
 from tutorial_lib.cluster.plan import JobPlan
 from tutorial_lib.cluster.spec import Machine
 from tutorial_lib.cluster.watch import Stack
-
-DUMP = """Thread 0x00007f0000000001 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 327 in wait
-
-Current thread 0x00007f0000000002 (most recent call first):
-  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 1997 in all_reduce
-  File "/home/me/train.py", line 33 in main
-  File "/home/me/train.py", line 80 in <module>
-"""
 
 
 class Clock:

@@ -13,18 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import wait_until
+from fault_support import DUMP
 
 from tutorial_lib.cluster import watch
 from tutorial_lib.cluster.watch import STARTED, MachineHealth, Stack, collect, disk_trouble, members, report, stat_of
-
-DUMP = """Thread 0x00007f0000000001 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 327 in wait
-
-Current thread 0x00007f0000000002 (most recent call first):
-  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 1997 in all_reduce
-  File "/home/me/train.py", line 33 in main
-  File "/home/me/train.py", line 80 in <module>
-"""
 
 
 def note_member(folder: Path, pid: int, role: str, started: int | None = None) -> None:
