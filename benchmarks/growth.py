@@ -23,7 +23,7 @@ from bench import CONFIG, OUT, show, table
 from jobs import computer, median, partition_of, run_job
 from matplotlib.figure import Figure
 
-from tutorial_lib.cluster.coordinator import MachineUse
+from tutorial_lib.launcher.coordinator import MachineUse
 
 WIRE = "1gbit"
 HEAD = ["scale", "machines", "edges cut", "guide, s per epoch", "ours, s per epoch", "ours / guide"]

@@ -23,10 +23,10 @@ from typing import Any
 from bench import OUT, table
 from jobs import computer, partition_of
 
-from tutorial_lib.cluster.emulated import parse_wire
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed
+from tutorial_lib.launcher.backends.emulated import parse_wire
 from tutorial_lib.tools.plan import Estimate, Job, estimate, sizes_of
 from tutorial_lib.trainer.config import TrainConfig
 

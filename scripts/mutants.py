@@ -38,8 +38,8 @@ TARGETS = {
     "tutorial_lib/trainer/loop.py": ["tests/trainer/test_seeding.py", "tests/trainer/test_loop.py"],
     "tutorial_lib/partition/*.py": ["tests/partition", "tests/data/test_pairs.py", "tests/data/test_data_academic.py"],
     "tutorial_lib/tasks/inference.py": [f"tests/tasks/test_{name}.py" for name in ("evaluation", "hetero", "tasks")],
-    "tutorial_lib/cluster/agent.py": ["tests/cluster/test_agents.py", "tests/cluster/test_supervision.py"],
-    "tutorial_lib/cluster/children.py": ["tests/cluster/test_agents.py", "tests/cluster/test_supervision.py"],
+    "tutorial_lib/launcher/agent.py": ["tests/launcher/test_agents.py", "tests/launcher/test_supervision.py"],
+    "tutorial_lib/launcher/processes.py": ["tests/launcher/test_agents.py", "tests/launcher/test_supervision.py"],
     "tutorial_lib/job/remote_files.py": ["tests/job/test_remote_files.py"],
     "notebooks/support/exercises/lesson_*.py": ["tests/lessons/test_{}.py"],
 }
@@ -47,16 +47,16 @@ STAGES = ("not cluster", "cluster")  # without machines, then with
 NOTHING_TO_RUN = 5  # pytest's exit code
 # By the mutant as it is printed: why no test can or need notice it.
 MAY_SURVIVE = {
-    "tutorial_lib/cluster/agent.py, _reap: 1024  ->  (1025)": "a thousandth of a memory that is told",
-    "tutorial_lib/cluster/children.py, end_descendants: time.monotonic() < deadline"
+    "tutorial_lib/launcher/agent.py, _reap: 1024  ->  (1025)": "a thousandth of a memory that is told",
+    "tutorial_lib/launcher/processes.py, end_descendants: time.monotonic() < deadline"
     "  ->  (time.monotonic() <= deadline)": "the moment of the deadline itself",
-    "tutorial_lib/cluster/children.py, end_descendants: time.sleep(POLL_SECONDS)  ->  pass": "it only looks more often",
+    "tutorial_lib/launcher/processes.py, end_descendants: time.sleep(POLL_SECONDS)  ->  pass": "more looks",
     "tutorial_lib/trainer/checkpoint.py, save: barrier()  ->  pass": "it is for a rank that still writes rows then",
     "tutorial_lib/tasks/inference.py, source: 1  ->  (2)": "how far a thread is ahead changes no number",
     "tutorial_lib/sampling/prefetch.py, prefetch: future.cancel()  ->  pass": "it only saves work that nobody wants",
     "tutorial_lib/sampling/edges.py, side: point < self.test  ->  (point <= self.test)": "no pair has that very hash",
     "tutorial_lib/sampling/neighbor_sampler.py, sample: bool(remote.any())  ->  (True)": "it spares work on nothing",
-    "tutorial_lib/cluster/children.py, end_descendants: reap()  ->  pass": "of the last one: all were reaped",
+    "tutorial_lib/launcher/processes.py, end_descendants: reap()  ->  pass": "of the last one: all were reaped",
     "notebooks/support/exercises/lesson_06.py, parent: torch.set_num_threads(2)  ->  pass": "two cores have as many",
     "notebooks/support/exercises/lesson_07.py, _nap: time.sleep(0.02)  ->  pass": "it only makes a fault likelier",
 }

@@ -37,7 +37,7 @@ import pytest
 from nbval.plugin import IPyNbCell
 
 from support.lessons.programs import NEEDS, why_not
-from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend, EmulationUnavailable
 
 CHECK_EVERY = 1.0  # seconds between two looks at the kernel process
 
@@ -110,7 +110,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def emulation_refused() -> str | None:
     """Why this host does not allow emulated machines; None where it does."""
     try:
-        with EmulatedCluster(1):
+        with EmulatedBackend(1):
             return None
     except EmulationUnavailable as error:
         return error.message

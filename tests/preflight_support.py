@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tutorial_lib.cluster.findings import Finding
-from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.launcher.findings import Finding
+from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.partition import Partition
 
 HERE = Machine("machine-0", "127.0.0.1", interface="lo")

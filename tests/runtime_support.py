@@ -21,11 +21,11 @@ from commands import MARK, tutorial
 from nbval.plugin import IPyNbCell
 from nbval_support import emulation_refused
 
-from tutorial_lib.cluster.emulated import EmulatedCluster
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.files import alone_in
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.partition import Partition, partition_dataset
 from tutorial_lib.tools.cli import main
 from tutorial_lib.trainer.config import TrainConfig
@@ -163,10 +163,10 @@ def machines_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     """Without the marker ``cluster``, which ``make test-quick`` leaves out, a test cannot start machines."""
     if request.node.get_closest_marker("cluster") is None:
 
-        def refuse(_cluster: EmulatedCluster) -> None:
+        def refuse(_cluster: EmulatedBackend) -> None:
             raise AssertionError("a test that starts machines needs the fixture emulation or the marker cluster")
 
-        monkeypatch.setattr(EmulatedCluster, "__enter__", refuse)
+        monkeypatch.setattr(EmulatedBackend, "__enter__", refuse)
 
 
 @pytest.hookimpl(tryfirst=True)

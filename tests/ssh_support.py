@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from commands import wait_until
 
-from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.spec import Machine, write_ip_config
-from tutorial_lib.cluster.ssh_servers import find_program
+from tutorial_lib.job.ip_config import write_ip_config
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.backends.ssh_servers import find_program
+from tutorial_lib.launcher.jobspec import Machine
 
 SSHD = find_program("sshd")
 PORT = 2222
@@ -37,7 +38,7 @@ print(json.dumps([[n for n in names if n and "sshd" not in n], sorted(os.listdir
 """
 
 
-def assert_private(cluster: EmulatedCluster, machines: Sequence[Machine], folder: Path) -> None:
+def assert_private(cluster: EmulatedBackend, machines: Sequence[Machine], folder: Path) -> None:
     """Machines have none of the files in a folder of this computer, so a run folder in it does not exist there."""
     (witness := folder / "witness").touch()
     for machine in machines:
@@ -58,7 +59,7 @@ class SshLab:
 
     def __init__(self, folder: Path, count: int = 2) -> None:
         self.folder = folder
-        self.cluster = EmulatedCluster(count + 1, private=[folder.parent])
+        self.cluster = EmulatedBackend(count + 1, private=[folder.parent])
         self.machines, self.head = self.cluster.machines[:count], self.cluster.machines[count]
         self.cluster.separate = self.machines
         self.ip_config, self.home = folder / "ip_config.txt", folder / "home"

@@ -117,5 +117,5 @@ def test_what_is_replaced_is_where_the_list_says():
     places = re.findall(r"\| `([\w/]+\.py): (\w+)`", text)
     assert len(places) > 5
     for file, name in places:
-        (path,) = [path for room in ("", "cluster") if (path := ROOT / "tutorial_lib" / room / file).exists()]
+        (path,) = [path for room in ("", "launcher") if (path := ROOT / "tutorial_lib" / room / file).exists()]
         assert re.search(rf"\b{name}\b", path.read_text()), f"docs/patches.md names {file}: {name}"

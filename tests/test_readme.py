@@ -13,7 +13,7 @@ import pytest
 import yaml
 from commands import tutorial
 
-from tutorial_lib.cluster.spec import read_ip_config
+from tutorial_lib.job.ip_config import read_ip_config
 from tutorial_lib.tools.cli.options import parse
 
 ROOT = Path(__file__).parents[1]
@@ -110,7 +110,7 @@ def test_what_readme_gives_to_schedulers_is_written(tmp_path):
 
 
 def test_what_readme_says_of_machines_over_ssh_can_be_read(tmp_path):
-    """The file of addresses as bash writes it, and the commands, parsed; tests/cluster/test_ssh.py runs such."""
+    """The file of addresses as bash writes it, and the commands, parsed; tests/launcher/test_ssh.py runs such."""
     section = (ROOT / "README.md").read_text().split("## On your own machines")[1].split("\n## ")[0]
     (writes,) = re.findall(r"^ +(printf .*)$", section, flags=re.MULTILINE)
     subprocess.run(["bash", "-c", writes], check=True, cwd=tmp_path)

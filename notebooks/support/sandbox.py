@@ -14,11 +14,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tutorial_lib.cluster import standing
-from tutorial_lib.cluster.spec import Machine, wait_or_kill
-from tutorial_lib.cluster.ssh_servers import find_program
-from tutorial_lib.cluster.standing import StandingCluster
 from tutorial_lib.errors import InputError, TutorialError, attempts
+from tutorial_lib.launcher.backends import persistent, wait_or_kill
+from tutorial_lib.launcher.backends.persistent import PersistentBackend
+from tutorial_lib.launcher.backends.ssh_servers import find_program
+from tutorial_lib.launcher.jobspec import Machine
 
 COMMAND_SECONDS, READY_SECONDS = 60.0, 30.0
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -61,33 +61,33 @@ def check_slurm() -> None:
 
 
 @contextlib.contextmanager
-def slurm_machines(count: int, *, name: str = standing.DEFAULT_NAME, ttl: str = "8h") -> Iterator[str]:
+def slurm_machines(count: int, *, name: str = persistent.DEFAULT_NAME, ttl: str = "8h") -> Iterator[str]:
     """Start machines with Slurm, and switch them off at the end. Gives the name of the machines."""
     start(count, name=name, ttl=ttl)
     try:
         yield name
     finally:
-        if name in standing.names():
-            standing.stop(name)
+        if name in persistent.names():
+            persistent.stop(name)
 
 
-def start(count: int, *, name: str = standing.DEFAULT_NAME, ttl: str = "8h") -> None:
+def start(count: int, *, name: str = persistent.DEFAULT_NAME, ttl: str = "8h") -> None:
     """Start machines that stay, and Slurm on them. Returns when all nodes are idle.
 
     Raises:
         InputError: a program or the right to run it is missing, or a daemon does not start.
     """
     check_slurm()
-    found = standing.start(count, name=name, ttl=ttl)
+    found = persistent.start(count, name=name, ttl=ttl)
     try:
-        with StandingCluster(name, job=False) as cluster:
+        with PersistentBackend(name, job=False) as cluster:
             _start_slurm(cluster, name, Path(found.folder))
     except BaseException:
-        standing.stop(name)
+        persistent.stop(name)
         raise
 
 
-def _start_slurm(cluster: StandingCluster, name: str, folder: Path) -> None:
+def _start_slurm(cluster: PersistentBackend, name: str, folder: Path) -> None:
     """Start the daemons. Each runs in the background and ends with its machine."""
     _write_configuration(cluster.machines, name, folder)
     first = cluster.machines[0]
@@ -104,7 +104,7 @@ def _start_slurm(cluster: StandingCluster, name: str, folder: Path) -> None:
             return
 
 
-def _run(cluster: StandingCluster, machine: Machine, program: str, *words: str, check: bool = True) -> str:
+def _run(cluster: PersistentBackend, machine: Machine, program: str, *words: str, check: bool = True) -> str:
     """Return the output of a program on a machine. Raises InputError if it fails, unless ``check`` is False."""
     command = [find_program(program) or program, *words]
     with (Path(cluster.folder or "") / f"{machine.name}.out").open("w+b") as output:  # a daemon would hold a pipe open
@@ -135,7 +135,7 @@ def main() -> None:
     """Start machines with Slurm, and print how to use them."""
     parser = argparse.ArgumentParser(prog="python -m support.sandbox", description="Start Slurm on emulated machines.")
     parser.add_argument("count", type=int, nargs="?", default=2, help="number of machines (default: 2)")
-    parser.add_argument("--name", default=standing.DEFAULT_NAME, help="name of the machines (default: %(default)s)")
+    parser.add_argument("--name", default=persistent.DEFAULT_NAME, help="name of the machines (default: %(default)s)")
     parser.add_argument("--ttl", default="8h", help="how long they stay if nobody stops them (default: %(default)s)")
     options = parser.parse_args()
     try:
@@ -143,7 +143,7 @@ def main() -> None:
     except TutorialError as error:
         print(f"error: {error.message}", *error.remedy.splitlines(), sep="\n  ", file=sys.stderr)
         sys.exit(error.exit_code)
-    on = "python -m tutorial_lib on" + ("" if options.name == standing.DEFAULT_NAME else f" --name {options.name}")
+    on = "python -m tutorial_lib on" + ("" if options.name == persistent.DEFAULT_NAME else f" --name {options.name}")
     print(f"{options.count} machines are running, with Slurm on them")
     print(f"Slurm:      {on} machine-0 sinfo    (also srun, sbatch, squeue, scancel)")
     print(f"they end in {options.ttl}, or with:  python -m tutorial_lib machines stop {options.name}")

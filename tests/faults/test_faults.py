@@ -19,13 +19,13 @@ from commands import wait_until
 from fault_support import CLEAN_EXIT_SECONDS, SILENT_NETWORK_SECONDS, RunningJob, coordinator_of, plan_of, remove_group
 from runtime_support import MARK, marked_processes
 
-from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.failure import JobFailed
-from tutorial_lib.cluster.jobspec import Limits
-from tutorial_lib.cluster.local import LocalCluster
-from tutorial_lib.cluster.preflight import PreflightFailed
-from tutorial_lib.cluster.shm import dgl_segments
 from tutorial_lib.errors import TutorialError
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.backends.local import LocalBackend
+from tutorial_lib.launcher.failure import JobFailed
+from tutorial_lib.launcher.jobspec import Limits
+from tutorial_lib.launcher.preflight import PreflightFailed
+from tutorial_lib.launcher.shm import dgl_segments
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 ENDLESS = "loop:1000000"
@@ -34,7 +34,7 @@ ENDLESS = "loop:1000000"
 @pytest.fixture
 def machines(emulation, partition_of):
     """Two emulated machines, switched on, and a partition for them."""
-    with EmulatedCluster(2) as cluster:
+    with EmulatedBackend(2) as cluster:
         yield cluster, partition_of(2)
 
 
@@ -213,7 +213,7 @@ def small_disk(tmp_path):
 @pytest.mark.parametrize("fault", ["the run disk is full", "the run folder is removed"])
 def test_a_run_folder_that_cannot_be_written(fault, small_disk, emulation, partition_of, tmp_path, saw):
     run = small_disk / "run"
-    with EmulatedCluster(2) as cluster:
+    with EmulatedBackend(2) as cluster:
         plan = plan_of(cluster, partition_of(2), tmp_path, ENDLESS, "-", log_dir=str(run / "logs"))
         job = RunningJob(cluster, plan)
         job.wait_for("beat", 20)
@@ -347,14 +347,14 @@ def test_another_dgl_version_on_one_machine(machines, tmp_path, saw):
 
 
 def test_a_shared_memory_that_is_too_small(emulation, partition_of, tmp_path, saw):
-    with EmulatedCluster(2, shm_bytes=2 << 20) as cluster:
+    with EmulatedBackend(2, shm_bytes=2 << 20) as cluster:
         plan = plan_of(cluster, partition_of(2), tmp_path, "none", "-")
         saw("/dev/shm too small for the part", refused(cluster, plan, "/dev/shm"), None)
 
 
 def test_a_shared_memory_that_fills_up(emulation, partition_of, tmp_path, saw):
     """What the part needs is there; then something else takes the rest while the servers load."""
-    with EmulatedCluster(2, shm_bytes=40 << 20) as cluster:
+    with EmulatedBackend(2, shm_bytes=40 << 20) as cluster:
         plan = plan_of(cluster, partition_of(2), tmp_path, "none", "-")
         job = RunningJob(cluster, plan)
         job.wait_for("stage", 2)
@@ -369,7 +369,7 @@ def test_a_shared_memory_that_fills_up(emulation, partition_of, tmp_path, saw):
 
 
 def test_a_fault_in_one_job_does_not_touch_another(emulation, partition_of, tmp_path, saw):
-    with EmulatedCluster(2) as first, EmulatedCluster(2) as second:
+    with EmulatedBackend(2) as first, EmulatedBackend(2) as second:
         for name in "ab":
             (tmp_path / name).mkdir()
         doomed = endless(first, partition_of(2), tmp_path / "a")
@@ -385,7 +385,7 @@ def test_a_fault_in_one_job_does_not_touch_another(emulation, partition_of, tmp_
 def test_two_jobs_at_once(emulation, partition_of, tmp_path, saw):
     """Same addresses, same ports, same names in shared memory: the machines of one job are not those of the other."""
     jobs = []
-    with EmulatedCluster(2) as first, EmulatedCluster(2) as second:
+    with EmulatedBackend(2) as first, EmulatedBackend(2) as second:
         for name, cluster in (("a", first), ("b", second)):
             (tmp_path / name).mkdir()
             jobs.append(RunningJob(cluster, plan_of(cluster, partition_of(2), tmp_path / name, "loop:20", "-")))
@@ -400,10 +400,10 @@ def test_a_stale_segment_of_a_killed_job(partition_of, tmp_path, saw):
 import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from fault_support import coordinator_of, plan_of
 from pathlib import Path
-from tutorial_lib.cluster.local import LocalCluster
+from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.partition import load_partition_folder
 partition = load_partition_folder(Path({str(partition_of(1).folder)!r}))
-with LocalCluster() as cluster:
+with LocalBackend() as cluster:
     coordinator = coordinator_of(cluster, plan_of(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
     pids = lambda: [process.pid for process in coordinator.agents.processes]
     coordinator.on_event = lambda event: print(event["kind"], *pids(), flush=True)
@@ -419,7 +419,7 @@ with LocalCluster() as cluster:
     def cleaned() -> bool:
         assert dgl_segments(), "the killed job left nothing, so there was nothing to clean"
         with contextlib.suppress(TutorialError):  # its processes are still ending
-            LocalCluster().__enter__().__exit__()
+            LocalBackend().__enter__().__exit__()
             return True
         return False
 

@@ -14,10 +14,10 @@ JOB = """
 import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from fault_support import coordinator_of, plan_of
-from tutorial_lib.cluster.emulated import EmulatedCluster
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.partition import load_partition_folder
 folder = Path(sys.argv[3])
-with EmulatedCluster(1) as cluster:
+with EmulatedBackend(1) as cluster:
     plan = plan_of(cluster, load_partition_folder(Path(sys.argv[2])), folder, "loop:15", "-")
     coordinator_of(cluster, plan).run()
 print("done")

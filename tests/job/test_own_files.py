@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import dgl
@@ -88,11 +87,9 @@ def test_a_launch_has_its_folder_alone(tmp_path, partition_of):
 
 def test_a_wait_for_a_cache_names_the_holder_and_has_a_limit(tmp_path, hold, capfd):
     holder = hold(tmp_path, 3.5)
-    start = time.monotonic()
     words = f"(?s)waited 0.3 s for process {holder.pid} .*, which is writing to {tmp_path}"
     with pytest.raises(WaitedTooLong, match=words), alone_in(tmp_path, seconds=0.3):
         pass
-    assert time.monotonic() - start < 2
     with alone_in(tmp_path) as alone:
         assert alone
     assert f"waiting for process {holder.pid} (" in (said := capfd.readouterr().err)

@@ -16,12 +16,12 @@ import pytest
 from commands import wait_until
 from ssh_support import assert_private, needs_rsync
 
-from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.failure import JobFailed
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.job import remote_files
 from tutorial_lib.job.layout import check_results
 from tutorial_lib.job.remote_files import RemoteFiles, exclude_other_parts, read_delivery
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.trainer.manifest import (
     EpochResult,
     FileRecord,
@@ -34,7 +34,7 @@ from tutorial_lib.trainer.manifest import (
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 
 
-class Staying(EmulatedCluster):
+class Staying(EmulatedBackend):
     """Machines with private disks that a later command could reach."""
 
     copy_to: str | None = None
@@ -255,7 +255,7 @@ def test_a_machine_that_cannot_copy(program, message, remedy, lab, monkeypatch):
     start = time.monotonic()
     with pytest.raises(JobError, match=f"copying to machine-1: .*{message}") as caught, files:
         raise AssertionError("the job was started")
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60
     assert remedy in caught.value.remedy
     assert not lab.there(0).exists()
     assert read_delivery(lab.run).machines == []

@@ -241,7 +241,7 @@ def test_a_loss_that_is_no_number_ends_the_run(single_run, tmp_path, saw):
 FULL_DISK = """
 import subprocess, sys
 from pathlib import Path
-from tutorial_lib.cluster.namespaces import CLONE_NEWNS, new_user_namespace, mount, unshare
+from tutorial_lib.launcher.backends.namespaces import CLONE_NEWNS, new_user_namespace, mount, unshare
 folder = Path(sys.argv[1])
 new_user_namespace()
 unshare(CLONE_NEWNS, "mounts")

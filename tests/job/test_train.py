@@ -11,9 +11,9 @@ from commands import check_predictions, train
 from safetensors.torch import load_file
 from shared_data import shared_data
 
-from tutorial_lib.cluster.parts import asks_for_graphbolt, shm_bytes_needed
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.parts import asks_for_graphbolt, shm_bytes_needed
 from tutorial_lib.job.train import _plan
 from tutorial_lib.tasks.inference import from_graph, layerwise_inference
 from tutorial_lib.tasks.task import LocalShard

@@ -19,8 +19,8 @@ from solution_support import assert_not_yet, solutions
 from support.exercises import lesson_11
 from support.lessons import breaking
 from support.plots import breaking as plots
-from tutorial_lib.cluster.failure import JobFailed
 from tutorial_lib.errors import InputError
+from tutorial_lib.launcher.failure import JobFailed
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 LOST = ("reset by peer", "closed by peer", "Broken pipe", "refused", "no answer from", "signal 15")

@@ -15,7 +15,7 @@ from nbval_support import folder_of_a_lesson, programs_of
 from solution_support import NOTEBOOKS, lesson_code
 
 from support.lessons import programs
-from tutorial_lib.cluster import standing
+from tutorial_lib.launcher.backends import persistent
 
 PRESENT = ["sh", "bash", "env", "ls", "find", "grep", "cat", "sort", "hostname", "ssh-keygen"]
 LESSONS = {
@@ -51,12 +51,12 @@ def run_all(notebook: nbformat.NotebookNode, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("DGLBACKEND", "pytorch")
     monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
     resources = {"metadata": {"path": str(folder_of_a_lesson())}}
-    before = set(standing.names())
+    before = set(persistent.names())
     try:
         NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
     finally:
-        for name in set(standing.names()) - before:  # of a lesson that did not reach its end
-            standing.stop(name)
+        for name in set(persistent.names()) - before:  # of a lesson that did not reach its end
+            persistent.stop(name)
     return "".join(out.get("text", "") for cell in notebook.cells for out in cell.get("outputs", []))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from pyroute2 import IPRoute
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tutorial_lib.cluster import namespaces as ns
+from tutorial_lib.launcher.backends import namespaces as ns
 
 
 def make_namespaces() -> None:

@@ -4,7 +4,7 @@ import resource
 import sys
 from pathlib import Path
 
-from tutorial_lib.cluster.namespaces import CLONE_NEWNS, mount, new_user_namespace, unshare
+from tutorial_lib.launcher.backends.namespaces import CLONE_NEWNS, mount, new_user_namespace, unshare
 
 folder, how = Path(sys.argv[1]), sys.argv[2]
 if how == "disk":  # before torch starts its threads: a user namespace is for a process with one

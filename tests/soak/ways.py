@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 from ssh_support import SshLab
 
-from tutorial_lib.cluster.spec import Machine
+from tutorial_lib.launcher.jobspec import Machine
 
 TESTS = Path(__file__).resolve().parents[1]
 SETTINGS = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--batch-size", "20"]
@@ -204,7 +204,7 @@ def members(role: str) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error, OSError):
             words, log = process.cmdline(), Path(os.readlink(f"/proc/{process.pid}/fd/2"))
             if role == "agent":
-                if "tutorial_lib.cluster.agent" in words:
+                if "tutorial_lib.launcher.agent" in words:
                     found.append((0, process.pid, process))
             elif log.parent.name.startswith("machine-") and words[:1] != ["/bin/sh"]:
                 who, _, k = log.stem.partition("-")

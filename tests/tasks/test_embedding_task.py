@@ -27,11 +27,11 @@ from shared_data import shared_data
 from solution_support import NOTEBOOKS
 
 from support.lessons.breaking import failure_of
-from tutorial_lib.cluster.jobspec import Limits
 from tutorial_lib.job.folder import NEW_RUN, Continuation
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed, run_single
+from tutorial_lib.launcher.jobspec import Limits
 from tutorial_lib.partition import Partition, partition_dataset
 from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.tasks import embedding

@@ -14,9 +14,9 @@ import pytest
 from commands import tutorial
 from preflight_support import failed, the_fail
 
-from tutorial_lib.cluster.emulated import EmulatedCluster, EmulationUnavailable
-from tutorial_lib.cluster.findings import Finding
 from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend, EmulationUnavailable
+from tutorial_lib.launcher.findings import Finding
 from tutorial_lib.tools import doctor
 from tutorial_lib.tools.doctor import examine, examine_machines
 
@@ -139,7 +139,7 @@ def test_a_host_without_namespaces(monkeypatch):
     def refused(_cluster):
         raise EmulationUnavailable("this host does not allow emulated machines: create a user namespace", "sysctl")
 
-    monkeypatch.setattr(EmulatedCluster, "__enter__", refused)
+    monkeypatch.setattr(EmulatedBackend, "__enter__", refused)
     (finding,) = examine_machines(Layout(2))
     assert (finding.status, finding.remedy) == ("fail", "sysctl")
 

@@ -16,7 +16,6 @@ import pytest
 from commands import heed_ctrl_c, wait_for_event
 
 from support import finale_report
-from tutorial_lib.cluster.findings import Findings
 from tutorial_lib.data import load_dataset
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.files import write_json
@@ -24,6 +23,7 @@ from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import own_run_folder
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
+from tutorial_lib.launcher.findings import Findings
 from tutorial_lib.tools import finale as module
 from tutorial_lib.tools.finale import Finale
 from tutorial_lib.tools.published import PUBLISHED_NODES, comparison_table

@@ -1,4 +1,4 @@
-"""``submit`` checks its arguments, the data set and paths before it writes a script. tests/cluster run the scripts."""
+"""``submit`` checks its arguments, the data set and paths before it writes a script. tests/launcher run the scripts."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
-from tutorial_lib.cluster.coordinator import Event
+from tutorial_lib.launcher.coordinator import Event
 
 BAR_WIDTH = 24
 STAGES = {

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tutorial_lib.cluster.coordinator import Event
 from tutorial_lib.errors import InputError, WaitedTooLong, printable
 from tutorial_lib.files import alone_in, graph_name_of, lock_holder, open_plain, read_json, write_json
 from tutorial_lib.job.display import Reporter
+from tutorial_lib.launcher.coordinator import Event
 from tutorial_lib.trainer import manifest as manifests
 from tutorial_lib.trainer.events import PHASES
 

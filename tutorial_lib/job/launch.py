@@ -10,21 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from tutorial_lib.cluster.coordinator import Event, MachineUse
-from tutorial_lib.cluster.jobspec import Limits
-from tutorial_lib.cluster.parts import read_part
-from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.spec import Machine, read_ip_config, write_ip_config
 from tutorial_lib.errors import InputError
+from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import EventLog, default_run_folder
+from tutorial_lib.job.ip_config import read_ip_config, write_ip_config
 from tutorial_lib.job.layout import (
     Layout,
     RealMachines,  # noqa: F401  cyclopts resolves the annotations of the inherited fields in this module
     check_results,
     run_on_machines,
 )
+from tutorial_lib.job.parts import read_part
 from tutorial_lib.job.remote_files import Upload, exclude_other_parts
+from tutorial_lib.launcher.coordinator import Event, MachineUse
+from tutorial_lib.launcher.jobspec import Limits, Machine
 
 FORMATS = {"coo", "csr", "csc"}
 _SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=")

@@ -9,18 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tutorial_lib.cluster.coordinator import Coordinator, Event
-from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.jobspec import Limits
-from tutorial_lib.cluster.local import LocalCluster
-from tutorial_lib.cluster.plan import JobPlan, check_counts
-from tutorial_lib.cluster.preflight import require
-from tutorial_lib.cluster.slurm import SlurmCluster
-from tutorial_lib.cluster.spec import Cluster, read_ip_config
-from tutorial_lib.cluster.ssh import SshCluster
-from tutorial_lib.cluster.standing import StandingCluster
 from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.job.dgl import JobPlan, check_counts
+from tutorial_lib.job.ip_config import read_ip_config
 from tutorial_lib.job.remote_files import RemoteFiles, Upload
+from tutorial_lib.launcher.backends import Backend
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.backends.local import LocalBackend
+from tutorial_lib.launcher.backends.persistent import PersistentBackend
+from tutorial_lib.launcher.backends.slurm import SlurmBackend
+from tutorial_lib.launcher.backends.ssh import SshBackend
+from tutorial_lib.launcher.coordinator import Coordinator, Event
+from tutorial_lib.launcher.jobspec import Limits
+from tutorial_lib.launcher.preflight import require
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Layout:
         gpus = 10**6 if self.elsewhere else gpu_count()
         assign(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
 
-    def cluster(self, *private: Path) -> Cluster:
+    def cluster(self, *private: Path) -> Backend:
         """Return the backend: Slurm, ssh, running or new emulated machines, or this computer. It is not entered.
 
         Args:
@@ -125,13 +126,13 @@ class Layout:
             InputError: the address file cannot be used, or no machines of this name are running.
         """
         if self.slurm:
-            return SlurmCluster(self.subnet, self.emulate)
+            return SlurmBackend(self.subnet, self.emulate)
         if self.on is not None:
-            return StandingCluster(self.on, self.emulate)
+            return PersistentBackend(self.on, self.emulate)
         if self.real is None:
             if self.emulate is None:
-                return LocalCluster(self.servers)
-            return EmulatedCluster(self.emulate, wire=self.wire, own_disks=self.own_disks, private=private)
+                return LocalBackend(self.servers)
+            return EmulatedBackend(self.emulate, wire=self.wire, own_disks=self.own_disks, private=private)
         real = self.real
         if not real.ip_config.exists():
             raise InputError(
@@ -141,13 +142,13 @@ class Layout:
         machines = read_ip_config(real.ip_config)[: self.emulate]
         config = real.ssh_config and str(real.ssh_config.absolute())
         options = {"port": real.ssh_port, "username": real.ssh_username, "python": real.python, "copy_to": real.copy_to}
-        return SshCluster(machines, config=config, **options)
+        return SshBackend(machines, config=config, **options)
 
     def limits(self) -> Limits:
         """Return the time limits of a job."""
         return Limits(serving=self.serving_timeout, stall=self.stall_timeout or None)
 
-    def plan(self, cluster: Cluster, **fields: Any) -> JobPlan:
+    def plan(self, cluster: Backend, **fields: Any) -> JobPlan:
         """Return the plan of a job on a cluster that has been entered. ``fields`` are further fields of the plan."""
         return JobPlan(
             machines=cluster.machines,
@@ -166,7 +167,7 @@ class Layout:
 
 
 def run_on_machines(
-    cluster: Cluster,
+    cluster: Backend,
     plan: JobPlan,
     layout: Layout,
     out: Path,

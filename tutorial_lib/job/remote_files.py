@@ -23,11 +23,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.cluster.spec import Cluster, Machine, wait_or_kill
-from tutorial_lib.cluster.ssh import SshCluster
-from tutorial_lib.cluster.standing import StandingCluster
 from tutorial_lib.errors import InputError, JobError, TutorialError, check_trust, how_it_ended, printable
 from tutorial_lib.files import flush, read_json, write_json
+from tutorial_lib.launcher.backends import Backend, wait_or_kill
+from tutorial_lib.launcher.backends.persistent import PersistentBackend
+from tutorial_lib.launcher.backends.ssh import SshBackend
+from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.trainer.manifest import NEWEST, adopt_checkpoint, readable
 
 LIST = "delivery.json"
@@ -70,7 +71,7 @@ def read_delivery(run: Path) -> Delivery | None:
     return found
 
 
-def check_delivery(run: Path, delivery: Delivery, cluster: Cluster | None = None, *, trust: bool) -> None:
+def check_delivery(run: Path, delivery: Delivery, cluster: Backend | None = None, *, trust: bool) -> None:
     """Ask before a command connects to machines that a run folder names, unless they are those of ``cluster``."""
     given = (cluster.reach if cluster else None) or {}
     addresses = {machine.address for machine in cluster.machines} if cluster else set()
@@ -112,7 +113,7 @@ class RemoteFiles:
     Checkpoints are downloaded while the job runs. ``problems`` names the results that could not be downloaded.
     """
 
-    def __init__(self, cluster: Cluster, run: Path, on_event: Callable[[Event], None]) -> None:
+    def __init__(self, cluster: Backend, run: Path, on_event: Callable[[Event], None]) -> None:
         if shutil.which("rsync") is None:
             remedy = "Install it, also on the machines: sudo apt install rsync"
             raise InputError("copying files to the machines needs rsync, which this computer does not have", remedy)
@@ -286,11 +287,11 @@ def fetch_results(run: Path, left: Delivery, say: Callable[[str], None]) -> list
     """Download all results of an interrupted run from its machines. Return the remaining problems."""
     machines = [Machine(*machine) for machine in left.machines]
     # The cluster is not entered, because an unreachable machine would prevent the download from the others.
-    ssh = SshCluster(machines, port=left.port, username=left.username, config=left.config)
+    ssh = SshBackend(machines, port=left.port, username=left.username, config=left.config)
     cluster: AbstractContextManager[Any] = nullcontext(ssh)
     if left.on is not None:
         try:
-            cluster = StandingCluster(left.on, len(machines), job=False)
+            cluster = PersistentBackend(left.on, len(machines), job=False)
         except InputError as error:
             write_json(run / LIST, asdict(Delivery(left.folder, [])))
             return [f"{error.message}; the results in {left.folder} are lost with the disks of the machines"]

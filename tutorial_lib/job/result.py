@@ -13,9 +13,9 @@ from importlib.metadata import version
 from typing import Any
 
 import tutorial_lib
-from tutorial_lib.cluster.coordinator import Coordinator, Event
-from tutorial_lib.cluster.failure import failure
-from tutorial_lib.cluster.plan import JobPlan
+from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.launcher.coordinator import Coordinator, Event
+from tutorial_lib.launcher.failure import failure
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of

@@ -13,17 +13,15 @@ from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
-from tutorial_lib.cluster.coordinator import Event
-from tutorial_lib.cluster.plan import JobPlan, check_parts
-from tutorial_lib.cluster.signals import first_sigterm
-from tutorial_lib.cluster.spec import Cluster, write_ip_config
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.data.tables import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
+from tutorial_lib.job.dgl import JobPlan, check_parts
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, own_run_folder, settings_of
+from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.job.layout import Layout, check_results, run_on_machines
 from tutorial_lib.job.remote_files import (
     IP_CONFIG,
@@ -37,6 +35,9 @@ from tutorial_lib.job.remote_files import (
 )
 from tutorial_lib.job.result import distributed_result, result_of
 from tutorial_lib.job.source import DataSource
+from tutorial_lib.launcher.backends import Backend
+from tutorial_lib.launcher.coordinator import Event
+from tutorial_lib.launcher.signals import first_sigterm
 from tutorial_lib.partition import Partition, dataset_description
 from tutorial_lib.tasks import task_named
 from tutorial_lib.tasks.run import train_single
@@ -140,7 +141,7 @@ def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Datase
 
 
 def _plan(
-    partition: Partition, cluster: Cluster, layout: Layout, config: TrainConfig, logs: str
+    partition: Partition, cluster: Backend, layout: Layout, config: TrainConfig, logs: str
 ) -> Callable[[PurePath, PurePath, PurePath], JobPlan]:
     """Return a function that makes the plan of the job from the paths of the partition, the run folder and the working
     directory. The paths on the machines can differ from those on this computer.

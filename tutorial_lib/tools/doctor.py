@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tutorial_lib.cluster.checks import version_of
-from tutorial_lib.cluster.findings import FAIL, OK, SKIP, Check, Finding, Findings, made, verdict
-from tutorial_lib.cluster.preflight import address_findings, examine_cluster
 from tutorial_lib.errors import InputError, how_it_ended
 from tutorial_lib.job.layout import Layout
+from tutorial_lib.launcher.checks import version_of
+from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Check, Finding, Findings, made, verdict
+from tutorial_lib.launcher.preflight import address_findings, examine_cluster
 
 REINSTALL = "Remove .venv and run make again, or: pip install -r requirements.lock && pip install --no-deps -e ."
 # Patterns of versions. DGL imports the last four packages without declaring them. The version of torch names the stack.

@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from tutorial_lib.cluster.coordinator import FAILURE_FILE
-from tutorial_lib.cluster.logs import shortened
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import continue_command
+from tutorial_lib.launcher.coordinator import FAILURE_FILE
+from tutorial_lib.launcher.logs import shortened
 
 LARGEST = 64 << 20  # bytes that are read from the end of a log
 LOGS = ("*.log", "*.txt", "*.out", "*.err")

@@ -9,8 +9,8 @@ import select
 import sys
 from typing import Any
 
-from tutorial_lib.cluster.failure import JobFailed
 from tutorial_lib.errors import TutorialError, printable
+from tutorial_lib.launcher.failure import JobFailed
 
 
 class LastingFile(io.FileIO):

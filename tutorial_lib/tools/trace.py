@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.cluster.coordinator import Event
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import open_plain, replacing
 from tutorial_lib.job.folder import events_in
+from tutorial_lib.launcher.coordinator import Event
 from tutorial_lib.trainer.events import PHASES
 
 Track = tuple[str, str]  # machine and name

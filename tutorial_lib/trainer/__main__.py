@@ -10,7 +10,7 @@ import sys
 
 if __name__ == "__main__":
     gc.disable()  # imports create a quarter of a million objects and no garbage
-    from tutorial_lib.cluster.forkserver import is_forkserver
+    from tutorial_lib.launcher.forkserver import is_forkserver
     from tutorial_lib.trainer.session import serve_if_server
 
     if is_forkserver():  # servers and trainers share these modules
@@ -22,8 +22,8 @@ import json
 import os
 from pathlib import Path
 
-from tutorial_lib.cluster.watch import FINISH
 from tutorial_lib.compat.settings import keep_freed_memory
+from tutorial_lib.launcher.watch import FINISH
 from tutorial_lib.tasks.run import train_in_job
 from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from support.lessons import attempts
-from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.failure import JobFailed
-from tutorial_lib.cluster.plan import JobPlan
-from tutorial_lib.cluster.preflight import PreflightFailed, require
-from tutorial_lib.cluster.spec import read_ip_config
 from tutorial_lib.errors import TutorialError
+from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.ip_config import read_ip_config
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.failure import JobFailed
+from tutorial_lib.launcher.preflight import PreflightFailed, require
 from tutorial_lib.partition import Partition
 
 # ---- what is said
@@ -64,7 +64,7 @@ def show(error: TutorialError, lines: int = 1) -> None:
 # ---- before a start
 
 
-def try_addresses(cluster: EmulatedCluster, partition: Partition, lines: Sequence[str]) -> list[Any]:
+def try_addresses(cluster: EmulatedBackend, partition: Partition, lines: Sequence[str]) -> list[Any]:
     """The preflight of a job whose ``ip_config.txt`` has these lines; starts nothing.
 
     Raises:

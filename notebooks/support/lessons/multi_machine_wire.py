@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyroute2 import IPRoute
 
-from tutorial_lib.cluster.emulated import parse_wire
+from tutorial_lib.launcher.backends.emulated import parse_wire
 
 HANDLE, ROOT = 0x10000, 0xFFFFFFFF
 BURST = 256 * 1024  # bytes that may go at once

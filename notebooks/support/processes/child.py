@@ -27,8 +27,8 @@ from multiprocessing import connection, util
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from tutorial_lib.cluster.logs import PEER_GONE
 from tutorial_lib.errors import InputError
+from tutorial_lib.launcher.logs import PEER_GONE
 
 SETTLE = 0.3  # seconds that a rank whose peer has gone lets the cause be told first
 F_SETSIG, PR_SET_PDEATHSIG = 10, 1  # of Linux; Python does not name them

@@ -24,8 +24,8 @@ from typing import Any
 
 from support.processes.child import Call, Plan, flush_c, rank_main
 from support.processes.failures import RanksTimedOut, failure_of, users_frames
-from tutorial_lib.cluster.watch import wait_until_written
 from tutorial_lib.errors import InputError
+from tutorial_lib.launcher.watch import wait_until_written
 
 COLLECTIVE_EXTRA = 30.0  # seconds: a collective must not give up before we have asked the ranks where they are
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL

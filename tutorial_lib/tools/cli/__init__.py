@@ -13,10 +13,10 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from tutorial_lib.cluster.signals import how_it_was_ended
 from tutorial_lib.errors import InputError, TutorialError
 from tutorial_lib.job.display import human_bytes
 from tutorial_lib.job.launch import spread_extra_envs
+from tutorial_lib.launcher.signals import how_it_was_ended
 from tutorial_lib.tools.cli import jobs, machines, planning, preparing, submit  # noqa: F401  each adds its commands
 from tutorial_lib.tools.cli.options import run
 from tutorial_lib.tools.terminal import lasting_stream, lost_output, print_failure

@@ -11,8 +11,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tutorial_lib.cluster.emulated import EmulationUnavailable
-from tutorial_lib.cluster.environment import describe_environment
 from tutorial_lib.data import DEFAULT_SCALE, check_arguments, default_root
 from tutorial_lib.errors import InputError, to_stderr
 from tutorial_lib.job.display import RunDisplay, human_bytes
@@ -21,6 +19,8 @@ from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.launch import launch as run_launch
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
+from tutorial_lib.launcher.backends.emulated import EmulationUnavailable
+from tutorial_lib.launcher.environment import describe_environment
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools.cli.options import (
     PLACES,

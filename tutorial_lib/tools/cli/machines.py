@@ -15,11 +15,11 @@ from typing import IO, Annotated
 
 from cyclopts import App, Parameter
 
-from tutorial_lib.cluster import standing
-from tutorial_lib.cluster.emulated import EmulatedCluster
-from tutorial_lib.cluster.spec import Machine
-from tutorial_lib.cluster.standing import DEFAULT_NAME, Line, StandingCluster
 from tutorial_lib.errors import InputError, JobError, to_stderr
+from tutorial_lib.launcher.backends import persistent
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, Line, PersistentBackend
+from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.tools.cli.options import PROGRAM, JsonOption, app
 
 ALL = "all"
@@ -49,7 +49,7 @@ def start(
 ) -> None:
     """Start machines that stay until you stop them, or for --ttl."""
     options = {"wire": wire, "shm": shm, "ttl": ttl, "ssh": ssh, "own_disks": own_disks}
-    found = standing.start(count, name=name, **options)
+    found = persistent.start(count, name=name, **options)
     option = "" if name == DEFAULT_NAME else f" --name {name}"
     print(f"{count} machines are running: {', '.join(found.machines[:3])}{', ...' if count > 3 else ''}")
     print(f"a command there:  {PROGRAM} on{option} machine-0 hostname    (without a command: a shell)")
@@ -63,7 +63,7 @@ def start(
 def list_all(*, as_json: JsonOption = False) -> None:
     """Show the running machines and the jobs that use them."""
     found = []
-    for name in standing.names():
+    for name in persistent.names():
         with contextlib.suppress(InputError, JobError), contextlib.closing(Line(name)) as line:  # about to come or go
             found.append(line.describe())
     if as_json:
@@ -80,13 +80,13 @@ def list_all(*, as_json: JsonOption = False) -> None:
 @machines_app.command
 def stop(name: Annotated[str | None, Parameter(help="(default: the only ones)")] = None, /) -> None:
     """Switch machines off, with everything that runs on them."""
-    running = [name] if name else standing.names()
+    running = [name] if name else persistent.names()
     if len(running) != 1:
         raise InputError(f"running are {', '.join(running)}; name one" if running else "no machines are running")
     with contextlib.closing(Line(running[0])) as line:
         if job := line.describe().job:
             to_stderr(f"warning: this ends the job on {running[0]}: {job}")
-    standing.stop(running[0])
+    persistent.stop(running[0])
     print(f"{running[0]}: switched off")
 
 
@@ -119,7 +119,7 @@ def on(
 
     The environment variable NODE_RANK is the number of the machine, for example for torchrun --node-rank.
     """
-    with StandingCluster(_running(name), job=False) as cluster:
+    with PersistentBackend(_running(name), job=False) as cluster:
         if machine == ALL:
             if not command:
                 raise InputError("which command? A shell can be opened on one machine only", "Name it: on machine-0")
@@ -134,17 +134,17 @@ def on(
 
 def _running(name: str | None) -> str:
     """Return the given name or that of the only running set. Of several sets, the default one is taken."""
-    found = standing.names()
+    found = persistent.names()
     if name is None and len(found) > 1 and DEFAULT_NAME not in found:
         raise InputError(f"several sets of machines are running: {', '.join(found)}", f"Choose one: --name {found[0]}")
     return name or (found[0] if len(found) == 1 else DEFAULT_NAME)
 
 
-def _environment(cluster: EmulatedCluster, machine: Machine) -> dict[str, str]:
+def _environment(cluster: EmulatedBackend, machine: Machine) -> dict[str, str]:
     return {**os.environ, NUMBER: str(cluster.machines.index(machine))}
 
 
-def _run_on_all(cluster: StandingCluster, command: Sequence[str]) -> int:
+def _run_on_all(cluster: PersistentBackend, command: Sequence[str]) -> int:
     """Run a command on all machines at once, print its lines with their names, and return the first code except 0."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     running = [(m, cluster.popen(m, command, env=_environment(cluster, m), **pipes)) for m in cluster.machines]

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import App, CycloptsError, Parameter
 
-from tutorial_lib.cluster.standing import StandingCluster
 from tutorial_lib.errors import InputError, check_trust
 from tutorial_lib.files import read_json
 from tutorial_lib.job.folder import OPTIONS_FILE
 from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.launcher.backends.persistent import PersistentBackend
 
 PROGRAM = "python -m tutorial_lib"
 LARGEST = 2**31 - 1  # the largest number that C++ code accepts
@@ -250,4 +250,4 @@ def choose_machines(layout: Place, ssh: RealMachines | None, given: dict[str, An
     if layout.wire is not None:
         remedy = f"Of running ones: {PROGRAM} machines wire all {layout.wire} --name {layout.on}"
         raise InputError("--wire is of machines that are about to be made", remedy)
-    return replace(layout, emulate=len(StandingCluster(layout.on, given.get("emulate")).machines))
+    return replace(layout, emulate=len(PersistentBackend(layout.on, given.get("emulate")).machines))

@@ -36,8 +36,8 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Check this computer, and machines, for all requirements of a job. Each problem has a remedy."""
-    from tutorial_lib.cluster.findings import report
     from tutorial_lib.job.layout import Layout
+    from tutorial_lib.launcher.findings import report
     from tutorial_lib.tools.doctor import examine
 
     if sum(place is not None for place in (emulate, on, ssh)) > 1:

@@ -1,0 +1,217 @@
+"""Real agents without a real job: their messages, their end, what they leave, and who can hide a module from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import wait_until
+from fault_support import CLEAN_EXIT_SECONDS, coordinator_of
+
+from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.ip_config import write_ip_config
+from tutorial_lib.launcher.agents import Agents
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.backends.local import LocalBackend
+from tutorial_lib.launcher.coordinator import Coordinator
+from tutorial_lib.launcher.environment import run_module
+from tutorial_lib.launcher.failure import JobFailed
+from tutorial_lib.launcher.jobspec import Limits
+from tutorial_lib.launcher.messages import Ping
+from tutorial_lib.launcher.preflight import examine_cluster
+from tutorial_lib.launcher.shm import dgl_segments
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
+SLEEP = ["sleep", "1000"]
+
+
+def plan_in(folder: Path, cluster, *command: str, **fields) -> JobPlan:
+    """A job whose servers are any command; no trainer is ever started."""
+    write_ip_config(folder / "ip_config.txt", cluster.machines)
+    paths = {"part_config": "none.json", "ip_config": str(folder / "ip_config.txt"), "log_dir": str(folder / "logs")}
+    return JobPlan(
+        **{
+            "machines": cluster.machines,
+            "command": list(command),
+            "cwd": str(folder),
+            "master_port": cluster.master_port,
+            **paths,
+            **fields,
+        }
+    )
+
+
+def fail(cluster, plan: JobPlan, **options) -> tuple[JobFailed, Coordinator]:
+    coordinator = coordinator_of(cluster, plan, check=False, **options)
+    with pytest.raises(JobFailed) as caught:
+        coordinator.run()
+    return caught.value, coordinator
+
+
+def test_segments_of_a_killed_server_are_removed(tmp_path):
+    code = "import os; open('/dev/shm/node~_N~feat-kvdata-', 'w').write('x'); os.kill(os.getpid(), 9)"
+    with LocalBackend() as cluster:
+        error, _ = fail(cluster, plan_in(tmp_path, cluster, sys.executable, "-c", code))
+        assert str(error) == "server 0 on machine-0: killed by signal 9 (SIGKILL)"
+        assert dgl_segments() == []
+
+
+def test_traffic_before_the_job_is_not_counted(emulation, tmp_path):
+    sender = (
+        "import socket; s = socket.socket(type=socket.SOCK_DGRAM); [s.sendto(b'x' * 1000, ('10.77.0.2', 9)) "
+        "for _ in range(3000)]; print(open('/sys/class/net/eth0/statistics/tx_bytes').read())"
+    )
+    with EmulatedBackend(2) as cluster:
+        command = [sys.executable, "-c", sender]
+        sent = cluster.popen(cluster.machines[0], command, stdout=subprocess.PIPE).communicate(timeout=20)[0]
+        assert int(sent) > 2_000_000
+        _, coordinator = fail(cluster, plan_in(tmp_path, cluster, "true"))
+    assert coordinator.use["machine-0"].bytes_sent < 1_000_000
+
+
+@pytest.fixture
+def stopped_agent(tmp_path):
+    """An agent with a server, stopped in the middle of its work, and what those who wait for it have said."""
+    said: list[str] = []
+    with LocalBackend() as cluster:
+        plan = plan_in(tmp_path, cluster, *SLEEP)
+        agents = Agents(cluster, plan.to_spec(), plan.to_spec(), said.append)
+        agents.start()
+        wait_until((tmp_path / "logs" / "machine-0" / "server-0.log").exists, "the server")
+        agents.processes[0].send_signal(signal.SIGSTOP)
+        yield agents, said
+        agents.stop(0.1, lambda *_: None)
+        agents.clean_up({0})
+
+
+def test_an_agent_that_does_not_read_holds_up_nobody(stopped_agent):
+    agents, said = stopped_agent
+    start = time.monotonic()
+    for _ in range(20_000):  # a pipe takes 64 KB
+        agents.send_all(Ping(0.0))
+    assert time.monotonic() - start < 60
+    agents.stop(2.5, lambda *_: None)
+    assert time.monotonic() - start < 60
+    assert agents.processes[0].returncode == -signal.SIGKILL
+    assert said == ["waiting for the agents to stop what they started (for at most 2.5 s)"]
+
+
+def test_ctrl_c_while_a_stopped_agent_is_waited_for(stopped_agent):
+    """L4. Raised by a real signal; the agent and what it started are gone at once."""
+    agents, _ = stopped_agent
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    start = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            agents.stop(600, lambda *_: None)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - start < 60
+    assert agents.processes[0].returncode == -signal.SIGKILL
+
+
+def test_a_run_folder_that_vanishes_is_named(tmp_path):
+    run = tmp_path / "run"
+
+    def on_event(event: dict) -> None:
+        if event.get("stage") == "servers":
+            wait_until((run / "logs" / "machine-0" / "server-0.log").exists, "the server")
+            subprocess.run(["rm", "-r", str(run)], check=True)
+
+    with LocalBackend() as cluster:
+        start = time.monotonic()
+        plan = plan_in(tmp_path, cluster, *SLEEP, log_dir=str(run / "logs"))
+        error, _ = fail(cluster, plan, on_event=on_event)
+    assert f"run folder {run} has vanished" in str(error)
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+@pytest.mark.parametrize("code", ["open('log', 'wb').write(bytes(9 << 20))", "print('x' * (9 << 20))"])
+def test_a_full_run_disk_is_named_with_its_device(tmp_path, code):
+    run = tmp_path / "run"
+    run.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small-disk", str(run)], check=True)
+    try:
+        with LocalBackend() as cluster:
+            start = time.monotonic()
+            command = [sys.executable, "-c", code]
+            plan = plan_in(tmp_path, cluster, *command, log_dir=str(run / "logs"), cwd=str(run))
+            error, _ = fail(cluster, plan)
+    finally:
+        subprocess.run(["umount", str(run)], check=True)
+    assert "no space left on" in str(error)
+    assert f"(small-disk, mounted on {run})" in str(error)
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
+
+
+def test_a_program_that_writes_a_gigabyte_is_named_by_its_end(tmp_path):
+    """Its machine's agent goes on saying that it lives, and needs no more memory than before."""
+    code = "import os, sys; [os.write(1, b'x' * (1 << 20)) for _ in range(300)]; sys.exit(3)"
+    with LocalBackend() as cluster:
+        start = time.monotonic()
+        plan = plan_in(tmp_path, cluster, sys.executable, "-c", code)
+        error, _ = fail(cluster, plan, limits=Limits(silence=6))
+    assert str(error) == "server 0 on machine-0: exit code 3"
+    assert len(error.tail) == 1
+    assert len(error.tail[0]) < 1100
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
+
+
+HIDING = ("copy", "random", "json", "queue", "socket", "runpy", "selectors")
+
+
+@pytest.fixture
+def workspace(tmp_path) -> Path:
+    """A folder whose files have names of Python's own modules, and one module of the user's."""
+    for name in HIDING:
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not the one of Python')\n")
+    (tmp_path / "mine.py").write_text("import copy, sys; print(sys.argv[1], copy.copy('copied'))\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("python_path", [None, "below"])
+def test_the_workspace_cannot_hide_modules_of_python(workspace, python_path):
+    """But its own modules, and those of PYTHONPATH, are found."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if python_path:
+        (workspace / python_path).mkdir()
+        (workspace / "mine.py").rename(workspace / python_path / "mine.py")
+        env["PYTHONPATH"] = python_path
+    command = [*run_module(sys.executable, "mine"), "argument"]
+    done = subprocess.run(command, cwd=workspace, env=env, capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr) == ("argument copied\n", "")
+
+
+def test_agents_and_checks_work_in_such_a_workspace(workspace):
+    (workspace / "program.py").write_text("import sys; sys.exit(3)\n")
+    with LocalBackend() as cluster:
+        plan = plan_in(workspace, cluster, *SLEEP)
+        assert not [f for f in examine_cluster(cluster, plan) if f.check == "preflight"]
+        command = ["env", "-u", "PYTHONPATH", sys.executable, "-I", str(workspace / "program.py")]
+        error, _ = fail(cluster, plan_in(workspace, cluster, *command))
+        assert str(error) == "server 0 on machine-0: exit code 3"
+
+
+def test_ranks_start_in_such_a_workspace_and_find_its_modules(workspace):
+    """L29. The job has no DGL servers, so its only role is started at once."""
+    (workspace / "below").mkdir()
+    script = "import json, os, mine; print(json.dumps(sorted(os.environ)))"
+    (workspace / "below" / "train.py").write_text(script)
+    with LocalBackend() as cluster:
+        command = [sys.executable, "below/train.py", "argument"]
+        plan = plan_in(workspace, cluster, *command, part_config="", trainers=2)
+        coordinator_of(cluster, plan).run()
+        log = (plan.log_folder(0) / "trainer-1.log").read_text()
+    assert log.startswith("argument copied\n[")
+    names = json.loads(log.splitlines()[1])
+    assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(names)
+    assert not [name for name in names if name.startswith("DGL_")]

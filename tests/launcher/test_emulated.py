@@ -1,0 +1,180 @@
+"""Emulated machines: real namespaces, real cables."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import wait_until
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend, divide_cpus, parse_wire
+from tutorial_lib.launcher.backends.emulator import BURST_BYTES
+from tutorial_lib.launcher.backends.ssh_servers import find_program
+from tutorial_lib.launcher.jobspec import Machine
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVE = """
+import socket
+with socket.create_server(("0.0.0.0", 5000)) as server:
+    print("up", flush=True)
+    connection = server.accept()[0]
+    total = 0
+    while chunk := connection.recv(1 << 20):
+        total += len(chunk)
+    print(total)
+"""
+SEND = """
+import socket, sys, time
+start = time.monotonic()
+with socket.create_connection((sys.argv[1], 5000), timeout=20) as line:
+    line.sendall(bytes(int(sys.argv[2])))
+    line.shutdown(socket.SHUT_WR)
+    line.recv(1)
+print(time.monotonic() - start)
+"""
+
+
+def output(cluster: EmulatedBackend, machine: Machine, *argv: str) -> str:
+    process = cluster.popen(machine, argv, stdout=subprocess.PIPE, text=True)
+    text = process.communicate(timeout=30)[0]
+    assert process.returncode == 0
+    return text.strip()
+
+
+def transfer(cluster: EmulatedBackend, source: Machine, target: Machine, size: int) -> float:
+    """Send ``size`` bytes over the wire and return the seconds it took."""
+    server = cluster.popen(target, [sys.executable, "-c", SERVE], stdout=subprocess.PIPE, text=True)
+    assert server.stdout.readline() == "up\n"
+    seconds = float(output(cluster, source, sys.executable, "-c", SEND, target.address, str(size)))
+    assert server.communicate(timeout=30)[0] == f"{size}\n"
+    return seconds
+
+
+def test_machines_have_their_own_identity_and_reach_each_other(emulation, nothing_left):
+    with EmulatedBackend(8) as cluster:
+        first, *_, last = cluster.machines
+        names = [output(cluster, machine, "hostname") for machine in cluster.machines]
+        assert names == [f"machine-{k}" for k in range(8)]
+        assert [output(cluster, m, "hostname", "-I") for m in cluster.machines] == [m.address for m in cluster.machines]
+        assert output(cluster, first, "getent", "hosts", "machine-7").split()[0] == last.address
+        assert transfer(cluster, first, last, 100_000) > 0
+        output(cluster, first, "touch", "/dev/shm/node~_N~feat-kvdata-")
+        assert [output(cluster, machine, "ls", "/dev/shm") for machine in (first, last)] == ["node~_N~feat-kvdata-", ""]
+        assert "node~_N~feat-kvdata-" not in os.listdir("/dev/shm")
+
+
+def test_orphans_are_reaped(emulation, nothing_left):
+    """L33. The parent of an orphan is PID 1 of its machine, which leaves no zombie."""
+    with EmulatedBackend(1) as cluster:
+        (machine,) = cluster.machines
+        output(cluster, machine, "sh", "-c", "sleep 0.3 >/dev/null & exit")
+        processes = "cat /proc/[0-9]*/stat | cut -d ' ' -f 2,4"
+        assert "(sleep) 1" in output(cluster, machine, "sh", "-c", processes).splitlines()
+        wait_until(lambda: "(sleep)" not in output(cluster, machine, "sh", "-c", processes), "the orphan to go")
+
+
+def test_a_shaped_wire_is_not_faster_than_its_rate(emulation, nothing_left):
+    """L33. The bucket lets 256 KiB through at once."""
+    assert BURST_BYTES >= 256 * 1024
+    size = 20_000_000
+    with EmulatedBackend(2, wire="200mbit") as cluster:
+        # 160 Mbit at 200 Mbit/s, less the bucket: a bound of physics, not of speed.
+        assert transfer(cluster, *cluster.machines, size) > 0.9 * (size - BURST_BYTES) * 8 / 200e6
+        assert "tbf" in output(cluster, cluster.machines[0], *tool("tc"), "qdisc", "show", "dev", "eth0")
+
+
+def tool(name: str) -> list[str]:
+    """A program of iproute2, which may lie outside an ordinary user's PATH."""
+    found = find_program(name)
+    if found is None:
+        pytest.skip(f"needs the program {name} (package iproute2)")
+    return [found]
+
+
+def sleeping(cluster: EmulatedBackend, machine: Machine) -> subprocess.Popen:
+    """A program that runs on a machine, and does not end by itself."""
+    process = cluster.popen(machine, ["sh", "-c", "echo up; exec sleep 1000"], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+    return process
+
+
+def test_exit_code_and_signals_pass_through(emulation, nothing_left):
+    with EmulatedBackend(1) as cluster:
+        (machine,) = cluster.machines
+        sleeper = sleeping(cluster, machine)
+        sleeper.send_signal(signal.SIGTERM)
+        assert sleeper.wait(timeout=10) == -signal.SIGTERM
+        killed = cluster.popen(machine, ["sh", "-c", "kill -9 $$"])
+        assert killed.wait(timeout=10) == -signal.SIGKILL
+        last = sleeping(cluster, machine)
+    assert last.wait(timeout=10) != 0
+
+
+PARENT = """
+import time
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+with EmulatedBackend(4) as cluster:
+    for machine in cluster.machines:
+        cluster.popen(machine, ["sleep", "1000"])
+    print("up", flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_sigkill_of_the_parent_leaves_nothing(emulation, nothing_left):
+    """L32. The kernel kills all machines when the life line of their daemon ends."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "up\n"
+    parent.kill()
+    parent.wait(timeout=10)
+
+
+def where_forbidden(*arguments: str) -> subprocess.CompletedProcess:
+    """Run Python in a user namespace that allows no namespaces below it."""
+    limits = "for name in user mnt pid; do echo 0 > /proc/sys/user/max_${name}_namespaces; done"
+    command = ["unshare", "-Ur", "sh", "-c", f'{limits}; exec "$0" "$@"', sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def test_where_namespaces_are_forbidden_a_first_run_stays_on_this_machine(emulation, nothing_left, data_root, tmp_path):
+    """L31. As in `make run`. Machines that the user asks for are an error, which names the refused step."""
+    words = ["-m", "tutorial_lib", "train", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
+    done = where_forbidden(*words, "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith("warning: this host does not allow emulated machines: ")
+    assert warning.endswith(". This run is train --machines 1 --trainers 2")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["machines"], result["trainers_per_machine"]) == (1, 2)
+    options = json.loads((tmp_path / "run" / "options.json").read_text())
+    assert (options["machines"], options["trainers"]) == (1, 2)  # for --resume, whatever the host allows then
+    done = where_forbidden(*words, "--emulate", "2", "--out", str(tmp_path / "other"))
+    assert done.returncode == 2
+    assert "error: this host does not allow emulated machines: create mount and pid namespaces" in done.stderr
+    assert "user.max_user_namespaces is 0; an administrator can allow it with: sudo sysctl" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "rate"), [("1gbit", 125_000_000), ("200mbit", 25_000_000), (None, None)])
+def test_parse_wire(text, rate):
+    assert parse_wire(text) == rate
+
+
+@pytest.mark.parametrize("text", ["fast", "1", "0mbit", "-1gbit", "1gbit/s", "100gbit", "1kbit"])
+def test_parse_wire_refuses(text):
+    with pytest.raises(InputError, match="is not a rate"):
+        parse_wire(text)
+
+
+def test_cpus_are_divided(monkeypatch):
+    with pytest.raises(InputError, match="cannot emulate 65 machines"):
+        EmulatedBackend(65)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
+    assert divide_cpus(3) == [(0, 1), (2, 3, 4), (5, 6, 7)]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    assert divide_cpus(4) == [(0,), (1,), (0,), (1,)]

@@ -1,0 +1,184 @@
+"""The agent and the coordinator with real jobs that go wrong: the cause is named and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fault_support import CLEAN_EXIT_SECONDS, coordinator_of, plan_of
+
+from tutorial_lib.errors import InputError, how_it_ended
+from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.train import run_distributed
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.backends.local import LocalBackend
+from tutorial_lib.launcher.environment import job_environment, role_environment
+from tutorial_lib.launcher.failure import JobFailed
+from tutorial_lib.launcher.jobspec import Limits, Machine
+from tutorial_lib.launcher.shm import dgl_segments, lock_shm
+from tutorial_lib.partition import Partition
+from tutorial_lib.trainer.config import TrainConfig
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
+
+
+@pytest.fixture
+def two_machines(emulation, partition_of: Callable[[int], Partition]):
+    return EmulatedBackend(2), partition_of(2)
+
+
+def run_and_fail(cluster, plan: JobPlan, limits: Limits | None = None, preflight: bool = True) -> JobFailed:
+    """Run a job that must fail; returns the failure."""
+    with pytest.raises(JobFailed) as caught, cluster:
+        coordinator_of(cluster, plan, limits=limits, check=preflight).run()
+    return caught.value
+
+
+def test_a_command_that_does_not_exist_is_named_at_once(two_machines, tmp_path):
+    cluster, partition = two_machines
+    start = time.monotonic()
+    failure = run_and_fail(
+        cluster, plan_of(cluster, partition, tmp_path, command=["no-such-program", "x"]), preflight=False
+    )
+    assert str(failure).endswith("cannot start 'no-such-program': No such file or directory")
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
+
+
+def test_an_agent_that_cannot_work_is_named_at_once(two_machines, tmp_path):
+    """Its network card does not exist: the agent ends with a traceback of its own."""
+    cluster, partition = two_machines
+    plan = plan_of(cluster, partition, tmp_path)
+    wrong = [
+        machine if k == 0 else replace(machine, interface="no-such-card") for k, machine in enumerate(plan.machines)
+    ]
+    start = time.monotonic()
+    failure = run_and_fail(cluster, replace(plan, machines=wrong), preflight=False)
+    assert (failure.machine, failure.role) == ("machine-1", "agent")
+    assert any("no-such-card" in line for line in failure.tail)
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
+
+
+def test_a_command_that_never_serves_is_named_at_once(two_machines, tmp_path):
+    """L17. A server that ends before the trainers is a failure."""
+    cluster, partition = two_machines
+    start = time.monotonic()
+    failure = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, command=["true"]))
+    assert "ended before the trainers; did the command reach dgl.distributed.initialize?" in str(failure)
+    assert failure.role == "server"
+    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
+
+
+def test_a_server_that_cannot_start_is_named(two_machines, tmp_path):
+    cluster, partition = two_machines
+    plan = plan_of(cluster, partition, tmp_path, "none", "0", part_config="/no/such.json")
+    failure = run_and_fail(cluster, plan, preflight=False)
+    assert failure.role == "server"
+    assert "No such file or directory: '/no/such.json'" in str(failure)
+
+
+def test_a_job_over_its_time_limit_is_ended(two_machines, tmp_path):
+    cluster, partition = two_machines
+    plan = plan_of(cluster, partition, tmp_path, "hang", "1")
+    failure = run_and_fail(cluster, plan, Limits(job=5))
+    assert "waited 5 s for the trainers to finish on machine-0, machine-1" in str(failure)
+
+
+def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, tmp_path, monkeypatch):
+    """Also with a temporary folder whose name is too long for the sockets of the samplers: there they would stall."""
+    temporary = tmp_path / ("long" * 20)
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    cluster = LocalBackend(servers=2)
+    with cluster:
+        plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
+        coordinator = coordinator_of(cluster, plan)
+        use = coordinator.run()
+    assert not [path.name for path in temporary.iterdir() if path.name.startswith(("pymp-", "dgl-job-"))]
+    counts = [event["seeds"] for event in coordinator.events if event["kind"] == "counted"]
+    assert sorted(counts) == [98, 98]  # half of the 196 first nodes each
+    assert use["machine-0"].bytes_sent == 0
+    assert use["machine-0"].peak_rss["server"] > 1e8
+    logs = {path.name for path in (tmp_path / "logs" / "machine-0").glob("*.log")}
+    assert logs == {"agent.log", "server-0.log", "server-1.log", "forkserver.log", "trainer-0.log", "trainer-1.log"}
+
+
+def test_two_jobs_on_one_shm_are_refused():
+    """L34. The agent of a job locks /dev/shm."""
+    with lock_shm(), pytest.raises(InputError, match="another job is running on this machine"):
+        LocalBackend().__enter__()
+
+
+def test_a_shm_that_is_too_small_for_the_evaluation_is_found_first(partition_of, tmp_path):
+    """In a container /dev/shm has 64 MB by default; a server that fills it is killed by SIGBUS."""
+    wide = TrainConfig(hidden_size=10**7)  # the rows of its layers would take hundreds of GB
+    words = r"machine-0: /dev/shm: \d+ MB free; the servers would put about \d{6,} MB there"
+    with pytest.raises(InputError, match=words):
+        run_distributed(partition_of(1), Layout(emulate=None), wide, tmp_path / "run")
+
+
+def test_parts_and_machines_must_agree(partition_of, tmp_path):
+    with pytest.raises(InputError, match="has 1 parts for 2 machines"):
+        run_distributed(partition_of(1), Layout(), TrainConfig(), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(1, "exit code 1"), (-9, "killed by signal 9 (SIGKILL)"), (-7, "/dev/shm was full")]
+)
+def test_how_it_ended(code, words):
+    assert words in how_it_ended(code)
+
+
+@pytest.mark.parametrize(
+    ("cause", "consequence"),
+    [
+        ("RuntimeError: [gloo] Connection closed by peer [10.77.0.3]:1234", True),
+        ("RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]", True),
+        ("RuntimeError: [enforce fail at gloo/pair.cc:144] read [10.77.0.2]:77: Connection reset by peer", True),
+        ("RuntimeError: Connection reset by peer", True),  # the trainers' store
+        ("torch.distributed.DistNetworkError: Broken pipe (exit code 1)", True),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
+        ("no answer from machine-0 (10.77.0.1) for 26 s: it is down", True),
+        ("EOFError", True),  # of the pipe to a sampler that was killed
+        ("EOFError (exit code 1)", True),
+        ("EOFError: Ran out of input", False),  # a damaged file
+        ("ValueError: a mistake", False),
+        ("ValueError: request refused", False),
+        ("RuntimeError: the bank refused, reset by peer review", False),
+        ("AssertionError: heard nothing, no answer from the model", False),
+        ("killed by signal 9 (SIGKILL)", False),
+        ("killed by signal 6 (SIGABRT)", True),  # perhaps by a C++ thread of DGL that lost its server
+        ("KeyError: 3 (killed by signal 6 (SIGABRT))", False),
+    ],
+)
+def test_what_only_says_that_another_process_is_gone(cause, consequence):
+    where = {"machine": "machine-1", "role": "trainer", "index": 0, "rank": 1, "log": Path("x"), "tail": []}
+    assert JobFailed(f"trainer 0 (rank 1) on machine-1: {cause}", **where).is_consequence is consequence
+
+
+def test_a_foreign_segment_is_refused_and_kept():
+    path = Path("/dev/shm/node~_N~feat-kvdata-")
+    path.write_bytes(b"x")
+    try:
+        assert dgl_segments() == [path.name]
+        with pytest.raises(InputError, match="holds 1 files of another DGL job"):
+            LocalBackend().__enter__()
+        assert path.exists()
+    finally:
+        path.unlink()
+
+
+def test_stray_environment_does_not_reach_the_job(monkeypatch):
+    """A variable of an earlier job in the user's shell must not change this one."""
+    monkeypatch.setitem(os.environ, "DGL_NUM_CLIENT", "99")
+    monkeypatch.setitem(os.environ, "DGL_ROLE", "server")
+    plan = JobPlan([Machine("a", "10.0.0.1")] * 2, ["x"], "p", "i", "l", ".", 1, trainers=2, samplers=3)
+    spec = plan.to_spec()
+    environment = job_environment(spec, 0, "eth0") | role_environment(spec, 0, spec.roles[1], 0, cpus=8)
+    assert environment["DGL_NUM_CLIENT"] == str(2 * 2 * (1 + 3))
+    assert environment["DGL_ROLE"] == "client"
+    assert environment["OMP_NUM_THREADS"] == "4"

@@ -1,0 +1,67 @@
+"""Who listens where while a job runs: each machine on its own address, and with one machine on loopback only."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import psutil
+import pytest
+from fault_support import RunningJob, plan_of
+
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.backends.local import LocalBackend
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
+
+# All sockets of the network that it runs in, TCP that listens and UDP: (address, port, process number or None).
+LOOK = """
+import json, psutil
+found = [[c.laddr.ip, c.laddr.port, c.pid] for c in psutil.net_connections("inet") if c.laddr and not c.raddr]
+print(json.dumps(found))
+"""
+
+
+def listening(cluster, machine) -> list[tuple[str, int, int | None]]:
+    process = cluster.popen(machine, [sys.executable, "-c", LOOK], stdout=subprocess.PIPE, text=True)
+    out, _ = process.communicate(timeout=20)
+    return [tuple(entry) for entry in json.loads(out)]
+
+
+def check(found: list[tuple[str, int, int | None]], plan, machine) -> None:
+    """Servers, trainers and samplers are all there, and all of them on the machine's address."""
+    ports = {port for _address, port, _pid in found}
+    assert {machine.port + server for server in range(plan.servers)} <= ports, found
+    assert (plan.master_port in ports) == (machine == plan.machines[0]), found
+    # The trainers' gloo; DGL in trainers and in samplers.
+    assert len(found) >= plan.servers + plan.trainers * (1 + 1 + plan.samplers), found
+    assert {address for address, _port, _pid in found} == {machine.address}, found
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_job_on_two_machines_listens_on_their_addresses_only(forks, emulation, partition_of, tmp_path):
+    with EmulatedBackend(2) as cluster:
+        plan = plan_of(cluster, partition_of(2), tmp_path, "loop:60", "-", samplers=1, forks=forks)
+        job = RunningJob(cluster, plan)
+        try:
+            job.wait_for("beat", 4, seconds=120)
+            for machine in cluster.machines:
+                check(listening(cluster, machine), plan, machine)  # nothing else runs in their networks
+        finally:
+            error, _ = job.end()
+    assert error is None
+
+
+def test_a_job_on_this_computer_listens_on_loopback_only(partition_of, tmp_path):
+    with LocalBackend(servers=2) as cluster:
+        plan = plan_of(cluster, partition_of(1), tmp_path, "loop:60", "-", trainers=2, samplers=1, servers=2)
+        job = RunningJob(cluster, plan)
+        try:
+            job.wait_for("beat", 4, seconds=120)
+            own = {process.pid for process in psutil.Process().children(recursive=True)}
+            found = [entry for entry in listening(cluster, cluster.machines[0]) if entry[2] in own]
+            check(found, plan, cluster.machines[0])
+        finally:
+            error, _ = job.end()
+    assert error is None

@@ -1,0 +1,139 @@
+"""``--own-disks``: emulated machines with a private home, /tmp, data and run folder; jobs copy there and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import launch as run_launch
+from commands import tutorial, wait_for_event, wait_until
+from ssh_support import needs_rsync
+
+from tutorial_lib.launcher.backends import disks, persistent
+from tutorial_lib.trainer.manifest import read_checkpoint
+
+SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
+SMALL = ["--scale", "0.003", "--fanouts", "5,5", "--hidden-size", "16"]
+CHECKOUT = disks.CHECKOUT
+
+
+@pytest.fixture
+def disk_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the disks of all machines are stored."""
+    needs_rsync()
+    folder = tmp_path / "all disks"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def lab(emulation, nothing_left, disk_folder: Path) -> Iterator[str]:
+    """Two machines with private disks."""
+    tutorial("machines", "start", "2", "--own-disks", "--name", "separate", "--ttl", "5m", cwd=disk_folder.parent)
+    yield "separate"
+    if "separate" in persistent.names():
+        persistent.stop("separate")
+
+
+def on(machine: str, command: str, code: int = 0) -> str:
+    return tutorial("on", "--name", "separate", machine, "sh", "-c", command, code=code).stdout
+
+
+def test_machines_share_no_folder(lab, disk_folder, data_root, tmp_path):
+    """What is private, and what is visible and read-only."""
+    (run := tmp_path / "run").mkdir()
+    private = [str(Path.home()), "/tmp", str(disk_folder), f"{CHECKOUT}/data", f"{CHECKOUT}/runs"]
+    read_only = [str(CHECKOUT), f"{CHECKOUT}/tutorial_lib", sys.prefix, sys.base_prefix]
+    lines = [f"! test -e {shlex.quote(str(path))}" for path in (run, data_root, CHECKOUT / "data" / "README.md")]
+    lines += [f"! test -e {shlex.quote(path)}/mine" for path in private]
+    lines += [f"touch {shlex.quote(path)}/mine" for path in private]
+    lines += [f"! touch {shlex.quote(path)}/mine 2>/dev/null" for path in read_only]
+    lines += [f"{shlex.quote(sys.executable)} -c 'import tutorial_lib.launcher.agent'"]
+    for machine in ("machine-0", "machine-1"):
+        for_all = " && ".join([f"cd {shlex.quote(str(Path.home()))}", 'test "$PWD" = "$(pwd -P)"', *lines])
+        on(machine, f"set -x; {for_all}")
+    assert not any(Path(path, "mine").exists() for path in [*private, *read_only])
+    assert len(list(disk_folder.glob("*/*/**/runs/mine"))) == 2  # on the disk of this computer
+    tutorial("machines", "stop", lab)
+    wait_until(lambda: not list(disk_folder.iterdir()), "the disks to be removed")
+
+
+def test_a_job_on_them_copies_and_goes_on(lab, disk_folder, data_root, tmp_path):
+    run = tmp_path / "run"
+    words = ["train", "--on", lab, *SMALL, "--root", str(data_root), "--out", str(run)]
+    done = tutorial(*words, "--epochs", "1")
+    assert re.search(r"machine-1: (\d+) of \1 files copied, checksums verified", done.stdout)
+    there = on("machine-0", f"ls -A /tmp/tutorial /tmp/tutorial/results; test -e {run} && echo shared; true")
+    assert there.split() == ["/tmp/tutorial:", "partitions", "results", "/tmp/tutorial/results:"]
+    done = tutorial("train", "--resume", "--trust", "--out", str(run), "--epochs", "2")
+    assert "machine-1: 2 of" in done.stdout  # settings and addresses
+    assert len(json.loads((run / "result.json").read_text())["epochs"]) == 2
+    for name in ("predictions.npy", "logs/machine-1/trainer-0.log", "logs/resume-1/machine-1/trainer-0.log"):
+        assert (run / name).is_file()
+    assert "nothing is left to fetch" in tutorial("fetch", str(run)).stdout
+
+
+def test_a_killed_command_leaves_no_disks_and_its_run_goes_on(
+    emulation, nothing_left, disk_folder, data_root, tmp_path
+):
+    run = tmp_path / "run"
+    words = ["train", "--emulate", "2", "--own-disks", *SMALL, "--root", str(data_root), "--out", str(run)]
+    words += ["--batch-size", "20"]
+    command = subprocess.Popen([sys.executable, "-m", "tutorial_lib", *words, "--epochs", "1000"])
+    wait_for_event(run, "checkpoint", command, 2)
+    wait_until(lambda: (run / "checkpoint" / "manifest.json").exists(), "a checkpoint at home", 30, command)
+    os.kill(command.pid, signal.SIGKILL)
+    command.wait(timeout=20)
+    wait_until(lambda: not list(disk_folder.glob("tutorial_lib-*")), "the disks to be removed")
+    done = len(read_checkpoint(run / "checkpoint").manifest.epochs)
+    tutorial("train", "--resume", "--trust", "--out", str(run), "--epochs", str(done + 1))
+    assert len(read_checkpoint(run / "checkpoint").manifest.epochs) == done + 1
+    assert (run / "predictions.npy").is_file()
+    assert not list(disk_folder.glob("tutorial_lib-*"))
+
+
+def test_a_script_and_its_parts_are_copied(emulation, nothing_left, disk_folder, partition_of, tmp_path):
+    workspace = tmp_path / "job"
+    shutil.copytree(partition_of(2).folder, workspace / "parts")
+    shutil.copy(SCRIPT, workspace / "train.py")
+    names = ["--part_config", "parts/synthetic-products.json", "--ip_config", "ip_config.txt"]
+    script = ["python3", "train.py", "--graph_name", "synthetic-products", *names, "--num_epochs", "1"]
+    where = ["--emulate", "2", "--own-disks", "--workspace", "job", "--out", "out"]
+    there = shlex.join(["test", "-e", str(tmp_path / "out")])
+    done = run_launch(*where, *names, f"{there} && echo it is there; {shlex.join(script)}", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = (tmp_path / "out" / "machine-1" / "trainer-0.log").read_text()
+    assert "rank 1 epoch 0 loss" in log
+    assert "it is there" not in log
+    assert not list(disk_folder.glob("tutorial_lib-*"))
+
+
+@pytest.mark.cluster
+def test_a_finale_on_machines_with_private_disks(emulation, nothing_left, disk_folder, data_root, tmp_path):
+    words = ["finale", "--emulate", "2", "--own-disks", *SMALL, "--root", str(data_root), "--epochs", "1"]
+    tutorial(*words, "--scaling", "none", "--out", str(tmp_path / "finale"))
+    assert (tmp_path / "finale" / "result.json").is_file()
+    assert not list(disk_folder.glob("tutorial_lib-*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--machines", "1", "--own-disks"], "--own-disks is for emulated machines that are about to be made"),
+        (["train", "--on", "lab", "--own-disks"], "--own-disks is for emulated machines that are about to be made"),
+    ],
+)
+def test_where_there_can_be_no_private_disks_the_option_is_refused(words, message, run_here):
+    done = run_here(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {message}")

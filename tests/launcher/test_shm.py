@@ -1,0 +1,231 @@
+"""The lock of /dev/shm and the clean-up after killed jobs, with real processes that are killed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing.connection
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from commands import wait_until
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.launcher.checks import segment_findings
+from tutorial_lib.launcher.shm import LOCK, SHM, clean_leftovers, dgl_segments, lock_shm, running_jobs
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+FEATURE = "node~_N~test-shm-feat-kvdata-"
+FILES = ["dgl.graphbolt.test-shm_data.lock", FEATURE, "test-shm", "test-shm_node_node_map"]
+JOB = f"""
+import time
+from tutorial_lib.launcher.shm import SHM, lock_shm
+with lock_shm() as sockets:
+    (sockets / "listener").touch()
+    for name in {FILES}:
+        (SHM / name).write_bytes(b"x" * 4096)
+    print("ready", flush=True)
+    time.sleep(100)
+"""
+USER = """
+import mmap, sys, time
+with open(sys.argv[1], "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 0)
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen]]:
+    """``start(code, *arguments, before=[])``: a process that has printed "ready". It is killed at the end."""
+    processes = []
+
+    def start(code: str, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen:
+        command = [*before, sys.executable, "-c", code, *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        processes.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in processes:
+        kill(process)
+    clean_leftovers()
+    for name in FILES:
+        (SHM / name).unlink(missing_ok=True)
+
+
+def kill(process: subprocess.Popen) -> None:
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def files_of_jobs() -> set[str]:
+    return {name for name in os.listdir(SHM) if name.startswith((LOCK, "dgl-job-"))}
+
+
+def test_a_running_job_keeps_its_files_and_excludes_others(start):
+    """L34. The lock of a stopped process counts, too."""
+    job = start(JOB)
+    job.send_signal(signal.SIGSTOP)
+    assert running_jobs() == [job.pid]
+    assert clean_leftovers() == []
+    assert dgl_segments() == FILES
+    with pytest.raises(InputError, match=f"another job .process {job.pid}. uses /dev/shm"), lock_shm():
+        pass
+    assert running_jobs() == [job.pid]
+
+
+def test_files_of_a_killed_job_are_removed_with_its_sockets(start):
+    """L35. The next job removes the files of a killed agent, and keeps the files of others."""
+    other = SHM / "test-shm-other"
+    other.write_bytes(b"x")
+    try:
+        job = start(JOB)
+        kill(job)
+        assert running_jobs() == []
+        assert clean_leftovers() == FILES
+        assert other.exists()
+        assert files_of_jobs() == set()
+        assert clean_leftovers() == []
+    finally:
+        other.unlink()
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="there is no unshare program")
+def test_a_pid_does_not_show_whether_a_job_runs(emulation, start):
+    """L34. Containers can share /dev/shm and count their processes separately, and a PID can be used again."""
+    inside = start(JOB, before=("unshare", "--user", "--pid", "--fork", "--kill-child"))
+    assert running_jobs() == [1]
+    kill(inside)
+    wait_until(lambda: running_jobs() == [], "the end of the namespace, although process 1 exists here", 5)
+    assert clean_leftovers() == FILES
+
+
+def test_older_files_do_not_belong_to_a_job(start):
+    """L34. Foreign files stay."""
+    (SHM / FEATURE).write_bytes(b"x")
+    assert clean_leftovers() == []
+    time.sleep(0.05)
+    with lock_shm():
+        (SHM / FILES[-1]).write_bytes(b"x")
+    assert dgl_segments() == [FEATURE]
+    [finding] = segment_findings()
+    assert finding.status == "fail"
+    assert finding.remedy.endswith(f"rm '{SHM / FEATURE}'")
+    (SHM / FEATURE).unlink()
+
+
+def test_a_file_in_use_stays(start):
+    """L34. DGL's own launch tool makes no lock file, and its job can use files of the same names as a dead job."""
+    job = start(JOB)
+    user = start(USER, str(SHM / FEATURE))
+    kill(job)
+    assert clean_leftovers() == [name for name in FILES if name != FEATURE]
+    assert (running_jobs(), dgl_segments()) == ([], [FEATURE])
+    kill(user)
+    assert clean_leftovers() == [FEATURE]
+    assert files_of_jobs() == set()
+
+
+def test_a_check_waits_for_the_processes_of_a_killed_job(start):
+    """L35. A server can end a moment after its agent."""
+    job = start(JOB)
+    user = start(USER, str(SHM / FEATURE))
+    kill(job)
+    with subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {user.pid}"]):
+        [finding] = segment_findings()
+    assert (finding.status, finding.detail) == ("ok", "removed 4 files that a killed job left in /dev/shm")
+    [finding] = segment_findings()
+    assert finding.detail == "no files of another job in /dev/shm"
+
+
+def test_paths_of_sockets_are_short_and_end_with_the_job():
+    """L35. A socket's path has at most 107 bytes."""
+    with lock_shm() as sockets:
+        multiprocessing.connection.Listener(f"{sockets}/listener-12345678").close()
+        (sockets / "left").touch()
+        clean_leftovers()
+        assert (sockets / "left").exists()
+        [finding] = segment_findings()
+        assert f"another job is running on this machine (process {os.getpid()})" in finding.detail
+    assert files_of_jobs() == set()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero"), Path.touch])
+def test_a_lock_file_of_another_user_stops_nobody(make):
+    """L34. Opening a pipe would block."""
+    path = SHM / f"{LOCK}1-hostile"
+    make(path)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    try:
+        code = "from tutorial_lib.launcher.shm import *; print(clean_leftovers(), running_jobs())"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+        assert (done.returncode, done.stdout) == (0, "[] []\n"), done.stderr
+        assert os.path.lexists(path) or os.geteuid() != 0
+    finally:
+        subprocess.run(["rm", "-rf", path], check=True)
+
+
+def test_names_of_other_programs_are_not_dgls():
+    """L34. A graph can have the name torch. torch and multiprocessing name their files torch_* and psm_*."""
+    others = ["torch_123_456_7", "psm_1_edge_2", "torch_node_x", "torchtorch_0_csc_indptr.mine", "my-kvdata-notes"]
+    ours = ["dgl.graphbolt.torch_metadata.lock", "edge~_E~weight-kvdata-", "torch", "torch_node_meta"]
+    ours.append("torchtorch_0_csc_indptr")
+    try:
+        with lock_shm():
+            for name in [*others, *ours]:
+                (SHM / name).write_bytes(b"x")
+            assert dgl_segments() == ours
+        assert not any((SHM / name).exists() for name in ours)
+        assert all((SHM / name).exists() for name in others)
+    finally:
+        for name in [*others, *ours]:
+            (SHM / name).unlink(missing_ok=True)
+
+
+DGL_NAMES = """
+import json, os
+import dgl, numpy, torch
+from dgl.distributed.dist_graph import _copy_graph_to_shared_mem
+from dgl.distributed.graph_partition_book import RangePartitionBook
+from tutorial_lib.launcher.shm import dgl_segments
+before = set(os.listdir("/dev/shm"))
+graph = dgl.rand_graph(30, 100)
+graph.ndata.update({"inner_node": torch.ones(30, dtype=torch.int32), dgl.NID: torch.arange(30)})
+graph.edata.update({"inner_edge": torch.ones(100, dtype=torch.int32), dgl.EID: torch.arange(100)})
+graph.edata[dgl.ETYPE] = torch.zeros(100, dtype=torch.int32)
+kept = [_copy_graph_to_shared_mem(graph, "test-shm-names", ["csc", "csr", "coo"], False)]
+edge = ("_N", "_E", "_N")
+book = RangePartitionBook(0, 1, {"_N": numpy.array([[0, 30]])}, {edge: numpy.array([[0, 100]])}, {"_N": 0}, {edge: 0})
+book.shared_memory("test-shm-names")
+try:
+    import dgl.graphbolt as gb
+    kept.append(gb.from_dglgraph(graph).copy_to_shared_memory("test-shm-names"))
+except (ImportError, AttributeError):
+    pass  # a stack without GraphBolt
+added = set(os.listdir("/dev/shm")) - before
+known = set(dgl_segments())
+for name in added:
+    os.unlink(f"/dev/shm/{name}")
+print(json.dumps([len(added), sorted(added - known)]), flush=True)
+os._exit(0)
+"""
+
+
+def test_every_name_that_dgl_writes_is_known():
+    """L35. DGL's functions make the files here as in a server."""
+    done = subprocess.run([sys.executable, "-c", DGL_NAMES], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    count, unknown = json.loads(done.stdout.splitlines()[-1])
+    assert count > 12
+    assert unknown == []

@@ -1,0 +1,298 @@
+"""A real Slurm (munge, slurmctld, slurmd) on emulated machines: jobs of ours in its allocations, as on a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from commands import tutorial
+from runtime_support import FinishedRun
+
+from support import sandbox
+from support.lessons.programs import why_not
+from tutorial_lib.errors import InputError, WaitedTooLong, attempts
+from tutorial_lib.launcher.backends.slurm import SlurmBackend
+from tutorial_lib.launcher.backends.ssh_servers import find_program
+
+NAME, NODES = "slurm-lab", 3
+DAEMON_NAMES = {*sandbox.DAEMONS, "slurmscriptd", "slurmctld:", "slurmstepd"}
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[None]:
+    """Three nodes; skips where the host has no Slurm, or no right to run one."""
+    if reason := why_not("Slurm"):
+        pytest.skip(reason)
+    with sandbox.slurm_machines(NODES, name=NAME, ttl="20m"):
+        yield
+
+
+def on(machine: str, *words: str, code: int = 0) -> str:
+    """What a command prints on a machine."""
+    done = tutorial("on", "--name", NAME, machine, *words, code=code, timeout=120)
+    return done.stdout + done.stderr
+
+
+def submit(folder: Path, nodes: int, *command: str, options: tuple[str, ...] = ()) -> int:
+    """Write the script in a folder and hand it to Slurm; the number of the job."""
+    folder.mkdir(exist_ok=True)
+    tutorial("submit", "--nodes", str(nodes), "--partition", "main", *command, cwd=folder)
+    done = on("machine-0", "sbatch", "--parsable", "--chdir", str(folder), *options, str(folder / "job.sh"))
+    return int(done.split(";")[0])
+
+
+def settings_of(run: FinishedRun) -> list[str]:
+    """Its options, but for those that say where it ran."""
+    pairs = zip(run.options[::2], run.options[1::2], strict=True)
+    return [word for pair in pairs if pair[0] not in ("--emulate", "--wire") for word in pair]
+
+
+def state(job: int | str) -> dict[str, str]:
+    """What Slurm knows of a job: ``JobState``, ``Restarts``, ``ExitCode``, ..."""
+    words = on("machine-0", "scontrol", "show", "job", str(job)).split()
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def wait_for(job: int | str, *states: str, seconds: float = 240) -> str:
+    """Its state, which must become one of these."""
+    for _left in attempts(f"job {job} to be {' or '.join(states)}", seconds, pause=0.3):
+        if (found := state(job)["JobState"]) in states:
+            return found
+        assert found in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), found
+    raise AssertionError
+
+
+def wait_for_text(log: Path, text: str, seconds: float = 120) -> None:
+    for _left in attempts(f"{text!r} in {log.name}", seconds, pause=0.2):
+        if log.exists() and text in log.read_text():
+            return
+
+
+def what_runs() -> list[str]:
+    """Everything on the nodes but the daemons of Slurm, and files in /dev/shm but the socket of munge."""
+    lines = on("all", "sh", "-c", "ps -eo pid= -o comm=; ls /dev/shm").splitlines()
+    words = [line.split()[-1] for line in lines if line.split()[1:2] != ["1"]]
+    return [w for w in words if w not in {*DAEMON_NAMES, "munge.socket", "munge.socket.lock", "sh", "ps", "ls"}]
+
+
+def nothing_runs() -> None:
+    with suppress(WaitedTooLong):
+        for _left in attempts("the nodes to be free", 30, pause=0.3):
+            if not what_runs():
+                break
+    assert what_runs() == []
+
+
+def test_the_reason_why_there_can_be_no_slurm(monkeypatch, run_here):
+    monkeypatch.setattr(sandbox, "find_program", lambda _name: None)
+    with pytest.raises(InputError, match="this computer has no munged, ") as caught:
+        sandbox.start(2)
+    assert "apt install slurmctld slurmd slurm-client munge" in str(caught.value.remedy)
+    monkeypatch.setattr(sandbox, "find_program", lambda name: f"/usr/sbin/{name}")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(InputError, match="needs root on this computer"):
+        sandbox.start(2)
+    done = run_here("machines", "start", "2", "--slurm")
+    assert done.returncode == 2
+    assert "--slurm was removed" in done.stderr
+    assert "python -m support.sandbox" in done.stderr
+
+
+@pytest.mark.cluster
+def test_a_run_in_an_allocation_has_the_losses_of_emulated_machines(slurm, finished_run: FinishedRun, tmp_path):
+    job = submit(tmp_path / "a", 2, "train", *settings_of(finished_run))
+    wait_for(job, "COMPLETED")
+    result = json.loads((tmp_path / "a" / "runs" / str(job) / "result.json").read_text())
+    assert [e["loss"] for e in result["epochs"]] == [e["loss"] for e in finished_run.result["epochs"]]
+    assert result["val_accuracy"] == finished_run.result["val_accuracy"]
+    nothing_runs()
+
+
+@pytest.mark.cluster
+def test_a_finale_in_an_allocation(slurm, data_root, tmp_path):
+    """Written and handed to Slurm by one command. The scaling run with one machine takes one of the two nodes."""
+    (folder := tmp_path / "a").mkdir()
+    settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--epochs", "1", "--scaling", "1"]
+    words = ["submit", "--go", "--nodes", "2", "--partition", "main", "finale", *settings, "--root", str(data_root)]
+    there = f"cd {shlex.quote(str(folder))} && {shlex.join([sys.executable, '-m', 'tutorial_lib', *words])}"
+    said = on("machine-0", "sh", "-c", there)
+    job = int(said.split("Submitted batch job ")[1].split()[0])
+    wait_for(job, "COMPLETED")
+    out = tmp_path / "a" / "runs" / str(job)
+    assert json.loads((out / "result.json").read_text())["machines"] == 2
+    scaling = json.loads((out / "scaling" / "1-machines" / "result.json").read_text())
+    assert (scaling["machines"], list(scaling["peak_rss"])) == (1, ["machine-0"])
+    nothing_runs()
+
+
+@pytest.mark.cluster
+def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: FinishedRun, tmp_path):
+    """Preempted in training by a job of another partition, put back into the queue, started again by Slurm."""
+    folder, undisturbed = tmp_path / "a", tmp_path / "undisturbed"
+    job = submit(folder, 2, "train", *settings_of(finished_run), "--epochs", "9")
+    log = folder / "runs" / f"{job}.log"
+    wait_for_text(log, "epoch 2/9")
+    all_nodes = ["-p", "urgent", "-N", str(NODES), "-o", "/dev/null"]
+    urgent = on("machine-0", "sbatch", "--parsable", *all_nodes, "--wrap", "true")
+    wait_for(int(urgent), "COMPLETED")
+    assert "told to end (SIGTERM); everything that was started has been stopped" in log.read_text()
+    wait_for(job, "PENDING")  # Slurm waits two minutes, lest something is wrong with the nodes
+    nothing_runs()
+    on("machine-0", "scontrol", "update", f"JobId={job}", "StartTime=now")
+    wait_for(job, "COMPLETED")
+    assert state(job)["Restarts"] == "1"
+    result = json.loads((folder / "runs" / str(job) / "result.json").read_text())
+    assert result["resumed_epochs"] >= 2
+    assert [e["epoch"] for e in result["epochs"]] == list(range(9))
+    tutorial("train", *finished_run.options, "--epochs", "9", "--out", str(undisturbed))
+    expected = json.loads((undisturbed / "result.json").read_text())
+    assert [e["loss"] for e in result["epochs"]] == [e["loss"] for e in expected["epochs"]]
+
+
+@pytest.mark.cluster
+def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, data_root, tmp_path):
+    folder = tmp_path / "a"
+    settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--root", str(data_root)]
+    settings += ["--batch-size", "2"]  # epochs long enough to be told in the middle of one
+    array = submit(folder, 1, "train", *settings, "--epochs", "2000", options=("--array=0-1",))
+    tasks = [f"{array}_0", f"{array}_1"]
+    for task in tasks:
+        wait_for(task, "RUNNING")  # only then it has a number of its own
+    logs = [folder / "runs" / f"{state(task)['JobId']}.log" for task in tasks]
+    for log in logs:
+        wait_for_text(log, "epoch    2/2000")
+    assert state(tasks[0])["NodeList"] != state(tasks[1])["NodeList"]
+    on("machine-0", "scancel", tasks[1])
+    wait_for(tasks[1], "CANCELLED")
+    wait_for_text(logs[1], "told to end (SIGTERM); everything that was started has been stopped")
+    before = logs[0].read_text().count("epoch")
+    for _left in attempts("the other job to go on", 60):
+        if logs[0].read_text().count("epoch") > before:
+            break
+    hours, minutes, seconds = map(int, state(tasks[0])["RunTime"].split(":"))
+    limit = 60 * hours + minutes + 1 + seconds // 30  # minutes: of the last one and a half, one is left to be told in
+    on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", f"TimeLimit={limit}")
+    assert wait_for(tasks[0], "FAILED", "TIMEOUT") == "FAILED"  # by our exit code 143, ahead of the limit
+    wait_for_text(logs[0], "told to end (SIGTERM)")
+    events = (logs[0].with_suffix("") / "events.jsonl").read_text().splitlines()
+    kinds = [kind for kind in (json.loads(line)["kind"] for line in events) if kind in ("step", "checkpoint")]
+    assert kinds[-1] == "checkpoint"  # only the script's process was told: the ranks could save
+    on("machine-0", "scontrol", "requeue", tasks[0])
+    on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=10", "StartTime=now")
+    wait_for_text(logs[0], "continuing after")  # a step, or an epoch if it was told during validation
+    on("machine-0", "scancel", tasks[0])
+    wait_for(tasks[0], "CANCELLED")
+    nothing_runs()
+
+
+@pytest.mark.cluster
+def test_a_wrong_number_of_nodes_and_a_port_that_is_taken(slurm, partition_of, tmp_path):
+    """Both are said before a server starts; the second by the node on which it is so."""
+    (tmp_path / "script.py").write_text("raise SystemExit('started')\n")
+    words = ["--part_config", str(partition_of(2).config), "--ip_config", "ip.txt", "--workspace", str(tmp_path)]
+    for nodes, says in ((3, "has 2 parts for 3 machines"), (2, "machine-1: ports: 30050 (server 0) is taken by")):
+        folder = tmp_path / str(nodes)
+        listen = "import socket, time; s = socket.create_server(('10.77.0.2', 30050)); time.sleep(600)"
+        command = [sys.executable, "-m", "tutorial_lib", "on", "--name", NAME, "machine-1", "python3", "-c", listen]
+        other = subprocess.Popen(command) if nodes == 2 else None
+        try:
+            where = ("--nodelist", f"machine-[0-{nodes - 1}]")
+            job = submit(folder, nodes, "launch", *words, "python3 script.py", options=where)
+            wait_for(job, "FAILED")
+            said = (folder / "runs" / f"{job}.log").read_text()
+            assert says in said, said
+            assert "started" not in said
+        finally:
+            if other is not None:
+                other.terminate()
+                other.wait(30)
+    nothing_runs()
+
+
+@pytest.mark.cluster
+def test_a_node_whose_slurmd_is_killed(slurm, partition_of, tmp_path):
+    """Slurm gives the node up, ends the job on the others, and puts it back into the queue. Nothing stays on either."""
+    parts, folder = partition_of(2), tmp_path / "a"
+    words = ["--part_config", str(parts.config), "--ip_config", "ip.txt", "--workspace", str(tmp_path)]
+    script = [
+        "python3",
+        str(Path(__file__).parents[1] / "programs" / "faulty_trainer.py"),
+        parts.graph_name,
+        "hang",
+        "1",
+    ]
+    where = ("--nodelist", "machine-[1-2]")
+    job = submit(folder, 2, "launch", *words, "--stall-timeout", "0", shlex.join(script), options=where)
+    log = folder / "runs" / f"{job}.log"
+    wait_for_text(folder / "runs" / str(job) / "machine-2" / "events-0.jsonl", "joined")
+    on("machine-2", "pkill", "-9", "-x", "slurmd")
+    try:
+        wait_for(job, "PENDING", "REQUEUED")
+        wait_for_text(log, "told to end (SIGTERM); everything that was started has been stopped")
+        assert "machine-2" in on("machine-0", "sinfo", "-h", "-N", "-t", "down", "-o", "%N")
+        on("machine-0", "scancel", str(job))
+        nothing_runs()
+    finally:
+        command = [sys.executable, "-m", "tutorial_lib", "on", "--name", NAME, "machine-2"]
+        again = subprocess.Popen([*command, find_program("slurmd"), "-D", "-N", "machine-2"])
+        try:
+            for _left in attempts("the node to come back", 60):
+                if on("machine-0", "sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split().count("machine-2"):
+                    break
+        finally:
+            again.terminate()
+            again.wait(30)
+
+
+@pytest.fixture
+def allocation(tmp_path, monkeypatch) -> None:
+    """Programs with the names of Slurm's; the allocation has three nodes."""
+    for name, text in {"scontrol": "echo a; echo b; echo c", "srun": "exit 1"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b,c")
+
+
+def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
+    """L27. A step shares CPUs and memory of the job, and starts in a folder that every node has."""
+    cluster = SlurmBackend(count=2)
+    assert [machine.name for machine in cluster.machines] == ["a", "b"]
+    assert {"--overlap", "--mem=0", "--chdir=/", "--nodelist=b"} <= {*cluster._client(cluster.machines[1], "true")}
+    with pytest.raises(InputError, match="4 machines are wanted, and the allocation has 3 nodes"):
+        SlurmBackend(count=4)
+    with pytest.raises(InputError, match=r"--subnet 10\.1: "):
+        SlurmBackend("10.1")
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho no Slurm here >&2; exit 1\n")
+    with pytest.raises(InputError, match="scontrol show hostnames a,b,c: no Slurm here"):
+        SlurmBackend()
+    monkeypatch.delenv("SLURM_JOB_NODELIST")
+    with pytest.raises(InputError, match="not inside a Slurm allocation"):
+        SlurmBackend()
+
+
+@pytest.mark.parametrize(
+    ("subnet", "found", "answer"),
+    [
+        (None, {"eth0": "10.0.0.5"}, "10.0.0.5"),
+        ("10.1.0.0/16", {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "10.1.0.5"),
+        ("10.1.0.0/16", {"eth0": "10.0.0.5"}, "0 of its addresses are in --subnet 10.1.0.0/16: 10.0.0.5 (eth0)"),
+        (None, {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "its name is no address of its network cards"),
+        (None, {}, "none"),
+    ],
+)
+def test_the_address_of_a_node(subnet, found, answer, allocation):
+    cluster = SlurmBackend(subnet)
+    if answer.startswith("10."):
+        assert cluster._choose_address("no-such-node.invalid", found) == answer
+    else:
+        with pytest.raises(InputError) as refused:
+            cluster._choose_address("no-such-node.invalid", found)
+        assert answer in refused.value.message

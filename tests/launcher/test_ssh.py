@@ -1,0 +1,285 @@
+"""Real ssh connections into emulated machines with private disks that run real ssh servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from commands import PYTHONPATH_OF_ALL, heed_ctrl_c, wait_for_event, wait_until
+
+from tutorial_lib.trainer.manifest import read_checkpoint
+
+pytestmark = pytest.mark.cluster
+SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
+TARGET = Path("/tmp/copy")  # on the machines
+
+
+def guide_arguments(part_config: str, graph_name: str, epochs: int, **options: str) -> list[str]:
+    words = ["--ip_config", "ip_config.txt", "--part_config", part_config, "--graph_name", graph_name]
+    more = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return [*words, "--num_epochs", str(epochs), *more]
+
+
+@pytest.fixture
+def workspace(ssh_lab, partition_of, tmp_path) -> Path:
+    """A folder as a user would have it: script, parts and address file."""
+    folder = tmp_path / "work space"
+    shutil.copytree(partition_of(2).folder, folder / "parts")
+    shutil.copy(SCRIPT, folder / "train.py")
+    shutil.copy(ssh_lab.ip_config, folder)
+    return folder
+
+
+def launch(lab, workspace: Path, out: Path, *options: str, epochs: int = 2, **script) -> list[str]:
+    config = f"parts/{next(p.stem for p in (workspace / 'parts').glob('synthetic*.json'))}.json"
+    words = ["python3", "train.py", *guide_arguments(config, "synthetic-products", epochs, **script)]
+    base = ["launch", "--workspace", str(workspace), "--part_config", config, "--ip_config", "ip_config.txt"]
+    base += ["--num_trainers", "1", "--num_servers", "1", "--copy_to", "~/copy", "--out", str(out)]
+    return [*base, *options, shlex.join(words)]
+
+
+def endless(lab, workspace: Path, out: Path) -> subprocess.Popen:
+    """A job that has begun to train and does not end by itself."""
+    words = launch(lab, workspace, out, epochs=10000)
+    command = lab.start(sys.executable, "-m", "tutorial_lib", *words, preexec_fn=heed_ctrl_c)
+    copy = lab.on_disks(lab.home / "copy")[1]
+
+    def trained() -> bool:
+        return any("epoch 1 " in log.read_text() for log in copy.glob("results/*/machine-1/trainer-0.log"))
+
+    wait_until(trained, "an epoch", 120, command)
+    return command
+
+
+def left_of_starts(lab, target: Path) -> list[str]:
+    """Folders of results that are still on the machines."""
+    return [path.name for disk in lab.on_disks(target) for path in disk.glob("results/*")]
+
+
+def test_a_workspace_is_copied(ssh_lab, workspace, tmp_path):
+    """L24. The folder is in the home of the login. For programs, its shell prints to standard error only.
+
+    With one option of each kind of DGL's tool; the user's ssh configuration has port and key.
+    """
+    target = ssh_lab.home / "copy"
+    bashrc = "echo quota >&2; [[ $- == *i* ]] || return; echo Welcome\n"
+    ssh_lab.write_in_homes(".bashrc", bashrc)
+    options = ["--num_samplers", "1", "--graph_format", "csc", "--extra_envs", "GUIDE_TITLE=over-ssh", "UNUSED=1"]
+    done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", *options))
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        log = (tmp_path / "out" / f"machine-{rank}" / "trainer-0.log").read_text()
+        assert f"over-ssh: rank {rank} epoch 1 loss" in log
+    for disk, other in zip(ssh_lab.on_disks(target), (1, 0), strict=True):
+        assert (disk / "train.py").exists()
+        assert not (disk / "parts" / f"part{other}").exists()  # nobody gets another machine's part
+    assert sorted(os.listdir(tmp_path / "out")) == ["delivery.json", "events.jsonl", "machine-0", "machine-1"]
+    assert left_of_starts(ssh_lab, target) == []
+    ssh_lab.assert_nothing_left()
+    # Once more, with one part damaged on its machine: only that file is sent again.
+    with (ssh_lab.on_disks(target)[1] / "parts" / "part1" / "node_feat.dgl").open("ab") as file:
+        file.write(b"x")
+    words = launch(ssh_lab, workspace, tmp_path / "out2")
+    done = ssh_lab.tutorial(*words[:-1], "false")
+    assert done.returncode == 1, done.stderr
+    assert "machine-0: 0 of" in done.stdout
+    assert "machine-1: 1 of" in done.stdout
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_signals_to_the_coordinator_end_all_machines(sent, ssh_lab, workspace, tmp_path, saw):
+    command = endless(ssh_lab, workspace, tmp_path / "out")
+    os.kill(only_child(command.pid), sent)  # the process itself; `command` is what entered the machine
+    start = time.monotonic()
+    errors = command.communicate(timeout=60)[1]
+    seconds = time.monotonic() - start
+    ssh_lab.assert_nothing_left(seconds=30)
+    saw(f"over ssh: {sent.name} to the coordinator", last_line(errors), seconds)
+
+
+def test_an_agent_that_is_killed_leaves_nothing_on_its_machine(ssh_lab, workspace, tmp_path, saw):
+    """Its processes die with it; its servers' shared memory is removed by whoever is left."""
+    command = endless(ssh_lab, workspace, tmp_path / "out")
+    start = time.monotonic()
+    kill = ["pkill", "-KILL", "-f", "tutorial_lib.launcher.agent"]  # in that machine's own list of processes
+    assert ssh_lab.cluster.popen(ssh_lab.machines[1], kill).wait(timeout=10) == 0
+    errors = command.communicate(timeout=60)[1]
+    seconds = time.monotonic() - start
+    assert errors.startswith("error: agent on machine-1: it was killed, or the ssh connection to it is lost")
+    ssh_lab.assert_nothing_left(seconds=30)
+    saw("over ssh: SIGKILL to an agent", errors.removeprefix("error: "), seconds)
+
+
+def test_a_network_that_goes_silent_ends_both_sides(ssh_lab, workspace, tmp_path, saw):
+    """Nobody is told; the one side notices by its keep-alives, the other by the kernel's repetitions and the pings."""
+    command = endless(ssh_lab, workspace, tmp_path / "out")
+    ssh_lab.cluster.cut(ssh_lab.machines[1])
+    start = time.monotonic()
+    errors = command.communicate(timeout=150)[1]
+    seconds = time.monotonic() - start
+    assert command.returncode == 1, errors
+    assert "machine-1" in errors.splitlines()[0]
+    ssh_lab.assert_nothing_left(seconds=60)  # also on the machine that nobody can reach
+    saw("over ssh: the wire cut for good", errors.removeprefix("error: "), seconds)
+
+
+def last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["nothing: the command itself was killed"])[-1]
+
+
+def only_child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "remedy"),
+    [
+        ("no key", "Permission denied", "ssh-copy-id"),
+        ("unknown host", "Host key verification failed", "Compare the key of the machine"),
+        ("no server", "Connection refused", "--ssh_port"),
+    ],
+)
+def test_ssh_that_does_not_work_is_explained(change, words, remedy, ssh_lab, workspace, tmp_path, saw):
+    """L25. ssh asks no questions; the message has a remedy."""
+    if change == "no key":
+        for path in ssh_lab.on_disks(ssh_lab.folder / "authorized_keys"):
+            path.write_text("")
+    elif change == "unknown host":
+        (ssh_lab.folder / "known_hosts").write_text("")
+    port = ["--ssh_port", "2223"] if change == "no server" else []
+    done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", *port))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ssh to 10.77.0.")
+    assert words in done.stderr.splitlines()[0]
+    assert remedy in done.stderr
+    saw(f"over ssh: {change}", done.stderr.removeprefix("error: "), None)
+
+
+def train(lab, out: Path, data_root: Path, *options: str) -> list[str]:
+    """With ``--copy_to``, on a small graph."""
+    words = ["train", "--scale", "0.003", "--root", str(data_root), "--fanouts", "5,5", "--hidden-size", "32"]
+    return [*words, "--ip_config", str(lab.ip_config), "--copy_to", str(TARGET), "--out", str(out), *options]
+
+
+def epochs_of(run: Path) -> list[int]:
+    return [epoch["epoch"] for epoch in json.loads((run / "result.json").read_text())["epochs"]]
+
+
+def assert_home(lab, run: Path, *names: str) -> None:
+    """The logs of both machines and the files of these names are here, and no results are left on the machines."""
+    for name in ("result.json", *(f"logs/machine-{k}/trainer-0.log" for k in range(2)), *names):
+        assert (run / name).is_file(), name
+    assert len(read_checkpoint(run / "checkpoint").manifest.epochs) == len(epochs_of(run))
+    assert left_of_starts(lab, TARGET) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--task", "link"], ["checkpoint/model.safetensors"]),
+        (["--task", "hetero", "--dataset", "synthetic-academic"], ["predictions.npy", "checkpoint/model.safetensors"]),
+    ],
+    ids=["link", "hetero"],
+)
+def test_other_tasks_train_on_machines_that_share_nothing(options, names, ssh_lab, data_root, tmp_path):
+    done = ssh_lab.tutorial(*train(ssh_lab, tmp_path / "run", data_root, "--epochs", "1", *options))
+    assert done.returncode == 0, done.stderr
+    assert_home(ssh_lab, tmp_path / "run", *names)
+
+
+def test_a_run_that_is_killed_in_the_middle_of_a_copy_goes_on(ssh_lab, data_root, tmp_path):
+    """Task node: an epoch; then a continuation whose command gets SIGKILL while it copies; then another one."""
+    run = tmp_path / "run"
+    done = ssh_lab.tutorial(*train(ssh_lab, run, data_root, "--epochs", "1"))
+    assert done.returncode == 0, done.stderr
+    assert_home(ssh_lab, run, "predictions.npy")
+    shutil.rmtree(ssh_lab.on_disks(TARGET / "partitions")[1])
+    ssh_lab.cluster.set_wire(ssh_lab.machines[1], "1mbit")
+    again = train(ssh_lab, run, data_root, "--epochs", "2", "--resume")
+    command = ssh_lab.start(sys.executable, "-m", "tutorial_lib", *again)
+    disk = ssh_lab.on_disks(TARGET)[1]
+    wait_until(lambda: list(disk.glob("partitions/*/part1/.*")), "a copy", 60, command)
+    os.kill(only_child(command.pid), signal.SIGKILL)
+    command.communicate(timeout=60)
+    ssh_lab.cluster.set_wire(ssh_lab.machines[1], None)
+    done = ssh_lab.tutorial(*again)
+    assert done.returncode == 0, done.stderr
+    assert "continuing after epoch 1 " in done.stdout
+    assert epochs_of(run) == [0, 1]
+    assert_home(ssh_lab, run, "predictions.npy")
+    ssh_lab.assert_nothing_left()
+
+
+def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data_root, tmp_path, saw):
+    """What was at home is whole; ``fetch`` brings the rest when the machines can be reached, and the run goes on."""
+    run = tmp_path / "run"
+    small_batches = ["--batch-size", "10"]  # an epoch takes some seconds, longer than a copy even on a busy computer
+    words = train(ssh_lab, run, data_root, "--task", "embedding", *small_batches)
+    command = ssh_lab.start(sys.executable, "-m", "tutorial_lib", *words, "--epochs", "1000")
+    wait_for_event(run, "checkpoint", command, 4)
+    done = ssh_lab.tutorial("fetch", str(run), "--trust")
+    assert (done.returncode, "another program is running in" in done.stderr) == (2, True), done.stderr
+    saved = wait_for_event(run, "checkpoint", command, 6)
+    os.kill(only_child(command.pid), signal.SIGKILL)
+    command.communicate(timeout=60)
+    ssh_lab.assert_nothing_left(seconds=10)
+    home = read_checkpoint(run / "checkpoint").manifest
+    assert len(home.epochs) >= saved - 1
+    found = f"none: {len(home.epochs)} of {saved} epochs are at home, and fetch brings the rest"
+    saw("over ssh: SIGKILL to the coordinator, --copy_to", found, None)
+
+    ssh_lab.cluster.cut(ssh_lab.machines[1])
+    done = ssh_lab.tutorial("fetch", str(run), "--trust")
+    assert done.returncode == 1, done.stdout
+    assert done.stderr.startswith("error: copying from machine-1: ssh: connect to host 10.77.0.2"), done.stderr
+    assert f"python -m tutorial_lib fetch {run}" in done.stderr
+    assert "machine-0: " in done.stdout
+    ssh_lab.cluster.mend(ssh_lab.machines[1])
+    assert len(left_of_starts(ssh_lab, TARGET)) == 2  # until everything is here
+    done = ssh_lab.tutorial("fetch", str(run), "--trust")
+    assert done.returncode == 0, done.stderr
+    assert "brought home" in done.stdout
+    assert left_of_starts(ssh_lab, TARGET) == []
+    assert len(read_checkpoint(run / "checkpoint").manifest.epochs) >= len(home.epochs)
+    done = ssh_lab.tutorial("fetch", str(run), "--trust")
+    assert (done.returncode, "nothing is left to fetch" in done.stdout) == (0, True), done.stderr
+
+    epochs = len(read_checkpoint(run / "checkpoint").manifest.epochs) + 2
+    done = ssh_lab.tutorial(*words, "--epochs", str(epochs), "--resume")
+    assert done.returncode == 0, done.stderr
+    assert f"continuing after epoch {epochs - 2} " in done.stdout
+    assert epochs_of(run) == list(range(epochs))
+    assert_home(ssh_lab, run, "checkpoint/model.safetensors")
+
+
+@pytest.mark.timeout(600)
+def test_the_commands_of_the_page_on_own_machines(ssh_lab, tmp_path):
+    """docs/own-machines.md, executed as it is: on the login node, in a folder with a program of the user's."""
+    page = (Path(__file__).parents[2] / "docs" / "own-machines.md").read_text()
+    (block,) = [text for text in re.findall(r"(?:^(?:    .*)?\n)+", page, re.MULTILINE) if "--copy_to" in text]
+    (tmp_path / "job").mkdir()
+    shutil.copy(SCRIPT, tmp_path / "job" / "my_script.py")
+    path = f"{Path(sys.executable).parent}:{ssh_lab.env['PATH']}"
+    environment = {**ssh_lab.env, "PATH": path, "PYTHONPATH": PYTHONPATH_OF_ALL}
+    done = ssh_lab.run("sh", "-exc", textwrap.dedent(block), env=environment, cwd=str(tmp_path), seconds=570)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert epochs_of(tmp_path / "runs" / "first") == [0, 1, 2]
+    assert "continuing after epoch 2 " in done.stdout
+    assert "everything is in" in done.stdout or "nothing is left to fetch" in done.stdout
+    for run in ("runs/first", "runs/finale/run"):
+        assert (tmp_path / run / "predictions.npy").is_file()
+        assert len(read_checkpoint(tmp_path / run / "checkpoint").manifest.epochs) == len(epochs_of(tmp_path / run))
+    assert (tmp_path / "runs" / "finale" / "scaling" / "1-machines" / "result.json").is_file()
+    assert "rank 1 epoch 1 loss" in (tmp_path / "runs" / "script" / "machine-1" / "trainer-0.log").read_text()
+    assert left_of_starts(ssh_lab, ssh_lab.home / "course") == []
+    ssh_lab.assert_nothing_left()

@@ -1,0 +1,302 @@
+"""Machines that stay: commands start, use, cut and stop them, and nothing stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+from commands import PYTHONPATH_OF_ALL, ordinary_user, wait_until
+from commands import tutorial as run_command
+from fault_support import RunningJob, plan_of
+from ssh_support import SSHD
+
+from tutorial_lib.errors import InputError, attempts
+from tutorial_lib.launcher.backends import persistent
+from tutorial_lib.launcher.backends.persistent import Line, PersistentBackend, parse_ttl
+from tutorial_lib.launcher.backends.ssh_servers import find_program
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = [sys.executable, "-m", "tutorial_lib"]
+pytestmark = pytest.mark.cluster
+
+
+def tutorial(*words: str, code: int = 0, **options: Any) -> str:
+    """What ``python -m tutorial_lib WORDS`` prints, on both streams; it must end with this exit code."""
+    done = run_command(*words, code=code, timeout=60, **options)
+    return done.stdout + done.stderr
+
+
+def gone(name: str) -> None:
+    for _left in attempts(f"the machines {name} to go", 15):
+        if name not in persistent.names():
+            return
+
+
+@pytest.fixture
+def lab(emulation, nothing_left, tmp_path: Path) -> Iterator[str]:
+    """Two machines; stopped at the end if the test has not done so."""
+    tutorial("machines", "start", "2", "--wire", "1gbit", "--shm", "500MB", "--name", "lab", "--ttl", "5m")
+    yield "lab"
+    if "lab" in persistent.names():
+        persistent.stop("lab")
+
+
+def commands_on(machine: str) -> str:
+    """The command lines of all processes of a machine, also where there is no ps."""
+    return tutorial("on", machine, "sh", "-c", r"cat /proc/[0-9]*/cmdline | tr '\0' ' '")
+
+
+REACHES = """
+import errno, socket
+s = socket.socket()
+s.settimeout(1)
+print(s.connect_ex(("machine-1", 9)) == errno.ECONNREFUSED, open("/sys/class/net/eth0/carrier").read().strip())
+"""
+
+
+def test_a_command_on_a_machine_is_as_with_ssh(lab):
+    """Output, exit code, standard input, signals; also on all."""
+    assert tutorial("on", "machine-1", "hostname") == "machine-1\n"
+    tutorial("on", "machine-0", "sh", "-c", "exit 7", code=7)
+    assert tutorial("on", "machine-0", "wc", "-c", input="12345") == "5\n"
+    assert sorted(tutorial("on", "all", "hostname").split()) == ["[machine-0]", "[machine-1]", "machine-0", "machine-1"]
+    said = tutorial("on", "all", "sh", "-c", "echo $NODE_RANK")
+    assert sorted(said.splitlines()) == ["[machine-0] 0", "[machine-1] 1"]
+    assert "there is no 'machine-7'" in tutorial("on", "machine-7", "true", code=2)
+    assert "cannot start 'no-such-program'" in tutorial("on", "machine-0", "no-such-program", code=127)
+    command = subprocess.Popen([*PROGRAM, "on", "machine-1", "sleep", "1000"])
+    for _left in attempts("the command to run there", 20):
+        if "sleep 1000" in commands_on("machine-1"):
+            break
+    command.send_signal(signal.SIGTERM)
+    assert command.wait(timeout=20) == -signal.SIGTERM
+    assert "sleep 1000" not in commands_on("machine-1")
+
+
+def test_cables_are_cut_mended_and_changed(lab):
+    """L33. A cut is at the bridge: packets vanish, and the machine's card stays up."""
+    if (tc := find_program("tc")) is None:
+        pytest.skip("needs the program tc (package iproute2)")
+    for order, reached in [("mend", "True 1\n"), ("cut", "False 1\n"), ("mend", "True 1\n")]:
+        tutorial("machines", order, "machine-1")
+        assert tutorial("on", "machine-0", sys.executable, "-c", REACHES) == reached
+        assert ("cut" in tutorial("machines", "list")) == (order == "cut")
+    tutorial("machines", "wire", "machine-1", "200mbit")
+    assert [each["wires"] for each in json.loads(tutorial("machines", "list", "--json"))] == [["1gbit", "200mbit"]]
+    assert "rate 200Mbit" in tutorial("on", "machine-1", tc, "qdisc", "show", "dev", "eth0")
+    tutorial("machines", "wire", "machine-1", "unshaped")
+    assert "tbf" not in tutorial("on", "machine-1", tc, "qdisc", "show", "dev", "eth0")
+    shm = tutorial("on", "machine-1", "df", "--output=size", "-B1", "/dev/shm").split()[-1]
+    assert abs(int(shm) - 500_000_000) < 8192  # whole pages
+    assert "is not a rate" in tutorial("machines", "wire", "machine-1", "1bit", code=2)
+    assert "there is no 'machine-7'" in tutorial("machines", "cut", "machine-7", code=2)
+
+
+def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
+    """L33. A second job is refused, and a command next to the job is not."""
+    said = tutorial("machines", "start", "3", "--name", "lab", code=2)
+    assert "machines named 'lab' are running: 2, since " in said
+    assert f"(process {json.loads(tutorial('machines', 'list', '--json'))[0]['pid']})" in said
+    said = tutorial("on", "--name", "other", "machine-0", "true", code=2)
+    assert "no machines named 'other' are running" in said
+    assert "--name lab takes those" in said
+    with PersistentBackend("lab") as cluster:
+        assert [machine.address for machine in cluster.machines] == ["10.77.0.1", "10.77.0.2"]
+        with pytest.raises(InputError, match=f"the machines 'lab' are used by process {os.getpid()}"):
+            PersistentBackend("lab").__enter__()
+        assert tutorial("on", "machine-0", "hostname") == "machine-0\n"  # a command beside the job
+        assert f"process {os.getpid()}" in tutorial("machines", "list")
+    with PersistentBackend("lab"):
+        pass
+    assert "lab: switched off" in tutorial("machines", "stop")
+    assert "no machines named 'lab' are running" in tutorial("on", "machine-0", "true", code=2)
+    assert "no machines are running" in tutorial("machines", "stop", code=2)
+
+
+def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
+    """The command as docs/own-machines.md has it, on the machines of this test."""
+    (line,) = re.findall(r"tutorial_lib (on all .*torchrun.*)$", (ROOT / "docs/own-machines.md").read_text(), re.M)
+    code = "import torch.distributed as d\nd.init_process_group('gloo')\n"
+    code += "print('rank', d.get_rank(), flush=True)\nd.barrier()"
+    (tmp_path / "my_script.py").write_text(code)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # of an environment that is active
+    words = shlex.split(line)
+    more = {"PATH": path, "PYTHONPATH": PYTHONPATH_OF_ALL, "TMPDIR": str(tmp_path)}  # torchrun leaves folders there
+    said = tutorial(*words, cwd=tmp_path, env={**os.environ, **more})
+    assert {"[machine-0] rank 0", "[machine-1] rank 1"} <= set(said.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("running", "words", "says"),
+    [
+        (["mine"], ["on", "machine-0", "true"], "no machines named 'mine' are running"),  # gone in between
+        (["mine"], ["on", "--name", "other", "machine-0", "true"], "no machines named 'other' are running"),
+        (["mine", "other"], ["on", "machine-0", "true"], "several sets of machines are running: mine, other"),
+        (["lab", "mine"], ["machines", "cut", "machine-0"], "no machines named 'lab' are running"),
+    ],
+)
+def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_here, monkeypatch):
+    """The error names the set that was chosen, because none is really running."""
+    monkeypatch.setattr(persistent, "names", lambda: running)
+    monkeypatch.setattr(persistent, "socket_name", lambda name: f"\0nobody.{os.getpid()}.{name}")
+    done = run_here(*words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert ("what to do: Choose one: --name mine" in done.stderr) == ("several" in says)
+
+
+def test_a_shell_uses_the_terminal_of_its_caller(lab):
+    """It sees the size, manages jobs, Ctrl-C reaches the program, and its end does not wait for background jobs."""
+    shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "sh"], timeout=60, encoding="utf-8")
+    shell.setwinsize(33, 99)
+    shell.expect("[#$] ")
+    shell.sendline("hostname; stty size; set -m; echo rea''dy")
+    shell.expect("ready")
+    assert "machine-0" in shell.before
+    assert "33 99" in shell.before
+    shell.sendline("sleep 1000; echo sta''tus $?")
+    for _left in attempts("the sleep to run", 60):
+        if "sleep 1000" in commands_on("machine-0"):
+            break
+    shell.sendintr()
+    shell.sendline("")
+    shell.expect("[#$] ")
+    shell.sendline("sleep 1000 & exit 5")
+    assert shell.wait() == 5
+    shell.close()
+
+
+@pytest.mark.parametrize("end", ["ttl", signal.SIGTERM, signal.SIGKILL])
+def test_they_end_by_themselves(emulation, nothing_left, end):
+    """L32. After --ttl, and when their daemon is killed. Their folder goes, too."""
+    tutorial("machines", "start", "1", "--name", "short", "--ttl", "3s" if end == "ttl" else "5m")
+    with contextlib.closing(Line("short")) as line:
+        found = line.describe()
+    if end != "ttl":
+        os.kill(found.pid, end)
+    gone("short")
+    wait_until(lambda: not Path(found.folder).exists(), "the folder to be removed")
+
+
+def test_an_ordinary_user_starts_uses_and_stops_them(emulation, nothing_left):
+    """L31. As user 65534 when the tests run as root. Machines and jobs of another user are nobody's business."""
+    python, user = ordinary_user()
+    with tempfile.TemporaryDirectory() as folder:  # only root may enter the test's own temporary folder
+        os.chmod(folder, 0o777)
+        environment = {**os.environ, "HOME": folder, "PYTHONPATH": PYTHONPATH_OF_ALL}
+
+        def types(*words: str, code: int = 0) -> str:
+            command = [python, "-B", "-m", "tutorial_lib", *words]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder, **user
+            )
+            assert done.returncode == code, done.stdout + done.stderr
+            return done.stdout + done.stderr
+
+        types("machines", "start", "2", "--name", "lab", "--wire", "1gbit", "--shm", "100MB", "--ttl", "5m")
+        try:
+            assert types("on", "machine-1", "hostname") == "machine-1\n"
+            types("machines", "cut", "machine-1")
+            assert types("on", "machine-0", "python3", "-c", REACHES) == "False 1\n"
+            types("machines", "mend", "machine-1")
+            types("machines", "wire", "machine-1", "200mbit")
+            assert "200mbit" in types("machines", "list")
+            if os.geteuid() == 0:
+                assert persistent.names() == []
+                assert "no machines named 'lab' are running" in tutorial("machines", "stop", "lab", code=2)
+            words = ["--on", "lab", "--scale", "0.002", "--epochs", "1", "--batch-size", "100", "--fanouts", "5,5"]
+            types("train", *words, "--root", f"{folder}/data", "--out", f"{folder}/run")
+            result = json.loads(Path(folder, "run", "result.json").read_text())
+            assert list(result["bytes_sent"]) == ["machine-0", "machine-1"]
+            assert types("on", "all", "ls", "/dev/shm") == ""
+            assert [each["job"] for each in json.loads(types("machines", "list", "--json"))] == [None]
+        finally:
+            assert "lab: switched off" in types("machines", "stop", "lab")
+
+
+def test_ssh_reaches_them_from_here_and_from_each_other(emulation, nothing_left):
+    if SSHD is None:
+        pytest.skip("no ssh server on this computer (apt install openssh-server)")
+    said = tutorial("machines", "start", "2", "--ssh", "--name", "withssh", "--ttl", "5m")
+    config = next(word for word in said.split() if word.endswith("ssh_config"))
+    try:
+        for host, command, expected in [
+            ("machine-1", "hostname", "machine-1"),
+            ("10.77.0.2", "hostname", "machine-1"),
+            ("machine-0", f"ssh -F {config} machine-1 hostname", "machine-1"),
+        ]:
+            done = subprocess.run(["ssh", "-F", config, host, command], capture_output=True, text=True, timeout=60)
+            assert done.stdout == f"{expected}\n", done.stderr
+    finally:
+        persistent.stop("withssh")
+    wait_until(lambda: not Path(config).parents[1].exists(), "the folder to be removed")
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_job_whose_machines_end_says_so(end, lab, partition_of, tmp_path):
+    """Not only that its agent was killed; and the stop warns of it."""
+    with PersistentBackend("lab") as cluster:
+        job = RunningJob(cluster, plan_of(cluster, partition_of(2), tmp_path, "loop:100000", "-"))
+        job.wait_for("beat", 5)
+        if end == "stop":
+            printed = tutorial("machines", "stop", "lab")
+            assert f"warning: this ends the job on lab: process {os.getpid()} (" in printed
+        else:
+            with contextlib.closing(Line("lab")) as line:
+                os.kill(line.describe().pid, signal.SIGKILL)
+        error, _seconds = job.end()
+    why = {"stop": "machines stop was called", "kill": "their daemon was killed"}[end]
+    assert str(error) == f"the machines 'lab' ended during the job: {why}"
+    assert "machines start" in error.remedy
+    gone("lab")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can be two users")
+def test_sockets_of_other_users_are_passed_over(lab, run_here):
+    """L33. Whoever binds a name of ours takes that name, and hides no machines."""
+    foreign = "import os, socket, sys\nos.setuid(65534)\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+    foreign += "s.bind('\\0tutorial_lib.machines.0.foreign')\ns.listen()\nprint(flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", foreign], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert ("foreign" in persistent.bound(), "foreign" in persistent.names()) == (True, False)
+        listed = [each["name"] for each in json.loads(run_here("machines", "list", "--json").stdout)]
+        assert ("lab" in listed, "foreign" in listed) == (True, False)
+        for words in (["machines", "stop", "foreign"], ["machines", "start", "--name", "foreign"]):
+            done = run_here(*words)
+            assert done.returncode == 2
+            assert "'foreign' belong to another user (id 65534)" in done.stderr
+        other.communicate(b"")
+
+
+def test_a_start_that_is_told_to_end_leaves_no_folder(emulation, nothing_left, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    words = ["--ssh"] if SSHD else []
+    start = subprocess.Popen([*PROGRAM, "machines", "start", "2", *words, "--name", "early"])
+    for _left in attempts("its folder", 30, pause=0.01):
+        if [*tmp_path.glob("tutorial_lib-*/ssh" if SSHD else "tutorial_lib-*")] or start.poll() is not None:
+            break
+    start.send_signal(signal.SIGTERM)
+    assert start.wait(timeout=60) == 143
+    gone("early")
+    wait_until(lambda: not [*tmp_path.glob("tutorial_lib-*")], "the folder to be removed")
+
+
+def test_times():
+    assert [parse_ttl(text) for text in ("90m", "8h", "2d")] == [5400, 28800, 172800]
+    for wrong in ("8", "0s", "900d", "h"):
+        with pytest.raises(InputError, match="--ttl"):
+            parse_ttl(wrong)

@@ -1,0 +1,184 @@
+"""What an agent sees of the processes, the memory and the disk of its machine."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from commands import wait_until
+from fault_support import DUMP
+
+from tutorial_lib.launcher import watch
+from tutorial_lib.launcher.watch import STARTED, MachineHealth, Stack, collect, disk_trouble, members, report, stat_of
+
+
+def note_member(folder: Path, pid: int, role: str, started: int | None = None) -> None:
+    """Make the file that the hook would make for a process."""
+    (folder / ".processes").mkdir(exist_ok=True)
+    started = int(stat_of(pid)[STARTED]) if started is None else started
+    (folder / ".processes" / f"{role}-0-{pid}-{os.getpid()}-{started}").touch()
+
+
+@pytest.mark.parametrize(
+    ("state", "prefix"),
+    [("S", ""), ("T", "stopped by a signal (SIGSTOP?), "), ("D", "waits for a disk or a network file system, ")],
+)
+def test_a_stack_is_summarized_from_the_main_thread(state, prefix):
+    """L18. A report names processes that are stopped or wait for a disk."""
+    stack = Stack("trainer", 0, 7, state, DUMP)
+    where = "in all_reduce (distributed_c10d.py:1997), called from train.py:33 in main"
+    assert stack.where() == prefix + where
+    assert stack.stopped == (state == "T")
+    assert report([("a", stack)]).startswith(f"=== a, trainer 0, pid 7: {prefix}{where}\nThread 0x")
+    assert Stack("trainer", 0, 7, state, "").where() == f"{prefix}wrote no Python stack"
+
+
+CHILD = """
+import time
+def wait_here():
+    print("up", flush=True)
+    time.sleep(100)
+wait_here()
+"""
+
+
+def test_stacks_of_a_running_and_of_a_stopped_process(tmp_path):
+    """L18. A stopped process is continued, because it writes its stacks only then."""
+    # At the start of the interpreter, as in a job: Debian's Python has a sitecustomize, too.
+    added = {"PYTHONPATH": str(Path(watch.__file__).with_name("hook")), "TUTORIAL_LOG_DIR": str(tmp_path)}
+    added |= {"DGL_ROLE": "server", "TUTORIAL_ROLE": "server", "TUTORIAL_INDEX": "0"}
+    command, env = [sys.executable, "-c", CHILD], {**os.environ, **added}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True) as child:
+        try:
+            assert child.stdout.readline() == b"up\n"
+            assert [(m.role, m.index, m.pid) for m in members(tmp_path)] == [("server", 0, child.pid)]
+            [stack] = collect(tmp_path)
+            assert "in wait_here" in stack.where()
+            assert not stack.stopped
+            child.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+            [stack] = collect(tmp_path)
+            assert stack.stopped
+            assert "in wait_here" in stack.text
+            assert psutil.Process(child.pid).status() != psutil.STATUS_STOPPED
+        finally:
+            child.kill()
+
+
+BYSTANDER = """
+import signal, sys, time
+signal.signal(signal.SIGRTMAX - 1, lambda *_: print("signalled", flush=True))
+print("up", flush=True)
+sys.stdin.readline()
+print("alive", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("started", [1, None])
+def test_a_process_that_has_a_members_pid_by_now_gets_no_signal(tmp_path, started):
+    """L12. Started at another time; or ours, but no longer the program that handles the signal (it would end it)."""
+    code = BYSTANDER if started else BYSTANDER.replace("signal.signal(", "(lambda *_: None)(")
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"up\n"
+        note_member(tmp_path, process.pid, "trainer", started)
+        assert collect(tmp_path) == []
+        process.stdin.write(b"\n")  # a signal would have come before
+        process.stdin.flush()
+        assert process.stdout.readline() == b"alive\n"
+    finally:
+        process.kill()
+        assert process.communicate()[0] == b""
+
+
+def test_a_failed_sampler_is_reported_once(tmp_path, monkeypatch):
+    """L10. It is a zombie of a trainer that waits for it forever. One that ended well or by SIGTERM is not reported."""
+    monkeypatch.setattr(watch, "ZOMBIE_SECONDS", 0.0)
+    commands = ["kill -9 $$", "exit 3", "exit 0", "kill $$"]
+    workers = [subprocess.Popen(["sh", "-c", f"read line; {command}"], stdin=subprocess.PIPE) for command in commands]
+    for worker in workers:
+        note_member(tmp_path, worker.pid, "sampler")
+    health = MachineHealth(tmp_path)
+    assert health.dead_workers() == []
+    for worker in workers:
+        worker.stdin.close()
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    health.dead_workers()
+    found = {member.pid: code for member, code in health.dead_workers()}
+    assert found == {workers[0].pid: -signal.SIGKILL, workers[1].pid: 3}
+    assert health.dead_workers() == []
+    for worker in workers:
+        worker.wait()
+
+
+def test_signs_of_life(tmp_path):
+    health = MachineHealth(tmp_path)
+    health.signs_of_life()
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        (tmp_path / "trainer-0.log").write_text("hello")
+        (tmp_path / "agent.log").write_text("not of the job")
+        wait_until(lambda: sum(psutil.Process(busy.pid).cpu_times()[:2]) >= 0.3, "a third of a second of work")
+        signs = health.signs_of_life()
+        assert signs["cpu"] > 0.1
+        assert signs["wrote"] == 5
+        assert health.signs_of_life()["wrote"] == 0
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def test_memory_kills_count_only_near_a_death(tmp_path, monkeypatch):
+    """L19. A kill is reported for ten seconds, and only for a process that ended by SIGKILL. See also test_faults."""
+    kills = [3]
+    monkeypatch.setattr(watch, "memory_kills", lambda: kills[0])
+    health = MachineHealth(tmp_path)
+    assert not health.out_of_memory(-signal.SIGKILL)
+    kills[0] += 1
+    assert health.out_of_memory(-signal.SIGKILL)
+    assert health.out_of_memory(128 + signal.SIGKILL)
+    assert not health.out_of_memory(1)
+    assert not health.out_of_memory(-signal.SIGTERM)
+    for _ in range(watch.MEMORY_LOOKS):
+        health.signs_of_life()
+    assert not health.out_of_memory(-signal.SIGKILL)
+
+
+def test_a_folder_that_vanished_and_a_used_up_quota(tmp_path, monkeypatch):
+    """L20. The message of a quota names the device, although the file system has room."""
+    assert disk_trouble(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+    run = tmp_path / "run"
+    words = f"run folder {run} has vanished (removed or unmounted while the job ran)"
+    assert disk_trouble(run / "logs" / "machine-0") == words
+
+    def refuse(_path: Path, _data: bytes) -> int:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    trouble = disk_trouble(tmp_path)
+    assert trouble.startswith(f"the disk quota is used up on {tmp_path} (")
+    assert ", mounted on /" in trouble
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_a_full_disk_is_named_with_its_device(tmp_path):
+    """L20. The message contains the name of the device."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "small-disk", str(tmp_path)], check=True)
+    try:
+        assert disk_trouble(tmp_path) is None
+        with contextlib.suppress(OSError), (tmp_path / "fill").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        assert disk_trouble(tmp_path) == f"no space left on {tmp_path} (small-disk, mounted on {tmp_path})"
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

@@ -1,0 +1,45 @@
+"""Startup file of DGL jobs, see ``sitecustomize.py``: ``import dgl`` works with any torch, and failed samplers end."""
+
+import importlib.util
+import os
+
+COMPAT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "compat"))
+
+
+def install_stack():
+    """Prepare ``import dgl`` as ``tutorial_lib/__init__.py`` does. A script may hide our package, so use its path."""
+    spec = importlib.util.spec_from_file_location("tutorial_lib_stack", os.path.join(COMPAT, "stack.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.install()
+
+
+def end_sampler_on_exception(end):
+    """End a DGL sampler that fails. Its exit handler would wait for all other clients, which wait for the sampler.
+
+    Only processes that DGL itself starts are changed. A script handles the exceptions of processes that it starts.
+    """
+    from multiprocessing.process import BaseProcess
+
+    original = BaseProcess.run
+
+    def run(self):
+        try:
+            original(self)
+        except Exception as error:
+            if getattr(getattr(self, "_target", None), "__module__", None) != "dgl.distributed.dist_context":
+                raise
+            end("sampler", error)
+
+    BaseProcess.run = run
+
+
+def start(role, end):
+    """Called in each process that has a role. ``end(role, error)`` reports a failure and ends the process."""
+    if role == "sampler":
+        end_sampler_on_exception(end)
+
+
+install_stack()

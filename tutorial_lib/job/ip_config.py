@@ -1,0 +1,52 @@
+"""DGL's ``ip_config.txt`` with the addresses of the machines."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+
+from tutorial_lib.errors import InputError
+from tutorial_lib.launcher.jobspec import DEFAULT_PORT, Machine
+
+LARGEST_LIST = 1 << 20  # characters
+
+
+def write_ip_config(path: Path, machines: Sequence[Machine]) -> None:
+    """Write the file from which DGL reads the addresses of the servers, one line ``address port`` for each machine."""
+    path.write_text("".join(f"{m.address} {m.port}\n" for m in machines))
+
+
+def read_ip_config(path: Path) -> list[Machine]:
+    """Read an ``ip_config.txt`` with one line ``address [port]`` for each machine.
+
+    Raises:
+        InputError: the file is empty, or a line has a host name, an IPv6 address, a port out of range, or an address
+            that occurs twice. DGL would fail later. The message contains the line number.
+    """
+    try:
+        with path.open() as file:  # it may be a pipe without an end
+            lines = file.read(LARGEST_LIST).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise InputError(f"cannot read {path}: {why}") from None
+    machines: list[Machine] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where, (address, *more) = f"{path}, line {number}", line.split()
+        try:
+            address = str(ipaddress.IPv4Address(address))
+        except ValueError:
+            remedy = "DGL takes IPv4 addresses only; look one up with: getent ahostsv4 NAME"
+            raise InputError(f"{where}: {address!r} is not an IPv4 address", remedy) from None
+        if len(more) > 1:
+            raise InputError(f"{where}: expected 'address' or 'address port', got {line.strip()!r}")
+        if more and not (more[0].isdigit() and 1024 <= int(more[0]) <= 65535):
+            raise InputError(f"{where}: port {more[0]!r} is not a number from 1024 to 65535")
+        if any(m.address == address for m in machines):
+            raise InputError(f"{where}: {address} is listed twice; each machine serves exactly one part")
+        machines.append(Machine(f"machine-{len(machines)}", address, int(more[0]) if more else DEFAULT_PORT))
+    if not machines:
+        raise InputError(f"{path}: no machine in it")
+    return machines

@@ -1,0 +1,115 @@
+"""Private disks of emulated machines: folders of this computer's disk, mounted over the folders that machines share.
+
+``list_layers`` decides on this computer which folders are private and which stay visible. PID 1 of a machine mounts
+them (``mount_disk``), inner folders after outer ones:
+
+    /home/me            private, empty: FOLDER/machine-0/home/me
+    /home/me/course     the checkout with its .venv, read-only
+    /home/me/course/runs, /home/me/course/data    private, empty
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tutorial_lib.launcher.backends import namespaces as ns
+
+COPY_TO = "/tmp/tutorial"  # on the machines: /tmp is always one of the private folders
+CHECKOUT = Path(__file__).resolve().parents[3]
+LARGE_FILES = "/var/tmp"  # unlike /tmp, it is hardly ever in memory
+_NEVER_PRIVATE = [
+    "/",
+    *(f"/{n}" for n in ("bin", "dev", "etc", "lib", "lib64", "nix", "opt", "proc", "run", "sys", "usr", "var")),
+]
+
+Layer = tuple[str, bool]  # path of a folder, and whether it is private
+
+
+def create_folder() -> Path:
+    """Create the folder of a cluster on the disk of this computer. ``TMPDIR`` selects another disk."""
+    parent = os.environ.get("TMPDIR", LARGE_FILES)
+    usable = os.access(parent, os.W_OK | os.X_OK)
+    return Path(tempfile.mkdtemp(prefix=f"tutorial_lib-{os.getuid()}-machines-", dir=parent if usable else None))
+
+
+def python_path(env: Mapping[str, str] = os.environ) -> str:
+    """Return a ``PYTHONPATH`` with which a process in another folder imports this package."""
+    return os.pathsep.join(filter(None, [str(CHECKOUT), env.get("PYTHONPATH")]))
+
+
+def list_layers(more: Iterable[Path] = ()) -> list[Layer]:
+    """Return the folders to mount, outer ones first.
+
+    The home, the folders for temporary files, the working directory, and the folders ``data`` and ``runs`` of the
+    checkout and of the working directory are private. The checkout and the folders of Python stay visible.
+
+    Args:
+        more: other private folders, such as the run folder. They are created if they do not exist.
+    """
+    here, temporary = Path.cwd(), Path(tempfile.gettempdir()).resolve()
+    private = {Path("/tmp"), Path(LARGE_FILES), temporary, Path.home()}
+    with contextlib.suppress(KeyError):  # the user of a container may have no entry
+        private.add(Path(pwd.getpwuid(os.getuid()).pw_dir))
+    private = {path.resolve() for path in private if path.is_dir()} | {
+        here / "runs",
+        *(path.resolve() for path in more),
+    }
+    visible = {Path(sys.prefix), Path(sys.base_prefix), *(Path(p) for p in sys.path if p.endswith("-packages"))}
+    program = Path(sys.executable)
+    while program.is_symlink():  # each link and its target must stay visible
+        visible.add(program.parent)
+        program = program.parent / program.readlink()
+    visible = {start for path in [*visible, program.parent] if path.is_dir() for start in (path, path.resolve())}
+    if CHECKOUT.name.endswith("-packages"):
+        private.add(here)
+    else:
+        visible.add(CHECKOUT)
+        private |= {CHECKOUT / "data", CHECKOUT / "runs", *([] if here.is_relative_to(CHECKOUT) else [here])}
+    kept: dict[Path, bool] = {}
+    for path in sorted(private | visible, key=lambda path: (len(path.parts), path)):
+        is_private = path not in visible
+        around = next((kept[parent] for parent in path.parents if parent in kept), None)
+        if (is_private == around and path != temporary) or (is_private and str(path) in _NEVER_PRIVATE):
+            continue
+        with contextlib.suppress(OSError):  # somebody else's folder
+            if is_private:
+                path.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            kept[path] = is_private
+    return [(str(path), is_private) for path, is_private in kept.items()]
+
+
+def mount_disk(disk: str, layers: Iterable[Layer]) -> None:
+    """Mount the folders in the mount namespace of a machine. The private ones are created in ``disk``."""
+    opened = []
+    for path, is_private in layers:  # opened before a mount hides one
+        source = f"{disk}{path}" if is_private else path
+        if is_private:
+            os.makedirs(source)
+            os.chmod(source, os.stat(path).st_mode & 0o7777)
+        opened.append((path, is_private, os.open(source, os.O_PATH)))
+    for path, is_private, source in opened:
+        os.makedirs(path, exist_ok=True)
+        ns.mount(f"/proc/self/fd/{source}", path, "", ns.MS_BIND | ns.MS_REC, "", f"mount the private disk at {path}")
+        os.close(source)
+        if not is_private:
+            _make_read_only(path)
+
+
+def _make_read_only(folder: str) -> None:
+    """Make a mount and the mounts below it read-only. A user namespace may not drop the other flags of a mount."""
+    with open("/proc/self/mountinfo") as mounts:
+        points = {line.split()[4] for line in mounts}
+    for point in points:
+        point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), point)
+        if f"{point}/".startswith(f"{folder}/"):
+            flags = os.statvfs(point).f_flag & (ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC)
+            flags |= ns.MS_REMOUNT | ns.MS_BIND | ns.MS_RDONLY
+            ns.mount("", point, "", flags, "", f"make {point} read-only")

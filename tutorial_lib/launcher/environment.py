@@ -1,0 +1,102 @@
+"""The environment of the processes of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from tutorial_lib.launcher.jobspec import JobSpec, Role
+
+# `python -m` searches the working directory first, so a copy.py or random.py in this folder would hide a module of the
+# standard library. This program moves the folder after the standard library. The next argument is the module's name.
+_BEHIND = (
+    "-cimport sys; p = sys.path; here = p[:1] == ['']; p[:1] = p[here:1]; "
+    "here and p.insert(next((k for k, f in enumerate(p) if f.endswith('-packages')), len(p)), ''); "
+    "sys.argv[:1] = []; import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
+
+
+def run_module(python: str, name: str) -> list[str]:
+    """Return a command like ``python -m name`` in which files of the working directory hide no standard module."""
+    return [python, _BEHIND, name]
+
+
+def count_cpus() -> int:
+    """Return the number of CPUs that this process may use, at most the share of its container (control groups v2)."""
+    allowed = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # "max" means no limit
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
+        return max(1, min(allowed, -(-quota // period)))
+    return allowed
+
+
+def search_path() -> str:
+    """Return PATH with the folder of this interpreter in front, so ``python3`` in a command is this interpreter."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]:
+    """Return the variables that a job adds to the environment of every process on machine ``index``.
+
+    Args:
+        interface: network interface that carries the address of the machine.
+    """
+    user = {name: os.path.expandvars(value) for name, value in spec.user_env.items()}
+    hook, python_path = str(Path(__file__).with_name("hook")), user.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    return {
+        "PATH": search_path(),
+        # Gloo would bind the address of the host name, which is often 127.0.1.1.
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),  # as in the command itself, see __main__
+        "PYTHONUNBUFFERED": "1",
+        "TUTORIAL_MACHINE": spec.machines[index].name,
+        "TUTORIAL_LOG_DIR": str(spec.log_folder(index)),
+        "TUTORIAL_STARTUP_FILES": os.pathsep.join(spec.startup_files),
+        "TUTORIAL_WORKER_ROLES": json.dumps(spec.worker_roles),
+        **({"TUTORIAL_SHELL": "1"} if spec.shell else {}),
+        **spec.env,
+        **user,
+        # The hook ends failed ranks at once, and appends the working directory to the module path. In PYTHONPATH, the
+        # working directory could hide modules of the standard library.
+        "PYTHONPATH": os.pathsep.join(path for path in [hook, python_path] if path),
+        "TUTORIAL_CWD": spec.cwd,
+    }
+
+
+def role_environment(spec: JobSpec, index: int, role: Role, k: int, cpus: int) -> dict[str, str]:
+    """Return the variables of process ``k`` of a role on machine ``index``, which has ``cpus`` CPUs."""
+    global_index = index * role.count + k
+    found = {
+        name: value.replace("{index}", str(k)).replace("{global_index}", str(global_index))
+        for name, value in role.env.items()
+    }
+    threads = role.threads or max(1, int(cpus * role.cpu_share) // role.count)
+    found |= {"TUTORIAL_ROLE": role.name, "TUTORIAL_INDEX": str(k), "OMP_NUM_THREADS": str(threads)}
+    found["TUTORIAL_RANKED"] = str(int(role.ranked))
+    if role.ranked:
+        found |= {
+            "RANK": str(global_index),
+            "LOCAL_RANK": str(k),
+            "WORLD_SIZE": str(len(spec.machines) * role.count),
+            "LOCAL_WORLD_SIZE": str(role.count),
+            "GROUP_RANK": str(index),
+            "MASTER_ADDR": spec.machines[0].address,
+            "MASTER_PORT": str(spec.master_port),
+        }
+    return found
+
+
+def describe_environment(spec: JobSpec) -> str:
+    """Return a text with the variables that a job adds to its processes, with machine 0 as the example."""
+    machine = spec.machines[0]
+    added = job_environment(spec, 0, machine.interface or f"(that of {machine.address})")
+    lines = [f"added to the environment of each process on {machine.name} (docs/patches.md describes the hook):"]
+    lines += [f"  {name}={value}" for name, value in added.items()]
+    for role in spec.roles:
+        own = role_environment(spec, 0, role, 0, count_cpus())
+        lines += [f"of {role.name} 0:", *(f"  {name}={value}" for name, value in own.items())]
+    return "\n".join(lines)
