@@ -73,7 +73,7 @@ def read_delivery(run: Path) -> Delivery | None:
 
 def check_delivery(run: Path, delivery: Delivery, cluster: Backend | None = None, *, trust: bool) -> None:
     """Ask before a command connects to machines that a run folder names, unless they are those of ``cluster``."""
-    given = (cluster.reach if cluster else None) or {}
+    given = (cluster.traits.reach if cluster else None) or {}
     addresses = {machine.address for machine in cluster.machines} if cluster else set()
     options = {"port": delivery.port, "username": delivery.username, "config": delivery.config}
     asked: Event = {f"ssh {name}": value for name, value in options.items() if value != given.get(name)}
@@ -120,8 +120,8 @@ class RemoteFiles:
         self.cluster, self.run = cluster, run
         self.uploads: list[Upload] = []
         self.before = read_delivery(run)
-        self.folder = f"{cluster.copy_to}/results/{run.name}-{os.urandom(4).hex()}"
-        if self.before and self.before.folder.startswith(f"{cluster.copy_to or ''}/"):
+        self.folder = f"{cluster.traits.copy_to}/results/{run.name}-{os.urandom(4).hex()}"
+        if self.before and self.before.folder.startswith(f"{cluster.traits.copy_to or ''}/"):
             self.folder = self.before.folder  # a run and its continuations have one folder
         self.problems: list[str] = []
         self._on_event, self._lock = on_event, threading.Lock()
@@ -140,9 +140,9 @@ class RemoteFiles:
         self.on_event({"kind": kind, "text": text, "time": time.time()})
 
     def _remember(self, machines: list[Machine]) -> None:
-        if self.cluster.reach is not None:  # without ``reach``, the machines end with this command
+        if self.cluster.traits.reach is not None:  # without ``reach``, the machines end with this command
             left = [(machine.name, machine.address) for machine in machines]
-            write_json(self.run / LIST, asdict(Delivery(self.folder, left, **self.cluster.reach)))
+            write_json(self.run / LIST, asdict(Delivery(self.folder, left, **self.cluster.traits.reach)))
 
     def __enter__(self) -> "RemoteFiles":
         self._remember(self.cluster.machines)
@@ -175,7 +175,7 @@ class RemoteFiles:
                     self._say(f"{error}; {self.folder} is still there", "warning")
         except (TutorialError, OSError) as error:
             self.problems.append(f"the newest checkpoint could not be downloaded: {error}")
-        if self.problems and self.cluster.reach is not None:
+        if self.problems and self.cluster.traits.reach is not None:
             self.problems.append(f"python -m tutorial_lib fetch {shlex.quote(str(self.run))} downloads the rest")
 
     def _on_all(self, work: Callable[[Machine], None]) -> list[BaseException | None]:
