@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -72,7 +72,8 @@ SPEC = PLAN.to_spec()
 
 
 def test_a_job_survives_the_connection_to_an_agent():
-    assert JobSpec.from_dict(json.loads(json.dumps(SPEC.to_dict()))) == SPEC
+    text = json.dumps(asdict(SPEC))
+    assert json.dumps(asdict(JobSpec.from_dict(json.loads(text)))) == text
 
 
 def test_every_client_is_counted():

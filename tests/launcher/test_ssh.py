@@ -115,7 +115,7 @@ def test_an_agent_that_is_killed_leaves_nothing_on_its_machine(ssh_lab, workspac
     assert ssh_lab.cluster.popen(ssh_lab.machines[1], kill).wait(timeout=10) == 0
     errors = command.communicate(timeout=60)[1]
     seconds = time.monotonic() - start
-    assert errors.startswith("error: agent on machine-1: it was killed, or the ssh connection to it is lost")
+    assert errors.startswith("error: agent on machine-1: it was killed, or the connection to it is lost")
     ssh_lab.assert_nothing_left(seconds=30)
     saw("over ssh: SIGKILL to an agent", errors.removeprefix("error: "), seconds)
 

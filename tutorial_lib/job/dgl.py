@@ -26,49 +26,28 @@ SHM_PATTERNS = [
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job of DGL servers, trainers and samplers, or without a partition of plain ranks of torch.distributed.
+    """A job of DGL servers, trainers and samplers, or without a partition of plain ranks of torch.distributed."""
 
-    Attributes:
-        machines: in the order of ip_config.txt. Machine k serves part k.
-        command: program of a trainer. The same command with ``DGL_ROLE=server`` is a server.
-        part_config: partition description (JSON), or an empty string for a job without DGL servers.
-        ip_config: path of the address file, readable on every machine.
-        log_dir: folder that gets one subfolder for each machine.
-        cwd: working directory of every process.
-        master_port: port on machine 0 where the trainers' process group meets.
-        trainers, samplers, servers: per machine. Samplers are per trainer.
-        graph_format: formats that a server builds. Neighbor sampling reads ``csc``.
-        server_threads: OpenMP threads of a server. None is a quarter of the machine's CPUs, divided by the servers.
-        omp_threads: OpenMP threads of a trainer. None divides the machine's CPUs by the trainers.
-        env: extra variables for every process.
-        shell: the command is ``/bin/sh -c TEXT``.
-        silence: see ``JobSpec``.
-        collective_seconds: time limit of the trainers' collectives.
-        shm_of_trainers: bytes that the trainers will add to /dev/shm of each machine, if known.
-        show_output: the agents forward the output of the trainers.
-        forks: the command calls ``trainer.session.serve_if_server``, which forks servers and trainers.
-    """
-
-    machines: Sequence[Machine]
-    command: Sequence[str]
-    part_config: str
-    ip_config: str
-    log_dir: str
-    cwd: str
-    master_port: int
-    trainers: int = 1
-    samplers: int = 0
-    servers: int = 1
-    graph_format: str = "csc"
-    server_threads: int | None = 1
-    omp_threads: int | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    shell: bool = False
-    silence: float | None = None
-    collective_seconds: float = 600.0
-    shm_of_trainers: int = 0
-    show_output: bool = False
-    forks: bool = False
+    machines: Sequence[Machine]  # in the order of ip_config.txt; machine k serves part k
+    command: Sequence[str]  # program of a trainer; with DGL_ROLE=server, it is a server
+    part_config: str  # partition description (JSON), or an empty string for a job without DGL servers
+    ip_config: str  # path of the address file, readable on every machine
+    log_dir: str  # folder that gets one subfolder for each machine
+    cwd: str  # working directory of every process
+    master_port: int  # on machine 0, where the trainers' process group meets
+    trainers: int = 1  # per machine
+    samplers: int = 0  # per trainer
+    servers: int = 1  # per machine
+    graph_format: str = "csc"  # formats that a server builds; neighbor sampling reads csc
+    server_threads: int | None = 1  # OpenMP threads; None: a quarter of the machine's CPUs, divided by the servers
+    omp_threads: int | None = None  # of a trainer; None: the machine's CPUs, divided by the trainers
+    env: dict[str, str] = field(default_factory=dict)  # further variables of every process
+    shell: bool = False  # the command is /bin/sh -c TEXT
+    silence: float | None = None  # see JobSpec
+    collective_seconds: float = 600.0  # time limit of the trainers' collectives
+    shm_of_trainers: int = 0  # bytes that the trainers will add to /dev/shm of each machine, if known
+    show_output: bool = False  # the agents forward the output of the trainers
+    forks: bool = False  # the command calls trainer.session.serve_if_server, which forks servers and trainers
 
     @property
     def world_size(self) -> int:

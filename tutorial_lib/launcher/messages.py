@@ -1,4 +1,7 @@
-"""Messages between the coordinator and the agents. Each is one line of JSON with the name of its class as ``type``."""
+"""Messages between the coordinator and the agents. Each is one line of JSON with the name of its class as ``type``.
+
+All times are in seconds since the epoch.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class StartRole(Message):
 
 @dataclass(frozen=True)
 class Ping(Message):
-    """Answer with a ``Pong``. ``sent`` is the time of the coordinator in seconds since the epoch."""
+    """Answer with a ``Pong``. ``sent`` is the time of the coordinator."""
 
     sent: float
 
@@ -53,14 +56,7 @@ class Stop(Message):
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """The first message of an agent.
-
-    Attributes:
-        package: checksum of its tutorial_lib.
-        home: home of its user.
-        addresses: IPv4 addresses by network interface.
-        time: seconds since the epoch.
-    """
+    """The first message of an agent: a checksum of its tutorial_lib, its home, and IPv4 addresses by interface."""
 
     package: str
     home: str
@@ -78,7 +74,7 @@ class Checked(Message):
 
 @dataclass(frozen=True)
 class Started(Message):
-    """Process ``index`` of a role has been started or forked. All times are in seconds since the epoch."""
+    """Process ``index`` of a role has been started or forked."""
 
     role: str
     index: int
@@ -165,7 +161,8 @@ class Done(Message):
     time: float
 
 
-KINDS = {kind.__name__: kind for kind in Message.__subclasses__()}
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in Message.__subclasses__()}
+NESTED = {"stacks": Stack, "findings": Finding}  # fields that contain records
 
 
 def encode(message: Message) -> dict[str, Any]:
@@ -176,14 +173,10 @@ def encode(message: Message) -> dict[str, Any]:
 
 def decode(record: dict[str, Any]) -> Message | None:
     """Return the message of a line, or None if the line has another origin, such as a login shell."""
-    kind: Any = KINDS.get(record.get("type", ""))
-    fields = {name: value for name, value in record.items() if name != "type"}
-    if kind is None:
+    if (kind := KINDS.get(record.pop("type", ""))) is None:
         return None
+    for name in NESTED.keys() & record.keys():
+        record[name] = [NESTED[name](**fields) for fields in record[name]]
     if kind is Prepare:
-        return Prepare(JobSpec.from_dict(fields["spec"]), fields["index"])
-    if kind is Stacks:
-        return Stacks([Stack(**stack) for stack in fields["stacks"]])
-    if kind is Checked:
-        return Checked([Finding(**finding) for finding in fields["findings"]], fields["versions"])
-    return kind(**fields)
+        record["spec"] = JobSpec.from_dict(record["spec"])
+    return kind(**record)

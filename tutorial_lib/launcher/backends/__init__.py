@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tutorial_lib.launcher.jobspec import Machine
@@ -16,26 +16,17 @@ KILLED_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties of a backend that other modules take into account.
+    """Properties of a backend that other modules take into account."""
 
-    Attributes:
-        shares_computer: the machines share the processors and the memory of this computer.
-        private_shm: /dev/shm of a machine disappears with the machine after the job.
-        silence_seconds: an agent stops if it hears nothing from the coordinator for this time. None if the connection
-            is a pipe on this computer, which reports the end of the coordinator at once.
-        answer_seconds: time limit for an agent to start.
-        place: name of a machine in messages before the job. ``{0}`` is the machine.
-        copy_to: folder on the machines for copies and results. None if the machines share the folders of this computer.
-        reach: options with which a later command reaches the machines, see ``remote_files.Delivery``, or None.
-    """
-
-    shares_computer: bool
-    private_shm: bool
+    shares_computer: bool  # the machines share the processors and the memory of this computer
+    private_shm: bool  # /dev/shm of a machine disappears with the machine after the job
+    # An agent stops if it hears nothing from the coordinator for this time. None if the connection is a pipe on this
+    # computer, which reports the end of the coordinator at once.
     silence_seconds: float | None = None
-    answer_seconds: float = 30.0
-    place: str = "{0.name}"
-    copy_to: str | None = None
-    reach: dict[str, Any] | None = field(default=None)
+    answer_seconds: float = 30.0  # time limit for an agent to start
+    place: str = "{0.name}"  # name of a machine in messages before the job
+    copy_to: str | None = None  # folder on the machines for copies and results; None: they share our folders
+    reach: dict[str, Any] | None = None  # options with which a later command reaches the machines, if one can
 
 
 class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
