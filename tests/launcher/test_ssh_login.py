@@ -11,15 +11,17 @@ import pytest
 pytestmark = pytest.mark.cluster
 
 ENTER = """
-import json, sys
+import json, sys, tempfile
 from pathlib import Path
 from tutorial_lib.job.ip_config import read_ip_config
+from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends.ssh import SshBackend
 from tutorial_lib.errors import InputError
 
+cluster = SshBackend(read_ip_config(Path(sys.argv[1])), username=sys.argv[2] or None, copy_to="~/copies")
 try:
-    with SshBackend(read_ip_config(Path(sys.argv[1])), username=sys.argv[2] or None, copy_to="~/copies") as cluster:
-        print(json.dumps({"names": [machine.name for machine in cluster.machines], "copy_to": cluster.copy_to}))
+    with tempfile.TemporaryDirectory() as logs, cluster, Agents(cluster, Path(logs)):
+        print(json.dumps({"names": [machine.name for machine in cluster.machines], "copy_to": cluster.traits.copy_to}))
 except InputError as error:
     print(json.dumps({"error": error.message, "remedy": error.remedy}))
 """
@@ -71,9 +73,9 @@ from tutorial_lib.job.remote_files import RemoteFiles
 
 ip_config, run = map(Path, sys.argv[1:])
 try:
-    with SshBackend(read_ip_config(ip_config), copy_to="~/copies") as cluster:
+    with SshBackend(read_ip_config(ip_config), copy_to=str(Path.home() / "copies")) as cluster:
         files = RemoteFiles(cluster, run, lambda event: None)
-        files.uploads = [(run, cluster.copy_to, [[], []])]
+        files.uploads = [(run, cluster.traits.copy_to, [[], []])]
         with files:
             print(json.dumps({}))
 except TutorialError as error:
