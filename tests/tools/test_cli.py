@@ -205,7 +205,7 @@ def test_a_mistake_in_launch(options, words, tmp_path, run_here, partition_of):
 
 @pytest.mark.parametrize(
     ("out", "words"),
-    [("run", "is not empty"), ("file", "is a file, not a folder"), ("file/run", "file is a file, not a folder")],
+    [("run", "is not empty"), ("file", "file is not a folder"), ("file/run", "file is not a folder")],
 )
 def test_a_run_folder_that_is_in_use_is_not_changed(out, words, tmp_path, run_here):
     (tmp_path / "run").mkdir()

@@ -13,7 +13,7 @@ from typing import ClassVar
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.display import Reporter
-from tutorial_lib.job.folder import EventLog, default_run_folder
+from tutorial_lib.job.folder import default_run_folder, open_run
 from tutorial_lib.job.ip_config import read_ip_config, write_ip_config
 from tutorial_lib.job.layout import (
     Layout,
@@ -152,7 +152,7 @@ def launch(
         read_part(part_config, 0, len(cluster.machines))
     if request.emulate is not None and part_config is not None:
         _provide_ip_config(ip_config, cluster.machines, emulated=True)
-    with EventLog(request.out, Reporter()) as log, cluster:
+    with open_run(request.out, Reporter()) as log, cluster:
 
         def record(event: Event) -> None:
             log.write(event)

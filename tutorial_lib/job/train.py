@@ -20,7 +20,7 @@ from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
 from tutorial_lib.job.dgl import JobPlan, check_parts
 from tutorial_lib.job.display import Reporter
-from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, own_run_folder, settings_of
+from tutorial_lib.job.folder import NEW_RUN, Continuation, log_folder, open_run, own_run_folder, settings_of
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.job.layout import Layout, check_results, run_on_machines
 from tutorial_lib.job.remote_files import (
@@ -92,15 +92,13 @@ def run_distributed(
         trainers=layout.trainers,
         partition=manifest["files"]["node_map.npy"]["sha256"][:16],
     )
-    if keep.resume and (left := read_delivery(out)) and left.machines:  # a killed run can have a newer checkpoint there
+    if keep.resume and (left := read_delivery(out)):  # a killed run can have a newer checkpoint there
         check_delivery(out, left, cluster, trust=keep.trust)
         with own_run_folder(out):
             for problem in fetch_results(out, left, reporter.say):
                 reporter.say(f"continuing without some results: {problem}")
-    resumed = keep.open(out, config, settings)
     start = time.time()
-    with cluster, EventLog(out, reporter, resume=keep.resume) as log:
-        keep.remember(out)
+    with open_run(out, reporter, keep, settings) as log, cluster:
         job = {"train": config.to_dict(), "description": settings, "device": layout.device}
         write_json(out / JOB, {**job, "checkpoint_every": keep.every, "resume": keep.resume})
         write_ip_config(out / IP_CONFIG, cluster.machines)
@@ -118,7 +116,7 @@ def run_distributed(
         coordinator, missing = run_on_machines(
             cluster, plan, layout, out, log.write, locate, finishing=FINISHING_SECONDS
         )
-    result = distributed_result(partition, config, plan, coordinator, time.time() - start, log.earlier, resumed)
+    result = distributed_result(partition, config, plan, coordinator, time.time() - start, log.earlier, log.resumed)
     write_json(out / "result.json", result)
     check_results(missing)
     _name_predictions(out, read_ids(partition.folder), manifest["dataset"])
@@ -200,9 +198,7 @@ def run_single(
     settings = settings_of(
         config, dataset.name, dataset.fingerprint(), machines=1, trainers=1, partition="single process"
     )
-    resumed = keep.open(out, config, settings)
-    with EventLog(out, reporter, resume=keep.resume) as log:
-        keep.remember(out)
+    with open_run(out, reporter, keep, settings) as log:
         events: list[Event] = []
 
         def emit(kind: str, **fields: Any) -> None:
@@ -231,7 +227,7 @@ def run_single(
         seconds=time.time() - start,
         bytes_sent={},
         peak_rss={platform.node(): {"trainer": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}},
-        resumed_epochs=len(resumed),
+        resumed_epochs=len(log.resumed),
         phases=phases_of([*log.earlier, *events]),
         **place.describe(),
     )

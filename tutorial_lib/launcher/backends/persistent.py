@@ -129,7 +129,7 @@ class PersistentBackend(EmulatedBackend):
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
         super().__init__(running, own_disks=found.own_disks)
         self.machines, self.folder = self.machines[:count], Path(found.folder)
-        self.name, self.reach, self._job = name, {"on": name}, job
+        self.name, self._job = name, job
 
     def _start(self, *, user_namespace: bool) -> None:  # noqa: ARG002  the daemon is running
         self._line = Line(self.name)

@@ -77,7 +77,7 @@ def train(
     memory = check_loader(config.loader, layout.samplers, cache)
     config = replace(config, seed=source.seed, fanouts=parse_fanouts(fanouts), cache=memory)
     keep = replace(keep, options=to_json(given))
-    folder = keep.folder(out or default_run_folder(source.name), config)
+    folder = check_run_folder(out or default_run_folder(source.name), resume=keep.resume)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
 
     RUNNING.append(folder)
