@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -18,11 +19,12 @@ from commands import wait_until
 
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.ip_config import write_ip_config
+from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import Backend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.coordinator import Coordinator
+from tutorial_lib.launcher.coordinator import Coordinator, MachineUse
+from tutorial_lib.launcher.findings import Findings
 from tutorial_lib.launcher.jobspec import Limits, Machine
-from tutorial_lib.launcher.preflight import require
 from tutorial_lib.launcher.watch import Member, members
 from tutorial_lib.partition import Partition
 
@@ -57,10 +59,39 @@ def plan_of(cluster: Backend, partition: Partition, folder: Path, *arguments: st
     return JobPlan(**{**defaults, **fields})
 
 
-def coordinator_of(cluster: Backend, plan: JobPlan, *arguments: Any, check: bool = True, **options: Any) -> Coordinator:
-    """A coordinator that checks the machines first, as that of ``train`` does."""
-    checks = (lambda: require(cluster, plan)) if check else None
-    return Coordinator(cluster, plan.to_spec(), *arguments, check=checks, **options)
+class JobRun:
+    """A job with its agents, as in ``train``. Without ``check``, it also starts if a check of a machine fails."""
+
+    def __init__(
+        self, cluster: Backend, plan: JobPlan, *arguments: Any, check: bool = True, say: Any = print, **options: Any
+    ) -> None:
+        self.agents, self.check = Agents(cluster, Path(plan.log_dir), say), check
+        self.coordinator = Coordinator(self.agents, plan.to_spec(), *arguments, **options)
+
+    def run(self) -> dict[str, MachineUse]:
+        with self.agents:
+            if not self.check:
+                self.coordinator.check = lambda: self.agents.prepare(self.coordinator.remote)  # type: ignore
+            return self.coordinator.run()
+
+    @property
+    def events(self) -> list[dict]:
+        return self.coordinator.events
+
+    @property
+    def use(self) -> dict[str, MachineUse]:
+        return self.coordinator.use
+
+
+def coordinator_of(cluster: Backend, plan: JobPlan, *arguments: Any, **options: Any) -> JobRun:
+    """A job on machines that have been entered."""
+    return JobRun(cluster, plan, *arguments, **options)
+
+
+def examine(cluster: Backend, plan: JobPlan) -> Findings:
+    """The checks of a job, which does not start."""
+    with tempfile.TemporaryDirectory() as logs, Agents(cluster, Path(logs)) as agents:
+        return agents.prepare(plan.to_spec())
 
 
 def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]:

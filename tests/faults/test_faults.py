@@ -16,16 +16,24 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import wait_until
-from fault_support import CLEAN_EXIT_SECONDS, SILENT_NETWORK_SECONDS, RunningJob, coordinator_of, plan_of, remove_group
+from fault_support import (
+    CLEAN_EXIT_SECONDS,
+    SILENT_NETWORK_SECONDS,
+    RunningJob,
+    coordinator_of,
+    examine,
+    plan_of,
+    remove_group,
+)
 from runtime_support import MARK, marked_processes
 
-from tutorial_lib.errors import TutorialError
+from tutorial_lib.job.dgl import SHM_PATTERNS
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.failure import JobFailed
+from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.launcher.jobspec import Limits
-from tutorial_lib.launcher.preflight import PreflightFailed
-from tutorial_lib.launcher.shm import dgl_segments
+from tutorial_lib.launcher.shm import find_segments
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 ENDLESS = "loop:1000000"
@@ -301,10 +309,11 @@ def test_addresses_in_the_wrong_order(machines, tmp_path, saw):
     saw("addresses in the wrong order", error, None)
 
 
-def test_a_wrong_number_of_addresses(machines, tmp_path, saw):
+def test_a_wrong_number_of_addresses(machines, tmp_path, saw, monkeypatch):
     cluster, partition = machines
+    monkeypatch.setattr(cluster, "machines", cluster.machines[:1])
     plan = plan_of(cluster, partition, tmp_path, "none", "-")
-    error = refused(cluster, replace(plan, machines=plan.machines[:1]), "2 parts")
+    error = refused(cluster, plan, "2 parts")
     saw("a wrong number of addresses", error, None)
 
 
@@ -406,7 +415,7 @@ partition = load_partition_folder(Path({str(partition_of(1).folder)!r}))
 with LocalBackend() as cluster:
     coordinator = coordinator_of(cluster, plan_of(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
     pids = lambda: [process.pid for process in coordinator.agents.processes]
-    coordinator.on_event = lambda event: print(event["kind"], *pids(), flush=True)
+    coordinator.coordinator.on_event = lambda event: print(event["kind"], *pids(), flush=True)
     coordinator.run()
 """
     command = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -417,12 +426,10 @@ with LocalBackend() as cluster:
     command.stdout.close()
 
     def cleaned() -> bool:
-        assert dgl_segments(), "the killed job left nothing, so there was nothing to clean"
-        with contextlib.suppress(TutorialError):  # its processes are still ending
-            LocalBackend().__enter__().__exit__()
-            return True
-        return False
+        assert find_segments(SHM_PATTERNS), "the killed job left nothing, so there was nothing to clean"
+        with LocalBackend() as cluster:
+            return not examine(cluster, plan_of(cluster, partition_of(1), tmp_path)).failed
 
-    wait_until(cleaned, "the end of its processes", 10)
-    assert dgl_segments() == []
+    wait_until(cleaned, "the end of its processes", 30)
+    assert find_segments(SHM_PATTERNS) == []
     saw("stale segments of a killed job", "none: the next job removes them and runs", None)

@@ -9,8 +9,8 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import wait_until
@@ -34,23 +34,18 @@ from tutorial_lib.trainer.manifest import (
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 
 
-class Staying(EmulatedBackend):
-    """Machines with private disks that a later command could reach."""
-
-    copy_to: str | None = None
-    reach: dict[str, Any] | None = {}  # noqa: RUF012
-
-
 class Lab:
     """Two machines with private disks, and a run folder on this computer.
 
     A program in the folder ``bin`` of a machine replaces rsync there.
     """
 
-    def __init__(self, folder: Path, cluster: Staying) -> None:
+    def __init__(self, folder: Path, cluster: EmulatedBackend) -> None:
         self.cluster, self.run, self.workspace = cluster, folder / "my run", folder / "job"
         self.copy_to, self.bin = folder / "copy", folder / "bin"
-        cluster.copy_to = str(self.copy_to)
+        cluster.traits = replace(
+            cluster.traits, copy_to=str(self.copy_to), reach={}
+        )  # a later command could reach them
         self.run.mkdir()
         self.events: list[dict] = []
         for name in ("train.py", "parts/part0/graph", "parts/part1/graph", "runs/old", ".hidden"):
@@ -108,7 +103,7 @@ class Lab:
 def lab(emulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     needs_rsync()
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    with Staying(2, own_disks=True, private=[tmp_path]) as cluster:
+    with EmulatedBackend(2, own_disks=True, private=[tmp_path]) as cluster:
         assert_private(cluster, cluster.machines, tmp_path)
         yield Lab(tmp_path, cluster)
 

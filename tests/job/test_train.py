@@ -13,7 +13,6 @@ from shared_data import shared_data
 
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.parts import asks_for_graphbolt, shm_bytes_needed
 from tutorial_lib.job.train import _plan
 from tutorial_lib.tasks.inference import from_graph, layerwise_inference
 from tutorial_lib.tasks.task import LocalShard
@@ -90,9 +89,8 @@ def test_parts_are_in_graphbolt_s_format_where_no_edge_has_a_number(partition_of
     partition = partition_of(2)
     plan_at = _plan(partition, layout.cluster(), layout, TrainConfig(**asked), "logs")
     plan = plan_at(partition.folder, tmp_path, tmp_path)
-    assert asks_for_graphbolt(plan) == compact
-    graph = partition.folder / "part0" / "graph.dgl"
-    assert (shm_bytes_needed(plan, 0) - plan.shm_of_trainers < graph.stat().st_size) == compact
+    ((_name, arguments),) = plan.to_spec().checks
+    assert arguments["graphbolt"] == compact
 
 
 @pytest.mark.cluster

@@ -12,20 +12,17 @@ from pathlib import Path
 
 import pytest
 from commands import wait_until
-from fault_support import CLEAN_EXIT_SECONDS, coordinator_of
+from fault_support import CLEAN_EXIT_SECONDS, JobRun, coordinator_of, examine
 
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.local import LocalBackend
-from tutorial_lib.launcher.coordinator import Coordinator
-from tutorial_lib.launcher.environment import run_module
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import Limits
-from tutorial_lib.launcher.messages import Ping
-from tutorial_lib.launcher.preflight import examine_cluster
-from tutorial_lib.launcher.shm import dgl_segments
+from tutorial_lib.launcher.messages import Ping, StartRole
+from tutorial_lib.launcher.shm import find_segments
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 SLEEP = ["sleep", "1000"]
@@ -47,7 +44,7 @@ def plan_in(folder: Path, cluster, *command: str, **fields) -> JobPlan:
     )
 
 
-def fail(cluster, plan: JobPlan, **options) -> tuple[JobFailed, Coordinator]:
+def fail(cluster, plan: JobPlan, **options) -> tuple[JobFailed, JobRun]:
     coordinator = coordinator_of(cluster, plan, check=False, **options)
     with pytest.raises(JobFailed) as caught:
         coordinator.run()
@@ -59,7 +56,7 @@ def test_segments_of_a_killed_server_are_removed(tmp_path):
     with LocalBackend() as cluster:
         error, _ = fail(cluster, plan_in(tmp_path, cluster, sys.executable, "-c", code))
         assert str(error) == "server 0 on machine-0: killed by signal 9 (SIGKILL)"
-        assert dgl_segments() == []
+        assert find_segments(SHM_PATTERNS) == []
 
 
 def test_traffic_before_the_job_is_not_counted(emulation, tmp_path):
@@ -81,12 +78,13 @@ def stopped_agent(tmp_path):
     said: list[str] = []
     with LocalBackend() as cluster:
         plan = plan_in(tmp_path, cluster, *SLEEP)
-        agents = Agents(cluster, plan.to_spec(), plan.to_spec(), said.append)
-        agents.start()
-        wait_until((tmp_path / "logs" / "machine-0" / "server-0.log").exists, "the server")
-        agents.processes[0].send_signal(signal.SIGSTOP)
-        yield agents, said
-        agents.stop(0.1, lambda *_: None)
+        with Agents(cluster, tmp_path / "logs", said.append) as agents:
+            agents.prepare(plan.to_spec())
+            agents.send_all(StartRole("server"))
+            wait_until((tmp_path / "logs" / "machine-0" / "server-0.log").exists, "the server")
+            agents.processes[0].send_signal(signal.SIGSTOP)
+            said.clear()
+            yield agents, said
         agents.clean_up({0})
 
 
@@ -178,24 +176,11 @@ def workspace(tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("python_path", [None, "below"])
-def test_the_workspace_cannot_hide_modules_of_python(workspace, python_path):
-    """But its own modules, and those of PYTHONPATH, are found."""
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    if python_path:
-        (workspace / python_path).mkdir()
-        (workspace / "mine.py").rename(workspace / python_path / "mine.py")
-        env["PYTHONPATH"] = python_path
-    command = [*run_module(sys.executable, "mine"), "argument"]
-    done = subprocess.run(command, cwd=workspace, env=env, capture_output=True, text=True, timeout=20)
-    assert (done.stdout, done.stderr) == ("argument copied\n", "")
-
-
 def test_agents_and_checks_work_in_such_a_workspace(workspace):
     (workspace / "program.py").write_text("import sys; sys.exit(3)\n")
     with LocalBackend() as cluster:
         plan = plan_in(workspace, cluster, *SLEEP)
-        assert not [f for f in examine_cluster(cluster, plan) if f.check == "preflight"]
+        assert {f.check for f in examine(cluster, plan) if f.status == "fail"} == {"partition"}
         command = ["env", "-u", "PYTHONPATH", sys.executable, "-I", str(workspace / "program.py")]
         error, _ = fail(cluster, plan_in(workspace, cluster, *command))
         assert str(error) == "server 0 on machine-0: exit code 3"
@@ -210,7 +195,7 @@ def test_ranks_start_in_such_a_workspace_and_find_its_modules(workspace):
         command = [sys.executable, "below/train.py", "argument"]
         plan = plan_in(workspace, cluster, *command, part_config="", trainers=2)
         coordinator_of(cluster, plan).run()
-        log = (plan.log_folder(0) / "trainer-1.log").read_text()
+        log = (workspace / "logs" / "machine-0" / "trainer-1.log").read_text()
     assert log.startswith("argument copied\n[")
     names = json.loads(log.splitlines()[1])
     assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(names)

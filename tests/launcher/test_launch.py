@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fault_support import CLEAN_EXIT_SECONDS, coordinator_of, plan_of
+from fault_support import CLEAN_EXIT_SECONDS, coordinator_of, examine, plan_of
 
 from tutorial_lib.errors import InputError, how_it_ended
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
@@ -20,7 +20,7 @@ from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.environment import job_environment, role_environment
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import Limits, Machine
-from tutorial_lib.launcher.shm import dgl_segments, lock_shm
+from tutorial_lib.launcher.shm import find_segments, lock_shm
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -107,10 +107,16 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     assert logs == {"agent.log", "server-0.log", "server-1.log", "forkserver.log", "trainer-0.log", "trainer-1.log"}
 
 
-def test_two_jobs_on_one_shm_are_refused():
+def test_two_jobs_on_one_shm_are_refused(tmp_path):
     """L34. The agent of a job locks /dev/shm."""
-    with lock_shm(), pytest.raises(InputError, match="another job is running on this machine"):
-        LocalBackend().__enter__()
+    with lock_shm(SHM_PATTERNS), LocalBackend() as cluster:
+        (finding,) = examine(cluster, program_plan(cluster, tmp_path)).failed
+    assert finding.sentence.startswith("machine-0: leftovers: another job is running on this machine")
+
+
+def program_plan(cluster: LocalBackend, folder: Path) -> JobPlan:
+    """A job without DGL servers."""
+    return JobPlan(cluster.machines, ["true"], "", "", str(folder / "logs"), str(folder), cluster.master_port)
 
 
 def test_a_shm_that_is_too_small_for_the_evaluation_is_found_first(partition_of, tmp_path):
@@ -160,13 +166,14 @@ def test_what_only_says_that_another_process_is_gone(cause, consequence):
     assert JobFailed(f"trainer 0 (rank 1) on machine-1: {cause}", **where).is_consequence is consequence
 
 
-def test_a_foreign_segment_is_refused_and_kept():
+def test_a_foreign_segment_is_refused_and_kept(tmp_path):
     path = Path("/dev/shm/node~_N~feat-kvdata-")
     path.write_bytes(b"x")
     try:
-        assert dgl_segments() == [path.name]
-        with pytest.raises(InputError, match="holds 1 files of another DGL job"):
-            LocalBackend().__enter__()
+        assert find_segments(SHM_PATTERNS) == [path.name]
+        with LocalBackend() as cluster:
+            (finding,) = examine(cluster, program_plan(cluster, tmp_path)).failed
+        assert "holds 1 files of another job" in finding.detail
         assert path.exists()
     finally:
         path.unlink()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from preflight_support import ELSEWHERE, EMPTY, HERE, failed, flip_last_bit, the_fail
 
 from tutorial_lib.job.dgl import JobPlan
-from tutorial_lib.job.parts import part_findings
-from tutorial_lib.launcher.checks import shared_memory
+from tutorial_lib.job.parts import check_part
 from tutorial_lib.launcher.findings import Finding
 
 pytest_plugins = ["preflight_support"]
@@ -22,7 +24,8 @@ ASKS = ["python3", "train.py", "--use_graphbolt"]
 
 
 def parts(plan: JobPlan, index: int = 0, seconds: float = 10) -> list[Finding]:
-    return list(part_findings(plan, index, seconds))
+    ((_name, arguments),) = plan.to_spec().checks
+    return list(check_part(index, **arguments, seconds=seconds))
 
 
 def change_entry(plan: JobPlan, change: dict[str, str | None]) -> None:
@@ -36,12 +39,11 @@ def change_entry(plan: JobPlan, change: dict[str, str | None]) -> None:
 
 def test_a_good_partition(damaged):
     plan = damaged()
-    checksums, formats = parts(plan)
+    checksums, formats, _shm = parts(plan)
     assert (checksums.status, checksums.detail.split()[-3:]) == ("ok", ["5", "checksums", "right"])
     assert (formats.status, formats.detail) == ("ok", "DGL and GraphBolt")
     finding = the_fail(parts(replace(plan, machines=[HERE, ELSEWHERE, ELSEWHERE])))
     assert "has 2 parts for 3 machines" in finding.detail
-    assert [f.status for f in parts(EMPTY)] == ["skip"]
 
 
 @pytest.mark.parametrize("name", ["graph.dgl", "node_feat.dgl", "edge_feat.dgl", GRAPHBOLT_FILE])
@@ -77,7 +79,6 @@ def test_a_bad_description(tmp_path, text, words):
         config.write_text(text)
     plan = replace(EMPTY, machines=[HERE, ELSEWHERE], part_config=str(config))
     assert words in the_fail(parts(plan)).detail
-    assert shared_memory(plan, 0).status == "skip"
 
 
 def test_a_format_that_the_part_does_not_have(damaged):
@@ -101,7 +102,7 @@ def test_files_of_other_tools(damaged):
     moved = config.with_name("elsewhere")
     moved.mkdir()
     plan = replace(plan, part_config=str(config.rename(moved / config.name)))
-    checksums, formats = parts(plan)
+    checksums, formats, _shm = parts(plan)
     assert (checksums.status, checksums.detail.split(", ")[-1]) == ("ok", "no manifest.json with checksums")
     assert formats.status == "ok"  # a user's own partition is allowed
     assert f"part0/{GRAPHBOLT_FILE}; if GraphBolt is used, DGL unpickles it, which can run any code" in formats.detail
@@ -116,3 +117,22 @@ def test_a_time_limit_skips_all_checksums_but_that_of_the_file_that_is_unpickled
     flip_last_bit(Path(plan.part_config).parent / "part0" / GRAPHBOLT_FILE)
     finding = the_fail(parts(plan, seconds=0))
     assert f"{GRAPHBOLT_FILE} has other content than when it was written (checksum)" in finding.detail
+
+
+def test_an_address_file_that_is_missing(damaged, tmp_path):
+    finding = the_fail(parts(replace(damaged(), ip_config=f"{tmp_path}/none.txt")))
+    assert finding.detail == f"there is no file {tmp_path}/none.txt"
+
+
+def needed(plan: JobPlan) -> float:
+    return float(re.findall(r"about (\d+) MB", parts(plan)[-1].detail)[0])
+
+
+def test_shared_memory_that_is_too_small(damaged, monkeypatch):
+    plan = damaged()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=4096000))
+    finding = the_fail(parts(plan))
+    assert re.fullmatch(r"4 MB free; the servers would put about 1\d MB there", finding.detail)
+    assert "docker: --shm-size=1g" in finding.remedy
+    assert 1.3 * needed(plan) < needed(replace(plan, graph_format="csc,coo")) < 1.7 * needed(plan)
+    assert needed(replace(plan, command=ASKS)) < needed(plan) - 2

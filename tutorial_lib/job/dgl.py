@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.launcher.jobspec import JobSpec, Machine, Role
 
 CONNECT_TRIES = 20  # a client waits 3 s between tries: one minute, not the 51 of DGL's default
 NOT_A_SERVER = "did the command reach dgl.distributed.initialize?"
+# Files in /dev/shm of DGL 2.1.0. For a graph G, they are G, G_node_inner_node, GG_0_csc_indptr and others. Those of a
+# feature F, node~_N~F-kvdata-, contain no name of a graph.
+SHM_PATTERNS = [
+    r".+-kvdata-",
+    r"(.+)_node_(?:inner_node|_ID|meta|node_map)",
+    r"(.+)_edge_(?:inner_edge|_ID|_TYPE|edge_map)",
+    r"(.+)\1_\d+_(?:csc|csr|coo)_(?:indptr|indices|data|row|col)",
+    r"dgl\.graphbolt\..+_(?:meta)?data(?:\.lock)?",
+]
 
 
 @dataclass(frozen=True)
@@ -71,21 +80,6 @@ class JobPlan:
         """Number of processes that connect to each server. With a wrong number, the servers wait forever."""
         return self.world_size * (1 + self.samplers)
 
-    def to_json(self) -> str:
-        """Return one line, as sent to a machine."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> JobPlan:
-        """Return the plan of ``to_json``."""
-        fields = json.loads(text)
-        machines = [Machine(**{**machine, "cpus": tuple(machine["cpus"])}) for machine in fields["machines"]]
-        return cls(**{**fields, "machines": machines})
-
-    def log_folder(self, index: int) -> Path:
-        """Return the folder of the logs of machine ``index``."""
-        return Path(self.log_dir) / self.machines[index].name
-
     def dgl_environment(self) -> dict[str, str]:
         """Return the variables that DGL reads in every process."""
         return {
@@ -100,14 +94,22 @@ class JobPlan:
         }
 
     def to_spec(self) -> JobSpec:
-        """Return the job as the launcher runs it."""
-        command, serves = list(self.command), bool(self.part_config)
+        """Return the job as the launcher runs it.
+
+        Raises:
+            InputError: ``env`` changes a variable of DGL that belongs to the job.
+        """
+        serves, job = bool(self.part_config), self.dgl_environment()
+        for name in job.keys() & self.env.keys() - {"DGL_GRAPH_FORMAT", "DGL_DIST_MAX_TRY_TIMES"} if serves else ():
+            if self.env[name] != job[name]:
+                message = f"{name} is set to {self.env[name]!r}, the job needs {job[name]!r}"
+                raise InputError(message, "Leave the variable out of --extra_envs: the job sets it.")
         env = {
-            **(self.dgl_environment() if serves else {}),
+            **(job if serves else {}),
             "DGLBACKEND": os.environ.get("DGLBACKEND", "pytorch"),
             "TUTORIAL_COLLECTIVE_SECONDS": f"{self.collective_seconds:g}",
         }
-        own_command = None if self.forks else command
+        own_command = None if self.forks else list(self.command)
         server = Role(
             "server",
             self.servers,
@@ -136,13 +138,28 @@ class JobPlan:
             master_port=self.master_port,
             env=env,
             user_env=dict(self.env),
-            template=command if self.forks else None,
+            template=list(self.command) if self.forks else None,
             shell=self.shell,
             startup_files=[str(Path(__file__).with_name("dgl_hook.py"))],
             worker_roles={"DGL_NUM_SAMPLER": "sampler"},
+            checks=[("tutorial_lib.job.parts:check_part", self._part_arguments())] if serves else [],
+            same_packages=["torch", "dgl"],
+            shm_patterns=SHM_PATTERNS,
             silence=self.silence,
             show_output=self.show_output,
         )
+
+    def _part_arguments(self) -> dict[str, Any]:
+        """Return the arguments of ``parts.check_part``."""
+        words = [word.lower().replace("-", "_") for word in self.command]
+        return {
+            "part_config": self.part_config,
+            "ip_config": self.ip_config,
+            "machines": len(self.machines),
+            "graphbolt": any(word.startswith("__use_graphbolt") for word in words),
+            "formats": self.graph_format.count(",") + 1,
+            "shm_of_trainers": self.shm_of_trainers,
+        }
 
 
 def check_counts(trainers: int, samplers: int, servers: int, prefix: str = "--") -> None:
@@ -150,12 +167,3 @@ def check_counts(trainers: int, samplers: int, servers: int, prefix: str = "--")
     for name, value, least in [("trainers", trainers, 1), ("samplers", samplers, 0), ("servers", servers, 1)]:
         if value < least:
             raise InputError(f"{prefix}{name} must be at least {least}, got {value}")
-
-
-def check_parts(parts: int, machines: int, where: Path) -> None:
-    """Raise an InputError unless there is one part for each machine."""
-    if parts != machines:
-        raise InputError(
-            f"{where} has {parts} parts for {machines} machines; each machine serves one part",
-            f"Use --emulate {parts}, or partition again with --parts {machines}.",
-        )

@@ -50,3 +50,12 @@ def read_ip_config(path: Path) -> list[Machine]:
     if not machines:
         raise InputError(f"{path}: no machine in it")
     return machines
+
+
+def check_private(machines: Sequence[Machine]) -> None:
+    """Raise an InputError for a public address, because DGL's RPC unpickles every message that arrives on its ports."""
+    for machine in machines:
+        if not ipaddress.ip_address(machine.address).is_private:
+            detail = f"{machine.name}: {machine.address} is a public address; DGL unpickles what arrives on its ports: "
+            remedy = "Use addresses of a private network, or, behind a firewall, --allow_public_addresses."
+            raise InputError(f"{detail}who reaches them runs code", remedy)

@@ -23,6 +23,7 @@ from tutorial_lib.job.layout import (
 )
 from tutorial_lib.job.parts import read_part
 from tutorial_lib.job.remote_files import Upload, exclude_other_parts
+from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.coordinator import Event, MachineUse
 from tutorial_lib.launcher.jobspec import Limits, Machine
 
@@ -152,12 +153,15 @@ def launch(
         read_part(part_config, 0, len(cluster.machines))
     if request.emulate is not None and part_config is not None:
         _provide_ip_config(ip_config, cluster.machines, emulated=True)
-    with open_run(request.out, Reporter()) as log, cluster:
 
-        def record(event: Event) -> None:
-            log.write(event)
-            on_event(event)
+    def record(event: Event) -> None:
+        log.write(event)
+        on_event(event)
 
+    def warn(text: str) -> None:
+        record({"kind": "warning", "text": text})
+
+    with open_run(request.out, Reporter()) as log, cluster, Agents(cluster, request.out.absolute(), warn) as agents:
         if part_config is not None and request.emulate is None and request.real is None:
             _provide_ip_config(ip_config, cluster.machines, emulated=False)  # ports and addresses are known only now
         plan = request.plan(
@@ -176,7 +180,7 @@ def launch(
         )
         on_plan(plan)
         locate = _locate(request, plan)
-        coordinator, missing = run_on_machines(cluster, plan, request, request.out.absolute(), record, locate)
+        coordinator, missing = run_on_machines(agents, plan, request, request.out.absolute(), record, locate)
         check_results(missing)
         return coordinator.use
 

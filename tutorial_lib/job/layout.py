@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.job.dgl import JobPlan, check_counts
-from tutorial_lib.job.ip_config import read_ip_config
+from tutorial_lib.job.ip_config import check_private, read_ip_config
 from tutorial_lib.job.remote_files import RemoteFiles, Upload
+from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import Backend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.local import LocalBackend
@@ -21,7 +22,6 @@ from tutorial_lib.launcher.backends.slurm import SlurmBackend
 from tutorial_lib.launcher.backends.ssh import SshBackend
 from tutorial_lib.launcher.coordinator import Coordinator, Event
 from tutorial_lib.launcher.jobspec import Limits
-from tutorial_lib.launcher.preflight import require
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,8 @@ class Layout:
                 "Write one line 'address [port]' for each machine, or use --emulate N to have machines made.",
             )
         machines = read_ip_config(real.ip_config)[: self.emulate]
+        if not real.allow_public:  # before they are contacted
+            check_private(machines)
         config = real.ssh_config and str(real.ssh_config.absolute())
         options = {"port": real.ssh_port, "username": real.ssh_username, "python": real.python, "copy_to": real.copy_to}
         return SshBackend(machines, config=config, **options)
@@ -149,7 +151,9 @@ class Layout:
         return Limits(serving=self.serving_timeout, stall=self.stall_timeout or None)
 
     def plan(self, cluster: Backend, **fields: Any) -> JobPlan:
-        """Return the plan of a job on a cluster that has been entered. ``fields`` are further fields of the plan."""
+        """Return the plan of a job on machines whose agents have started. ``fields`` are further fields of the plan."""
+        if self.slurm:
+            check_private(cluster.machines)
         return JobPlan(
             machines=cluster.machines,
             master_port=cluster.master_port,
@@ -167,7 +171,7 @@ class Layout:
 
 
 def run_on_machines(
-    cluster: Backend,
+    agents: Agents,
     plan: JobPlan,
     layout: Layout,
     out: Path,
@@ -179,7 +183,6 @@ def run_on_machines(
     """Run the job. If the machines share no folder with this computer, upload its inputs and download its results.
 
     Args:
-        cluster: machines, which have been entered.
         locate: returns the plan with the paths of the machines, and the files to upload. Its arguments are the folder
             ``--copy_to`` and the run folder on the machines.
         finishing: seconds for the trainers to save after SIGTERM, see ``Limits``.
@@ -190,21 +193,13 @@ def run_on_machines(
     Raises:
         InputError: the job cannot run, and no process was started. JobFailed: the job failed, with the first cause.
     """
-    public = layout.real is not None and layout.real.allow_public
     limits, remote, files = replace(layout.limits(), finishing=finishing), plan, None
     with contextlib.ExitStack() as stack:
-        if cluster.copy_to is not None:
-            files = RemoteFiles(cluster, out, on_event)
-            remote, files.uploads = locate(cluster.copy_to, files.folder)
+        if (copy_to := agents.backend.traits.copy_to) is not None:
+            files = RemoteFiles(agents.backend, out, on_event)
+            remote, files.uploads = locate(copy_to, files.folder)
             on_event = stack.enter_context(files).on_event
-        coordinator = Coordinator(
-            cluster,
-            plan.to_spec(),
-            on_event,
-            limits,
-            remote.to_spec(),
-            check=lambda: require(cluster, remote, allow_public=public),
-        )
+        coordinator = Coordinator(agents, plan.to_spec(), on_event, limits, remote.to_spec())
         coordinator.run()
     return coordinator, files.problems if files else []
 

@@ -6,14 +6,15 @@ This module unpickles nothing and does not import DGL. A server reports damaged 
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file
-from tutorial_lib.job.dgl import JobPlan, check_parts
-from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Finding
+from tutorial_lib.launcher.findings import FAIL, OK, Finding, verdict
+from tutorial_lib.launcher.shm import SHM
 
 STRUCTURE, FEATURES, GRAPHBOLT = "part_graph", ("node_feats", "edge_feats"), "part_graph_graphbolt"
 FORMATS = {STRUCTURE: "DGL", GRAPHBOLT: "GraphBolt"}
@@ -21,6 +22,15 @@ EVERYWHERE = "The path must exist on every machine. Partition again: python -m t
 REPAIR = "Copy the file again from where it was made and compare sha256sum, or partition again into a new folder."
 FORMAT_SHARE = 0.65  # of graph.dgl, for each format after the first; measured
 CHECKSUM_SECONDS = 10.0
+
+
+def check_parts(parts: int, machines: int, where: Path) -> None:
+    """Raise an InputError unless there is one part for each machine."""
+    if parts != machines:
+        raise InputError(
+            f"{where} has {parts} parts for {machines} machines; each machine serves one part",
+            f"Use --emulate {parts}, or partition again with --parts {machines}.",
+        )
 
 
 def read_part(config: Path, index: int, machines: int) -> dict[str, Path]:
@@ -51,64 +61,78 @@ def read_manifest(config: Path) -> dict[Path | None, tuple[int, str]]:
         return {}
 
 
-def part_findings(plan: JobPlan, index: int, seconds: float = CHECKSUM_SECONDS) -> Iterator[Finding]:
-    """Check the part files of machine ``index``. After ``seconds``, only the file that DGL unpickles is compared."""
-    if not plan.part_config:
-        yield Finding("partition", SKIP, "no --part_config given")
-        return
-    config = Path(plan.part_config)
+def check_part(
+    index: int,
+    *,
+    part_config: str,
+    ip_config: str = "",
+    machines: int,
+    graphbolt: bool = False,
+    formats: int = 1,
+    shm_of_trainers: int = 0,
+    seconds: float = CHECKSUM_SECONDS,
+) -> Iterator[Finding]:
+    """Check the files of part ``index``, their format, the room for them in /dev/shm, and the address file.
+
+    Args:
+        machines: number of machines, which must be the number of parts.
+        graphbolt: whether the servers load the part in GraphBolt's format.
+        formats: number of sparse formats that the servers create.
+        shm_of_trainers: bytes that the trainers add to /dev/shm.
+        seconds: after this time, only the checksum of the file that DGL unpickles is compared.
+    """
+    config = Path(part_config)
     try:
-        files, manifest = read_part(config, index, len(plan.machines)), read_manifest(config)
+        files, manifest = read_part(config, index, machines), read_manifest(config)
     except InputError as error:
         yield Finding("partition", FAIL, error.message, error.remedy)
         return
+    if ip_config and not Path(ip_config).exists():
+        yield Finding("address file", FAIL, f"there is no file {ip_config}", "It must exist on every machine.")
     sizes = {path: path.stat().st_size if path.is_file() else 0 for path in [config, *files.values()]}
-    deadline, compared, graphbolt = time.monotonic() + seconds, 0, files.get(GRAPHBOLT)
-    for path in sorted(sizes, key=lambda path: (path != graphbolt, sizes[path])):
+    deadline, compared, pickled = time.monotonic() + seconds, 0, files.get(GRAPHBOLT)
+    for path in sorted(sizes, key=lambda path: (path != pickled, sizes[path])):
         size, checksum = manifest.get(path, (None, None))
-        if path != graphbolt and time.monotonic() + sizes[path] / 1e9 > deadline:
+        if path != pickled and time.monotonic() + sizes[path] / 1e9 > deadline:
             checksum = None
-        problem = check_file(path, size, checksum) or ("" if sizes[path] else "is empty")
-        if problem:
+        if problem := check_file(path, size, checksum) or ("" if sizes[path] else "is empty"):
             yield Finding("partition", FAIL, f"{path} {problem}", REPAIR)
             return
         compared += checksum is not None
     checksums = f"{compared} checksums right" if manifest else "no manifest.json with checksums"
     yield Finding("partition", OK, f"part {index}: {len(sizes)} files, {sum(sizes.values()) / 1e6:.1f} MB, {checksums}")
-    yield _format_finding(files, asks_for_graphbolt(plan), graphbolt in manifest)
+    yield _check_format(files, graphbolt, pickled in manifest)
+    yield _check_shm(files, graphbolt, formats, shm_of_trainers)
 
 
-def _format_finding(files: dict[str, Path], asked: bool, known: bool) -> Finding:
+def _check_format(files: dict[str, Path], graphbolt: bool, known: bool) -> Finding:
     """Check that the part has the format that the servers load. ``known``: we made the file that DGL unpickles."""
     check, there = "partition format", " and ".join(name for key, name in FORMATS.items() if key in files)
-    wanted = GRAPHBOLT if asked else STRUCTURE
+    wanted = GRAPHBOLT if graphbolt else STRUCTURE
     if wanted not in files:
         remedy = "Partition with use_graphbolt=True, or call dgl.distributed.dgl_partition_to_graphbolt(part_config)."
-        if there and not asked:
+        if there and not graphbolt:
             remedy = "Let the script call initialize(..., use_graphbolt=True)."
-        return Finding(
-            check, FAIL, f"the part has no structure for {FORMATS[wanted]}, only {there or 'others'}", remedy
-        )
+        detail = f"the part has no structure for {FORMATS[wanted]}, only {there or 'others'}"
+        return Finding(check, FAIL, detail, remedy)
     if GRAPHBOLT in files and not known:
         detail = f"manifest.json has no checksum of {files[GRAPHBOLT]}; if GraphBolt is used, DGL unpickles it, "
         return Finding(check, OK, f"{detail}which can run any code", "Use such a file only if you trust its author.")
     return Finding(check, OK, there)
 
 
-def asks_for_graphbolt(plan: JobPlan) -> bool:
-    """Return whether the command line shows that servers load parts in GraphBolt's format."""
-    return any(word.lower().replace("-", "_").startswith("__use_graphbolt") for word in plan.command)
-
-
-def shm_bytes_needed(plan: JobPlan, index: int) -> int:
-    """Return the bytes that the servers and trainers of machine ``index`` put into /dev/shm, from file sizes.
+def _check_shm(files: dict[str, Path], graphbolt: bool, formats: int, shm_of_trainers: int) -> Finding:
+    """Check the size of /dev/shm. A server that fills it is killed by SIGBUS without a message.
 
     DGL 2.1.0 needs the size of the features, and for the format ``csc`` as much as graph.dgl has. All servers of a
-    machine share this memory. See ``read_part`` for errors.
+    machine share this memory.
     """
-    files = read_part(Path(plan.part_config), index, len(plan.machines)) if plan.part_config else {}
-    sizes = {key: path.stat().st_size for key, path in files.items() if path.is_file()}
-    structure = sizes.get(STRUCTURE, 0) * (1 + FORMAT_SHARE * plan.graph_format.count(","))
-    if asks_for_graphbolt(plan) or not structure:
+    sizes = {key: path.stat().st_size for key, path in files.items()}
+    structure = sizes.get(STRUCTURE, 0) * (1 + FORMAT_SHARE * (formats - 1))
+    if graphbolt or not structure:
         structure = sizes.get(GRAPHBOLT, structure)
-    return int(structure) + sum(sizes.get(key, 0) for key in FEATURES) + plan.shm_of_trainers
+    needed = int(structure) + sum(sizes.get(key, 0) for key in FEATURES) + shm_of_trainers
+    free, size = shutil.disk_usage(SHM).free, 2 * needed // 10**9 + 1
+    detail = f"{free / 1e6:.0f} MB free; the servers would put about {needed / 1e6:.0f} MB there"
+    remedy = f"sudo mount -o remount,size={size}G /dev/shm (docker: --shm-size={size}g), or use more and smaller parts."
+    return verdict(free >= needed, "/dev/shm", detail, remedy)

@@ -67,7 +67,7 @@ def read_delivery(run: Path) -> Delivery | None:
 
 def delivery_of(cluster: Backend, folder: str) -> Delivery:
     """Return the delivery of a job that runs on a cluster."""
-    return Delivery(folder, [(each.name, each.address) for each in cluster.machines], **(cluster.reach or {}))
+    return Delivery(folder, [(each.name, each.address) for each in cluster.machines], **(cluster.traits.reach or {}))
 
 
 def check_delivery(run: Path, left: Delivery, cluster: Backend | None = None, *, trust: bool) -> None:
@@ -102,7 +102,7 @@ class RemoteFiles:
             raise InputError("copying files to the machines needs rsync", "Install it: sudo apt install rsync")
         self.cluster, self.run, self.uploads, self.problems = cluster, run, list[Upload](), list[str]()
         self.before = read_delivery(run)  # a run and its continuations have one folder until all results are here
-        new = f"{cluster.copy_to}/results/{run.name}-{os.urandom(4).hex()}"
+        new = f"{cluster.traits.copy_to}/results/{run.name}-{os.urandom(4).hex()}"
         self.folder = self.before.folder if self.before else new
         self._on_event, self._lock, self._running = on_event, threading.Lock(), set[subprocess.Popen[str]]()
         self._background, self._checkpoints = ThreadPoolExecutor(1), 0
@@ -119,7 +119,7 @@ class RemoteFiles:
         self.on_event({"kind": kind, "text": str(text), "time": time.time()})
 
     def _remember(self, **changes: Any) -> None:
-        if self.cluster.reach is not None:  # otherwise, no later command can reach the machines
+        if self.cluster.traits.reach is not None:  # otherwise, no later command can reach the machines
             write_json(self.run / LIST, {**asdict(delivery_of(self.cluster, self.folder)), **changes})
 
     def __enter__(self) -> "RemoteFiles":
@@ -144,7 +144,7 @@ class RemoteFiles:
             self._remember(machines=[])
             for error in self._on_all(self._remove).values():
                 self._say(f"{error}; {self.folder} is still there")
-        elif self.cluster.reach is not None:
+        elif self.cluster.traits.reach is not None:
             problems.append(f"python -m tutorial_lib fetch {shlex.quote(str(self.run))} downloads the rest")
         return problems
 

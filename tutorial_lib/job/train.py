@@ -18,11 +18,12 @@ from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.data.tables import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
-from tutorial_lib.job.dgl import JobPlan, check_parts
+from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import NEW_RUN, Continuation, log_folder, open_run, own_run_folder, settings_of
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.job.layout import Layout, check_results, run_on_machines
+from tutorial_lib.job.parts import check_parts
 from tutorial_lib.job.remote_files import (
     IP_CONFIG,
     JOB,
@@ -35,6 +36,7 @@ from tutorial_lib.job.remote_files import (
 )
 from tutorial_lib.job.result import distributed_result, result_of
 from tutorial_lib.job.source import DataSource
+from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import Backend
 from tutorial_lib.launcher.coordinator import Event
 from tutorial_lib.launcher.signals import first_sigterm
@@ -97,12 +99,16 @@ def run_distributed(
         with own_run_folder(out):
             for problem in fetch_results(out, left, reporter.say):
                 reporter.say(f"continuing without some results: {problem}")
-    start = time.time()
-    with open_run(out, reporter, keep, settings) as log, cluster:
+    start, logs = time.time(), log_folder(out)
+
+    def warn(text: str) -> None:
+        log.write({"kind": "warning", "text": text})
+
+    with open_run(out, reporter, keep, settings) as log, cluster, Agents(cluster, logs, warn) as agents:
         job = {"train": config.to_dict(), "description": settings, "device": layout.device}
         write_json(out / JOB, {**job, "checkpoint_every": keep.every, "resume": keep.resume})
         write_ip_config(out / IP_CONFIG, cluster.machines)
-        plan_at = _plan(partition, cluster, layout, config, str(log_folder(out).relative_to(out)))
+        plan_at = _plan(partition, cluster, layout, config, str(logs.relative_to(out)))
         cwd = out if layout.real else Path(__file__).resolve().parents[2]
         plan = plan_at(partition.folder, out, cwd)
         count, parts = len(cluster.machines), partition.folder
@@ -114,7 +120,7 @@ def run_distributed(
             return plan_at(there, PurePath(folder), PurePath(copy_to)), uploads
 
         coordinator, missing = run_on_machines(
-            cluster, plan, layout, out, log.write, locate, finishing=FINISHING_SECONDS
+            agents, plan, layout, out, log.write, locate, finishing=FINISHING_SECONDS
         )
     result = distributed_result(partition, config, plan, coordinator, time.time() - start, log.earlier, log.resumed)
     write_json(out / "result.json", result)

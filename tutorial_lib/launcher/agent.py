@@ -18,11 +18,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import TutorialError, attempts
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher import network
 from tutorial_lib.launcher.channel import POLL_SECONDS, Channel
-from tutorial_lib.launcher.environment import count_cpus, job_environment, role_environment
+from tutorial_lib.launcher.checks import check_machine, find_versions
+from tutorial_lib.launcher.environment import count_cpus, job_environment, package_digest, role_environment
 from tutorial_lib.launcher.forkserver import FORKSERVER, Forkserver
 from tutorial_lib.launcher.jobspec import JobSpec, Role
 from tutorial_lib.launcher.logs import WORKERS, EventFiles, OutputFiles, log_name, tail
@@ -32,7 +33,8 @@ from tutorial_lib.launcher.watch import FINISH, MachineHealth, collect, disk_tro
 from tutorial_lib.launcher.watch import FOLDER as PROCESSES_FOLDER
 
 PR_SET_CHILD_SUBREAPER = 36
-HEARTBEAT_SECONDS, FLUSH_SECONDS, PREPARE_SECONDS = 2.0, 3.0, 60.0
+HEARTBEAT_SECONDS, FLUSH_SECONDS = 2.0, 3.0
+PREPARE_SECONDS, START_SECONDS = 12 * 3600.0, 300.0  # copies to the machines, and the checks of other machines
 MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read. Further events stay in files
 
 
@@ -48,21 +50,24 @@ class Process:
 
 
 class Agent:
-    """Runs the processes of a job on machine ``index``. ``link`` is the connection to the coordinator."""
+    """Runs the processes of a job on machine ``index``.
 
-    def __init__(self, spec: JobSpec, index: int, link: Channel) -> None:
-        self.spec, self.index, self.link = spec, index, link
+    ``link`` is the connection to the coordinator, and ``commands`` are messages that have been read from it.
+    """
+
+    def __init__(self, spec: JobSpec, index: int, link: Channel, commands: Sequence[msg.Message] = ()) -> None:
+        self.spec, self.index, self.link, self.commands = spec, index, link, list(commands)
         self.machine = spec.machines[index]
         self.interface = self.machine.interface or network.interface_of(self.machine.address)
         self.logs = spec.log_folder(index)
         self.logs.mkdir(parents=True, exist_ok=True)
         self.processes: list[Process] = []
         self.roles_to_start = {role.name for role in spec.roles}
-        self.roles_to_announce = {role.name for role in spec.roles}
+        self.roles_to_announce = {role.name for role in spec.roles if role.listens}
         self.stopping = False
         self.forkserver: Forkserver | None = None
         self.others = {m.address: m.name for m in spec.machines if m.address != self.machine.address}
-        self.events, self.sent_last = EventFiles(self.logs), 0
+        self.events = EventFiles(self.logs)
         self.sent = network.SentBytes(self.interface)
         self.output = OutputFiles(self.logs) if spec.show_output else None
         self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(self.others)
@@ -71,12 +76,9 @@ class Agent:
     def run(self) -> None:
         """Run the job. When this method returns, all processes of the job on this machine have ended."""
         shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)  # left by a killed agent
-        with lock_shm() as sockets:
+        with lock_shm(self.spec.shm_patterns) as sockets:
             self.sockets = {"TUTORIAL_SOCKETS": str(sockets)}
             try:
-                for role in self.spec.roles:
-                    if role.after is None:
-                        self._start_role(role)
                 while not self._is_finished():
                     self.link.push()
                     self._read_commands()
@@ -103,8 +105,7 @@ class Agent:
         peaks: dict[str, int] = {}
         for process in (p for p in self.processes if p.role != "forkserver"):
             peaks[process.role] = max(peaks.get(process.role, 0), process.peak_rss)
-        self._report_traffic()
-        self._send(msg.Done(self.sent.count, peaks))
+        self._send(msg.Done(self.sent.count(), peaks, time.time()))
         self.link.push(FLUSH_SECONDS)
 
     def _send(self, message: msg.Message) -> None:
@@ -119,8 +120,6 @@ class Agent:
             else:
                 self._start(role.name, k, role.command, {**common, **env})
         self.roles_to_start.discard(role.name)
-        if not role.listens:
-            self._announce(role)
         if self.forkserver is not None and not self.roles_to_start:
             self.forkserver.close()
 
@@ -170,11 +169,8 @@ class Agent:
         return self.stopping or (not self.roles_to_start and all(p.code == 0 for p in self.processes))
 
     def _read_commands(self) -> None:
-        try:
-            commands = [message for record in self.link.take(POLL_SECONDS) if (message := msg.decode(record))]
-        except EOFError:  # the coordinator is gone
-            commands = [msg.Stop()]
-        for command in commands:
+        commands, self.commands = self.commands, []
+        for command in commands or receive(self.link, POLL_SECONDS):
             self.last_heard = time.monotonic()
             if isinstance(command, msg.Stop):
                 self.stopping = True
@@ -197,9 +193,8 @@ class Agent:
         if now < self.next_heartbeat:
             return
         self.next_heartbeat = now + HEARTBEAT_SECONDS
-        self._report_traffic()
-        before, self.sent_last = self.sent_last, self.sent.count
-        self._send(msg.Heartbeat(**self.health.signs_of_life(), sent=self.sent_last - before))
+        signs = self.health.signs_of_life()
+        self._send(msg.Heartbeat(**signs, bytes_sent=self.sent.count(), time=time.time()))
         if trouble := disk_trouble(self.logs):
             self._give_up(trouble)
         for member, code in self.health.dead_workers():
@@ -208,10 +203,6 @@ class Agent:
             if seconds > network.SILENCE_SECONDS:
                 cause = f"no answer from {self.others[address]} ({address}) for {seconds:.0f} s"
                 self._give_up(f"{cause}: it is down, or the network between them is")
-
-    def _report_traffic(self) -> None:
-        if self.sent.update():
-            self._send(msg.Traffic(self.sent.count, time.time()))
 
     def _reap(self) -> None:
         """Collect exit codes. ``wait4`` also returns the peak memory of a process and of its collected children."""
@@ -246,17 +237,12 @@ class Agent:
             waiting = " and ".join(f"{other}s" for other in sorted(self.roles_to_start))
             self._give_up(f"ended before the {waiting}; {role.early_end}".rstrip("; "), name, k)
 
-    def _announce(self, role: Role) -> None:
-        if role.name in self.roles_to_announce:
-            self.roles_to_announce.discard(role.name)
-            self._send(msg.Ready(role.name, time.time()))
-
     def _announce_listeners(self) -> None:
         for role in self.spec.roles:
-            if role.listens and role.name in self.roles_to_announce and role.name not in self.roles_to_start:
-                ports = {self.machine.port + k for k in range(role.count)}
-                if ports <= network.listening_ports():
-                    self._announce(role)
+            ports = {self.machine.port + k for k in range(role.count)}
+            if role.name in self.roles_to_announce - self.roles_to_start and ports <= network.listening_ports():
+                self.roles_to_announce.discard(role.name)
+                self._send(msg.Serving(role.name, time.time()))
 
     def _forward_events(self, seconds: float = 0.0) -> None:
         """Forward a part of the new events and output of the ranks, or all of them within a number of seconds."""
@@ -273,28 +259,38 @@ class Agent:
                 return
 
 
+def receive(link: Channel, seconds: float) -> list[msg.Message]:
+    """Return the messages that arrive within this time. The end of the connection is a ``Stop``."""
+    try:
+        return [message for record in link.take(seconds) if (message := msg.decode(record)) is not None]
+    except EOFError:  # the coordinator is gone
+        return [msg.Stop()]
+
+
+def wait_for_command(link: Channel, what: str, seconds: float) -> list[msg.Message]:
+    """Return the next messages. The program ends if the first one is a ``Stop``, or after this time."""
+    for left in attempts(what, seconds, pause=0, say=lambda _text: None):
+        if commands := receive(link, min(left, 1.0)):
+            if isinstance(commands[0], msg.Stop):
+                sys.exit()
+            return commands
+    return []
+
+
 def main() -> None:
-    """Run ``python -m tutorial_lib.launcher.agent``. The first line of standard input is a ``Prepare`` message."""
+    """Run the agent of a machine. Standard input and output are the connection to the coordinator."""
     # This process becomes the parent of orphans, such as the samplers of a killed trainer, and can then stop them.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     link = Channel(0, 1)
-    deadline, prepare = time.monotonic() + PREPARE_SECONDS, None
-    while prepare is None:
-        if time.monotonic() > deadline:
-            sys.exit(f"waited {PREPARE_SECONDS:g} s for the job from the coordinator")
-        try:
-            received = link.take(1.0)
-        except EOFError:  # the coordinator is gone
-            return
-        prepare = next((m for record in received if isinstance(m := msg.decode(record), msg.Prepare)), None)
-    agent = Agent(prepare.spec, prepare.index, link)
-    signal.signal(signal.SIGTERM, agent.stop_on_signal)
+    link.put(msg.encode(msg.Hello(package_digest(), os.path.expanduser("~"), network.ipv4_addresses(), time.time())))
     try:
+        (prepare,) = wait_for_command(link, "the job", PREPARE_SECONDS)
+        assert isinstance(prepare, msg.Prepare)
+        spec, index = prepare.spec, prepare.index
+        link.put(msg.encode(msg.Checked(check_machine(spec, index), find_versions(spec.same_packages))))
+        agent = Agent(spec, index, link, wait_for_command(link, "the start of the job", START_SECONDS))
+        signal.signal(signal.SIGTERM, agent.stop_on_signal)
         agent.run()
-    except InputError as error:
+    except TutorialError as error:
         sys.exit(error.message)
-
-
-if __name__ == "__main__":
-    main()

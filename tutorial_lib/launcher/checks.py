@@ -1,43 +1,48 @@
-"""Checks of one machine before a job: its address, ports, limits, /dev/shm, the command, and its part of the data.
-
-A check takes the plan and the index of the machine. It skips everything that the plan does not name. The checks run on
-the machine in a new process, which imports neither torch nor dgl.
-"""
+"""Checks of a machine before a job, which its agent makes: address, ports, limits, /dev/shm, command and logs."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import importlib
 import importlib.metadata
-import os
 import platform
 import resource
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 
-import tutorial_lib
-from tutorial_lib.errors import InputError
-from tutorial_lib.job.dgl import JobPlan
-from tutorial_lib.job.parts import part_findings, shm_bytes_needed
-from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Check, Finding, verdict
+from tutorial_lib.launcher.environment import search_path, user_environment
+from tutorial_lib.launcher.findings import FAIL, OK, Finding, Findings, made, verdict
+from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.network import ipv4_addresses, listening_ports
-from tutorial_lib.launcher.shm import SHM, clean_leftovers, dgl_segments, running_jobs
+from tutorial_lib.launcher.shm import SHM, clean_leftovers, find_segments, running_jobs
 from tutorial_lib.launcher.watch import disk_trouble
 
 LEAST_OPEN_FILES = 1024
 DYING_SECONDS = 3.0
-FILES_AT_REST, FILES_PER_PEER = 256, 8  # measured: 20 and 5; samplers pass tensors as open files, too
+FILES_AT_REST, FILES_PER_PEER = 256, 16  # measured: 20 and 5, and samplers pass tensors as open files
 
 
-def environment() -> dict[str, str]:
-    """Return versions on this machine without importing the packages, and for tutorial_lib a digest of its text."""
-    found = {"host": platform.node(), "executable": sys.executable, "python": platform.python_version()}
-    found |= {name: version_of(name) or "not installed" for name in ("torch", "dgl")}
-    return {**found, "tutorial_lib": f"{tutorial_lib.__version__} (text {package_digest()})"}
+def check_machine(spec: JobSpec, index: int) -> Findings:
+    """Run all checks of machine ``index``, and those of the job. Parts of the job that are not given are skipped."""
+    own: list[Callable[..., Finding | Iterable[Finding]]] = [check_address, check_ports, check_open_files, check_shm]
+    found = made([*own, check_command, check_log_folder], spec, index)
+    for name, arguments in spec.checks:
+        module, _, function = name.partition(":")
+        found += made([partial(getattr(importlib.import_module(module), function), **arguments)], index)
+    return found
+
+
+def find_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of Python and of packages, which are not imported."""
+    found = {"python": platform.python_version()}
+    for package in packages:
+        found[package] = version_of(package) or f"not installed for {sys.executable}"
+    return found
 
 
 def version_of(package: str) -> str | None:
@@ -47,57 +52,47 @@ def version_of(package: str) -> str | None:
     return None
 
 
-def package_digest() -> str:
-    """Return twelve hexadecimal digits that change with the text of tutorial_lib."""
-    folder, digest = Path(tutorial_lib.__file__).parent, hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def address_findings_here(plan: JobPlan, index: int) -> Iterator[Finding]:
-    """Check that this machine has the address of the plan, and that DGL finds it there."""
-    machine, known = plan.machines[index], ipv4_addresses()
+def check_address(spec: JobSpec, index: int) -> Finding:
+    """Check that this machine has its address, as the first one of an interface. DGL sees only the first one."""
+    wanted, known = spec.machines[index].address, ipv4_addresses()
     interfaces = {address: name for name, addresses in known.items() for address in addresses}
-    if machine.address not in interfaces:
-        own = ", ".join(sorted(interfaces))
-        detail = f"{machine.address} (line {index + 1}) does not belong to this machine; it has {own}"
+    if wanted not in interfaces:
         remedy = "Otherwise DGL takes this machine for machine 0. Correct ip_config.txt."
-        for line, other in enumerate(plan.machines, start=1):
+        for line, other in enumerate(spec.machines, start=1):
             if other.address in interfaces:
                 remedy = f"It has {other.address}, of line {line}: are the lines of ip_config.txt in wrong order?"
-        yield Finding("address", FAIL, detail, remedy)
-        return
-    interface = interfaces[machine.address].split(":")[0]  # eth0:1 is another name of eth0
-    first = known.get(interface, ["another one"])[0]
-    good, detail = machine.address == first, f"{machine.address} on {interface}"
-    if not good:
-        detail = f"{machine.address} is not the first address of {interface}, and DGL sees the first one only: {first}"
-    remedy = f"Otherwise DGL takes this machine for machine 0. Use {first} in ip_config.txt, or make it the first."
-    yield verdict(good, "address", detail, remedy)
+        detail = f"{wanted} (line {index + 1}) does not belong to this machine; it has {', '.join(sorted(interfaces))}"
+        return Finding("address", FAIL, detail, remedy)
+    interface = interfaces[wanted].split(":")[0]  # eth0:1 is another name of eth0
+    first = known.get(interface, [wanted])[0]
+    if wanted != first:
+        remedy = f"Otherwise DGL takes this machine for machine 0. Use {first} in ip_config.txt, or make it the first."
+        detail = f"{wanted} is not the first address of {interface}, and DGL sees the first one only: {first}"
+        return Finding("address", FAIL, detail, remedy)
+    return Finding("address", OK, f"{wanted} on {interface}")
 
 
-def port_findings(plan: JobPlan, index: int) -> Iterator[Finding]:
-    """Check the ports of the DGL servers, and on machine 0 the port of the trainers' store."""
-    machine = plan.machines[index]
-    wanted = {machine.port + k: f"server {k}" for k in range(plan.servers)}
-    if index == 0 and plan.master_port:
-        wanted[plan.master_port] = "the trainers' meeting point"
+def check_ports(spec: JobSpec, index: int) -> Iterator[Finding]:
+    """Check the ports on which roles listen, and on machine 0 the port where the ranks meet."""
+    port = spec.machines[index].port
+    wanted = {port + k: f"{role.name} {k}" for role in spec.roles if role.listens for k in range(role.count)}
+    if index == 0 and spec.master_port:
+        wanted[spec.master_port] = "the meeting point of the ranks"
     taken = sorted(wanted.keys() & listening_ports())
     sockets = psutil.net_connections("tcp") if taken else []
     owners = {s.laddr.port: s.pid for s in sockets if s.laddr and s.status == psutil.CONN_LISTEN}
-    for port in taken:
-        detail = f"{port} ({wanted[port]}) is taken by process {owners.get(port) or 'of another user'}"
+    for number in taken:
+        detail = f"{number} ({wanted[number]}) is taken by process {owners.get(number) or 'of another user'}"
         yield Finding("ports", FAIL, detail, "Stop this process, wait for its end, or choose other ports.")
     if (last := max(wanted, default=0)) > 65535:
         yield Finding("ports", FAIL, f"{last} is above 65535", "Choose a smaller port in ip_config.txt.")
-    elif not taken:
+    elif wanted and not taken:
         yield Finding("ports", OK, f"{', '.join(map(str, wanted))} free")
 
 
-def open_files(plan: JobPlan, _index: int = 0) -> Finding:
-    """Check the limit of open files. A server holds some sockets for each client, and a client for each server."""
-    peers = max(plan.num_clients, len(plan.machines) * plan.servers)
+def check_open_files(spec: JobSpec, _index: int) -> Finding:
+    """Check the limit of open files. A process holds some sockets for each process of the other roles."""
+    peers = len(spec.machines) * sum(role.count for role in spec.roles)
     needed = max(LEAST_OPEN_FILES, FILES_AT_REST + FILES_PER_PEER * peers)
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = limit == resource.RLIM_INFINITY
@@ -106,69 +101,40 @@ def open_files(plan: JobPlan, _index: int = 0) -> Finding:
     return verdict(unlimited or limit >= needed, "open files", detail, remedy)
 
 
-def segment_findings(*_job: object) -> Iterator[Finding]:
+def check_shm(spec: JobSpec, _index: int) -> Finding:
     """Remove the files of our killed jobs from /dev/shm, and check that no other job uses it."""
-    removed, running, files = clean_leftovers(DYING_SECONDS), running_jobs(), dgl_segments()
+    removed, running = clean_leftovers(spec.shm_patterns, DYING_SECONDS), running_jobs()
     if running:
         detail = f"another job is running on this machine (process {running[0]}); both would use the same /dev/shm"
         remedy = "Wait for its end, or use --emulate N: each emulated machine has its own /dev/shm."
-        yield Finding("leftovers", FAIL, detail, remedy)
-    elif files:
-        detail = f"/dev/shm holds {len(files)} files of another DGL job, for example {files[0]}"
+        return Finding("leftovers", FAIL, detail, remedy)
+    if files := find_segments(spec.shm_patterns):
+        detail = f"/dev/shm holds {len(files)} files of another job, for example {files[0]}"
         remedy = f"If fuser -v '{SHM / files[0]}' prints no process, remove them: rm "
-        yield Finding("leftovers", FAIL, detail, remedy + " ".join(f"'{SHM / name}'" for name in files))
-    elif removed:
-        yield Finding("leftovers", OK, f"removed {len(removed)} files that a killed job left in /dev/shm")
-    else:
-        yield Finding("leftovers", OK, "no files of another job in /dev/shm")
+        return Finding("leftovers", FAIL, detail, remedy + " ".join(f"'{SHM / name}'" for name in files))
+    if removed:
+        return Finding("leftovers", OK, f"removed {len(removed)} files that a killed job left in /dev/shm")
+    return Finding("leftovers", OK, "no files of another job in /dev/shm")
 
 
-def shared_memory(plan: JobPlan, index: int) -> Finding:
-    """Check the size of /dev/shm. A server that fills it is killed by SIGBUS without a message."""
-    free, needed = shutil.disk_usage(SHM).free, 0
-    with contextlib.suppress(InputError):  # another finding reports it
-        needed = shm_bytes_needed(plan, index)
-    if not needed:
-        return Finding("/dev/shm", SKIP, f"{free / 1e6:.0f} MB free; what is needed depends on the partition")
-    job = "the servers" if plan.part_config else "a small job"
-    detail = f"{free / 1e6:.0f} MB free; {job} would put about {needed / 1e6:.0f} MB there"
-    size = 2 * needed // 10**9 + 1
-    remedy = f"sudo mount -o remount,size={size}G /dev/shm (docker: --shm-size={size}g), or use more and smaller parts."
-    return verdict(free >= needed, "/dev/shm", detail, remedy)
-
-
-def command_finding(plan: JobPlan, _index: int) -> Iterator[Finding]:
-    """Check that this machine has the program of the job, its script and its address file."""
-    if not plan.command:
+def check_command(spec: JobSpec, _index: int) -> Iterator[Finding]:
+    """Check that this machine has the working directory, the programs of the job and their scripts."""
+    cwd, path = Path(spec.cwd), user_environment(spec).get("PATH", search_path())
+    if spec.cwd and not cwd.is_dir():
+        yield Finding("command", FAIL, f"there is no folder {cwd}", "The working directory must exist everywhere.")
         return
-    cwd, (program, *arguments) = Path(plan.cwd), plan.command
-    default = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    search_path = os.path.expandvars(plan.env.get("PATH", default))
-    found = shutil.which(str(cwd / program) if "/" in program else program, path=search_path)
-    yield verdict(found is not None, "command", found or f"there is no program {program!r}", f"PATH is {search_path}.")
-    files = [plan.ip_config]
-    if Path(program).name.startswith("python") and arguments and not arguments[0].startswith("-"):
-        files.append(arguments[0])
-    for path in (cwd / name for name in files):
-        if not path.exists():
-            yield Finding("command", FAIL, f"there is no file {path}", "It must exist on every machine.")
+    for program, *arguments in {tuple(role.command or spec.template or ()) for role in spec.roles} - {()}:
+        found = shutil.which(str(cwd / program) if "/" in program else program, path=path)
+        yield verdict(found is not None, "command", found or f"there is no program {program!r}", f"PATH is {path}.")
+        if Path(program).name.startswith("python") and arguments and not arguments[0].startswith("-"):
+            script = cwd / arguments[0]
+            if not script.exists():
+                yield Finding("command", FAIL, f"there is no file {script}", "It must exist on every machine.")
 
 
-def log_folder(plan: JobPlan, index: int) -> Iterator[Finding]:
+def check_log_folder(spec: JobSpec, index: int) -> Iterator[Finding]:
     """Check that the log folder, or the folder in which it will be made, can be written."""
-    if plan.log_dir:
-        path = Path(plan.cwd) / plan.log_folder(index)
+    if spec.log_dir:
+        path = Path(spec.cwd) / spec.log_folder(index)
         problem = disk_trouble(next(folder for folder in [path, *path.parents] if folder.exists()))
         yield verdict(problem is None, "log folder", problem or str(path), "Choose another --out, or chmod u+w it.")
-
-
-CHECKS: list[Check] = [
-    address_findings_here,
-    port_findings,
-    open_files,
-    segment_findings,  # before shared_memory, because it frees memory
-    shared_memory,
-    part_findings,
-    command_finding,
-    log_folder,
-]

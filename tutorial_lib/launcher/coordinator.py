@@ -1,7 +1,6 @@
-"""The coordinator starts the agents, handles their messages, finds the first failure, and ends the job.
+"""The coordinator gives a job to the agents, handles their messages, finds the first failure, and ends the job.
 
-    the machines are checked -> agents start -> roles start, each when the one before it is ready
-        -> ranks exit -> services exit -> done
+    agents check their machines -> roles start, each when the one before it is ready -> ranks exit -> services exit
 
 Each arrow is a wait with a limit. The first failure anywhere ends the wait and stops every machine.
 
@@ -23,17 +22,16 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.errors import JobError
+from tutorial_lib.errors import JobError, WaitedTooLong
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher.agents import Agents, Progress
-from tutorial_lib.launcher.backends import Backend
 from tutorial_lib.launcher.failure import JobFailed, exit_failure, failure, left_early, machines_gone, stall_failure
-from tutorial_lib.launcher.findings import OK, Finding
+from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.launcher.jobspec import JobSpec, Limits
 from tutorial_lib.launcher.signals import first_sigterm, how_it_was_ended
 from tutorial_lib.launcher.watch import Stack, report
@@ -53,26 +51,24 @@ class MachineUse:
 
 
 class Coordinator:
-    """Runs one job on a cluster that has been entered.
+    """Runs one job. ``run`` also stops the agents.
 
     Args:
+        agents: agents that have been started.
         on_event: called in this thread for each event of a rank and each stage of the job.
         remote: the job with the paths of the machines, if they differ from those of this computer.
-        check: checks every machine before a process is started, and raises an error if the job cannot run.
     """
 
     def __init__(
         self,
-        cluster: Backend,
+        agents: Agents,
         spec: JobSpec,
         on_event: Callable[[Event], None] = lambda _event: None,
         limits: Limits | None = None,
         remote: JobSpec | None = None,
-        check: Callable[[], Iterable[Finding]] | None = None,
     ) -> None:
-        self.cluster, self.spec, self.on_event, self.limits = cluster, spec, on_event, limits or Limits()
-        self._check = check
-        self.agents = Agents(cluster, spec, remote or spec, self._warn)
+        self.agents, self.spec, self.on_event, self.limits = agents, spec, on_event, limits or Limits()
+        self.remote = remote or spec
         self.use = {machine.name: MachineUse() for machine in spec.machines}
         self.events: list[Event] = []
         self._ready, self._done = dict[str, set[int]](), set[int]()
@@ -89,22 +85,16 @@ class Coordinator:
             JobFailed: the job failed, with the first cause.
             KeyboardInterrupt, SystemExit: after everything has been stopped.
         """
-        if self._check is not None:
-            self._event("stage", stage="checks")
-            for finding in self._check():
-                if finding.status == OK and finding.remedy:  # allowed, but the user should know it
-                    self._event("warning", text=f"{finding.sentence}. {finding.remedy}")
+        self.check()
         self._progress = Progress()
         try:
-            self.agents.start()
             for role in self.spec.roles:
                 if role.after is not None:
                     wait = f"the {role.after}s to load their parts and listen"
                     ready = self._ready.setdefault(role.after, set())
                     self._wait_for(lambda ready=ready: set(self._ended) - ready, self.limits.serving, wait)
+                self.agents.send_all(msg.StartRole(role.name))
                 self._event("stage", stage=f"{role.name}s")
-                if role.after is not None:
-                    self.agents.send_all(msg.StartRole(role.name))
             self._wait_for_ranks()
             self._event("stage", stage="leaving")
             if not self._wait_for(self._not_done, self.limits.leaving, "the servers to leave", fatal=False):
@@ -112,15 +102,12 @@ class Coordinator:
         except JobFailed as failure:
             cause = self._first_cause(failure)
             cause = left_early(self.spec, cause, self.events) if self._with_ranks() else cause
-            if why := self.cluster.explain_end():
+            if why := self.agents.backend.explain_end():
                 cause = machines_gone(cause, why)
-            with contextlib.suppress(OSError):  # on a full disk, the user still sees the message on the screen
-                Path(self.spec.log_dir, FAILURE_FILE).write_text(f"error: {cause.message}\nlog: {cause.log}\n")
+            self._write_failure(f"error: {cause.message}\nlog: {cause.log}\n")
             raise cause from None
         except (KeyboardInterrupt, SystemExit) as end:
-            with contextlib.suppress(OSError):
-                code = end.code if isinstance(end, SystemExit) else 130
-                Path(self.spec.log_dir, FAILURE_FILE).write_text(f"{how_it_was_ended(code)}\n")
+            self._write_failure(f"{how_it_was_ended(end.code if isinstance(end, SystemExit) else 130)}\n")
             raise
         finally:
             try:
@@ -128,6 +115,20 @@ class Coordinator:
             finally:
                 self.agents.clean_up(self._not_done())
         return self.use
+
+    def _write_failure(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # on a full disk, the user still sees the message on the screen
+            Path(self.spec.log_dir, FAILURE_FILE).write_text(text)
+
+    def check(self) -> None:
+        """Check the machines. A PreflightFailed reports what would make the job fail."""
+        self._event("stage", stage="checks")
+        findings = self.agents.prepare(self.remote)
+        if findings.failed:
+            raise PreflightFailed(findings)
+        for finding in findings:
+            if finding.remedy:  # allowed, but the user should know it
+                self._warn(f"{finding.sentence}. {finding.remedy}")
 
     def _not_done(self) -> set[int]:
         """Return the machines whose agent has not finished."""
@@ -153,10 +154,11 @@ class Coordinator:
         try:
             with first_sigterm(finish) if self.limits.finishing else contextlib.nullcontext():
                 self._wait_for(self._with_ranks, self.limits.job, "the trainers to finish")
-        except JobFailed as failed:
+        except JobError as failed:
             if self._finish_by == math.inf:
                 raise
-            self._warn(f"no checkpoint of this moment: {failed.message}")
+            if self._unsaved:
+                self._warn(f"no checkpoint of this moment: {failed.message}")
         if self._finish_by < math.inf and not any(event["kind"] == "evaluation" for event in self.events):
             sys.exit(128 + signal.SIGTERM)
         self._finish_by = math.inf  # all was done in time
@@ -205,11 +207,7 @@ class Coordinator:
                 self._finish_asked = True
                 self.agents.send_all(msg.SaveNow())
             if time.monotonic() > self._finish_by:
-                if self._unsaved:
-                    self._warn(
-                        f"no checkpoint of this moment: the ranks had not saved {self.limits.finishing:g} s later"
-                    )
-                sys.exit(128 + signal.SIGTERM)
+                raise WaitedTooLong(f"the ranks had not saved {self.limits.finishing:g} s later")
             if done():
                 return True
             if (left := deadline - time.monotonic()) <= 0:
@@ -258,22 +256,18 @@ class Coordinator:
         self._progress.note(index, message)
         if isinstance(message, msg.Report):
             self._take_event({"machine": machine, **message.event}, index)
-        elif isinstance(message, msg.Started):
-            self._take_event({"machine": machine, "kind": "started", **asdict(message)}, index)
-        elif isinstance(message, msg.Ready):
-            self._ready.setdefault(message.role, set()).add(index)
-            if message.role in {role.name for role in self.spec.roles if role.listens}:
-                self._take_event({"machine": machine, "kind": "serving", **asdict(message)}, index)
-        elif isinstance(message, msg.Exited):
-            if message.code == 0:
+        elif isinstance(message, (msg.Started, msg.Serving, msg.Exited)):
+            if isinstance(message, msg.Serving):
+                self._ready.setdefault(message.role, set()).add(index)
+            if isinstance(message, msg.Exited) and message.code == 0:
                 self._ended[index].add((message.role, message.index))
-            self._take_event({"machine": machine, "kind": "exited", **asdict(message)}, index)
+            self._take_event({"machine": machine, "kind": type(message).__name__.lower(), **asdict(message)}, index)
         elif isinstance(message, msg.Pong):
             self._compare_clocks(machine, message.sent, message.time)
         elif isinstance(message, msg.Failed):
             raise exit_failure(self.spec, index, message)
-        elif isinstance(message, msg.Traffic):  # not kept, because the run folder has these two
-            self.on_event({"kind": "traffic", "machine": machine, **asdict(message)})
+        elif isinstance(message, msg.Heartbeat):
+            self._report_traffic(machine, message.bytes_sent, message.time)
         elif isinstance(message, msg.Output):
             self.on_event({"kind": "output", "machine": machine, **asdict(message)})
         elif isinstance(message, msg.Stacks):
@@ -281,7 +275,14 @@ class Coordinator:
         elif isinstance(message, msg.Done):
             self.agents.open.discard(index)
             self._done.add(index)
-            self.use[machine] = MachineUse(**asdict(message))
+            self._report_traffic(machine, message.bytes_sent, message.time)
+            self.use[machine] = MachineUse(message.bytes_sent, message.peak_rss)
+
+    def _report_traffic(self, machine: str, sent: int, when: float) -> None:
+        """Report the bytes that a machine has sent so far, unless they are the same as before."""
+        if sent != self.use[machine].bytes_sent:
+            self.use[machine].bytes_sent = sent
+            self.on_event({"kind": "traffic", "machine": machine, "bytes_sent": sent, "time": when})
 
     def _compare_clocks(self, machine: str, sent: float, there: float) -> None:
         """Take the answer to a ping. As in NTP, the error is at most half of the shortest round trip."""

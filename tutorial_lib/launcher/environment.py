@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import sys
@@ -10,18 +11,23 @@ from pathlib import Path
 
 from tutorial_lib.launcher.jobspec import JobSpec, Role
 
-# `python -m` searches the working directory first, so a copy.py or random.py in this folder would hide a module of the
-# standard library. This program moves the folder after the standard library. The next argument is the module's name.
-_BEHIND = (
-    "-cimport sys; p = sys.path; here = p[:1] == ['']; p[:1] = p[here:1]; "
-    "here and p.insert(next((k for k, f in enumerate(p) if f.endswith('-packages')), len(p)), ''); "
-    "sys.argv[:1] = []; import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
-)
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def run_module(python: str, name: str) -> list[str]:
-    """Return a command like ``python -m name`` in which files of the working directory hide no standard module."""
-    return [python, _BEHIND, name]
+def run_module(name: str) -> list[str]:
+    """Return the command that calls ``main`` of a module. Unlike ``python -m``, it finds this package in any folder.
+
+    The folder of the package comes last in ``sys.path``, so its files hide no standard module.
+    """
+    return [sys.executable, "-c", f"import sys; sys.path.append({str(CHECKOUT)!r}); from {name} import main; main()"]
+
+
+def package_digest() -> str:
+    """Return a checksum of the text of tutorial_lib."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def count_cpus() -> int:
@@ -38,13 +44,18 @@ def search_path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
+def user_environment(spec: JobSpec) -> dict[str, str]:
+    """Return the variables that the user gave, with the values of this machine for ``$NAME``."""
+    return {name: os.path.expandvars(value) for name, value in spec.user_env.items()}
+
+
 def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]:
     """Return the variables that a job adds to the environment of every process on machine ``index``.
 
     Args:
         interface: network interface that carries the address of the machine.
     """
-    user = {name: os.path.expandvars(value) for name, value in spec.user_env.items()}
+    user = user_environment(spec)
     hook, python_path = str(Path(__file__).with_name("hook")), user.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return {
         "PATH": search_path(),
@@ -69,24 +80,17 @@ def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]
 
 def role_environment(spec: JobSpec, index: int, role: Role, k: int, cpus: int) -> dict[str, str]:
     """Return the variables of process ``k`` of a role on machine ``index``, which has ``cpus`` CPUs."""
-    global_index = index * role.count + k
+    rank = index * role.count + k
     found = {
-        name: value.replace("{index}", str(k)).replace("{global_index}", str(global_index))
-        for name, value in role.env.items()
+        name: value.replace("{index}", str(k)).replace("{global_index}", str(rank)) for name, value in role.env.items()
     }
     threads = role.threads or max(1, int(cpus * role.cpu_share) // role.count)
     found |= {"TUTORIAL_ROLE": role.name, "TUTORIAL_INDEX": str(k), "OMP_NUM_THREADS": str(threads)}
     found["TUTORIAL_RANKED"] = str(int(role.ranked))
     if role.ranked:
-        found |= {
-            "RANK": str(global_index),
-            "LOCAL_RANK": str(k),
-            "WORLD_SIZE": str(len(spec.machines) * role.count),
-            "LOCAL_WORLD_SIZE": str(role.count),
-            "GROUP_RANK": str(index),
-            "MASTER_ADDR": spec.machines[0].address,
-            "MASTER_PORT": str(spec.master_port),
-        }
+        found |= {"RANK": str(rank), "WORLD_SIZE": str(len(spec.machines) * role.count), "GROUP_RANK": str(index)}
+        found |= {"LOCAL_RANK": str(k), "LOCAL_WORLD_SIZE": str(role.count)}
+        found |= {"MASTER_ADDR": spec.machines[0].address, "MASTER_PORT": str(spec.master_port)}
     return found
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import psutil
 
+from tutorial_lib.errors import InputError
+
 OK, FAIL, SKIP = "ok", "fail", "skip"
 
 
@@ -44,6 +46,19 @@ class Findings(list[Finding]):
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self))
+
+
+class PreflightFailed(InputError):
+    """A check failed, so no process of the job was started.
+
+    Attributes:
+        findings: results of all checks, including the passed ones.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self.findings = findings
+        first, *rest = findings.failed
+        super().__init__(first.sentence, "\n".join([*first.remedy.splitlines(), *map(str, rest)]))
 
 
 def verdict(good: bool, check: str, detail: str, remedy: str, machine: str = "") -> Finding:

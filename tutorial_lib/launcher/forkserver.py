@@ -116,7 +116,6 @@ def _become(order: dict[str, Any], agent: int) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    import torch
-
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # libgomp read the variable when it was loaded
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # libgomp read the variable when it was loaded
     importlib.import_module("sitecustomize").take_part()  # the hook, as at the start of a process

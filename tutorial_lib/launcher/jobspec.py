@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,14 @@ class Machine:
         address: IPv4 address that the other machines use. DGL takes no host names.
         port: first port of its DGL servers. Server k listens on ``port + k``.
         interface: network interface that carries ``address``, or None if the agent shall find it.
-        cpus: CPU numbers that its processes may use. An empty tuple means all CPUs.
+        cpus: CPU numbers that its processes may use. An empty one means all CPUs.
     """
 
     name: str
     address: str
     port: int = DEFAULT_PORT
     interface: str | None = None
-    cpus: tuple[int, ...] = ()
+    cpus: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,8 @@ class Role:
         env: additional variables. ``{index}`` is replaced by the number of the process on its machine, and
             ``{global_index}`` by its number in the whole job.
         ranked: whether the processes are ranks of torch.distributed and get RANK, WORLD_SIZE, MASTER_ADDR and so on.
-        after: the role that must be ready on all machines before this one starts.
-        listens: whether process k listens on the port of its machine plus k. Then the role is ready. Other roles are
-            ready when they have been started.
+        after: the role whose processes must listen on all machines before this one starts.
+        listens: whether process k listens on the port of its machine plus k.
         service: whether the processes serve the other roles and end by themselves after them.
         threads: OpenMP threads of a process, or None for an equal share of ``cpu_share``.
         cpu_share: share of the CPUs of a machine that all processes of this role divide.
@@ -79,6 +79,10 @@ class JobSpec:
         startup_files: Python files that every process of the job runs when it starts.
         worker_roles: variable to role name. A process that a rank starts with ``multiprocessing`` has this role if the
             variable is set and not 0, and otherwise the role ``worker``.
+        checks: functions ``module:name`` that each machine calls with its number and these keyword arguments before the
+            job. They return findings.
+        same_packages: packages whose versions must be equal on all machines.
+        shm_patterns: regular expressions for names of files in /dev/shm that the processes make.
         silence: seconds without a message from the coordinator after which an agent stops, or None for no limit.
         show_output: whether the agents forward the output of the ranks.
     """
@@ -94,13 +98,16 @@ class JobSpec:
     shell: bool = False
     startup_files: list[str] = field(default_factory=list)
     worker_roles: dict[str, str] = field(default_factory=dict)
+    checks: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    same_packages: list[str] = field(default_factory=list)
+    shm_patterns: list[str] = field(default_factory=list)
     silence: float | None = None
     show_output: bool = False
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> JobSpec:
         """Return the job of ``to_dict``."""
-        machines = [Machine(**{**machine, "cpus": tuple(machine["cpus"])}) for machine in fields["machines"]]
+        machines = [Machine(**machine) for machine in fields["machines"]]
         return cls(**{**fields, "machines": machines, "roles": [Role(**role) for role in fields["roles"]]})
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tutorial_lib.launcher.findings import Finding
 from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.watch import Stack
 
@@ -15,7 +16,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Prepare(Message):
-    """The first message to an agent: the job, and the number of the agent's machine."""
+    """Check the machine for a job. ``index`` is the number of the machine."""
 
     spec: JobSpec
     index: int
@@ -51,6 +52,31 @@ class Stop(Message):
 
 
 @dataclass(frozen=True)
+class Hello(Message):
+    """The first message of an agent.
+
+    Attributes:
+        package: checksum of its tutorial_lib.
+        home: home of its user.
+        addresses: IPv4 addresses by network interface.
+        time: seconds since the epoch.
+    """
+
+    package: str
+    home: str
+    addresses: dict[str, list[str]]
+    time: float
+
+
+@dataclass(frozen=True)
+class Checked(Message):
+    """The answer to ``Prepare``: the results of all checks, and versions by package."""
+
+    findings: list[Finding]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Started(Message):
     """Process ``index`` of a role has been started or forked. All times are in seconds since the epoch."""
 
@@ -60,8 +86,8 @@ class Started(Message):
 
 
 @dataclass(frozen=True)
-class Ready(Message):
-    """All processes of a role on this machine are ready, see ``Role.listens``."""
+class Serving(Message):
+    """All processes of a role listen on this machine, see ``Role.listens``."""
 
     role: str
     time: float
@@ -69,7 +95,7 @@ class Ready(Message):
 
 @dataclass(frozen=True)
 class Exited(Message):
-    """A process has ended, and all its reports have been sent. A negative ``code`` is the number of a signal."""
+    """A process has ended, and all its reports have been sent. ``-code`` is the number of a signal."""
 
     role: str
     index: int
@@ -91,17 +117,10 @@ class Failed(Message):
 
 @dataclass(frozen=True)
 class Heartbeat(Message):
-    """Sent every two seconds: processor seconds, bytes of logs, and bytes sent since the last heartbeat."""
+    """Sent every two seconds: processor seconds and bytes of logs since the last one, and all bytes sent so far."""
 
     cpu: float
     wrote: int
-    sent: int
-
-
-@dataclass(frozen=True)
-class Traffic(Message):
-    """Bytes that the machine has sent through its network interface since the job started."""
-
     bytes_sent: int
     time: float
 
@@ -143,6 +162,7 @@ class Done(Message):
 
     bytes_sent: int
     peak_rss: dict[str, int]
+    time: float
 
 
 KINDS = {kind.__name__: kind for kind in Message.__subclasses__()}
@@ -164,4 +184,6 @@ def decode(record: dict[str, Any]) -> Message | None:
         return Prepare(JobSpec.from_dict(fields["spec"]), fields["index"])
     if kind is Stacks:
         return Stacks([Stack(**stack) for stack in fields["stacks"]])
+    if kind is Checked:
+        return Checked([Finding(**finding) for finding in fields["findings"]], fields["versions"])
     return kind(**fields)

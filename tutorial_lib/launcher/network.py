@@ -70,17 +70,16 @@ class SilentPeers:
 
 
 class SentBytes:
-    """Counts the bytes that leave this machine through a network interface. ``count`` is that of the last update."""
+    """Counts the bytes that leave this machine through a network interface."""
 
     def __init__(self, interface: str) -> None:
-        self._interface, self.count = interface, 0
+        self._interface = interface
         self._at_start = self._read()
 
     def _read(self) -> int:
         # Loopback traffic stays on the machine.
         return 0 if self._interface == "lo" else psutil.net_io_counters(pernic=True)[self._interface].bytes_sent
 
-    def update(self) -> bool:
-        """Read the counter of the interface and return whether it has changed."""
-        before, self.count = self.count, self._read() - self._at_start
-        return self.count != before
+    def count(self) -> int:
+        """Return the bytes sent since this object was made."""
+        return self._read() - self._at_start

@@ -17,9 +17,10 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tutorial_lib.errors import InputError
@@ -27,19 +28,17 @@ from tutorial_lib.files import lock_now, open_plain
 
 SHM = Path("/dev/shm")
 LOCK = "tutorial_lib-job-"
-# The groups contain the name of the graph.
-_SEGMENT = re.compile(
-    r".+-kvdata-|(.+)_node_(?:inner_node|_ID|meta|node_map)|(.+)_edge_(?:inner_edge|_ID|_TYPE|edge_map)"
-    r"|(.+)\3_\d+_(?:csc|csr|coo)_(?:indptr|indices|data|row|col)|dgl\.graphbolt\..+_(?:meta)?data(?:\.lock)?"
-)
 
 
-def dgl_segments() -> list[str]:
-    """Return the names of the files in /dev/shm that DGL servers made."""
+def find_segments(patterns: Sequence[str]) -> list[str]:
+    """Return the names of the files in /dev/shm that match one of the regular expressions.
+
+    A group in a pattern is the name of another such file.
+    """
     names = set(os.listdir(SHM))
-    matches = [match for name in names if (match := _SEGMENT.fullmatch(name))]
-    graphs = {group for match in matches for group in match.groups() if group}
-    return sorted({match[0] for match in matches} | (names & graphs))
+    matches = [match for name in names for pattern in patterns if (match := re.fullmatch(pattern, name))]
+    groups = {group for match in matches for group in match.groups() if group}
+    return sorted({match[0] for match in matches} | (names & groups))
 
 
 def _lock_files() -> Iterator[tuple[int, int, Path]]:
@@ -62,7 +61,7 @@ def running_jobs() -> list[int]:
 
 
 @contextlib.contextmanager
-def lock_shm() -> Iterator[Path]:
+def lock_shm(patterns: Sequence[str]) -> Iterator[Path]:
     """Lock /dev/shm for a job of this process, and remove the files of the job at the end.
 
     Yields:
@@ -83,11 +82,11 @@ def lock_shm() -> Iterator[Path]:
         _sockets_of(lock).mkdir(mode=0o700)
         yield _sockets_of(lock)
     finally:
-        _remove_job(descriptor, lock)
+        _remove_job(descriptor, lock, patterns)
         os.close(descriptor)
 
 
-def clean_leftovers(seconds: float = 0.0) -> list[str]:
+def clean_leftovers(patterns: Sequence[str], seconds: float = 0.0) -> list[str]:
     """Remove the files of killed jobs of this user, except those in use, and return their names.
 
     Args:
@@ -99,17 +98,17 @@ def clean_leftovers(seconds: float = 0.0) -> list[str]:
         for _, descriptor, lock in [] if running_jobs() else _lock_files():  # files of jobs can have the same names
             own = os.fstat(descriptor).st_uid == os.geteuid()
             if own and lock_now(descriptor) and os.fstat(descriptor).st_nlink:  # else another process has cleaned up
-                removed += _remove_job(descriptor, lock)
+                removed += _remove_job(descriptor, lock, patterns)
                 waiting = waiting or lock.exists()
         if not waiting or time.monotonic() >= deadline:
             return removed
         time.sleep(0.1)
 
 
-def _remove_job(descriptor: int, lock: Path) -> list[str]:
+def _remove_job(descriptor: int, lock: Path, patterns: Sequence[str]) -> list[str]:
     """Remove the files of a job, and its lock unless some are in use. Return the names of the removed files."""
     since, removed, used = os.fstat(descriptor).st_mtime, [], False
-    for path in (SHM / name for name in dgl_segments()):
+    for path in (SHM / name for name in find_segments(patterns)):
         with contextlib.suppress(OSError):
             info = path.lstat()
             if info.st_uid != os.geteuid() or info.st_ctime < since:
@@ -141,5 +140,6 @@ def _sockets_of(lock: Path) -> Path:
     return lock.with_name(lock.name.replace(LOCK, "dgl-job-"))
 
 
-if __name__ == "__main__":  # after an agent was killed, see `agents.Agents.clean_up`
-    clean_leftovers(seconds=4.0)
+def main() -> None:
+    """Remove the files of a job whose agent was killed. The arguments are its patterns, see ``Agents.clean_up``."""
+    clean_leftovers(sys.argv[1:], seconds=4.0)

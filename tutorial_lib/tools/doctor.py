@@ -7,15 +7,17 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 from tutorial_lib.errors import InputError, how_it_ended
 from tutorial_lib.job.layout import Layout
+from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.checks import version_of
 from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Check, Finding, Findings, made, verdict
-from tutorial_lib.launcher.preflight import address_findings, examine_cluster
 
 REINSTALL = "Remove .venv and run make again, or: pip install -r requirements.lock && pip install --no-deps -e ."
 # Patterns of versions. DGL imports the last four packages without declaring them. The version of torch names the stack.
@@ -107,15 +109,16 @@ def examine(layout: Layout | None = None, part_config: Path | None = None, *, qu
 
 def examine_machines(layout: Layout, part_config: Path | None = None) -> Findings:
     """Check the machines of a layout as before a job. A public address is not contacted unless this is allowed."""
-    cluster, findings, config = layout.cluster(), Findings(), str(part_config.absolute()) if part_config else ""
-    if layout.real is not None:
-        findings += address_findings(cluster.machines, allow_public=layout.real.allow_public)
-    if findings.failed:
-        return findings
+    config = str(part_config.absolute()) if part_config else ""
     try:
-        with cluster:
-            plan = layout.plan(cluster, command=[], part_config=config, ip_config="", log_dir="", cwd="")
-            found = examine_cluster(cluster, plan, timeout=MACHINE_SECONDS)
+        with (
+            layout.cluster() as backend,
+            tempfile.TemporaryDirectory() as logs,
+            Agents(backend, Path(logs)) as agents,
+        ):
+            plan = layout.plan(backend, command=[], part_config=config or "any", ip_config="", log_dir="", cwd="")
+            spec = plan.to_spec()
+            found = agents.prepare(spec if config else replace(spec, checks=[]))
     except InputError as error:
-        return Findings([*findings, Finding("machines", FAIL, error.message, error.remedy)])
-    return Findings([*findings, Finding("machines", OK, f"{len(plan.machines)} answered"), *found])
+        return Findings([Finding("machines", FAIL, error.message, error.remedy)])
+    return Findings([Finding("machines", OK, f"{len(plan.machines)} answered"), *found])

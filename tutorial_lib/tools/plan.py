@@ -15,8 +15,8 @@ from typing import Any
 from tutorial_lib.data.memory import memory_for_us
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import parse_memory
-from tutorial_lib.job.dgl import check_parts
 from tutorial_lib.job.display import human_bytes
+from tutorial_lib.job.parts import check_parts
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends.emulated import parse_wire
 from tutorial_lib.partition import Partition, dataset_description

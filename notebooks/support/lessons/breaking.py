@@ -11,10 +11,12 @@ from typing import Any
 from support.lessons import attempts
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.dgl import JobPlan
-from tutorial_lib.job.ip_config import read_ip_config
+from tutorial_lib.job.ip_config import check_private, read_ip_config
+from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.coordinator import Coordinator
 from tutorial_lib.launcher.failure import JobFailed
-from tutorial_lib.launcher.preflight import PreflightFailed, require
+from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.partition import Partition
 
 # ---- what is said
@@ -64,22 +66,23 @@ def show(error: TutorialError, lines: int = 1) -> None:
 # ---- before a start
 
 
-def try_addresses(cluster: EmulatedBackend, partition: Partition, lines: Sequence[str]) -> list[Any]:
-    """The preflight of a job whose ``ip_config.txt`` has these lines; starts nothing.
+def try_addresses(cluster: EmulatedBackend, partition: Partition, lines: Sequence[str]) -> None:
+    """Run the preflight of a job whose ``ip_config.txt`` has these lines. No process of the job is started.
 
     Raises:
-        InputError: the file cannot be read as one. PreflightFailed: what the machines say about it.
+        InputError: the file cannot be read. PreflightFailed: a check failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ip_config.txt"
         path.write_text("".join(f"{line}\n" for line in lines))
+        machines, mine = read_ip_config(path), cluster.machines
+        check_private(machines)
         plan = JobPlan(
-            machines=read_ip_config(path),
-            command=[sys.executable],
-            part_config=str(partition.config),
-            ip_config=str(path),
-            log_dir=folder,
-            cwd=folder,
-            master_port=cluster.master_port,
+            machines, [sys.executable], str(partition.config), str(path), folder, folder, cluster.master_port
         )
-        return require(cluster, plan)
+        cluster.machines = machines
+        try:
+            with Agents(cluster, Path(folder)) as agents:
+                Coordinator(agents, plan.to_spec()).check()
+        finally:
+            cluster.machines = mine

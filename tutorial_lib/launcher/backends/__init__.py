@@ -5,29 +5,37 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tutorial_lib.launcher.jobspec import Machine
+from tutorial_lib.launcher.messages import Hello
 
-SSH_FAILED = 255  # exit code of the ssh client for its own failures
 KILLED_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties of a backend that the launcher takes into account.
+    """Properties of a backend that other modules take into account.
 
     Attributes:
         shares_computer: the machines share the processors and the memory of this computer.
         private_shm: /dev/shm of a machine disappears with the machine after the job.
         silence_seconds: an agent stops if it hears nothing from the coordinator for this time. None if the connection
             is a pipe on this computer, which reports the end of the coordinator at once.
+        answer_seconds: time limit for an agent to start.
+        place: name of a machine in messages before the job. ``{0}`` is the machine.
+        copy_to: folder on the machines for copies and results. None if the machines share the folders of this computer.
+        reach: options with which a later command reaches the machines, see ``remote_files.Delivery``, or None.
     """
 
     shares_computer: bool
     private_shm: bool
     silence_seconds: float | None = None
+    answer_seconds: float = 30.0
+    place: str = "{0.name}"
+    copy_to: str | None = None
+    reach: dict[str, Any] | None = field(default=None)
 
 
 class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
@@ -35,32 +43,26 @@ class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
 
     traits: Traits
     machines: list[Machine]
-    master_port: int  # where the trainers' process group meets, on the first machine
-
-    @property
-    def copy_to(self) -> str | None:
-        """Folder on the machines for copies and results, or None if the machines share the folders of this computer.
-
-        The cluster must have been entered.
-        """
-        ...
-
-    @property
-    def reach(self) -> dict[str, Any] | None:
-        """Options with which a later command reaches the machines, see ``remote_files.Delivery``, or None."""
-        ...
-
-    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:
-        """Return the remote shell for ``rsync -e`` and its open files, or None if the machines share our folders."""
-        ...
+    master_port: int  # where the ranks meet, on the first machine
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        """Start a command on a machine. The arguments are those of ``subprocess.Popen``."""
+        """Start a command on a machine. The keyword arguments are those of ``subprocess.Popen``."""
         ...
+
+    def resolve(self, hellos: Sequence[Hello]) -> None:
+        """Complete ``machines`` and ``traits`` with the first messages of the agents, one for each machine."""
+
+    def remedy(self, machine: Machine, last_words: str) -> str:  # noqa: ARG002
+        """Return advice for an agent that did not start. ``last_words`` is its output, empty after a timeout."""
+        return ""
+
+    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:  # noqa: ARG002
+        """Return the remote shell for ``rsync -e`` and its open files, or None if the machines share our folders."""
+        return None
 
     def explain_end(self) -> str | None:
         """Return why the machines have ended during a job, or None if they have not or the reason is unknown."""
-        ...
+        return None
 
 
 def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:

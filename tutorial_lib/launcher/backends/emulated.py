@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.launcher.backends import Traits, disks, namespaces, wait_or_kill
+from tutorial_lib.launcher.backends import Backend, Traits, disks, namespaces, wait_or_kill
 from tutorial_lib.launcher.environment import run_module
 from tutorial_lib.launcher.jobspec import Machine
 
@@ -106,7 +106,7 @@ class Connection:
         self.socket.close()
 
 
-class EmulatedBackend:
+class EmulatedBackend(Backend):
     """``with EmulatedBackend(2, wire="1gbit") as cluster: cluster.popen(cluster.machines[0], ["hostname"])``.
 
     Args:
@@ -125,8 +125,6 @@ class EmulatedBackend:
         InputError: an argument is wrong. EmulationUnavailable: the host does not allow emulated machines.
     """
 
-    traits = Traits(shares_computer=True, private_shm=True)
-    reach: dict[str, Any] | None = None
     master_port = MASTER_PORT
 
     def __init__(
@@ -147,7 +145,7 @@ class EmulatedBackend:
             for k, cpus in enumerate(divide_cpus(count))
         ]
         self.separate = list(self.machines) if own_disks else []
-        self.copy_to = disks.COPY_TO if own_disks else None
+        self.traits = Traits(True, private_shm=True, copy_to=disks.COPY_TO if own_disks else None)
         self.folder = Path()
         self._daemon: subprocess.Popen | None = None
         self._line: Connection | None = None
@@ -184,7 +182,7 @@ class EmulatedBackend:
         self._line = Connection(line, "the emulated machines")
         with theirs:
             self._daemon = subprocess.Popen(
-                run_module(sys.executable, "tutorial_lib.launcher.backends.emulator"),
+                run_module("tutorial_lib.launcher.backends.emulator"),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # a reader of our pipe would wait until the daemon ends
@@ -240,10 +238,6 @@ class EmulatedBackend:
         if found := [machine for machine in self.machines if machine.name == name]:
             return found[0]
         raise InputError(f"there is no {name!r}", f"There are {self.machines[0].name} to {self.machines[-1].name}.")
-
-    def explain_end(self) -> str | None:
-        """Return None, because the machines of a job end with the job."""
-        return None
 
     def cut(self, machine: Machine) -> None:
         """Cut the machine's cable. Packets are lost silently, as with a broken switch."""

@@ -15,12 +15,12 @@ import re
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tutorial_lib.errors import InputError, attempts
 from tutorial_lib.files import parse_memory
-from tutorial_lib.launcher.backends import Traits, ssh_servers
+from tutorial_lib.launcher.backends import ssh_servers
 from tutorial_lib.launcher.backends.emulated import ANSWER_SECONDS, MESSAGE_BYTES, Connection, EmulatedBackend, peer_of
 
 STOP_SECONDS, GONE_SECONDS = 30.0, 0.5
@@ -118,9 +118,6 @@ class Line(Connection):
 class PersistentBackend(EmulatedBackend):
     """Persistent machines as the cluster of one job or, without ``job``, of a command that runs beside a job."""
 
-    # /dev/shm outlives a job, so a job removes the files of a killed server.
-    traits = Traits(shares_computer=True, private_shm=False)
-
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None, *, job: bool = True) -> None:
         with contextlib.closing(Line(name)) as line:
             found = line.describe()
@@ -129,6 +126,8 @@ class PersistentBackend(EmulatedBackend):
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
         super().__init__(running, own_disks=found.own_disks)
         self.machines, self.folder = self.machines[:count], Path(found.folder)
+        # /dev/shm outlives a job, so a job removes the files of a killed server.
+        self.traits = replace(self.traits, private_shm=False)
         self.name, self._job = name, job
 
     def _start(self, *, user_namespace: bool) -> None:  # noqa: ARG002  the daemon is running

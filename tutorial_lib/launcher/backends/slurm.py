@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
 import os
 import shlex
 import shutil
 import socket
 import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.launcher.backends import Traits
 from tutorial_lib.launcher.backends.remote import RemoteBackend
-from tutorial_lib.launcher.environment import run_module
 from tutorial_lib.launcher.jobspec import Machine
-from tutorial_lib.launcher.network import ipv4_addresses
+from tutorial_lib.launcher.messages import Hello
 
-ANSWER_SECONDS = 60.0  # some nodes must wake up first, and load Python over the network
+TRAITS = Traits(
+    shares_computer=False,
+    private_shm=False,
+    silence_seconds=30.0,
+    answer_seconds=60.0,  # some nodes must wake up first, and load Python over the network
+    place="node {0.name}",
+)
 # With --overlap and --mem=0, steps share the CPUs and the memory of the job, so no step waits until another one ends.
 # With --chdir=/, srun does not replace a missing working directory by /tmp with a warning.
 STEP = ["--overlap", "--mem=0", "--chdir=/", "--nodes=1", "--ntasks=1"]
@@ -32,16 +36,14 @@ STEP += ["--cpu-bind=none", "--kill-on-bad-exit=1", "--quiet"]
 
 
 class SlurmBackend(RemoteBackend):
-    """The nodes of this allocation. ``with SlurmBackend() as cluster: cluster.popen(...)``.
-
-    Entering finds the address of each node. Node k serves part k.
+    """The nodes of this allocation. Node k serves part k.
 
     Args:
         subnet: network that the job uses, such as ``"10.1.0.0/16"``. The default uses the addresses of the host names.
         count: number of nodes. The default uses all nodes.
 
     Raises:
-        InputError: the command does not run in an allocation, or a node cannot be used.
+        InputError: the command does not run in an allocation.
     """
 
     def __init__(self, subnet: str | None = None, count: int | None = None) -> None:
@@ -52,20 +54,15 @@ class SlurmBackend(RemoteBackend):
         nodes = list_nodes()
         if count is not None and count > len(nodes):
             raise InputError(f"{count} machines are wanted, and the allocation has {len(nodes)} nodes")
-        super().__init__([Machine(node, "") for node in nodes[:count]])
+        super().__init__([Machine(node, "") for node in nodes[:count]], TRAITS)
 
-    def __enter__(self) -> SlurmBackend:
-        places = [f"node {machine.name}" for machine in self.machines]
-        answers = self._ask(run_module(sys.executable, __name__), places, ANSWER_SECONDS)
-        for k, answer in enumerate(answers):
-            node = self.machines[k]
-            self.machines[k] = replace(
-                node, address=self._choose_address(node.name, json.loads(answer.splitlines()[-1]))
-            )
-        return self
+    def resolve(self, hellos: Sequence[Hello]) -> None:
+        """Find the address of each node. An InputError reports a node without one that the other nodes can use."""
+        pairs = zip(self.machines, hellos, strict=True)
+        self.machines = [replace(node, address=self._choose_address(node.name, hello)) for node, hello in pairs]
 
-    def _choose_address(self, node: str, found: Mapping[str, str]) -> str:
-        """Return the address of one of the node's network cards that the other nodes can use."""
+    def _choose_address(self, node: str, hello: Hello) -> str:
+        found = {card: ips[0] for card, ips in hello.addresses.items() if not ips[0].startswith("127.")}
         shown = ", ".join(f"{address} ({card})" for card, address in found.items()) or "none"
         if self.subnet is not None:
             inside = [address for address in found.values() if ipaddress.IPv4Address(address) in self.subnet]
@@ -80,13 +77,13 @@ class SlurmBackend(RemoteBackend):
             raise InputError(f"node {node}: its name is no address of its network cards: {shown}", remedy)
         return next(iter(found.values()))
 
-    def _client(self, machine: Machine, line: str) -> list[str]:
-        return ["srun", *STEP, f"--nodelist={machine.name}", "sh", "-c", line]
-
-    def _remedy(self, machine: Machine, said: str) -> str:
-        if not said:
+    def remedy(self, machine: Machine, last_words: str) -> str:
+        if not last_words:
             return f"Look at the state of the node: scontrol show node {machine.name}"
         return f"Try it by hand: srun --overlap -N1 -n1 -w {machine.name} {self.python} -c 'import tutorial_lib'"
+
+    def _client(self, machine: Machine, line: str) -> list[str]:
+        return ["srun", *STEP, f"--nodelist={machine.name}", "sh", "-c", line]
 
 
 def list_nodes() -> list[str]:
@@ -101,13 +98,3 @@ def list_nodes() -> list[str]:
     except (OSError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", None) or error).strip()
         raise InputError(f"{shlex.join(command)}: {said}") from None
-
-
-def print_addresses() -> None:
-    """Print the first IPv4 address of each network card of this node as JSON."""
-    found = {card: addresses[0] for card, addresses in ipv4_addresses().items()}
-    print(json.dumps({card: address for card, address in found.items() if not address.startswith("127.")}))
-
-
-if __name__ == "__main__":
-    print_addresses()

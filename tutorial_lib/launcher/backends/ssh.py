@@ -1,7 +1,7 @@
 """Machines reached over ssh, with the ssh client and the configuration of the user.
 
-Each process on a machine has one connection, and an agent ends when its connection ends. If the network
-fails silently, the client notices missing answers to keep-alives, and the agent notices missing pings.
+Each process on a machine has one connection, and an agent ends when its connection ends. If the network fails
+silently, the client notices missing answers to keep-alives, and the agent notices missing pings.
 """
 
 from __future__ import annotations
@@ -10,14 +10,22 @@ import getpass
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.launcher.backends import Traits
 from tutorial_lib.launcher.backends.remote import RemoteBackend
 from tutorial_lib.launcher.jobspec import Machine
+from tutorial_lib.launcher.messages import Hello
 
 CONNECT_SECONDS = 10
-ANSWER_SECONDS = 3 * CONNECT_SECONDS
+TRAITS = Traits(
+    shares_computer=False,
+    private_shm=False,
+    silence_seconds=30.0,  # pings come every 5 s
+    answer_seconds=3 * CONNECT_SECONDS,
+    place="ssh to {0.address}",
+)
 # ssh must not ask questions. Users decide which machines they trust, so ssh refuses unknown host keys.
 OPTIONS = {
     "BatchMode": "yes",
@@ -30,20 +38,14 @@ OPTIONS = {
 
 
 class SshBackend(RemoteBackend):
-    """Machines reached over ssh. ``with SshBackend(read_ip_config(path)) as cluster: cluster.popen(...)``.
-
-    Entering runs one shell command on each machine, so that an unreachable machine, a missing key or an unknown host
-    key is reported before anything else starts. The answers also replace ``~`` in ``copy_to``.
+    """Machines reached over ssh. ``with SshBackend(read_ip_config(path)) as backend: backend.popen(...)``.
 
     Args:
         machines: in the order of ip_config.txt.
         port, username: by default those of the user's ssh configuration.
         config: another configuration file for ssh.
         python: interpreter on the machines, which must have tutorial_lib.
-        copy_to: folder on the machines, see ``Cluster``. The path may start with ``~``, the home of the login.
-
-    Raises:
-        InputError: a machine cannot be reached. The message is that of ssh, with a remedy.
+        copy_to: folder on the machines, see ``Traits``. The path may start with ``~``, the home of the login.
     """
 
     def __init__(
@@ -56,46 +58,43 @@ class SshBackend(RemoteBackend):
         python: str = sys.executable,
         copy_to: str | None = None,
     ) -> None:
-        super().__init__(machines, python)
-        self.port, self.username, self.config, self.copy_to = port, username, config, copy_to
-
-    @property
-    def reach(self) -> dict[str, Any]:
-        """Part of being a ``Cluster``."""
-        return {name: getattr(self, name) for name in ("port", "username", "config")}
+        reach = {"port": port, "username": username, "config": config}
+        super().__init__(machines, replace(TRAITS, copy_to=copy_to, reach=reach), python)
+        self.port, self.username, self.config = port, username, config
 
     def __enter__(self) -> SshBackend:
         if shutil.which("ssh") is None:
             raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
-        places = [f"ssh to {machine.address}" for machine in self.machines]
-        answers = self._ask(["sh", "-c", 'echo "$HOME"'], places, ANSWER_SECONDS)
-        if self.copy_to is not None and self.copy_to.startswith("~"):
-            homes = [answer.splitlines()[-1] for answer in answers]  # ~/.bashrc may print other lines before
-            for machine, home in zip(self.machines, homes, strict=True):
-                if home != homes[0] or not home.startswith("/"):
-                    message = f"--copy_to {self.copy_to}: the home is {homes[0]} on {self.machines[0].name}"
-                    remedy = "Give an absolute path, the same on all machines."
-                    raise InputError(f"{message}, and {home} on {machine.name}", remedy)
-            self.copy_to = homes[0] + self.copy_to[1:]
         return self
 
-    def _remedy(self, machine: Machine, said: str) -> str:
+    def resolve(self, hellos: Sequence[Hello]) -> None:
+        """Replace ``~`` in ``copy_to``."""
+        copy_to, home = self.traits.copy_to, hellos[0].home
+        if copy_to is None or not copy_to.startswith("~"):
+            return
+        for machine, hello in zip(self.machines, hellos, strict=True):
+            if hello.home != home:
+                message = f"--copy_to {copy_to}: the home is {home} on {self.machines[0].name}"
+                remedy = "Give an absolute path, the same on all machines."
+                raise InputError(f"{message}, and {hello.home} on {machine.name}", remedy)
+        self.traits = replace(self.traits, copy_to=home + copy_to[1:])
+
+    def remedy(self, machine: Machine, last_words: str) -> str:
         login = f"{self.username}@{machine.address}" if self.username else machine.address
         target = f"-p {self.port} {login}" if self.port else login
-        if "Host key verification failed" in said or "known_hosts" in said:
+        if "Host key verification failed" in last_words or "known_hosts" in last_words:
             return f"Compare the key of the machine and accept it once by hand: ssh {target}"
-        if "Permission denied" in said:
+        if "Permission denied" in last_words:
             user = self.username or getpass.getuser()
             remedy = f"Let {user} log in there without a password: ssh-keygen -t ed25519 (once), then "
             return f"{remedy}ssh-copy-id {target}. A key with a passphrase needs a running ssh-agent."
-        if "refused" in said:
+        if "refused" in last_words:
             return f"No ssh server listens on port {self.port or 22}: install openssh-server, or give its --ssh_port."
-        if "timed out" in said or "No route" in said:
+        if "timed out" in last_words or "No route" in last_words:
             return f"Is {machine.address} right, switched on, and not behind a firewall?"
-        return f"Try it by hand: ssh {target} hostname"
+        return f"Try it by hand: ssh {target} {self.python} -c 'import tutorial_lib'"
 
     def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:  # noqa: ARG002
-        """Part of being a ``Cluster``."""
         return self._words(), []
 
     def _client(self, machine: Machine, line: str) -> list[str]:

@@ -54,7 +54,7 @@ def start_ssh_servers(cluster: EmulatedBackend, name: str) -> str:
     hosts = [host for machine in cluster.machines for host in (machine.name, machine.address)]
     host_key = (folder / "host_key.pub").read_text().strip()
     (folder / "known_hosts").write_text("".join(f"[{host}]:{PORT} {host_key}\n" for host in hosts))
-    module = run_module(sys.executable, "tutorial_lib.launcher.backends.ssh_servers")
+    module = run_module("tutorial_lib.launcher.backends.ssh_servers")
     proxy = ["env", f"PYTHONPATH={disks.python_path()}", *module, name]
     client = [f"Host {' '.join(hosts)}", f"User {pwd.getpwuid(os.getuid()).pw_name}", f"Port {PORT}"]
     client += [f"ProxyCommand {shlex.join(proxy)} %h %p", "ProxyUseFdpass yes"]
