@@ -56,9 +56,8 @@ class Lab:
         (self.workspace / "parts" / "graph.json").write_text(json.dumps(parts))
 
     def files(self) -> RemoteFiles:
-        files = RemoteFiles(self.cluster, self.run, self.events.append)
         rules = exclude_other_parts(self.workspace, self.workspace / "parts" / "graph.json", 2)
-        files.uploads = [(self.workspace, str(self.copy_to), rules)]
+        files = RemoteFiles(self.cluster, self.run, self.events.append, [(self.workspace, "", rules)])
         self.results = Path(files.folder)
         return files
 

@@ -68,13 +68,12 @@ from tutorial_lib.job.ip_config import read_ip_config
 from tutorial_lib.launcher.backends.ssh import SshBackend
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.remote_files import RemoteFiles
+from tutorial_lib.launcher.agents import Agents
 
 ip_config, run = map(Path, sys.argv[1:])
 try:
-    with SshBackend(read_ip_config(ip_config), copy_to="~/copies") as cluster:
-        files = RemoteFiles(cluster, run, lambda event: None)
-        files.uploads = [(run, cluster.copy_to, [[], []])]
-        with files:
+    with SshBackend(read_ip_config(ip_config), copy_to="~/copies") as backend, Agents(backend, run):
+        with RemoteFiles(backend, run, lambda event: None, [(run, "", [[], []])]):
             print(json.dumps({}))
 except TutorialError as error:
     print(json.dumps({"error": error.message, "remedy": error.remedy}))

@@ -140,6 +140,10 @@ class EventLog:
                 self.reporter.say(f"events.jsonl ends here: {error.strerror}")
         self.reporter.on_event(event)
 
+    def warn(self, text: str) -> None:
+        """Report a line that does not end the job."""
+        self.write({"kind": "warning", "text": text})
+
 
 def events_in(content: bytes) -> list[Event]:
     """Return the events of ``events.jsonl``, without damaged lines."""

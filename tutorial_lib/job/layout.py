@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -176,15 +176,14 @@ def run_on_machines(
     layout: Layout,
     out: Path,
     on_event: Callable[[Event], None],
-    locate: Callable[[str, str], tuple[JobPlan, list[Upload]]],
+    uploads: Sequence[Upload],
     *,
     finishing: float = 0.0,
 ) -> tuple[Coordinator, list[str]]:
     """Run the job. If the machines share no folder with this computer, upload its inputs and download its results.
 
     Args:
-        locate: returns the plan with the paths of the machines, and the files to upload. Its arguments are the folder
-            ``--copy_to`` and the run folder on the machines.
+        plan: with the paths of this computer.
         finishing: seconds for the trainers to save after SIGTERM, see ``Limits``.
 
     Returns:
@@ -196,8 +195,11 @@ def run_on_machines(
     limits, remote, files = replace(layout.limits(), finishing=finishing), plan, None
     with contextlib.ExitStack() as stack:
         if (copy_to := agents.backend.traits.copy_to) is not None:
-            files = RemoteFiles(agents.backend, out, on_event)
-            remote, files.uploads = locate(copy_to, files.folder)
+            files = RemoteFiles(agents.backend, out, on_event, uploads)
+            names = [name for name in ("part_config", "ip_config", "log_dir") if getattr(plan, name)]
+            command = [files.locate(word) if word.startswith(f"{out}/") else word for word in plan.command]
+            moved = {name: files.locate(getattr(plan, name)) for name in names}
+            remote = replace(plan, cwd=copy_to, command=command, **moved)
             on_event = stack.enter_context(files).on_event
         coordinator = Coordinator(agents, plan.to_spec(), on_event, limits, remote.to_spec())
         coordinator.run()

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ REMEDIES = {
 }
 EFFECTS = re.compile(r"^\s*$|^rsync error:|unexpectedly closed|Broken pipe|safe_|write error|see the rsync manpage")
 Event = dict[str, Any]
-Upload = tuple[Path, str, list[list[str]]]  # folder here, folder on the machines, filters of each machine
+Upload = tuple[Path, str, list[list[str]]]  # folder here, folder below COPY_TO, filters of each machine
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,27 @@ class RemoteFiles:
     Each checkpoint is downloaded during the job. ``problems`` names the results that could not be downloaded.
     """
 
-    def __init__(self, cluster: Backend, run: Path, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self, cluster: Backend, run: Path, on_event: Callable[[Event], None], uploads: Sequence[Upload] = ()
+    ) -> None:
         if shutil.which("rsync") is None:
             raise InputError("copying files to the machines needs rsync", "Install it: sudo apt install rsync")
-        self.cluster, self.run, self.uploads, self.problems = cluster, run, list[Upload](), list[str]()
+        self.cluster, self.run, self.problems = cluster, run, list[str]()
         self.before = read_delivery(run)  # a run and its continuations have one folder until all results are here
         new = f"{cluster.traits.copy_to}/results/{run.name}-{os.urandom(4).hex()}"
         self.folder = self.before.folder if self.before else new
+        self.uploads = [(run, self.folder, include_run_files(cluster.machines))]
+        self.uploads += [(source, f"{cluster.traits.copy_to}/{target}", rules) for source, target, rules in uploads]
         self._on_event, self._lock, self._running = on_event, threading.Lock(), set[subprocess.Popen[str]]()
         self._background, self._checkpoints = ThreadPoolExecutor(1), 0
+
+    def locate(self, path: str) -> str:
+        """Return the path on the machines of a file or folder here. An InputError reports that they do not get it."""
+        for source, target, _rules in self.uploads:
+            if Path(path).is_relative_to(source):
+                return os.path.normpath(f"{target}/{Path(path).relative_to(source)}")
+        remedy = "Move it there, choose a larger --workspace, or omit --copy_to or --own-disks."
+        raise InputError(f"{path} is not inside {self.uploads[-1][0]}, which the machines get", remedy)
 
     def on_event(self, event: Event) -> None:
         """Forward an event of the job, and download the checkpoint that it reports."""
@@ -205,7 +217,7 @@ class RemoteFiles:
     def _upload(self, machine: Machine) -> None:
         copied = 0
         for source, target, rules in self.uploads:
-            make = f"--rsync-path=mkdir -p {shlex.join([target, self.folder])} && rsync"
+            make = f"--rsync-path=mkdir -p {shlex.quote(target)} && rsync"
             options = ["-L", make, *rules[self.cluster.machines.index(machine)]]
             output = self._rsync(machine, "copying to", options, f"{source}/", f"{machine.address}:{target}/")
             copied += int(re.findall(r"files transferred: (\d+)", output)[0])
