@@ -123,7 +123,7 @@ def good(partition_of) -> dict[str, str]:
         ({"--emulate": "3"}, "has 2 parts for 3 machines"),
         ({"--part_config": "no.json"}, "No such file"),
         ({"--workspace": "no-folder"}, "is not a folder"),
-        ({"--num_trainers": "0"}, "--num_trainers must be at least 1"),
+        ({"--num_trainers": "0"}, "trainers must be at least 1"),
         ({"--graph_format": "csc,abc"}, "unknown 'abc'"),
         ({"--wire": "fast"}, "'fast' is not a rate"),
         ({"--extra_envs": "A"}, "'A' is not NAME=VALUE"),

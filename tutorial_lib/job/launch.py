@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.dgl import JobPlan
@@ -61,7 +60,6 @@ class LaunchRequest(Layout):
     graph_format: str = "csc"
     extra_envs: Sequence[str] = ()
     timeout: float | None = None
-    prefix: ClassVar[str] = "--num_"  # as DGL's tool writes them
 
     def limits(self) -> Limits:
         """Return the time limits of a job."""

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.job.dgl import JobPlan, check_counts
+from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.ip_config import check_private, read_ip_config
 from tutorial_lib.job.remote_files import RemoteFiles, Upload
 from tutorial_lib.launcher.agents import Agents
@@ -97,10 +97,14 @@ class Layout:
     serving_timeout: float = 300.0
     collective_timeout: float = 600.0
 
-    prefix: ClassVar[str] = "--"  # of the options that count processes
-
     def __post_init__(self) -> None:
-        check_counts(self.trainers, self.samplers, self.servers, self.prefix)
+        for name, value, least in [
+            ("trainers", self.trainers, 1),
+            ("samplers", self.samplers, 0),
+            ("servers", self.servers, 1),
+        ]:
+            if value < least:
+                raise InputError(f"{name} must be at least {least}, got {value}")
 
     @property
     def elsewhere(self) -> bool:
@@ -154,6 +158,7 @@ class Layout:
         """Return the plan of a job on machines whose agents have started. ``fields`` are further fields of the plan."""
         if self.slurm:
             check_private(cluster.machines)
+        threads = self.server_threads or (None if self.elsewhere else 1)
         return JobPlan(
             machines=cluster.machines,
             master_port=cluster.master_port,
@@ -162,11 +167,7 @@ class Layout:
             silence=cluster.traits.silence_seconds,
             collective_seconds=self.collective_timeout,
             show_output=self.show_output,
-            **{
-                "servers": self.servers,
-                "server_threads": self.server_threads or (None if self.elsewhere else 1),
-                **fields,
-            },
+            **{"servers": self.servers, "server_threads": threads, **fields},
         )
 
 
