@@ -52,9 +52,10 @@ def run_job(
     environment = {"GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")} if keep else {}
     events: list[dict[str, Any]] = []
 
-    def take(event: dict[str, Any]) -> None:
-        events.append(event)
-        on_event(event)
+    class Collect(Reporter):
+        def on_event(self, event: dict[str, Any]) -> None:
+            events.append(event)
+            on_event(event)
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
@@ -73,7 +74,7 @@ def run_job(
             extra_envs=[f"{name}={value}" for name, value in environment.items()],
             stall_timeout=300,
         )
-        found = launch(request, take)
+        found = launch(request, Collect())
         if use is not None:
             use.update(found)
     return events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +16,20 @@ import torch
 from support.processes import fix_openmp, fork
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.data.cache import cached
-from tutorial_lib.errors import InputError, WaitedTooLong, attempts
+from tutorial_lib.errors import InputError, JobError, WaitedTooLong, attempts
 from tutorial_lib.files import alone_in, write_json
 from tutorial_lib.job.display import Reporter
-from tutorial_lib.job.folder import EventLog, check_run_folder, default_run_folder, own_run_folder
+from tutorial_lib.job.folder import (
+    NEW_RUN,
+    Continuation,
+    check_run_folder,
+    default_run_folder,
+    open_run,
+    own_run_folder,
+)
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import partition_dataset
+from tutorial_lib.trainer.manifest import Manifest, publish
 
 HOLD = """
 import sys, time
@@ -53,20 +62,23 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
     """L38. The holder of a run folder is named, and the last event may be cut off."""
     names = {default_run_folder("synthetic-products") for _ in range(20)}
     assert len(names) > 15  # two of the four random digits may well be equal
-    out = check_run_folder(tmp_path / "run")
-    with EventLog(out, Reporter()) as log:
+    out, resume = check_run_folder(tmp_path / "run"), Continuation(resume=True)
+    with open_run(out, Reporter()) as log:
         log.write({"kind": "stage", "stage": "checks"})
         log.write({"kind": "step", "rank": 0, "epoch": []})
         written = (out / "events.jsonl").read_bytes()
-        for resume in (False, True):
-            with pytest.raises(InputError, match=f"another program is running in {out}: process {os.getpid()} "):
-                EventLog(out, Reporter(), resume=resume)
+        for keep in (NEW_RUN, resume):
+            words = f"another program is running in {out}: process {os.getpid()} "
+            with pytest.raises(InputError, match=words), open_run(out, Reporter(), keep):
+                pass
         assert (out / "events.jsonl").read_bytes() == written != b""
-    with pytest.raises(InputError, match="is not empty"):  # the first one has ended meanwhile
-        EventLog(out, Reporter())
+    with pytest.raises(InputError, match="is not empty"), open_run(out, Reporter()):
+        pass  # the first one has ended meanwhile
     with (out / "events.jsonl").open("a") as file:
         file.write('{"kind": "sta')
-    with EventLog(out, Reporter(), resume=True) as log:
+    (out / "checkpoint").mkdir()
+    publish(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
+    with open_run(out, Reporter(), resume) as log:
         assert [event["kind"] for event in log.earlier] == ["stage"]  # a step needs numbers
     assert (out / "events.jsonl").read_bytes() == written
 
@@ -83,6 +95,43 @@ def test_a_launch_has_its_folder_alone(tmp_path, partition_of):
         launch(request)
     assert sorted(os.listdir(tmp_path)) == ["logs"]  # not even the address file was written
     assert os.listdir(request.out) == []
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_job_that_was_not_started_leaves_its_folder_as_it_was(tmp_path, existed):
+    """A later start may use the folder. The files of a job that was started stay, also those of a continued run."""
+    out = tmp_path / "run"
+    if existed:
+        out.mkdir()
+    for _ in range(2):
+        with pytest.raises(InputError, match="a failed check"), open_run(out, Reporter()) as log:
+            log.write({"kind": "stage", "stage": "checks"})
+            (out / "logs" / "machine-0").mkdir(parents=True)
+            (out / "logs" / "machine-0" / "agent.log").write_text("hello")
+            write_json(out / "job.json", {})
+            raise InputError("a failed check")
+        assert out.exists() == existed
+        assert not existed or os.listdir(out) == []
+    with pytest.raises(JobError), open_run(out, Reporter()):
+        raise JobError("a failed job")
+    (out / "checkpoint").mkdir()
+    publish(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
+    with pytest.raises(InputError, match="a failed check"), open_run(out, Reporter(), Continuation(resume=True)):
+        raise InputError("a failed check")
+    assert sorted(os.listdir(out)) == ["checkpoint", "events.jsonl"]
+
+
+@pytest.mark.cluster
+def test_a_launch_after_a_failed_check_may_use_the_same_folder(partition_of, tmp_path):
+    shutil.copytree(partition_of(1).folder, parts := tmp_path / "parts")
+    (feature_file := parts / "part0" / "node_feat.dgl").write_bytes(feature_file.read_bytes()[:-1])
+    request = LaunchRequest(
+        command=["true"], workspace=tmp_path, part_config=parts / partition_of(1).config.name, out=tmp_path / "logs"
+    )
+    for _ in range(2):
+        with pytest.raises(InputError, match="node_feat"):
+            launch(request)
+        assert not request.out.exists()
 
 
 def test_a_wait_for_a_cache_names_the_holder_and_has_a_limit(tmp_path, hold, capfd):

@@ -13,7 +13,7 @@ from shared_data import shared_data
 
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.train import _plan
+from tutorial_lib.job.train import make_plan
 from tutorial_lib.tasks.inference import from_graph, layerwise_inference
 from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.config import TrainConfig
@@ -87,8 +87,7 @@ def test_parts_are_in_graphbolt_s_format_where_no_edge_has_a_number(partition_of
     """DGL's sampler, sampler processes and the other tasks read parts in DGL's format, six times as large."""
     layout = Layout(emulate=2, samplers=samplers)
     partition = partition_of(2)
-    plan_at = _plan(partition, layout.cluster(), layout, TrainConfig(**asked), "logs")
-    plan = plan_at(partition.folder, tmp_path, tmp_path)
+    plan = make_plan(partition, layout.cluster(), layout, TrainConfig(**asked), tmp_path, tmp_path / "logs")
     ((_name, arguments),) = plan.to_spec().checks
     assert arguments["graphbolt"] == compact
 

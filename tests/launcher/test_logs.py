@@ -150,7 +150,7 @@ def test_a_line_of_many_chunks_is_cut(tmp_path):
 
 def test_on_a_terminal_machine_and_trainer_stand_in_front_in_a_color():
     screen = io.StringIO()
-    display = RunDisplay(0, Console(file=screen, force_terminal=True, color_system="standard", width=100))
+    display = RunDisplay(Console(file=screen, force_terminal=True, color_system="standard", width=100))
     display.on_event({"kind": "output", "machine": "machine-1", "trainer": 0, "lines": ["a [b]"], "skipped": 1200})
     first, second = screen.getvalue().splitlines()
     assert first.startswith("\x1b[")

@@ -11,17 +11,15 @@ import pytest
 pytestmark = pytest.mark.cluster
 
 ENTER = """
-import json, sys, tempfile
+import json, sys
 from pathlib import Path
 from tutorial_lib.job.ip_config import read_ip_config
-from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends.ssh import SshBackend
 from tutorial_lib.errors import InputError
 
-cluster = SshBackend(read_ip_config(Path(sys.argv[1])), username=sys.argv[2] or None, copy_to="~/copies")
 try:
-    with tempfile.TemporaryDirectory() as logs, cluster, Agents(cluster, Path(logs)):
-        print(json.dumps({"names": [machine.name for machine in cluster.machines], "copy_to": cluster.traits.copy_to}))
+    with SshBackend(read_ip_config(Path(sys.argv[1])), username=sys.argv[2] or None, copy_to="~/copies") as cluster:
+        print(json.dumps({"names": [machine.name for machine in cluster.machines], "copy_to": cluster.copy_to}))
 except InputError as error:
     print(json.dumps({"error": error.message, "remedy": error.remedy}))
 """
@@ -70,13 +68,12 @@ from tutorial_lib.job.ip_config import read_ip_config
 from tutorial_lib.launcher.backends.ssh import SshBackend
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.remote_files import RemoteFiles
+from tutorial_lib.launcher.agents import Agents
 
 ip_config, run = map(Path, sys.argv[1:])
 try:
-    with SshBackend(read_ip_config(ip_config), copy_to=str(Path.home() / "copies")) as cluster:
-        files = RemoteFiles(cluster, run, lambda event: None)
-        files.uploads = [(run, cluster.traits.copy_to, [[], []])]
-        with files:
+    with SshBackend(read_ip_config(ip_config), copy_to="~/copies") as backend, Agents(backend, run):
+        with RemoteFiles(backend, run, lambda event: None, [(run, "", [[], []])]):
             print(json.dumps({}))
 except TutorialError as error:
     print(json.dumps({"error": error.message, "remedy": error.remedy}))

@@ -72,7 +72,6 @@ def run_links(
     ]
     settings = json.dumps({"partition": str(part.folder), "runs": described})
 
-    events: list[dict[str, Any]] = []
     request = LaunchRequest(
         command=[sys.executable, __file__, part.graph_name, settings],
         workspace=out,
@@ -82,7 +81,8 @@ def run_links(
         emulate=part.report.parts,
         num_omp_threads=1,
     )
-    launch(request, events.append)
+    launch(request)
+    events = [json.loads(line) for line in (out / "logs" / "events.jsonl").open()]
     return {
         name: {**outcome, "out": folders[name]} for name, outcome in zip(runs, outcomes(events, len(runs)), strict=True)
     }

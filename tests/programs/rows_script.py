@@ -84,7 +84,7 @@ def run_rows_script(part: Partition, out: Path) -> dict[str, Any]:
         emulate=part.report.parts,
         num_omp_threads=1,
     )
-    launch(request, lambda _event: None)
+    launch(request)
     return json.loads((out / "found.json").read_text())
 
 

@@ -27,7 +27,7 @@ from shared_data import shared_data
 from solution_support import NOTEBOOKS
 
 from support.lessons.breaking import failure_of
-from tutorial_lib.job.folder import NEW_RUN, Continuation
+from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed, run_single
@@ -179,7 +179,7 @@ def two_machines(parts: Partition, tmp_path_factory) -> Callable[[int], tuple[Pa
     def run(seed: int) -> tuple[Path, dict]:
         config = replace(SEVERAL, seed=seed)
         out = folder / str(seed)
-        return out, run_distributed(parts, Patient(emulate=2), config, NEW_RUN.folder(out))
+        return out, run_distributed(parts, Patient(emulate=2), config, out)
 
     return run
 
@@ -206,7 +206,7 @@ def test_a_killed_trainer_changes_no_row(
     """Killed in mid-epoch and resumed: rows, optimiser and predictions of a run that was left alone, bit for bit."""
     out = tmp_path / "broken"
     with ThreadPoolExecutor(1) as pool:
-        broken = pool.submit(run_distributed, parts, Patient(emulate=2), SEVERAL, NEW_RUN.folder(out))
+        broken = pool.submit(run_distributed, parts, Patient(emulate=2), SEVERAL, out)
         wait_for_step(broken, out, ranks=2, epoch=1, step=2)
         os.kill(next(process for process in processes_of(out) if process.rank == 1).pid, signal.SIGKILL)
         said = failure_of(broken.result).message

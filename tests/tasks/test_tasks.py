@@ -14,7 +14,7 @@ from fault_support import run_program
 from tutorial_lib import tasks
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.display import summary_table
+from tutorial_lib.job.display import summary_rows
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.partition import partition_dataset
@@ -82,7 +82,7 @@ def test_only_an_accuracy_is_called_one(task, score, data_root, tmp_path, monkey
         assert 0 < found["val_score"] < 1
         assert found["val_accuracy"] == (found["val_score"] if score == "accuracy" else None)
     assert result["test_accuracy"] == (result["test_score"] if score == "accuracy" else None)
-    rows = dict(zip(*(list(column.cells) for column in summary_table(result).columns), strict=True))
+    rows = summary_rows(result)
     assert rows[f"test {score}"] == f"{result['test_score']:.4f}"
     assert ("test_hits@10" in rows) == (task == "link")
 

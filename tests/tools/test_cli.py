@@ -142,9 +142,9 @@ def test_a_run_goes_on_with_the_options_of_its_start(tmp_path):
         (["train", "--machines", "2"], "--machines 2: only 1 is possible"),
         (["train", "--emulate", "2", "--single-process"], "choose one of"),
         (["train", "--emulate", "0"], "--emulate 0 is not in the range"),
-        (["train", "--trainers", "0"], "--trainers must be at least 1"),
-        (["train", "--servers", "0"], "--servers must be at least 1"),
-        (["train", "--samplers", "-1"], "--samplers must be at least 0"),
+        (["train", "--trainers", "0"], "trainers must be at least 1"),
+        (["train", "--servers", "0"], "servers must be at least 1"),
+        (["train", "--samplers", "-1"], "samplers must be at least 0"),
         (["train", "--single-process", "--trainers", "4"], "--single-process has no --trainers"),
         ([*PARTITION, "--parts", "2", "--out", "/dev/null"], "is not a partition"),
         ([*PARTITION, "--scale", "0.002", "--parts", "4000", "--out", "p"], "cut 4898"),
@@ -205,7 +205,7 @@ def test_a_mistake_in_launch(options, words, tmp_path, run_here, partition_of):
 
 @pytest.mark.parametrize(
     ("out", "words"),
-    [("run", "is not empty"), ("file", "is a file, not a folder"), ("file/run", "file is a file, not a folder")],
+    [("run", "is not empty"), ("file", "file is not a folder"), ("file/run", "file is not a folder")],
 )
 def test_a_run_folder_that_is_in_use_is_not_changed(out, words, tmp_path, run_here):
     (tmp_path / "run").mkdir()

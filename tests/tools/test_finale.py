@@ -63,7 +63,7 @@ def test_short_runs_use_the_first_real_machines(tmp_path):
 
 
 def test_a_folder_of_somebody_else_is_refused_and_not_changed(tmp_path):
-    with own_run_folder(tmp_path), pytest.raises(InputError, match="another finale is running"):
+    with own_run_folder(tmp_path), pytest.raises(InputError, match="another program is running"):
         make_finale(tmp_path).run({})
     (tmp_path / "options.json").write_text("of a run of train")
     with pytest.raises(InputError, match="not the folder of a finale"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import resource
@@ -15,12 +13,10 @@ from pathlib import Path
 import pytest
 from commands import tutorial
 
-from tutorial_lib.job.folder import HOLDER_FILE, own_run_folder
 from tutorial_lib.tools.cli.options import NEEDS_TRUST
 
 EVIL = "ProxyCommand touch \x1b[2Jpwned"
 DELIVERY = {"folder": "/scratch/results/run-0123abcd", "machines": [["machine-0", "192.0.2.1"]]}
-NOTHING_LEFT = json.dumps({**DELIVERY, "machines": []})
 
 
 @pytest.fixture
@@ -199,24 +195,6 @@ def test_links_are_not_followed(run, run_here, single_run, tmp_path):
         assert str(path) in refused(run_here(*words))
         path.unlink()
     assert precious.read_text() == "half a line"
-
-
-def no_locks(*_arguments: object) -> None:
-    raise OSError(errno.ENOLCK, "No locks available")
-
-
-def test_one_program_writes_where_there_are_no_locks(run, monkeypatch, run_here):
-    """L38. The holder of a run folder is named, on a file system without locks by a file."""
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    (run / "delivery.json").write_text(NOTHING_LEFT)
-    with own_run_folder(run):
-        done = run_here("fetch", str(run))
-        assert f"another program is running in {run}: process {os.getpid()} on " in refused(done)
-        assert f"remove {run / HOLDER_FILE}" in done.stderr
-    assert run_here("fetch", str(run)).returncode == 0
-    assert not (run / HOLDER_FILE).exists()
-    (run / HOLDER_FILE).write_text("{")
-    assert f"Remove {run / HOLDER_FILE}" in run_here("fetch", str(run)).stderr
 
 
 def test_a_limit_of_addresses_is_named():

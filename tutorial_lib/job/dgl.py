@@ -139,10 +139,3 @@ class JobPlan:
             "formats": self.graph_format.count(",") + 1,
             "shm_of_trainers": self.shm_of_trainers,
         }
-
-
-def check_counts(trainers: int, samplers: int, servers: int, prefix: str = "--") -> None:
-    """Raise an InputError for an impossible number of processes. ``prefix`` is that of the user's options."""
-    for name, value, least in [("trainers", trainers, 1), ("samplers", samplers, 0), ("servers", servers, 1)]:
-        if value < least:
-            raise InputError(f"{prefix}{name} must be at least {least}, got {value}")

@@ -14,18 +14,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import secrets
 import shlex
-import stat
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tutorial_lib.errors import InputError, WaitedTooLong, printable
-from tutorial_lib.files import alone_in, graph_name_of, lock_holder, open_plain, read_json, write_json
+from tutorial_lib.errors import InputError
+from tutorial_lib.files import graph_name_of, lock_holder, lock_now, open_plain, write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.launcher.coordinator import Event
 from tutorial_lib.trainer import manifest as manifests
@@ -35,154 +35,7 @@ if TYPE_CHECKING:
     from tutorial_lib.trainer.config import TrainConfig
 
 OPTIONS_FILE = "options.json"
-HOLDER_FILE = ".holder.json"  # only on file systems without locks
-STEP_FIELDS = ("rank", "epoch", "step", *PHASES, "bytes_local", "bytes_remote")
-NOT_EMPTY = "Choose another folder, or remove this one yourself."
-NO_CHECKPOINT = (
-    "A run has one after its first epoch or after a SIGTERM. Start it again without --resume, in another folder. "
-    "With --copy_to, first fetch one from the machines: python -m tutorial_lib fetch RUN"
-)
-
-
-def default_run_folder(dataset_name: str) -> Path:
-    """Return ``runs/TIME-NAME-XXXX``. The random digits separate two runs that start in the same second."""
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{graph_name_of(dataset_name)}-{secrets.token_hex(2)}"
-
-
-def check_run_folder(out: Path, *, resume: bool = False) -> Path:
-    """Return the absolute path of a run folder. An InputError refuses a new one with content, so no result is lost."""
-    out = out.absolute()
-    if resume:
-        if not out.is_dir():
-            raise InputError(f"--resume: there is no folder {out}")
-        check_plain(out)
-        if not manifests.has_checkpoint(out / "checkpoint"):
-            raise InputError(f"--resume: no checkpoint in {out / 'checkpoint'}", NO_CHECKPOINT)
-    check_right_to_write(out)
-    if not resume and out.exists() and any(out.iterdir()):
-        raise InputError(f"--out {out} is not empty", NOT_EMPTY)
-    return out
-
-
-def check_right_to_write(out: Path) -> None:
-    """Raise an InputError if a folder cannot be made or written."""
-    found = next(folder for folder in [out, *out.parents] if folder.exists())
-    if not found.is_dir():
-        raise InputError(f"--out {out}{f': {found}' if found != out else ''} is a file, not a folder")
-    if not os.access(found, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out}: no right to write in {found}", "Give a folder of your own with --out.")
-
-
-def check_plain(out: Path) -> None:
-    """Raise an InputError if a run folder contains links or devices, because a run would write somewhere else."""
-    for top, folders, names in os.walk(out):
-        for path in (Path(top, name) for name in (*folders, *names)):
-            mode = path.lstat().st_mode
-            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-                what = "a symbolic link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
-                raise InputError(f"{path} is {what}", "A run writes plain files only. Remove it, or use another --out.")
-
-
-def log_folder(out: Path) -> Path:
-    """Return the folder for the logs of the next start. The logs of earlier starts stay."""
-    logs = out / "logs"
-    return logs if not logs.exists() else logs / f"resume-{len(list(logs.glob('resume-*'))) + 1}"
-
-
-def continue_command(kind: str, out: Path) -> str:
-    """Return the command that continues a run of ``train`` or ``finale``, or an empty text if nothing was saved yet."""
-    program, folder = "python -m tutorial_lib", shlex.quote(str(out))
-    if manifests.has_checkpoint(out / "checkpoint") if kind == "train" else (out / OPTIONS_FILE).exists():
-        return f"{program} {kind} --resume --out {folder}"
-    return f"{program} fetch {folder}" if (out / "delivery.json").exists() else ""
-
-
-@contextlib.contextmanager
-def own_run_folder(out: Path, who: str = "program") -> Iterator[None]:
-    """Make and lock a run folder. An InputError names another program (``who``) that runs in it, or a link in it."""
-    with contextlib.ExitStack() as stack:
-        try:
-            if not stack.enter_context(alone_in(out, seconds=0)):
-                stack.enter_context(_hold_without_locks(out, who))
-        except WaitedTooLong:
-            holder = lock_holder(out)
-            raise InputError(f"another {who} is running in {out}: {holder}", "Wait for its end, or stop it.") from None
-        check_plain(out)
-        yield
-
-
-@contextlib.contextmanager
-def _hold_without_locks(out: Path, who: str) -> Iterator[None]:
-    """Replace a lock by a file that names this process."""
-    path = out / HOLDER_FILE
-    try:
-        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w")
-    except FileExistsError:
-        holder = read_json(path, str, f"Remove {path} if no program runs in the folder.")
-        remedy = f"Wait for its end. If it does not run any more, remove {path}."
-        raise InputError(f"another {who} is running in {out}: {printable(holder)}", remedy) from None
-    with file:
-        json.dump(f"process {os.getpid()} on {platform.node()}, on a file system without locks", file)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def events_in(content: bytes) -> list[Event]:
-    """Return the events of ``events.jsonl``, without lines that were cut off by a full disk or a killed program."""
-    events = []
-    for line in content.splitlines():
-        with contextlib.suppress(ValueError, RecursionError):
-            event = json.loads(line)
-            if isinstance(event, dict) and isinstance(event.get("kind"), str) and isinstance(event.get("time"), float):
-                events.append(event)
-    return events
-
-
-def _has_numbers(event: Event) -> bool:
-    return event["kind"] != "step" or all(isinstance(event.get(name), int | float) for name in STEP_FIELDS)
-
-
-class EventLog:
-    """Writes ``events.jsonl`` of a run folder, locks the folder, and passes each event on to the reporter.
-
-    With ``resume``, it appends to the file, and ``earlier`` has the events of the earlier starts. An InputError reports
-    that another program runs in the folder or that the folder cannot be written.
-    """
-
-    def __init__(self, out: Path, reporter: Reporter, *, resume: bool = False) -> None:
-        path, self.reporter = out / "events.jsonl", reporter
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(own_run_folder(out))
-            try:
-                # Unbuffered, because Python would write the rest of an event again after a full disk
-                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | (0 if resume else os.O_EXCL)
-                self.file = stack.enter_context(open(open_plain(path, flags), "r+b", buffering=0))
-            except FileExistsError:
-                raise InputError(f"--out {out} is not empty", NOT_EMPTY) from None
-            content = self.file.read()
-            whole = content.rfind(b"\n") + 1
-            self.file.truncate(whole)
-            self.file.seek(whole)
-            self.earlier = [event for event in events_in(content[:whole]) if _has_numbers(event)]
-            self._open = stack.pop_all()
-
-    def __enter__(self) -> EventLog:
-        return self
-
-    def write(self, event: Event) -> None:
-        """Append one event. A full disk ends the file but not the job, because the checkpoint has the state."""
-        if not self.file.closed and event["kind"] != "output":
-            try:
-                self.file.write(json.dumps({"time": time.time(), **event}).encode() + b"\n")
-            except OSError as error:
-                self.file.close()
-                self.reporter.say(f"events.jsonl ends here: {error.strerror}")
-        self.reporter.on_event(event)
-
-    def __exit__(self, *_exc: object) -> None:
-        self._open.close()
+NUMBERS = ("rank", "epoch", "step", *PHASES, "bytes_local", "bytes_remote")  # of an event ``step``
 
 
 @dataclass(frozen=True)
@@ -201,48 +54,151 @@ class Continuation:
     options: dict[str, Any] | None = None
     trust: bool = False
 
-    def remember(self, out: Path) -> None:
-        """Write the options into the run folder."""
-        if self.options is not None:
-            write_json(out / OPTIONS_FILE, self.options)
-
-    def folder(self, out: Path, config: TrainConfig | None = None) -> Path:
-        """Return the absolute path of the run folder, checked as far as possible before the data are loaded."""
-        out = check_run_folder(out, resume=self.resume)
-        folder = out / "checkpoint"
-        if self.resume and config is not None:
-            try:
-                saved = manifests.read_checkpoint(folder, manifests.read_manifest).manifest.description
-            except InputError:  # `open` reports it, unless an intact checkpoint is still on the machines
-                return out
-            manifests.check_same_settings(saved, {**saved, **config.to_dict()}, folder)
-        return out
-
-    def open(self, out: Path, config: TrainConfig, settings: dict[str, Any]) -> list[manifests.EpochResult]:
-        """Check the run folder and its checkpoint before anything is started. ``settings`` comes from ``settings_of``.
-
-        Returns the results of the finished epochs. An InputError reports a missing or damaged checkpoint, other
-        settings, a finished run, or a run that another program continues.
-        """
-        out = self.folder(out)
-        if not self.resume:
-            return []
-        folder = out / "checkpoint"
-        saved = manifests.read_checkpoint(folder).manifest
-        manifests.check_same_settings(saved.description, settings, folder)
-        done = len(saved.epochs)
-        if config.epochs < done + bool(saved.step):
-            more = f" and {saved.step} steps of the next" if saved.step else ""
-            raise InputError(f"--epochs {config.epochs}, and the checkpoint in {folder} already has {done}{more}")
-        if config.epochs == done and (out / "result.json").exists():
-            remedy = f"To train on, give more, for example --epochs {done + 10}."
-            raise InputError(f"the run in {out} is finished: it has {done} of {done} epochs", remedy)
-        with own_run_folder(out):
-            manifests.remove_leftovers(folder)
-        return saved.epochs
-
 
 NEW_RUN = Continuation()
+
+
+def default_run_folder(dataset_name: str) -> Path:
+    """Return ``runs/TIME-NAME-XXXX``. The random digits separate two runs that start in the same second."""
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{graph_name_of(dataset_name)}-{secrets.token_hex(2)}"
+
+
+def check_run_folder(out: Path, *, resume: bool = False) -> Path:
+    """Return the absolute path of a run folder. An InputError refuses a new one with content, so no result is lost."""
+    out = out.absolute()
+    check_right_to_write(out)
+    if resume and not manifests.has_checkpoint(out / "checkpoint"):
+        remedy = "Start a new run without --resume. With --copy_to, first fetch: python -m tutorial_lib fetch RUN"
+        raise InputError(f"--resume: no checkpoint in {out / 'checkpoint'}", remedy)
+    if not resume and out.exists() and any(out.iterdir()):
+        raise InputError(f"--out {out} is not empty", "Choose another folder, or remove this one yourself.")
+    return out
+
+
+def check_right_to_write(out: Path) -> None:
+    """Raise an InputError if a folder cannot be made or written, or if a run would write through links in it."""
+    found = next(folder for folder in [out, *out.parents] if folder.exists())
+    if not (found.is_dir() and os.access(found, os.W_OK | os.X_OK)):
+        raise InputError(f"--out {out}: {found} is not a folder that you may write to", "Give one of your own.")
+    for path in out.rglob("*"):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise InputError(f"{path} is a link, a pipe or a device", "Remove it, or use another --out.")
+
+
+def log_folder(out: Path) -> Path:
+    """Return the folder for the logs of the next start. The logs of earlier starts stay."""
+    logs = out / "logs"
+    return logs if not logs.exists() else logs / f"resume-{len(list(logs.glob('resume-*'))) + 1}"
+
+
+def continue_command(kind: str, out: Path) -> str:
+    """Return the command that continues a run of ``train`` or ``finale``, or an empty text if nothing was saved yet."""
+    program, folder = "python -m tutorial_lib", shlex.quote(str(out))
+    if manifests.has_checkpoint(out / "checkpoint") if kind == "train" else (out / OPTIONS_FILE).exists():
+        return f"{program} {kind} --resume --out {folder}"
+    return f"{program} fetch {folder}" if (out / "delivery.json").exists() else ""
+
+
+@contextlib.contextmanager
+def own_run_folder(out: Path) -> Iterator[None]:
+    """Make, lock and check a run folder. An InputError names another program that runs in it.
+
+    On a file system without locks, a second program is not refused.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if lock_now(folder) is False:
+            message = f"another program is running in {out}: {lock_holder(out)}"
+            raise InputError(message, "Wait for its end, or stop it.")
+        check_right_to_write(out)
+        yield
+    finally:
+        os.close(folder)
+
+
+class EventLog:
+    """Writes ``events.jsonl`` and passes each event on to the reporter.
+
+    ``earlier`` has the events of the earlier starts of a run, and ``resumed`` the epochs in its checkpoint.
+    """
+
+    def __init__(self, file: FileIO, reporter: Reporter, resumed: list[manifests.EpochResult]) -> None:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1  # a killed program or a full disk can cut off the last event
+        file.truncate(whole)
+        file.seek(whole)
+        self.file, self.reporter, self.resumed, self.earlier = file, reporter, resumed, events_in(content)
+
+    def write(self, event: Event) -> None:
+        """Append one event. A full disk ends the file but not the job, because the checkpoint has the state."""
+        if not self.file.closed and event["kind"] != "output":
+            try:
+                self.file.write(json.dumps({"time": time.time(), **event}).encode() + b"\n")
+            except OSError as error:
+                self.file.close()
+                self.reporter.say(f"events.jsonl ends here: {error.strerror}")
+        self.reporter.on_event(event)
+
+    def warn(self, text: str) -> None:
+        """Report a line that does not end the job."""
+        self.write({"kind": "warning", "text": text})
+
+
+def events_in(content: bytes) -> list[Event]:
+    """Return the events of ``events.jsonl``, without damaged lines."""
+    events = []
+    for line in content.splitlines():
+        with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):
+            event = json.loads(line)
+            numbers = [event[name] for name in ("time", *(NUMBERS if event["kind"] == "step" else ()))]
+            if isinstance(event["kind"], str) and all(isinstance(number, int | float) for number in numbers):
+                events.append(event)
+    return events
+
+
+@contextlib.contextmanager
+def open_run(
+    out: Path, reporter: Reporter, keep: Continuation = NEW_RUN, settings: dict[str, Any] | None = None
+) -> Iterator[EventLog]:
+    """Lock a run folder and open its log. With ``settings``, a run continues only if they are those of its checkpoint.
+
+    An InputError reports that another program runs in the folder or that it cannot be used. If the block raises an
+    InputError, no process of the job was started, and a new folder is left as it was.
+    """
+    existed = out.exists()
+    with own_run_folder(out):
+        check_run_folder(out, resume=keep.resume)
+        resumed = read_finished_epochs(out, settings) if keep.resume and settings else []
+        if keep.options is not None:
+            write_json(out / OPTIONS_FILE, keep.options)
+        # Unbuffered, because Python would write the rest of an event again after a full disk
+        file = os.fdopen(open_plain(out / "events.jsonl", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW), "r+b", buffering=0)
+        with file:
+            try:
+                yield EventLog(file, reporter, resumed)
+            except InputError:
+                for path in () if keep.resume else out.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                if not existed:
+                    out.rmdir()
+                raise
+
+
+def read_finished_epochs(out: Path, settings: dict[str, Any]) -> list[manifests.EpochResult]:
+    """Return the results of the epochs in the checkpoint of a run, and remove the files of an interrupted save.
+
+    An InputError reports a missing or damaged checkpoint, other settings, or a finished run.
+    """
+    folder = out / "checkpoint"
+    saved = manifests.read_checkpoint(folder).manifest
+    manifests.check_same_settings(saved.description, settings, folder)
+    done, steps = len(saved.epochs), f" and {saved.step} steps of the next" if saved.step else ""
+    if settings["epochs"] < done + bool(steps) or (settings["epochs"] == done and (out / "result.json").exists()):
+        remedy = f"To train on, give more, for example --epochs {done + 10}."
+        raise InputError(f"--epochs {settings['epochs']}, and the run in {out} already has {done}{steps}", remedy)
+    manifests.remove_leftovers(folder)
+    return saved.epochs
 
 
 def settings_of(

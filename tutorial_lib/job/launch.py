@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.display import Reporter
-from tutorial_lib.job.folder import EventLog, default_run_folder
+from tutorial_lib.job.folder import default_run_folder, open_run
 from tutorial_lib.job.ip_config import read_ip_config, write_ip_config
 from tutorial_lib.job.layout import (
     Layout,
@@ -22,9 +21,9 @@ from tutorial_lib.job.layout import (
     run_on_machines,
 )
 from tutorial_lib.job.parts import read_part
-from tutorial_lib.job.remote_files import Upload, exclude_other_parts
+from tutorial_lib.job.remote_files import exclude_other_parts
 from tutorial_lib.launcher.agents import Agents
-from tutorial_lib.launcher.coordinator import Event, MachineUse
+from tutorial_lib.launcher.coordinator import MachineUse
 from tutorial_lib.launcher.jobspec import Limits, Machine
 
 FORMATS = {"coo", "csr", "csc"}
@@ -61,7 +60,6 @@ class LaunchRequest(Layout):
     graph_format: str = "csc"
     extra_envs: Sequence[str] = ()
     timeout: float | None = None
-    prefix: ClassVar[str] = "--num_"  # as DGL's tool writes them
 
     def limits(self) -> Limits:
         """Return the time limits of a job."""
@@ -82,22 +80,14 @@ def words_of(command: Sequence[str]) -> tuple[list[str], bool]:
     return (["/bin/sh", "-c", text], True) if _SHELL_SYNTAX.search(text) else (words, False)
 
 
-def _provide_ip_config(path: Path, machines: Sequence[Machine], *, emulated: bool) -> None:
-    """Write the address file. A file that lists other machines is an error and is not overwritten.
-
-    Emulated machines have fixed ports. The ports of this computer and of Slurm's nodes can change with each job.
-    """
-    there = read_ip_config(path) if path.exists() else machines
-    if [(m.address, emulated and m.port) for m in there] != [(m.address, emulated and m.port) for m in machines]:
-        content = "".join(f"{m.address} {m.port}\n" for m in machines)
-        remedy = f"Name a file that does not exist yet (it is written), or give it this content:\n{content}"
-        if not emulated:
-            remedy = "It is written anew for each job: name another file with --ip_config, in Slurm one for each job."
-        whose = "the emulated ones" if emulated else machines[0].address
-        raise InputError(f"{path} lists other machines than {whose}", remedy)
+def _provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
+    """Write the address file. A file that lists other machines is an error and is not overwritten."""
+    addresses = [machine.address for machine in machines]
+    if path.exists() and [machine.address for machine in read_ip_config(path)] != addresses:
+        message = f"{path} lists other machines than {', '.join(addresses)}"
+        raise InputError(message, "Name a file that does not exist yet with --ip_config. It is written.")
     try:
-        if not (emulated and path.exists()):
-            write_ip_config(path, machines)
+        write_ip_config(path, machines)
     except OSError as error:
         raise InputError(f"cannot write --ip_config {path}: {error.strerror}") from None
 
@@ -129,7 +119,7 @@ def environment_of(pairs: Sequence[str]) -> dict[str, str]:
 
 def launch(
     request: LaunchRequest,
-    on_event: Callable[[Event], None] = lambda _event: None,
+    reporter: Reporter | None = None,
     on_plan: Callable[[JobPlan], None] = lambda _plan: None,
 ) -> dict[str, MachineUse]:
     """Run the command and return the resources that each machine used. ``on_plan`` gets the plan before the start.
@@ -146,24 +136,18 @@ def launch(
         raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     command, shell = words_of(request.command)
     environment = environment_of(request.extra_envs)
-    ip_config = (request.workspace / request.ip_config).resolve()
-    part_config = None if request.part_config is None else (request.workspace / request.part_config).resolve()
-    cluster = request.cluster(request.out, request.workspace)
+    workspace, out = request.workspace.resolve(), request.out.absolute()
+    ip_config = (workspace / request.ip_config).resolve()
+    part_config = None if request.part_config is None else (workspace / request.part_config).resolve()
+    cluster = request.cluster(out, workspace)
     if part_config is not None:
         read_part(part_config, 0, len(cluster.machines))
-    if request.emulate is not None and part_config is not None:
-        _provide_ip_config(ip_config, cluster.machines, emulated=True)
-
-    def record(event: Event) -> None:
-        log.write(event)
-        on_event(event)
-
-    def warn(text: str) -> None:
-        record({"kind": "warning", "text": text})
-
-    with EventLog(request.out, Reporter()) as log, cluster, Agents(cluster, request.out.absolute(), warn) as agents:
-        if part_config is not None and request.emulate is None and request.real is None:
-            _provide_ip_config(ip_config, cluster.machines, emulated=False)  # ports and addresses are known only now
+    writes = part_config is not None and request.real is None
+    if writes and request.emulate is not None and not request.slurm:  # addresses that are known before the start
+        _provide_ip_config(ip_config, cluster.machines)
+    with open_run(out, reporter or Reporter()) as log, cluster, Agents(cluster, out, log.warn) as agents:
+        if writes:  # ports, and with Slurm addresses, are known only now
+            _provide_ip_config(ip_config, cluster.machines)
         plan = request.plan(
             cluster,
             command=command,
@@ -171,35 +155,15 @@ def launch(
             part_config=str(part_config or ""),
             ip_config=str(ip_config) if part_config is not None else "",
             servers=request.servers if part_config is not None else 0,
-            log_dir=str(request.out.resolve()),
-            cwd=str(request.workspace.resolve()),
+            log_dir=str(out),
+            cwd=str(workspace),
             graph_format=request.graph_format,
             server_threads=request.num_server_threads,
             omp_threads=request.num_omp_threads,
             env=environment,
         )
         on_plan(plan)
-        locate = _locate(request, plan)
-        coordinator, missing = run_on_machines(agents, plan, request, request.out.absolute(), record, locate)
+        rules = exclude_other_parts(workspace, part_config, len(cluster.machines), out)
+        coordinator, missing = run_on_machines(agents, plan, request, out, log.write, [(workspace, "", rules)])
         check_results(missing)
         return coordinator.use
-
-
-def _locate(request: LaunchRequest, plan: JobPlan) -> Callable[[str, str], tuple[JobPlan, list[Upload]]]:
-    """Return a function that gives the plan with the paths of the machines, which get a copy of the workspace."""
-    workspace = request.workspace.resolve()
-
-    def locate(copy_to: str, folder: str) -> tuple[JobPlan, list[Upload]]:
-        there, files = {}, {"part_config": plan.part_config, "ip_config": plan.ip_config}
-        for option, path in ((option, Path(name)) for option, name in files.items() if name):
-            if not path.is_relative_to(workspace):
-                raise InputError(
-                    f"--{option} {path} is not inside the --workspace {workspace}, which the machines get",
-                    "Move it there, choose a larger --workspace, or omit --copy_to or --own-disks.",
-                )
-            there[option] = f"{copy_to}/{path.relative_to(workspace)}"
-        part_config = Path(plan.part_config) if plan.part_config else None
-        rules = exclude_other_parts(workspace, part_config, len(plan.machines), request.out.resolve())
-        return replace(plan, cwd=copy_to, log_dir=folder, **there), [(workspace, copy_to, rules)]
-
-    return locate

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.job.dgl import JobPlan, check_counts
+from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.ip_config import check_private, read_ip_config
 from tutorial_lib.job.remote_files import RemoteFiles, Upload
 from tutorial_lib.launcher.agents import Agents
@@ -97,10 +97,14 @@ class Layout:
     serving_timeout: float = 300.0
     collective_timeout: float = 600.0
 
-    prefix: ClassVar[str] = "--"  # of the options that count processes
-
     def __post_init__(self) -> None:
-        check_counts(self.trainers, self.samplers, self.servers, self.prefix)
+        for name, value, least in [
+            ("trainers", self.trainers, 1),
+            ("samplers", self.samplers, 0),
+            ("servers", self.servers, 1),
+        ]:
+            if value < least:
+                raise InputError(f"{name} must be at least {least}, got {value}")
 
     @property
     def elsewhere(self) -> bool:
@@ -154,6 +158,7 @@ class Layout:
         """Return the plan of a job on machines whose agents have started. ``fields`` are further fields of the plan."""
         if self.slurm:
             check_private(cluster.machines)
+        threads = self.server_threads or (None if self.elsewhere else 1)
         return JobPlan(
             machines=cluster.machines,
             master_port=cluster.master_port,
@@ -162,11 +167,7 @@ class Layout:
             silence=cluster.traits.silence_seconds,
             collective_seconds=self.collective_timeout,
             show_output=self.show_output,
-            **{
-                "servers": self.servers,
-                "server_threads": self.server_threads or (None if self.elsewhere else 1),
-                **fields,
-            },
+            **{"servers": self.servers, "server_threads": threads, **fields},
         )
 
 
@@ -176,15 +177,14 @@ def run_on_machines(
     layout: Layout,
     out: Path,
     on_event: Callable[[Event], None],
-    locate: Callable[[str, str], tuple[JobPlan, list[Upload]]],
+    uploads: Sequence[Upload],
     *,
     finishing: float = 0.0,
 ) -> tuple[Coordinator, list[str]]:
     """Run the job. If the machines share no folder with this computer, upload its inputs and download its results.
 
     Args:
-        locate: returns the plan with the paths of the machines, and the files to upload. Its arguments are the folder
-            ``--copy_to`` and the run folder on the machines.
+        plan: with the paths of this computer.
         finishing: seconds for the trainers to save after SIGTERM, see ``Limits``.
 
     Returns:
@@ -196,8 +196,11 @@ def run_on_machines(
     limits, remote, files = replace(layout.limits(), finishing=finishing), plan, None
     with contextlib.ExitStack() as stack:
         if (copy_to := agents.backend.traits.copy_to) is not None:
-            files = RemoteFiles(agents.backend, out, on_event)
-            remote, files.uploads = locate(copy_to, files.folder)
+            files = RemoteFiles(agents.backend, out, on_event, uploads)
+            names = [name for name in ("part_config", "ip_config", "log_dir") if getattr(plan, name)]
+            command = [files.locate(word) if word.startswith(f"{out}/") else word for word in plan.command]
+            moved = {name: files.locate(getattr(plan, name)) for name in names}
+            remote = replace(plan, cwd=copy_to, command=command, **moved)
             on_event = stack.enter_context(files).on_event
         coordinator = Coordinator(agents, plan.to_spec(), on_event, limits, remote.to_spec())
         coordinator.run()

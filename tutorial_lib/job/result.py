@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
@@ -32,31 +32,28 @@ def distributed_result(
     earlier: Sequence[Event],
     resumed: Sequence[EpochResult],
 ) -> dict[str, Any]:
-    """Return the content of ``result.json`` after the coordinator's ``run``.
+    """Return the content of ``result.json``, or raise a JobFailed if no trainer sent a score.
 
     ``earlier`` are the events of earlier starts, and ``resumed`` the epochs of the checkpoint. Trainers resume fewer
-    epochs if a file on another machine was damaged. If no trainer sent a score, this raises a JobFailed.
+    epochs if a file on another machine was damaged.
     """
-    events, use = coordinator.events, coordinator.use
-    last = {event["kind"]: event for event in events}
+    events, last = coordinator.events, {event["kind"]: event for event in coordinator.events}
     if "evaluation" not in last:
         raise failure(coordinator.spec, 0, "trainer", 0, "ended without reporting an accuracy", tail=[])
-    if "resumed" in last:
-        resumed = resumed[: last["resumed"]["epochs"]]
-    placed = {key: last["placed"][key] for key in ("device", "backend", "device_reason") if "placed" in last}
-    names = [field.name for field in fields(EpochResult)]
-    trained = [EpochResult(**{name: event[name] for name in names}) for event in events if event["kind"] == "epoch"]
+    resumed = resumed[: last["resumed"]["epochs"]] if "resumed" in last else resumed
+    names = ("epoch", "loss", "seconds", "val_score", "val_accuracy")
+    trained = [{name: event[name] for name in names} for event in events if event["kind"] == "epoch"]
     return result_of(
         partition.manifest["dataset"],
         config,
         processes=(len(plan.machines), plan.trainers, plan.servers, plan.samplers),
-        epochs=[epoch.to_dict() for epoch in (*resumed, *trained)],
-        **{key: last["evaluation"][key] for key in TrainResult.SUMMARY},
+        epochs=[*(epoch.to_dict() for epoch in resumed), *trained],
+        **{name: last["evaluation"][name] for name in TrainResult.SUMMARY},
         seconds=seconds,
-        bytes_sent={name: used.bytes_sent for name, used in use.items()},
-        peak_rss={name: used.peak_rss for name, used in use.items()},
+        bytes_sent={name: used.bytes_sent for name, used in coordinator.use.items()},
+        peak_rss={name: used.peak_rss for name, used in coordinator.use.items()},
         partition=asdict(partition.report),
-        **placed,
+        **{name: last["placed"][name] for name in ("device", "backend", "device_reason")},
         resumed_epochs=len(resumed),
         phases=phases_of([*earlier, *events]),
     )
@@ -69,20 +66,10 @@ def result_of(
 
     ``processes`` are the machines, the trainers and servers per machine, and the samplers per trainer.
     """
-    machines, trainers, servers, samplers = processes
-    return {
-        "task": config.task,
-        "dataset": dataset["name"],
-        "dataset_info": dataset,
-        "machines": machines,
-        "trainers_per_machine": trainers,
-        "servers_per_machine": servers,
-        "samplers_per_trainer": samplers,
-        "world_size": machines * trainers,
-        "config": config.to_dict(),
-        **more,
-        "versions": versions(),
-    }
+    names = ("machines", "trainers_per_machine", "servers_per_machine", "samplers_per_trainer")
+    about = {"task": config.task, "dataset": dataset["name"], "dataset_info": dataset}
+    sizes = {**dict(zip(names, processes, strict=True)), "world_size": processes[0] * processes[1]}
+    return {**about, **sizes, "config": config.to_dict(), **more, "versions": versions()}
 
 
 def versions() -> dict[str, str]:

@@ -9,8 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from tutorial_lib.compat.stack import graphbolt_problem
@@ -20,18 +19,16 @@ from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.display import Reporter
-from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, own_run_folder, settings_of
+from tutorial_lib.job.folder import NEW_RUN, Continuation, log_folder, open_run, own_run_folder, settings_of
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.job.layout import Layout, check_results, run_on_machines
 from tutorial_lib.job.parts import check_parts
 from tutorial_lib.job.remote_files import (
     IP_CONFIG,
     JOB,
-    Upload,
     check_delivery,
     exclude_other_parts,
     fetch_results,
-    include_run_files,
     read_delivery,
 )
 from tutorial_lib.job.result import distributed_result, result_of
@@ -94,37 +91,23 @@ def run_distributed(
         trainers=layout.trainers,
         partition=manifest["files"]["node_map.npy"]["sha256"][:16],
     )
-    if keep.resume and (left := read_delivery(out)) and left.machines:  # a killed run can have a newer checkpoint there
+    if keep.resume and (left := read_delivery(out)):  # a killed run can have a newer checkpoint there
         check_delivery(out, left, cluster, trust=keep.trust)
         with own_run_folder(out):
             for problem in fetch_results(out, left, reporter.say):
                 reporter.say(f"continuing without some results: {problem}")
-    resumed = keep.open(out, config, settings)
     start, logs = time.time(), log_folder(out)
-
-    def warn(text: str) -> None:
-        log.write({"kind": "warning", "text": text})
-
-    with EventLog(out, reporter, resume=keep.resume) as log, cluster, Agents(cluster, logs, warn) as agents:
-        keep.remember(out)
+    with open_run(out, reporter, keep, settings) as log, cluster, Agents(cluster, logs, log.warn) as agents:
         job = {"train": config.to_dict(), "description": settings, "device": layout.device}
         write_json(out / JOB, {**job, "checkpoint_every": keep.every, "resume": keep.resume})
         write_ip_config(out / IP_CONFIG, cluster.machines)
-        plan_at = _plan(partition, cluster, layout, config, str(logs.relative_to(out)))
-        cwd = out if layout.real else Path(__file__).resolve().parents[2]
-        plan = plan_at(partition.folder, out, cwd)
-        count, parts = len(cluster.machines), partition.folder
-
-        def locate(copy_to: str, folder: str) -> tuple[JobPlan, list[Upload]]:
-            there = PurePath(copy_to, "partitions", parts.name)
-            uploads = [(parts, str(there), exclude_other_parts(parts, partition.config, count))]
-            uploads.append((out, folder, include_run_files(cluster.machines)))
-            return plan_at(there, PurePath(folder), PurePath(copy_to)), uploads
-
+        plan, parts = make_plan(partition, cluster, layout, config, out, logs), partition.folder
+        rules = exclude_other_parts(parts, partition.config, len(cluster.machines))
+        uploads = [(parts, f"partitions/{parts.name}", rules)]
         coordinator, missing = run_on_machines(
-            agents, plan, layout, out, log.write, locate, finishing=FINISHING_SECONDS
+            agents, plan, layout, out, log.write, uploads, finishing=FINISHING_SECONDS
         )
-    result = distributed_result(partition, config, plan, coordinator, time.time() - start, log.earlier, resumed)
+    result = distributed_result(partition, config, plan, coordinator, time.time() - start, log.earlier, log.resumed)
     write_json(out / "result.json", result)
     check_results(missing)
     _name_predictions(out, read_ids(partition.folder), manifest["dataset"])
@@ -146,15 +129,10 @@ def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Datase
     return dataset
 
 
-def _plan(
-    partition: Partition, cluster: Backend, layout: Layout, config: TrainConfig, logs: str
-) -> Callable[[PurePath, PurePath, PurePath], JobPlan]:
-    """Return a function that makes the plan of the job from the paths of the partition, the run folder and the working
-    directory. The paths on the machines can differ from those on this computer.
-
-    Args:
-        logs: name of the log folder in the run folder.
-    """
+def make_plan(
+    partition: Partition, cluster: Backend, layout: Layout, config: TrainConfig, run: Path, logs: Path
+) -> JobPlan:
+    """Return the plan of a training in the run folder ``run``."""
     # Values that trainers store in /dev/shm for each node: hidden rows of the evaluation, and learnable embeddings.
     values = config.hidden_size * (len(config.fanouts) - 1) + partition.manifest["dataset"]["num_classes"]
     values += 3 * config.embedding_size + 1 if config.task == "embedding" else 0
@@ -162,21 +140,17 @@ def _plan(
     words = ["--use_graphbolt"] if compact else []
     # Pages of 2 MB (glibc 2.35) spare a trainer's first step 100,000 page faults.
     pages = {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-
-    def plan_at(parts: PurePath, run: PurePath, cwd: PurePath) -> JobPlan:
-        return layout.plan(
-            cluster,
-            command=[sys.executable, "-m", "tutorial_lib.trainer", str(run / JOB), *words],
-            part_config=str(parts / partition.config.name),
-            ip_config=str(run / IP_CONFIG),
-            log_dir=str(run / logs),
-            cwd=str(cwd),
-            env={"TUTORIAL_SEED": str(config.seed), **pages},
-            forks=layout.device == "cpu",  # a process that forks must not have used CUDA
-            shm_of_trainers=4 * sum(partition.report.nodes) * values // len(cluster.machines),
-        )
-
-    return plan_at
+    return layout.plan(
+        cluster,
+        command=[sys.executable, "-m", "tutorial_lib.trainer", str(run / JOB), *words],
+        part_config=str(partition.config),
+        ip_config=str(run / IP_CONFIG),
+        log_dir=str(logs),
+        cwd=str(run if layout.real else Path(__file__).resolve().parents[2]),
+        env={"TUTORIAL_SEED": str(config.seed), **pages},
+        forks=layout.device == "cpu",  # a process that forks must not have used CUDA
+        shm_of_trainers=4 * sum(partition.report.nodes) * values // len(cluster.machines),
+    )
 
 
 def run_single(
@@ -206,9 +180,7 @@ def run_single(
     settings = settings_of(
         config, dataset.name, dataset.fingerprint(), machines=1, trainers=1, partition="single process"
     )
-    resumed = keep.open(out, config, settings)
-    with EventLog(out, reporter, resume=keep.resume) as log:
-        keep.remember(out)
+    with open_run(out, reporter, keep, settings) as log:
         events: list[Event] = []
 
         def emit(kind: str, **fields: Any) -> None:
@@ -237,7 +209,7 @@ def run_single(
         seconds=time.time() - start,
         bytes_sent={},
         peak_rss={platform.node(): {"trainer": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}},
-        resumed_epochs=len(resumed),
+        resumed_epochs=len(log.resumed),
         phases=phases_of([*log.earlier, *events]),
         **place.describe(),
     )

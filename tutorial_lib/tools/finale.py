@@ -78,7 +78,7 @@ class Finale:
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
         """Do all steps, or continue them, and return the content of ``result.json``."""
-        with own_run_folder(self.out, "finale"):
+        with own_run_folder(self.out):
             write_json(self.out / STATE, {"steps": self.steps})
             write_json(self.out / OPTIONS_FILE, options)
             self.display.say(f"to continue after an interruption: {continue_command('finale', self.out)}")

@@ -127,7 +127,7 @@ class PersistentBackend(EmulatedBackend):
         super().__init__(running, own_disks=found.own_disks)
         self.machines, self.folder = self.machines[:count], Path(found.folder)
         # /dev/shm outlives a job, so a job removes the files of a killed server.
-        self.traits = replace(self.traits, private_shm=False, reach={"on": name})
+        self.traits = replace(self.traits, private_shm=False)
         self.name, self._job = name, job
 
     def _start(self, *, user_namespace: bool) -> None:  # noqa: ARG002  the daemon is running

@@ -77,7 +77,7 @@ def train(
     memory = check_loader(config.loader, layout.samplers, cache)
     config = replace(config, seed=source.seed, fanouts=parse_fanouts(fanouts), cache=memory)
     keep = replace(keep, options=to_json(given))
-    folder = keep.folder(out or default_run_folder(source.name), config)
+    folder = check_run_folder(out or default_run_folder(source.name), resume=keep.resume)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
 
     RUNNING.append(folder)
@@ -206,7 +206,7 @@ def launch(
     request = replace(request, command=command, out=out, ip_config=ssh.ip_config, show_output=not quiet)
     with RunDisplay() as display:
         show = lambda plan: display.console.print(describe_environment(plan.to_spec()), soft_wrap=True)  # noqa: E731
-        use = run_launch(request, display.on_event, *([show] if verbose else []))
+        use = run_launch(request, display, *([show] if verbose else []))
     logs = out.relative_to(Path.cwd()) if out.is_relative_to(Path.cwd()) else out
     for machine, used in use.items():
         print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {logs / machine}")
