@@ -20,12 +20,13 @@ from fault_support import CLEAN_EXIT_SECONDS, SILENT_NETWORK_SECONDS, RunningJob
 from runtime_support import MARK, marked_processes
 
 from tutorial_lib.errors import TutorialError
+from tutorial_lib.job.dgl import SHM_PATTERNS
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import Limits
 from tutorial_lib.launcher.preflight import PreflightFailed
-from tutorial_lib.launcher.shm import dgl_segments
+from tutorial_lib.launcher.shm import job_files
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 ENDLESS = "loop:1000000"
@@ -227,7 +228,7 @@ def test_a_run_folder_that_cannot_be_written(fault, small_disk, emulation, parti
             shutil.rmtree(run, ignore_errors=True)  # the job may have written meanwhile
         error, seconds = job.end()
     if fault == "the run disk is full":
-        assert "No space left on device" in str(error) or "no space left on" in str(error)
+        assert "No space left on device" in str(error)
         assert str(small_disk) in str(error)
     else:
         assert "has vanished" in str(error)
@@ -417,12 +418,12 @@ with LocalBackend() as cluster:
     command.stdout.close()
 
     def cleaned() -> bool:
-        assert dgl_segments(), "the killed job left nothing, so there was nothing to clean"
+        assert job_files(SHM_PATTERNS), "the killed job left nothing, so there was nothing to clean"
         with contextlib.suppress(TutorialError):  # its processes are still ending
             LocalBackend().__enter__().__exit__()
             return True
         return False
 
     wait_until(cleaned, "the end of its processes", 10)
-    assert dgl_segments() == []
+    assert job_files(SHM_PATTERNS) == []
     saw("stale segments of a killed job", "none: the next job removes them and runs", None)

@@ -14,7 +14,7 @@ import pytest
 from commands import wait_until
 from fault_support import CLEAN_EXIT_SECONDS, coordinator_of
 
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
@@ -25,7 +25,7 @@ from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import Limits
 from tutorial_lib.launcher.messages import Ping
 from tutorial_lib.launcher.preflight import examine_cluster
-from tutorial_lib.launcher.shm import dgl_segments
+from tutorial_lib.launcher.shm import job_files
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 SLEEP = ["sleep", "1000"]
@@ -59,7 +59,7 @@ def test_segments_of_a_killed_server_are_removed(tmp_path):
     with LocalBackend() as cluster:
         error, _ = fail(cluster, plan_in(tmp_path, cluster, sys.executable, "-c", code))
         assert str(error) == "server 0 on machine-0: killed by signal 9 (SIGKILL)"
-        assert dgl_segments() == []
+        assert job_files(SHM_PATTERNS) == []
 
 
 def test_traffic_before_the_job_is_not_counted(emulation, tmp_path):

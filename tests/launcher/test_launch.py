@@ -12,7 +12,7 @@ import pytest
 from fault_support import CLEAN_EXIT_SECONDS, coordinator_of, plan_of
 
 from tutorial_lib.errors import InputError, how_it_ended
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
@@ -20,7 +20,7 @@ from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.environment import job_environment, role_environment
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import Limits, Machine
-from tutorial_lib.launcher.shm import dgl_segments, lock_shm
+from tutorial_lib.launcher.shm import job_files, lock_shm
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -109,7 +109,7 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
 
 def test_two_jobs_on_one_shm_are_refused():
     """L34. The agent of a job locks /dev/shm."""
-    with lock_shm(), pytest.raises(InputError, match="another job is running on this machine"):
+    with lock_shm(SHM_PATTERNS), pytest.raises(InputError, match="another job is running on this machine"):
         LocalBackend().__enter__()
 
 
@@ -148,7 +148,7 @@ def test_how_it_ended(code, words):
         ("EOFError: Ran out of input", False),  # a damaged file
         ("ValueError: a mistake", False),
         ("ValueError: request refused", False),
-        ("RuntimeError: the bank refused, reset by peer review", False),
+        ("RuntimeError: the bank refused, bye", False),
         ("AssertionError: heard nothing, no answer from the model", False),
         ("killed by signal 9 (SIGKILL)", False),
         ("killed by signal 6 (SIGABRT)", True),  # perhaps by a C++ thread of DGL that lost its server
@@ -164,7 +164,7 @@ def test_a_foreign_segment_is_refused_and_kept():
     path = Path("/dev/shm/node~_N~feat-kvdata-")
     path.write_bytes(b"x")
     try:
-        assert dgl_segments() == [path.name]
+        assert job_files(SHM_PATTERNS) == [path.name]
         with pytest.raises(InputError, match="holds 1 files of another DGL job"):
             LocalBackend().__enter__()
         assert path.exists()

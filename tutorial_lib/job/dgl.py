@@ -12,6 +12,15 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.launcher.jobspec import JobSpec, Machine, Role
 
 CONNECT_TRIES = 20  # a client waits 3 s between tries: one minute, not the 51 of DGL's default
+# Names of the files that the servers of a graph G make in /dev/shm (DGL 2.1.0): ``G``, ``G_node_inner_node``,
+# ``GG_0_csc_indptr`` and others, ``dgl.graphbolt.G_data.lock``, and for each feature F ``node~_N~F-kvdata-``.
+SHM_PATTERNS = [
+    r".+-kvdata-",
+    r"(.+)_node_(?:inner_node|_ID|meta|node_map)",
+    r"(.+)_edge_(?:inner_edge|_ID|_TYPE|edge_map)",
+    r"(.+)\1_\d+_(?:csc|csr|coo)_(?:indptr|indices|data|row|col)",
+    r"dgl\.graphbolt\..+_(?:meta)?data(?:\.lock)?",
+]
 NOT_A_SERVER = "did the command reach dgl.distributed.initialize?"
 
 
@@ -140,6 +149,7 @@ class JobPlan:
             shell=self.shell,
             startup_files=[str(Path(__file__).with_name("dgl_hook.py"))],
             worker_roles={"DGL_NUM_SAMPLER": "sampler"},
+            shm_patterns=SHM_PATTERNS,
             silence=self.silence,
             show_output=self.show_output,
         )

@@ -25,7 +25,7 @@ from tutorial_lib.launcher.channel import POLL_SECONDS, Channel
 from tutorial_lib.launcher.environment import count_cpus, job_environment, role_environment
 from tutorial_lib.launcher.forkserver import FORKSERVER, Forkserver
 from tutorial_lib.launcher.jobspec import JobSpec, Role
-from tutorial_lib.launcher.logs import WORKERS, EventFiles, OutputFiles, log_name, tail
+from tutorial_lib.launcher.logs import WORKERS, JobFiles, log_name, tail
 from tutorial_lib.launcher.processes import end_descendants, start
 from tutorial_lib.launcher.shm import lock_shm
 from tutorial_lib.launcher.watch import FINISH, MachineHealth, collect, disk_trouble, members
@@ -62,16 +62,15 @@ class Agent:
         self.stopping = False
         self.forkserver: Forkserver | None = None
         self.others = {m.address: m.name for m in spec.machines if m.address != self.machine.address}
-        self.events, self.sent_last = EventFiles(self.logs), 0
-        self.sent = network.SentBytes(self.interface)
-        self.output = OutputFiles(self.logs) if spec.show_output else None
+        self.files, self.sent_last = JobFiles(self.logs), 0
+        self.sent_before, self.sent, self.show_output = network.bytes_sent(self.interface), 0, spec.show_output
         self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(self.others)
         self.next_heartbeat = self.last_heard = time.monotonic()
 
     def run(self) -> None:
         """Run the job. When this method returns, all processes of the job on this machine have ended."""
         shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)  # left by a killed agent
-        with lock_shm() as sockets:
+        with lock_shm(self.spec.shm_patterns) as sockets:
             self.sockets = {"TUTORIAL_SOCKETS": str(sockets)}
             try:
                 for role in self.spec.roles:
@@ -96,7 +95,7 @@ class Agent:
     def _leave_nothing(self) -> None:
         self.stopping = True
         self._forward_events(FLUSH_SECONDS * all(process.code is not None for process in self.processes))
-        self.output = None  # the logs contain the further output, which is about being stopped
+        self.show_output = False  # the logs contain the further output, which is about being stopped
         end_descendants(self._reap)
         shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)
         self._forward_events(FLUSH_SECONDS)
@@ -104,7 +103,7 @@ class Agent:
         for process in (p for p in self.processes if p.role != "forkserver"):
             peaks[process.role] = max(peaks.get(process.role, 0), process.peak_rss)
         self._report_traffic()
-        self._send(msg.Done(self.sent.count, peaks))
+        self._send(msg.Done(self.sent, peaks))
         self.link.push(FLUSH_SECONDS)
 
     def _send(self, message: msg.Message) -> None:
@@ -198,7 +197,7 @@ class Agent:
             return
         self.next_heartbeat = now + HEARTBEAT_SECONDS
         self._report_traffic()
-        before, self.sent_last = self.sent_last, self.sent.count
+        before, self.sent_last = self.sent_last, self.sent
         self._send(msg.Heartbeat(**self.health.signs_of_life(), sent=self.sent_last - before))
         if trouble := disk_trouble(self.logs):
             self._give_up(trouble)
@@ -210,8 +209,9 @@ class Agent:
                 self._give_up(f"{cause}: it is down, or the network between them is")
 
     def _report_traffic(self) -> None:
-        if self.sent.update():
-            self._send(msg.Traffic(self.sent.count, time.time()))
+        before, self.sent = self.sent, network.bytes_sent(self.interface) - self.sent_before
+        if self.sent != before:
+            self._send(msg.Traffic(self.sent, time.time()))
 
     def _reap(self) -> None:
         """Collect exit codes. ``wait4`` also returns the peak memory of a process and of its collected children."""
@@ -259,18 +259,18 @@ class Agent:
                     self._announce(role)
 
     def _forward_events(self, seconds: float = 0.0) -> None:
-        """Forward a part of the new events and output of the ranks, or all of them within a number of seconds."""
-        deadline = time.monotonic() + seconds
-        while True:
-            if full := len(self.link.waiting) > MOST_WAITING:
-                self.link.push(min(seconds, POLL_SECONDS))
+        """Forward the new events and output of the ranks. Wait at most ``seconds`` for a coordinator that is slow."""
+        deadline, events = time.monotonic() + seconds, self.files.events()
+        while len(self.link.waiting) <= MOST_WAITING or time.monotonic() < deadline:
+            if len(self.link.waiting) > MOST_WAITING:
+                self.link.push(POLL_SECONDS)
+            elif (event := next(events, None)) is not None:
+                self._send(msg.Report(event))
             else:
-                for event in self.events.new():
-                    self._send(msg.Report(event))
-                for lines in self.output.new(rest=self.stopping) if self.output else ():
-                    self._send(msg.Output(**lines))
-            if not (full or self.events.more) or time.monotonic() >= deadline:
-                return
+                break
+        if self.show_output and len(self.link.waiting) <= MOST_WAITING:
+            for lines in self.files.output(rest=self.stopping):
+                self._send(msg.Output(**lines))
 
 
 def main() -> None:

@@ -135,7 +135,7 @@ class Agents:
             return
         cleaners, pipes = [], dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         for index in sorted(indices) if self.processes else []:
-            command = run_module(sys.executable, "tutorial_lib.launcher.shm")
+            command = [*run_module(sys.executable, "tutorial_lib.launcher.shm"), *self.spec.shm_patterns]
             with contextlib.suppress(OSError):
                 cleaners.append(self.cluster.popen(self.spec.machines[index], command, **pipes))
         deadline = time.monotonic() + CLEAN_SECONDS

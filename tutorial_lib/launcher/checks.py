@@ -21,11 +21,11 @@ import psutil
 
 import tutorial_lib
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.parts import part_findings, shm_bytes_needed
 from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Check, Finding, verdict
 from tutorial_lib.launcher.network import ipv4_addresses, listening_ports
-from tutorial_lib.launcher.shm import SHM, clean_leftovers, dgl_segments, running_jobs
+from tutorial_lib.launcher.shm import SHM, clean_leftovers, job_files, running_jobs
 from tutorial_lib.launcher.watch import disk_trouble
 
 LEAST_OPEN_FILES = 1024
@@ -108,12 +108,12 @@ def open_files(plan: JobPlan, _index: int = 0) -> Finding:
 
 def segment_findings(*_job: object) -> Iterator[Finding]:
     """Remove the files of our killed jobs from /dev/shm, and check that no other job uses it."""
-    removed, running, files = clean_leftovers(DYING_SECONDS), running_jobs(), dgl_segments()
+    removed, running = clean_leftovers(SHM_PATTERNS, DYING_SECONDS), running_jobs()
     if running:
-        detail = f"another job is running on this machine (process {running[0]}); both would use the same /dev/shm"
+        detail = f"another job is running on this machine ({running[0]}); both would use the same /dev/shm"
         remedy = "Wait for its end, or use --emulate N: each emulated machine has its own /dev/shm."
         yield Finding("leftovers", FAIL, detail, remedy)
-    elif files:
+    elif files := job_files(SHM_PATTERNS):
         detail = f"/dev/shm holds {len(files)} files of another DGL job, for example {files[0]}"
         remedy = f"If fuser -v '{SHM / files[0]}' prints no process, remove them: rm "
         yield Finding("leftovers", FAIL, detail, remedy + " ".join(f"'{SHM / name}'" for name in files))

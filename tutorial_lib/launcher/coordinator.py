@@ -32,7 +32,7 @@ from tutorial_lib.errors import JobError
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher.agents import Agents, Progress
 from tutorial_lib.launcher.backends import Backend
-from tutorial_lib.launcher.failure import JobFailed, exit_failure, failure, left_early, machines_gone, stall_failure
+from tutorial_lib.launcher.failure import JobFailed, exit_failure, failure, machines_gone, stall_failure
 from tutorial_lib.launcher.findings import OK, Finding
 from tutorial_lib.launcher.jobspec import JobSpec, Limits
 from tutorial_lib.launcher.signals import first_sigterm, how_it_was_ended
@@ -111,7 +111,6 @@ class Coordinator:
                 self._warn(f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped")
         except JobFailed as failure:
             cause = self._first_cause(failure)
-            cause = left_early(self.spec, cause, self.events) if self._with_ranks() else cause
             if why := self.cluster.explain_end():
                 cause = machines_gone(cause, why)
             with contextlib.suppress(OSError):  # on a full disk, the user still sees the message on the screen

@@ -79,6 +79,7 @@ class JobSpec:
         startup_files: Python files that every process of the job runs when it starts.
         worker_roles: variable to role name. A process that a rank starts with ``multiprocessing`` has this role if the
             variable is set and not 0, and otherwise the role ``worker``.
+        shm_patterns: regular expressions of the names of the job's files in /dev/shm, see ``shm``.
         silence: seconds without a message from the coordinator after which an agent stops, or None for no limit.
         show_output: whether the agents forward the output of the ranks.
     """
@@ -94,6 +95,7 @@ class JobSpec:
     shell: bool = False
     startup_files: list[str] = field(default_factory=list)
     worker_roles: dict[str, str] = field(default_factory=dict)
+    shm_patterns: list[str] = field(default_factory=list)
     silence: float | None = None
     show_output: bool = False
 
