@@ -151,7 +151,10 @@ def test_a_folder_that_vanished_and_a_used_up_quota(tmp_path, monkeypatch):
     assert disk_trouble(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
     run = tmp_path / "run"
-    assert disk_trouble(run) == f"run folder {run} has vanished (removed or unmounted while the job ran)"
+    assert (
+        disk_trouble(run / "logs" / "machine-0")
+        == f"run folder {run} has vanished (removed or unmounted while the job ran)"
+    )
 
     def refuse(_path: Path, _data: bytes) -> int:
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))

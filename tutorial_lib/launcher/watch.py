@@ -158,7 +158,8 @@ def disk_trouble(folder: Path) -> str | None:
         (folder / ".probe").write_bytes(bytes(4096))
         (folder / ".probe").unlink()
     except FileNotFoundError:
-        return f"run folder {folder} has vanished (removed or unmounted while the job ran)"
+        missing = next((path for path in [*reversed(folder.parents), folder] if not path.exists()), folder)
+        return f"run folder {missing} has vanished (removed or unmounted while the job ran)"
     except OSError as error:
         disks = [disk for disk in psutil.disk_partitions(all=True) if folder.is_relative_to(disk.mountpoint)]
         disk = max(disks, key=lambda disk: len(disk.mountpoint))

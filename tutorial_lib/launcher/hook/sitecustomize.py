@@ -114,15 +114,6 @@ def end_failed_rank(role):
         sys.exit = exit
 
 
-def use_temporary_folder_of_job():
-    """Put the sockets of samplers into a folder that the agent removes, as the path of a socket must be short."""
-    from multiprocessing.process import current_process
-
-    config = getattr(current_process(), "_config", None)
-    if isinstance(config, dict) and "TUTORIAL_SOCKETS" in os.environ:
-        config["tempdir"] = os.environ["TUTORIAL_SOCKETS"]
-
-
 def take_part():
     """Prepare this process for the job, at its start or after it was forked."""
     startup = [run_file(path) for path in os.environ.get("TUTORIAL_STARTUP_FILES", "").split(os.pathsep) if path]
@@ -131,8 +122,11 @@ def take_part():
         return
     register(role, index)
     if "--multiprocessing-fork" not in sys.orig_argv and os.environ["TUTORIAL_RANKED"] == "1":
+        from multiprocessing.process import current_process
+
         end_failed_rank(role)
-        use_temporary_folder_of_job()
+        # For the sockets of samplers, whose paths must be short. The agent removes this folder.
+        getattr(current_process(), "_config", {})["tempdir"] = os.environ.get("TUTORIAL_SOCKETS")
     for names in startup:
         names["start"](role, end)
     if os.getpid() != os.getsid(0):  # a worker, or the child of a shell
