@@ -94,11 +94,11 @@ def _fork() -> bool:
 def _become(order: dict[str, Any], agent: int, end: socket.socket) -> None:
     os.setsid()
     die_with(agent)
+    end.sendall(json.dumps({"role": order["role"], "index": order["index"], "pid": os.getpid()}).encode() + b"\n")
     os.environ.update(order["env"])
     with open(order["log"], "ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    end.sendall(json.dumps({"role": order["role"], "index": order["index"], "pid": os.getpid()}).encode() + b"\n")
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # libgomp read the variable when it was loaded

@@ -105,11 +105,6 @@ class JobFiles:
             for line in self._lines(path, rest):
                 count += 1
                 kept.append(line)
-            if kept:
-                lines = [_as_on_terminal(line) for line in kept]
+            if kept:  # of a progress bar, whose states are separated by carriage returns, the last state is shown
+                lines = [shortened(line.decode(errors="replace").rstrip().split("\r")[-1]) for line in kept]
                 yield {"trainer": int(path.stem.split("-")[1]), "lines": lines, "skipped": count - len(lines)}
-
-
-def _as_on_terminal(line: bytes) -> str:
-    """Return the last state of a progress bar, whose states are separated by carriage returns."""
-    return shortened(line.decode(errors="replace").rstrip().split("\r")[-1])

@@ -37,11 +37,6 @@ def listening_ports() -> set[int]:
     return {int(fields[1].split(":")[1], 16) for fields in _connections() if fields[3] == LISTEN}
 
 
-def _ipv4_of(text: str) -> str:
-    """Convert the kernel's ``"02004D0A:1F90"``, also at the end of an IPv6 address, to ``"10.77.0.2"``."""
-    return socket.inet_ntoa(bytes.fromhex(text.split(":")[0][-8:])[::-1])
-
-
 class SilentPeers:
     """Finds the peers among ``addresses`` that do not answer, by the kernel's counters of retransmissions.
 
@@ -54,8 +49,8 @@ class SilentPeers:
 
     def look(self) -> dict[str, float]:
         """Return the seconds for which the kernel has repeated segments to each silent peer. Call it regularly."""
-        repeated = {
-            _ipv4_of(remote)
+        repeated = {  # the kernel writes 10.77.0.2 as 02004D0A, also at the end of an IPv6 address
+            socket.inet_ntoa(bytes.fromhex(remote.split(":")[0][-8:])[::-1])
             for _, _, remote, state, _, _, retries, *_ in _connections()
             if state in (ESTABLISHED, SYN_SENT) and int(retries, 16) >= RETRIES
         }
