@@ -25,7 +25,7 @@ from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.coordinator import Coordinator, MachineUse
 from tutorial_lib.launcher.findings import Findings
 from tutorial_lib.launcher.jobspec import Limits, Machine
-from tutorial_lib.launcher.watch import Member, members
+from tutorial_lib.launcher.watch import Stack, members
 from tutorial_lib.partition import Partition
 
 # What faulthandler writes for a rank that waits in all_reduce.
@@ -139,7 +139,7 @@ class RunningJob:
         """Return the number of a registered process, as counted on that machine."""
         return self._member(machine, role, index).pid
 
-    def _member(self, machine: Machine, role: str, index: int) -> Member:
+    def _member(self, machine: Machine, role: str, index: int) -> Stack:
         found = members(Path(self.plan.log_dir) / machine.name)
         return next(member for member in found if (member.role, member.index) == (role, index))
 

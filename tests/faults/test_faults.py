@@ -33,7 +33,7 @@ from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.launcher.jobspec import Limits
-from tutorial_lib.launcher.shm import find_segments
+from tutorial_lib.launcher.shm import job_files
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 ENDLESS = "loop:1000000"
@@ -426,10 +426,10 @@ with LocalBackend() as cluster:
     command.stdout.close()
 
     def cleaned() -> bool:
-        assert find_segments(SHM_PATTERNS), "the killed job left nothing, so there was nothing to clean"
+        assert job_files(SHM_PATTERNS), "the killed job left nothing, so there was nothing to clean"
         with LocalBackend() as cluster:
             return not examine(cluster, plan_of(cluster, partition_of(1), tmp_path)).failed
 
     wait_until(cleaned, "the end of its processes", 30)
-    assert find_segments(SHM_PATTERNS) == []
+    assert job_files(SHM_PATTERNS) == []
     saw("stale segments of a killed job", "none: the next job removes them and runs", None)

@@ -22,7 +22,7 @@ from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import Limits
 from tutorial_lib.launcher.messages import Ping, StartRole
-from tutorial_lib.launcher.shm import find_segments
+from tutorial_lib.launcher.shm import job_files
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 SLEEP = ["sleep", "1000"]
@@ -56,7 +56,7 @@ def test_segments_of_a_killed_server_are_removed(tmp_path):
     with LocalBackend() as cluster:
         error, _ = fail(cluster, plan_in(tmp_path, cluster, sys.executable, "-c", code))
         assert str(error) == "server 0 on machine-0: killed by signal 9 (SIGKILL)"
-        assert find_segments(SHM_PATTERNS) == []
+        assert job_files(SHM_PATTERNS) == []
 
 
 def test_traffic_before_the_job_is_not_counted(emulation, tmp_path):

@@ -56,7 +56,7 @@ def test_a_worker_ends_with_its_rank(tmp_path):
     rank = start(tmp_path, code, str(tmp_path))
     pid = int(rank.stdout.readline())
     registered = tmp_path / ".processes"
-    wait_until(lambda: list(registered.glob(f"worker-0-{pid}-*")), "the worker")
+    wait_until(lambda: list(registered.glob(f"worker-0-{pid}")), "the worker")
     rank.send_signal(signal.SIGKILL)
     rank.communicate()
     wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", "the end of the worker")

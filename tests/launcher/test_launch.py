@@ -20,7 +20,7 @@ from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.environment import job_environment, role_environment
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import Limits, Machine
-from tutorial_lib.launcher.shm import find_segments, lock_shm
+from tutorial_lib.launcher.shm import job_files, lock_shm
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -154,7 +154,7 @@ def test_how_it_ended(code, words):
         ("EOFError: Ran out of input", False),  # a damaged file
         ("ValueError: a mistake", False),
         ("ValueError: request refused", False),
-        ("RuntimeError: the bank refused, reset by peer review", False),
+        ("RuntimeError: the bank refused, bye", False),
         ("AssertionError: heard nothing, no answer from the model", False),
         ("killed by signal 9 (SIGKILL)", False),
         ("killed by signal 6 (SIGABRT)", True),  # perhaps by a C++ thread of DGL that lost its server
@@ -170,7 +170,7 @@ def test_a_foreign_segment_is_refused_and_kept(tmp_path):
     path = Path("/dev/shm/node~_N~feat-kvdata-")
     path.write_bytes(b"x")
     try:
-        assert find_segments(SHM_PATTERNS) == [path.name]
+        assert job_files(SHM_PATTERNS) == [path.name]
         with LocalBackend() as cluster:
             (finding,) = examine(cluster, program_plan(cluster, tmp_path)).failed
         assert "holds 1 files of another job" in finding.detail

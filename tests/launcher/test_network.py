@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import socket
 
-import pytest
-
 from tutorial_lib.launcher import network
 from tutorial_lib.launcher.backends.local import free_ports
-from tutorial_lib.launcher.network import SentBytes, SilentPeers, interface_of, ipv4_addresses, ipv4_of
-
-
-def test_addresses_as_the_kernel_writes_them():
-    assert ipv4_of("02004D0A") == "10.77.0.2"
-    assert ipv4_of("0000000000000000FFFF000002004D0A") == "10.77.0.2"
+from tutorial_lib.launcher.network import SilentPeers, bytes_sent, interface_of, ipv4_addresses
 
 
 def test_addresses_are_those_of_dgl():
@@ -22,20 +15,19 @@ def test_addresses_are_those_of_dgl():
 
     assert {addresses[0] for addresses in ipv4_addresses().values()} == local_ip4_addr_list()
     assert interface_of("127.0.0.1") == "lo"
-    with pytest.raises(SystemExit, match=r"192\.0\.2\.7 of ip_config.txt does not belong to this machine; it has 1"):
-        interface_of("192.0.2.7")
 
 
 def test_a_peer_is_silent_if_segments_are_repeated(monkeypatch):
-    """L21. A cut of 5 s survives, and 25 s of retransmissions do not. They are counted for each connection."""
-    clock, fields = [0.0], ["0:", "01004D0A:1000", "02004D0A:2000", "01", "0:0", "01:00000001", "0", "0"]
+    """L21. A cut of 5 s survives, and 25 s of retransmissions do not."""
+    remote = "0000000000000000FFFF000002004D0A:2000"
+    clock, fields = [0.0], ["0:", "01004D0A:1000", remote, "01", "0:0", "01:00000001", "0", "0"]
     monkeypatch.setattr(network.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(network, "_connections", lambda: iter([fields]))
     peers, seen = SilentPeers(["10.77.0.2"]), []
-    for seconds, retries in [(0, 1), (5, 4), (6, 0), (10, 4), (36, 7), (37, 0), (40, 5)]:
+    for seconds, retries in [(0, 1), (5, 3), (6, 4), (7, 0), (10, 4), (36, 7), (37, 0), (40, 5)]:
         clock[0], fields[6] = seconds, f"{retries:08X}"
         seen.append(peers.look().get("10.77.0.2"))
-    assert seen == [None, 5.0, None, 0.0, 26.0, None, 0.0]
+    assert seen == [None, 0.0, 1.0, None, 0.0, 26.0, None, 0.0]
     assert 5.0 < network.SILENCE_SECONDS < 26.0
     assert SilentPeers(["10.77.0.3"]).look() == {}
 
@@ -58,16 +50,6 @@ def test_free_ports_are_consecutive(monkeypatch):
     assert free_ports(3) == 20_006
 
 
-def test_bytes_are_counted_from_the_start_of_the_job(monkeypatch: pytest.MonkeyPatch):
-    counter = [1000]
-    monkeypatch.setattr(SentBytes, "_read", lambda _self: counter[0])
-    sent = SentBytes("eth0")
-    assert not sent.update()
-    counter[0] += 70_000
-    assert sent.update()
-    assert not sent.update()
-    assert sent.count == 70_000
-
-
 def test_no_bytes_leave_a_machine_over_loopback():
-    assert not SentBytes("lo").update()
+    assert bytes_sent("lo") == 0
+    assert all(bytes_sent(name) >= 0 for name in ipv4_addresses())

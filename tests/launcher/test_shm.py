@@ -17,16 +17,18 @@ import pytest
 from commands import wait_until
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.job.dgl import SHM_PATTERNS
 from tutorial_lib.launcher.checks import segment_findings
-from tutorial_lib.launcher.shm import LOCK, SHM, clean_leftovers, dgl_segments, lock_shm, running_jobs
+from tutorial_lib.launcher.shm import SHM, clean_leftovers, job_files, lock_shm, running_jobs
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 FEATURE = "node~_N~test-shm-feat-kvdata-"
 FILES = ["dgl.graphbolt.test-shm_data.lock", FEATURE, "test-shm", "test-shm_node_node_map"]
 JOB = f"""
 import time
+from tutorial_lib.job.dgl import SHM_PATTERNS
 from tutorial_lib.launcher.shm import SHM, lock_shm
-with lock_shm() as sockets:
+with lock_shm(SHM_PATTERNS) as sockets:
     (sockets / "listener").touch()
     for name in {FILES}:
         (SHM / name).write_bytes(b"x" * 4096)
@@ -57,7 +59,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen]]:
     yield start
     for process in processes:
         kill(process)
-    clean_leftovers()
+    clean_leftovers(SHM_PATTERNS)
     for name in FILES:
         (SHM / name).unlink(missing_ok=True)
 
@@ -69,19 +71,19 @@ def kill(process: subprocess.Popen) -> None:
 
 
 def files_of_jobs() -> set[str]:
-    return {name for name in os.listdir(SHM) if name.startswith((LOCK, "dgl-job-"))}
+    return {name for name in os.listdir(SHM) if name.startswith(("tutorial_lib-job-", "dgl-job-"))}
 
 
 def test_a_running_job_keeps_its_files_and_excludes_others(start):
     """L34. The lock of a stopped process counts, too."""
     job = start(JOB)
     job.send_signal(signal.SIGSTOP)
-    assert running_jobs() == [job.pid]
-    assert clean_leftovers() == []
-    assert dgl_segments() == FILES
-    with pytest.raises(InputError, match=f"another job .process {job.pid}. uses /dev/shm"), lock_shm():
+    assert running_jobs() == [f"process {job.pid}"]
+    assert clean_leftovers(SHM_PATTERNS) == []
+    assert job_files(SHM_PATTERNS) == FILES
+    with pytest.raises(InputError, match=f"another job .process {job.pid}. uses /dev/shm"), lock_shm(SHM_PATTERNS):
         pass
-    assert running_jobs() == [job.pid]
+    assert running_jobs() == [f"process {job.pid}"]
 
 
 def test_files_of_a_killed_job_are_removed_with_its_sockets(start):
@@ -92,10 +94,10 @@ def test_files_of_a_killed_job_are_removed_with_its_sockets(start):
         job = start(JOB)
         kill(job)
         assert running_jobs() == []
-        assert clean_leftovers() == FILES
+        assert clean_leftovers(SHM_PATTERNS) == FILES
         assert other.exists()
         assert files_of_jobs() == set()
-        assert clean_leftovers() == []
+        assert clean_leftovers(SHM_PATTERNS) == []
     finally:
         other.unlink()
 
@@ -104,20 +106,20 @@ def test_files_of_a_killed_job_are_removed_with_its_sockets(start):
 def test_a_pid_does_not_show_whether_a_job_runs(emulation, start):
     """L34. Containers can share /dev/shm and count their processes separately, and a PID can be used again."""
     inside = start(JOB, before=("unshare", "--user", "--pid", "--fork", "--kill-child"))
-    assert running_jobs() == [1]
+    assert len(running_jobs()) == 1
     kill(inside)
     wait_until(lambda: running_jobs() == [], "the end of the namespace, although process 1 exists here", 5)
-    assert clean_leftovers() == FILES
+    assert clean_leftovers(SHM_PATTERNS) == FILES
 
 
 def test_older_files_do_not_belong_to_a_job(start):
     """L34. Foreign files stay."""
     (SHM / FEATURE).write_bytes(b"x")
-    assert clean_leftovers() == []
+    assert clean_leftovers(SHM_PATTERNS) == []
     time.sleep(0.05)
-    with lock_shm():
+    with lock_shm(SHM_PATTERNS):
         (SHM / FILES[-1]).write_bytes(b"x")
-    assert dgl_segments() == [FEATURE]
+    assert job_files(SHM_PATTERNS) == [FEATURE]
     [finding] = segment_findings()
     assert finding.status == "fail"
     assert finding.remedy.endswith(f"rm '{SHM / FEATURE}'")
@@ -129,10 +131,10 @@ def test_a_file_in_use_stays(start):
     job = start(JOB)
     user = start(USER, str(SHM / FEATURE))
     kill(job)
-    assert clean_leftovers() == [name for name in FILES if name != FEATURE]
-    assert (running_jobs(), dgl_segments()) == ([], [FEATURE])
+    assert clean_leftovers(SHM_PATTERNS) == [name for name in FILES if name != FEATURE]
+    assert (running_jobs(), job_files(SHM_PATTERNS)) == ([], [FEATURE])
     kill(user)
-    assert clean_leftovers() == [FEATURE]
+    assert clean_leftovers(SHM_PATTERNS) == [FEATURE]
     assert files_of_jobs() == set()
 
 
@@ -150,10 +152,10 @@ def test_a_check_waits_for_the_processes_of_a_killed_job(start):
 
 def test_paths_of_sockets_are_short_and_end_with_the_job():
     """L35. A socket's path has at most 107 bytes."""
-    with lock_shm() as sockets:
+    with lock_shm(SHM_PATTERNS) as sockets:
         multiprocessing.connection.Listener(f"{sockets}/listener-12345678").close()
         (sockets / "left").touch()
-        clean_leftovers()
+        clean_leftovers(SHM_PATTERNS)
         assert (sockets / "left").exists()
         [finding] = segment_findings()
         assert f"another job is running on this machine (process {os.getpid()})" in finding.detail
@@ -163,12 +165,12 @@ def test_paths_of_sockets_are_short_and_end_with_the_job():
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero"), Path.touch])
 def test_a_lock_file_of_another_user_stops_nobody(make):
     """L34. Opening a pipe would block."""
-    path = SHM / f"{LOCK}1-hostile"
+    path = SHM / "tutorial_lib-job-hostile"
     make(path)
     if os.geteuid() == 0:
         os.chown(path, 65534, 65534, follow_symlinks=False)
     try:
-        code = "from tutorial_lib.launcher.shm import *; print(clean_leftovers(), running_jobs())"
+        code = "from tutorial_lib.launcher.shm import *; print(clean_leftovers([]), running_jobs())"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
         assert (done.returncode, done.stdout) == (0, "[] []\n"), done.stderr
         assert os.path.lexists(path) or os.geteuid() != 0
@@ -182,10 +184,10 @@ def test_names_of_other_programs_are_not_dgls():
     ours = ["dgl.graphbolt.torch_metadata.lock", "edge~_E~weight-kvdata-", "torch", "torch_node_meta"]
     ours.append("torchtorch_0_csc_indptr")
     try:
-        with lock_shm():
+        with lock_shm(SHM_PATTERNS):
             for name in [*others, *ours]:
                 (SHM / name).write_bytes(b"x")
-            assert dgl_segments() == ours
+            assert job_files(SHM_PATTERNS) == ours
         assert not any((SHM / name).exists() for name in ours)
         assert all((SHM / name).exists() for name in others)
     finally:
@@ -198,7 +200,8 @@ import json, os
 import dgl, numpy, torch
 from dgl.distributed.dist_graph import _copy_graph_to_shared_mem
 from dgl.distributed.graph_partition_book import RangePartitionBook
-from tutorial_lib.launcher.shm import dgl_segments
+from tutorial_lib.job.dgl import SHM_PATTERNS
+from tutorial_lib.launcher.shm import job_files
 before = set(os.listdir("/dev/shm"))
 graph = dgl.rand_graph(30, 100)
 graph.ndata.update({"inner_node": torch.ones(30, dtype=torch.int32), dgl.NID: torch.arange(30)})
@@ -214,7 +217,7 @@ try:
 except (ImportError, AttributeError):
     pass  # a stack without GraphBolt
 added = set(os.listdir("/dev/shm")) - before
-known = set(dgl_segments())
+known = set(job_files(SHM_PATTERNS))
 for name in added:
     os.unlink(f"/dev/shm/{name}")
 print(json.dumps([len(added), sorted(added - known)]), flush=True)

@@ -16,14 +16,13 @@ from commands import wait_until
 from fault_support import DUMP
 
 from tutorial_lib.launcher import watch
-from tutorial_lib.launcher.watch import STARTED, MachineHealth, Stack, collect, disk_trouble, members, report, stat_of
+from tutorial_lib.launcher.watch import MachineHealth, Stack, collect, disk_trouble, members, report
 
 
-def note_member(folder: Path, pid: int, role: str, started: int | None = None) -> None:
+def note_member(folder: Path, pid: int, role: str) -> None:
     """Make the file that the hook would make for a process."""
     (folder / ".processes").mkdir(exist_ok=True)
-    started = int(stat_of(pid)[STARTED]) if started is None else started
-    (folder / ".processes" / f"{role}-0-{pid}-{os.getpid()}-{started}").touch()
+    (folder / ".processes" / f"{role}-0-{pid}").touch()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,6 @@ def test_a_stack_is_summarized_from_the_main_thread(state, prefix):
     stack = Stack("trainer", 0, 7, state, DUMP)
     where = "in all_reduce (distributed_c10d.py:1997), called from train.py:33 in main"
     assert stack.where() == prefix + where
-    assert stack.stopped == (state == "T")
     assert report([("a", stack)]).startswith(f"=== a, trainer 0, pid 7: {prefix}{where}\nThread 0x")
     assert Stack("trainer", 0, 7, state, "").where() == f"{prefix}wrote no Python stack"
 
@@ -61,11 +59,11 @@ def test_stacks_of_a_running_and_of_a_stopped_process(tmp_path):
             assert [(m.role, m.index, m.pid) for m in members(tmp_path)] == [("server", 0, child.pid)]
             [stack] = collect(tmp_path)
             assert "in wait_here" in stack.where()
-            assert not stack.stopped
+            assert stack.state != "T"
             child.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
             [stack] = collect(tmp_path)
-            assert stack.stopped
+            assert stack.state == "T"
             assert "in wait_here" in stack.text
             assert psutil.Process(child.pid).status() != psutil.STATUS_STOPPED
         finally:
@@ -82,14 +80,12 @@ time.sleep(100)
 """
 
 
-@pytest.mark.parametrize("started", [1, None])
-def test_a_process_that_has_a_members_pid_by_now_gets_no_signal(tmp_path, started):
-    """L12. Started at another time; or ours, but no longer the program that handles the signal (it would end it)."""
-    code = BYSTANDER if started else BYSTANDER.replace("signal.signal(", "(lambda *_: None)(")
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def test_a_process_that_has_a_members_pid_by_now_gets_no_signal(tmp_path):
+    """L12. Neither an unrelated process nor a former member that has become another program has the file open."""
+    process = subprocess.Popen([sys.executable, "-c", BYSTANDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout.readline() == b"up\n"
-        note_member(tmp_path, process.pid, "trainer", started)
+        note_member(tmp_path, process.pid, "trainer")
         assert collect(tmp_path) == []
         process.stdin.write(b"\n")  # a signal would have come before
         process.stdin.flush()
@@ -99,9 +95,8 @@ def test_a_process_that_has_a_members_pid_by_now_gets_no_signal(tmp_path, starte
         assert process.communicate()[0] == b""
 
 
-def test_a_failed_sampler_is_reported_once(tmp_path, monkeypatch):
+def test_a_failed_sampler_is_reported(tmp_path):
     """L10. It is a zombie of a trainer that waits for it forever. One that ended well or by SIGTERM is not reported."""
-    monkeypatch.setattr(watch, "ZOMBIE_SECONDS", 0.0)
     commands = ["kill -9 $$", "exit 3", "exit 0", "kill $$"]
     workers = [subprocess.Popen(["sh", "-c", f"read line; {command}"], stdin=subprocess.PIPE) for command in commands]
     for worker in workers:
@@ -111,10 +106,9 @@ def test_a_failed_sampler_is_reported_once(tmp_path, monkeypatch):
     for worker in workers:
         worker.stdin.close()
         os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-    health.dead_workers()
+    assert health.dead_workers() == []  # the trainer may be about to collect them
     found = {member.pid: code for member, code in health.dead_workers()}
     assert found == {workers[0].pid: -signal.SIGKILL, workers[1].pid: 3}
-    assert health.dead_workers() == []
     for worker in workers:
         worker.wait()
 
@@ -157,16 +151,19 @@ def test_a_folder_that_vanished_and_a_used_up_quota(tmp_path, monkeypatch):
     assert disk_trouble(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
     run = tmp_path / "run"
-    words = f"run folder {run} has vanished (removed or unmounted while the job ran)"
-    assert disk_trouble(run / "logs" / "machine-0") == words
+    assert (
+        disk_trouble(run / "logs" / "machine-0")
+        == f"run folder {run} has vanished (removed or unmounted while the job ran)"
+    )
 
     def refuse(_path: Path, _data: bytes) -> int:
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
     trouble = disk_trouble(tmp_path)
-    assert trouble.startswith(f"the disk quota is used up on {tmp_path} (")
+    assert trouble.startswith(f"cannot write to run folder {tmp_path} (")
     assert ", mounted on /" in trouble
+    assert trouble.endswith(": Disk quota exceeded")
 
 
 @pytest.mark.root
@@ -179,6 +176,7 @@ def test_a_full_disk_is_named_with_its_device(tmp_path):
         with contextlib.suppress(OSError), (tmp_path / "fill").open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
-        assert disk_trouble(tmp_path) == f"no space left on {tmp_path} (small-disk, mounted on {tmp_path})"
+        where = f"{tmp_path} (small-disk, mounted on {tmp_path})"
+        assert disk_trouble(tmp_path) == f"cannot write to run folder {where}: No space left on device"
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

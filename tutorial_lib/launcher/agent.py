@@ -26,7 +26,7 @@ from tutorial_lib.launcher.checks import check_machine, find_versions
 from tutorial_lib.launcher.environment import count_cpus, job_environment, package_digest, role_environment
 from tutorial_lib.launcher.forkserver import FORKSERVER, Forkserver
 from tutorial_lib.launcher.jobspec import JobSpec, Role
-from tutorial_lib.launcher.logs import WORKERS, EventFiles, OutputFiles, log_name, tail
+from tutorial_lib.launcher.logs import WORKERS, JobFiles, log_name, tail
 from tutorial_lib.launcher.processes import end_descendants, start
 from tutorial_lib.launcher.shm import lock_shm
 from tutorial_lib.launcher.watch import FINISH, MachineHealth, collect, disk_trouble, members
@@ -67,9 +67,8 @@ class Agent:
         self.stopping = False
         self.forkserver: Forkserver | None = None
         self.others = {m.address: m.name for m in spec.machines if m.address != self.machine.address}
-        self.events = EventFiles(self.logs)
-        self.sent = network.SentBytes(self.interface)
-        self.output = OutputFiles(self.logs) if spec.show_output else None
+        self.files, self.show_output = JobFiles(self.logs), spec.show_output
+        self.sent_before = network.bytes_sent(self.interface)
         self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(self.others)
         self.next_heartbeat = self.last_heard = time.monotonic()
 
@@ -98,14 +97,14 @@ class Agent:
     def _leave_nothing(self) -> None:
         self.stopping = True
         self._forward_events(FLUSH_SECONDS * all(process.code is not None for process in self.processes))
-        self.output = None  # the logs contain the further output, which is about being stopped
+        self.show_output = False  # the logs contain the further output, which is about being stopped
         end_descendants(self._reap)
         shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)
         self._forward_events(FLUSH_SECONDS)
         peaks: dict[str, int] = {}
         for process in (p for p in self.processes if p.role != "forkserver"):
             peaks[process.role] = max(peaks.get(process.role, 0), process.peak_rss)
-        self._send(msg.Done(self.sent.count(), peaks, time.time()))
+        self._send(msg.Done(self._bytes_sent(), peaks, time.time()))
         self.link.push(FLUSH_SECONDS)
 
     def _send(self, message: msg.Message) -> None:
@@ -194,7 +193,7 @@ class Agent:
             return
         self.next_heartbeat = now + HEARTBEAT_SECONDS
         signs = self.health.signs_of_life()
-        self._send(msg.Heartbeat(**signs, bytes_sent=self.sent.count(), time=time.time()))
+        self._send(msg.Heartbeat(**signs, bytes_sent=self._bytes_sent(), time=time.time()))
         if trouble := disk_trouble(self.logs):
             self._give_up(trouble)
         for member, code in self.health.dead_workers():
@@ -244,19 +243,22 @@ class Agent:
                 self.roles_to_announce.discard(role.name)
                 self._send(msg.Serving(role.name, time.time()))
 
+    def _bytes_sent(self) -> int:
+        return network.bytes_sent(self.interface) - self.sent_before
+
     def _forward_events(self, seconds: float = 0.0) -> None:
-        """Forward a part of the new events and output of the ranks, or all of them within a number of seconds."""
-        deadline = time.monotonic() + seconds
-        while True:
-            if full := len(self.link.waiting) > MOST_WAITING:
-                self.link.push(min(seconds, POLL_SECONDS))
+        """Forward the new events and output of the ranks. Wait at most ``seconds`` for a coordinator that is slow."""
+        deadline, events = time.monotonic() + seconds, self.files.events()
+        while len(self.link.waiting) <= MOST_WAITING or time.monotonic() < deadline:
+            if len(self.link.waiting) > MOST_WAITING:
+                self.link.push(POLL_SECONDS)
+            elif (event := next(events, None)) is not None:
+                self._send(msg.Report(event))
             else:
-                for event in self.events.new():
-                    self._send(msg.Report(event))
-                for lines in self.output.new(rest=self.stopping) if self.output else ():
-                    self._send(msg.Output(**lines))
-            if not (full or self.events.more) or time.monotonic() >= deadline:
-                return
+                break
+        if self.show_output and len(self.link.waiting) <= MOST_WAITING:
+            for lines in self.files.output(rest=self.stopping):
+                self._send(msg.Output(**lines))
 
 
 def receive(link: Channel, seconds: float) -> list[msg.Message]:

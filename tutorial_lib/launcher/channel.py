@@ -11,17 +11,12 @@ from typing import Any
 
 CHUNK = 1 << 20
 POLL_SECONDS = 0.05
-WRITE_BYTES = 1 << 16
 
 
 class Channel:
-    """One side of a connection. A cut cable, or a process that does not read, holds nobody up.
+    """One side of a connection over two file descriptors. ``waiting`` are the bytes that have not been written yet.
 
-    Args:
-        read, write: file descriptors. The channel does not close them.
-
-    Attributes:
-        waiting: bytes of messages that have not been written yet.
+    A cut cable, or a process that does not read, holds nobody up.
     """
 
     def __init__(self, read: int, write: int) -> None:
@@ -39,9 +34,7 @@ class Channel:
         deadline = time.monotonic() + seconds
         while self.waiting:
             try:
-                with memoryview(self.waiting) as view:  # without a copy
-                    written = os.write(self._write, view[:WRITE_BYTES])
-                del self.waiting[:written]
+                del self.waiting[: os.write(self._write, self.waiting)]
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     return
@@ -52,20 +45,15 @@ class Channel:
     def take(self, seconds: float = 0.0) -> list[dict[str, Any]]:
         """Return the messages that arrive within this time. Other text, such as that of a login shell, is skipped.
 
-        Raises:
-            EOFError: the other side has ended.
+        An EOFError is raised if the other side has ended.
         """
-        poll = select.poll()
+        poll, found = select.poll(), []
         poll.register(self._read, select.POLLIN)
-        if b"\n" not in self._buffer and poll.poll(1000 * seconds):
-            chunk = os.read(self._read, CHUNK)
-            if not chunk:
+        if poll.poll(1000 * seconds):
+            if not (chunk := os.read(self._read, CHUNK)):
                 raise EOFError("the connection ended")
-            self._buffer += chunk
-        *lines, rest = bytes(self._buffer).split(b"\n")
-        self._buffer = bytearray(rest)
-        found = []
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
+            *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    found.append(json.loads(line))
         return [message for message in found if isinstance(message, dict)]

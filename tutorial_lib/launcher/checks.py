@@ -19,7 +19,7 @@ from tutorial_lib.launcher.environment import search_path, user_environment
 from tutorial_lib.launcher.findings import FAIL, OK, Finding, Findings, made, verdict
 from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.network import ipv4_addresses, listening_ports
-from tutorial_lib.launcher.shm import SHM, clean_leftovers, find_segments, running_jobs
+from tutorial_lib.launcher.shm import SHM, clean_leftovers, job_files, running_jobs
 from tutorial_lib.launcher.watch import disk_trouble
 
 LEAST_OPEN_FILES = 1024
@@ -105,10 +105,10 @@ def check_shm(spec: JobSpec, _index: int) -> Finding:
     """Remove the files of our killed jobs from /dev/shm, and check that no other job uses it."""
     removed, running = clean_leftovers(spec.shm_patterns, DYING_SECONDS), running_jobs()
     if running:
-        detail = f"another job is running on this machine (process {running[0]}); both would use the same /dev/shm"
+        detail = f"another job is running on this machine ({running[0]}); both would use the same /dev/shm"
         remedy = "Wait for its end, or use --emulate N: each emulated machine has its own /dev/shm."
         return Finding("leftovers", FAIL, detail, remedy)
-    if files := find_segments(spec.shm_patterns):
+    if files := job_files(spec.shm_patterns):
         detail = f"/dev/shm holds {len(files)} files of another job, for example {files[0]}"
         remedy = f"If fuser -v '{SHM / files[0]}' prints no process, remove them: rm "
         return Finding("leftovers", FAIL, detail, remedy + " ".join(f"'{SHM / name}'" for name in files))

@@ -14,17 +14,12 @@ from tutorial_lib.launcher.logs import tail as tail_of
 from tutorial_lib.launcher.messages import Failed
 from tutorial_lib.launcher.watch import Stack
 
-# Messages of a process that has lost another one: a peer, the coordinator, or its sampler (EOFError on a pipe).
-# Other messages can contain the same words. A user's ValueError("request refused") is a cause.
+# Messages of a process that has lost another one: a peer, the coordinator, or its sampler (EOFError on a pipe). gloo
+# and torch's store raise a RuntimeError or a DistError, and DGL a DGLError. A user's ValueError("refused") is a cause.
 # An aborted trainer may have lost its server, because DGL's C++ threads end the process before Python can raise.
 _CONSEQUENCE = re.compile(
-    r": (ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError)\b"
-    r"|: EOFError( \(|$)"
-    # gloo and the store raise a RuntimeError or an error of torch.distributed, and DGL raises a DGLError
-    r"|: (RuntimeError|[\w.]*Dist\w*Error|[\w.]*DGLError): (\[[^]]*(gloo|rpc|network|socket)[^]]*\].*)?"
-    rf"({PEER_GONE})"
-    r"|: killed by signal 6 \(SIGABRT\)"
-    r"|: no answer from \S+ \(|: heard nothing from the coordinator"
+    r": (Connection\w*Error\b|BrokenPipeError\b|EOFError( \(|$)|killed by signal 6 \(SIGABRT\)|no answer from \S+ \("
+    rf"|heard nothing from the coordinator|(RuntimeError|[\w.]*(Dist|DGL)\w*Error): .*({PEER_GONE}))"
 )
 _STALL = "the job has not moved for"
 
@@ -50,23 +45,18 @@ class JobFailed(JobError):
         return bool(_CONSEQUENCE.search(self.message))
 
 
+def _name(spec: JobSpec, index: int, role: str, k: int) -> str:
+    """Return ``trainer 1 (rank 3) on machine-1``."""
+    rank = spec.rank("trainer" if role in WORKERS else role, index, k)
+    number = "" if role in ONE_A_MACHINE else f" of trainer {k}" if role in WORKERS else f" {k}"
+    return f"{role}{number}{'' if rank is None else f' (rank {rank})'} on {spec.machines[index].name}"
+
+
 def failure(spec: JobSpec, index: int, role: str, k: int, cause: str, tail: list[str] | None = None) -> JobFailed:
     """Return the failure of process ``k`` of a role on machine ``index``. By default, ``tail`` is read from its log."""
-    log, text = spec.log_folder(index) / log_name(role, k), f"{_who(spec, index, role, k)}: {cause}"
-    return JobFailed(text, **_where(spec, index, role, k), log=log, tail=tail_of(log) if tail is None else tail)
-
-
-def _where(spec: JobSpec, index: int, role: str, k: int) -> dict[str, Any]:
-    return {"machine": spec.machines[index].name, "role": role, "index": k, "rank": spec.rank(role, index, k)}
-
-
-def _who(spec: JobSpec, index: int, role: str, k: int) -> str:
-    name, rank = spec.machines[index].name, spec.rank(role, index, k)
-    if role in ONE_A_MACHINE:
-        return f"{role} on {name}"
-    if role in WORKERS:
-        return f"{role} of trainer {k} (rank {spec.rank('trainer', index, k)}) on {name}"
-    return f"{role} {k}{'' if rank is None else f' (rank {rank})'} on {name}"
+    log, text = spec.log_folder(index) / log_name(role, k), f"{_name(spec, index, role, k)}: {cause}"
+    machine, rank, tail = spec.machines[index].name, spec.rank(role, index, k), tail_of(log) if tail is None else tail
+    return JobFailed(text, machine=machine, role=role, index=k, rank=rank, log=log, tail=tail)
 
 
 def exit_failure(spec: JobSpec, index: int, message: Failed) -> JobFailed:
@@ -83,42 +73,39 @@ def exit_failure(spec: JobSpec, index: int, message: Failed) -> JobFailed:
 def stall_failure(spec: JobSpec, seconds: float, stacks: Sequence[tuple[int, Stack]], path: Path) -> JobFailed:
     """Return the failure of a job without progress. It names a stopped process, or the call in which each rank waits.
 
-    Args:
-        stacks: index of the machine and stack of each process that answered.
-        path: file with all stacks.
+    ``stacks`` has the index of the machine and the stack of each process that answered, and ``path`` is their file.
     """
-    names = [_who(spec, index, stack.role, stack.index) for index, stack in stacks]
-    found = [(index, stack, f"{name} is {stack.where()}") for name, (index, stack) in zip(names, stacks, strict=True)]
-    shown = [entry for entry in found if entry[1].stopped][:1]
-    shown = shown or [entry for entry in found if entry[1].role == "trainer"] or found
-    where = "; ".join(text for *_, text in shown) or "no process answered"
-    index, role, k = (shown[0][0], shown[0][1].role, shown[0][1].index) if shown else (0, "agent", 0)
-    cause = f"{_STALL} {seconds:g} s: {where}"
-    return JobFailed(cause, **_where(spec, index, role, k), log=path, tail=[text for *_, text in found])
+    texts = {(index, s): f"{_name(spec, index, s.role, s.index)} is {s.where()}" for index, s in stacks}
+    shown = [key for key in texts if key[1].state == "T"][:1]
+    shown = shown or [key for key in texts if key[1].role == "trainer"] or list(texts)
+    where = "; ".join(texts[key] for key in shown) or "no process answered"
+    index, stack = shown[0] if shown else (0, Stack("agent", 0, 0))
+    found = failure(spec, index, stack.role, stack.index, "", list(texts.values()))
+    found.log = path
+    return _reworded(found, f"{_STALL} {seconds:g} s: {where}")
 
 
 def left_early(spec: JobSpec, found: JobFailed, events: Sequence[dict[str, Any]]) -> JobFailed:
     """Return the failure of a rank that ended with exit code 0 too early, if ``found`` is only its consequence.
 
-    Args:
-        found: the first failure.
-        events: events of the job. A rank of ``train`` that ends in order reports ``left``.
+    ``events`` are those of the job. A rank of ``train`` that ends in order reports ``left``.
     """
-    if not (found.is_consequence or _STALL in found.message):
-        return found
     left = {(event["machine"], event["local_rank"]) for event in events if event["kind"] == "left"}
-    for event in events:
+    for event in events if found.is_consequence or _STALL in found.message else ():
         if event["kind"] == "exited" and event["role"] == "trainer" and event["code"] == 0:
-            name, k = event["machine"], event["index"]
-            index = next(number for number, machine in enumerate(spec.machines) if machine.name == name)
-            if (name, k) not in left:
+            index = [machine.name for machine in spec.machines].index(event["machine"])
+            if (event["machine"], event["index"]) not in left:
                 cause = f"ended with exit code 0 before the others finished; one of them: {found.message}"
-                return failure(spec, index, "trainer", k, cause)
+                return failure(spec, index, "trainer", event["index"], cause)
     return found
 
 
 def machines_gone(found: JobFailed, why: str) -> JobFailed:
-    """Return the failure of a job whose machines have ended. ``found`` is the first failure."""
-    cause = JobFailed(why, **{n: getattr(found, n) for n in ("machine", "role", "index", "rank", "log", "tail")})
-    cause.remedy = "Start machines again (machines start). A run of train then continues with --resume."
-    return cause
+    """Return the first failure of a job with the cause that its machines have ended."""
+    found.remedy = "Start machines again (machines start). A run of train then continues with --resume."
+    return _reworded(found, why)
+
+
+def _reworded(found: JobFailed, cause: str) -> JobFailed:
+    found.args, found.message = (cause,), cause
+    return found

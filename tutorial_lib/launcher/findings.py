@@ -37,11 +37,10 @@ Check = Callable[..., Finding | Iterable[Finding]]
 
 
 class Findings(list[Finding]):
-    """A list of findings that is shown as lines, in a terminal and as the last line of a notebook cell."""
+    """A list of findings that is shown as lines. ``failed`` are the findings that prevent a job."""
 
     @property
     def failed(self) -> list[Finding]:
-        """The findings that prevent a job."""
         return [finding for finding in self if finding.status == FAIL]
 
     def __repr__(self) -> str:
@@ -78,9 +77,3 @@ def made(checks: Iterable[Check], *arguments: Any) -> Findings:
             detail = f"the check ended with {type(error).__name__}: {error}"
             findings.append(Finding(check.__name__, SKIP if hidden else FAIL, detail, "Report this error."))
     return findings
-
-
-def report(findings: Findings) -> bool:
-    """Print one line for each finding and return whether no check failed."""
-    print(repr(findings))
-    return not findings.failed

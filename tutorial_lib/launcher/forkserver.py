@@ -1,8 +1,7 @@
 """One process of a machine imports torch and DGL and then forks the servers and trainers, which start faster.
 
-The imports take two seconds of a processor, most of a short job. The forked processes become children of the agent, so
-the agent sees how they end, and they end with the agent. Each has its own session, log and variables, but
-``/proc/PID/environ`` shows those of the process that forked it.
+The imports take two seconds of a processor, most of a short job. The forked processes become children of the agent.
+``/proc/PID/environ`` shows the variables of the process that forked them.
 
 A fork copies only one thread, and locks in their current state. Therefore, the process that forks has run no parallel
 region of OpenMP and has not used CUDA. OpenBLAS and jemalloc start threads when they are imported and handle forks.
@@ -17,12 +16,13 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.launcher.backends.namespaces import die_with_parent
 from tutorial_lib.launcher.channel import Channel
+from tutorial_lib.launcher.processes import die_with
 
 FORKSERVER = "TUTORIAL_FORKSERVER"
 
@@ -39,19 +39,18 @@ class Forkserver:
         self._link.put({"role": role, "index": index, "env": env, "log": str(log)})
 
     def started(self) -> Iterator[tuple[str, int, int]]:
-        """Yield role, index and pid of the processes forked since the last call.
+        """Yield role, index and PID of the processes forked since the last call.
 
-        A process starts to work only after its pid can be read here, so the agent knows every pid that ends.
+        A process sends its PID before it starts to work, so the agent can read the PID of every process that ends.
         """
         self._link.push()
         with contextlib.suppress(EOFError, ConnectionError):
-            while messages := self._link.take():
-                for message in messages:
-                    yield message["role"], message["index"], message["pid"]
+            for message in self._link.take():
+                yield message["role"], message["index"], message["pid"]
 
     def close(self) -> None:
         """Let the program end after the requested processes."""
-        self._link.put({"role": None})
+        self._link.put(None)
 
 
 def is_forkserver() -> bool:
@@ -60,62 +59,46 @@ def is_forkserver() -> bool:
 
 
 def fork_as_told() -> None:
-    """Fork a process for each request of the agent and then exit. Return only in the forked processes.
-
-    In a process that is not a forkserver, return at once.
-    """
+    """In a forkserver, fork a process for each request of the agent and exit. Return only in the other processes."""
     if not is_forkserver():
         return
     gc.freeze()  # a collection in a child would write to, and so copy, every page that has an object
     agent = os.getppid()
     with socket.socket(fileno=int(os.environ.pop(FORKSERVER))) as end, end.makefile() as orders:
-        for order in map(json.loads, orders):
-            if order["role"] is None:
-                break
-            if _fork(end, order):
-                _become(order, agent)
+        for order in iter(lambda: json.loads(orders.readline() or "null"), None):
+            if _fork():
+                _become(order, agent, end)
                 return
     sys.stdout.flush()
     os._exit(0)  # without exit handlers of libraries, which have nothing to clean up
 
 
-def _fork(end: socket.socket, order: dict[str, Any]) -> bool:
-    """Return True in the new process. Its parent exits, so the agent, a subreaper, becomes the parent."""
-    ours, theirs = socket.socketpair()
-    between = os.fork()
-    if between == 0:
-        code = 1
-        try:
-            if os.fork() == 0:
-                ours.close()
-                with theirs:
-                    theirs.sendall(str(os.getpid()).encode())
-                    theirs.recv(1)  # until the agent can read the pid
-                return True
-            code = 0
-        except OSError as error:
-            print(f"cannot fork {order['role']} {order['index']}: {error.strerror}", flush=True)
-        os._exit(code)
-    theirs.close()
-    _, status = os.waitpid(between, 0)
-    if status:
+def _fork() -> bool:
+    """Return True in the new process. Its parent has ended, so the agent, a subreaper, is its parent."""
+    if (between := os.fork()) != 0:
+        if os.waitpid(between, 0)[1] != 0:
+            os._exit(1)
+        return False
+    between = os.getpid()
+    try:
+        if os.fork() != 0:
+            os._exit(0)
+    except OSError as error:
+        print(f"cannot fork: {error.strerror}", flush=True)
         os._exit(1)
-    with ours:
-        pid = int(ours.recv(32))
-        end.sendall(json.dumps({"role": order["role"], "index": order["index"], "pid": pid}).encode() + b"\n")
-    return False
+    while os.getppid() == between:
+        time.sleep(0.001)
+    return True
 
 
-def _become(order: dict[str, Any], agent: int) -> None:
+def _become(order: dict[str, Any], agent: int, end: socket.socket) -> None:
     os.setsid()
-    die_with_parent()
-    if os.getppid() != agent:  # the agent ended before the call
-        os._exit(1)
+    die_with(agent)
+    end.sendall(json.dumps({"role": order["role"], "index": order["index"], "pid": os.getpid()}).encode() + b"\n")
     os.environ.update(order["env"])
-    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    with open(order["log"], "ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # libgomp read the variable when it was loaded
     importlib.import_module("sitecustomize").take_part()  # the hook, as at the start of a process

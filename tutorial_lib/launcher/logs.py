@@ -1,29 +1,30 @@
-"""Read the files that the processes of a job write, in chunks of a bounded size, because a log can have gigabytes."""
+"""Read the files that the processes of a job write, in parts of a bounded size, because a log can have gigabytes."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import json
 import os
 import re
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 TAIL_BYTES = 1 << 16
 TAIL_LINES = 20
 LINE_CHARACTERS = 1000
-CHUNK_BYTES = 1 << 19  # read at once, and the longest event
-MOST_CHUNKS = 100  # read in one call from the log of one trainer
-LINES_PER_SECOND = 200  # shown of one trainer
+LINE_BYTES = 1 << 19  # the longest event. A longer line is read in parts
+MOST_LINES = 1_000_000  # read from one file in one call
+OUTPUT_SECONDS, OUTPUT_LINES = 0.5, 200  # lines of one trainer that are shown in this time
 ONE_A_MACHINE = ("agent", "forkserver")
 WORKERS = ("sampler", "worker")  # processes that a trainer starts, which have the index of the trainer
 THREADS_LEFT = "terminate called without an active exception"
 # Pattern of messages of gloo, a store or a pipe after the death of the other process. They are not the first cause.
-PEER_GONE = r"Connection (reset|closed|refused)|[Rr]eset by peer|[Cc]losed by peer|[Cc]onnection refused|Broken pipe"
+PEER_GONE = r"[Cc]onnection (reset|closed|refused)|([Rr]eset|[Cc]losed) by peer|Broken pipe"
 _EXCEPTION = re.compile(r"([\w.]+\.)?\w*(Error|Exception|Interrupt)(:|$)")
 
 
@@ -59,88 +60,51 @@ def uncaught(lines: list[str], code: int | None) -> str | None:
     a line of its own. If the program handles an exception, other lines follow it.
     """
     kept = [line.strip() for line in lines if line.strip()]
-    if code == -signal.SIGABRT and kept and kept[-1] == THREADS_LEFT:
-        del kept[-1]
-    elif code != 1:
-        return None
-    return kept[-1] if kept and _EXCEPTION.match(kept[-1]) else None
+    aborted = code == -signal.SIGABRT and kept[-1:] == [THREADS_LEFT]
+    last = "".join(kept[-2:-1] if aborted else kept[-1:])
+    return last if (aborted or code == 1) and _EXCEPTION.match(last) else None
 
 
-def _read_lines(path: Path, offset: int, rest: bool = False) -> tuple[list[bytes], int, bool]:
-    """Return the complete lines of a chunk, the offset of the next chunk, and whether the file has more than the chunk.
+class JobFiles:
+    """The events and the output that the trainers of a machine append to files in its log folder.
 
-    A line that fills the chunk is returned in parts. If ``rest`` is true, the last line needs no end.
+    Output that was there before this object was made is not returned.
     """
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(offset)
-        data = file.read(CHUNK_BYTES)
-        full = len(data) == CHUNK_BYTES
-        end = data.rfind(b"\n") + 1
-        if (rest and not full) or (full and end == 0):
-            end = len(data)
-        lines = data[:end].removesuffix(b"\n").split(b"\n") if end else []
-        return lines, offset + end, full
-    return [], offset, False
-
-
-class EventFiles:
-    """The files in a log folder to which the ranks of a machine append events as JSON lines."""
 
     def __init__(self, folder: Path) -> None:
-        self.more = False  # the last call has not read everything
-        self._folder, self._offsets = folder, dict[Path, int]()
+        self._folder, self._next_output = folder, 0.0
+        self._offsets = collections.Counter({path: path.stat().st_size for path in folder.glob("trainer-*.log")})
 
-    def new(self) -> Iterator[dict[str, Any]]:
-        """Return events since the last call, at most half a megabyte of each file. Other lines are skipped."""
-        self.more = False
+    def _lines(self, path: Path, rest: bool = False) -> Iterator[bytes]:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            file.seek(self._offsets[path])
+            for line in itertools.islice(iter(lambda: file.readline(LINE_BYTES), b""), MOST_LINES):
+                if line.endswith(b"\n") or len(line) == LINE_BYTES or rest:
+                    self._offsets[path] += len(line)
+                    yield line
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield new events, which are lines of JSON, and skip other lines. The caller may stop before the last one."""
         for path in self._folder.glob("events-*.jsonl"):
-            lines, self._offsets[path], full = _read_lines(path, self._offsets.get(path, 0))
-            self.more = self.more or full
-            for line in lines:
+            for line in self._lines(path):
                 with contextlib.suppress(ValueError):
                     event = json.loads(line)
                     if isinstance(event, dict) and isinstance(event.get("kind"), str):
                         yield event
 
+    def output(self, *, rest: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield every half second for each trainer its last 200 new lines, and the number of ``skipped`` lines.
 
-@dataclass
-class _TrainerLog:
-    offset: int = 0
-    skipped: int = 0
-    second: float = 0.0
-    room: int = 0
-
-
-class OutputFiles:
-    """The logs of the trainers of a machine. Lines that were there before this object was made are not returned."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._logs = {path: _TrainerLog(path.stat().st_size) for path in folder.glob("trainer-*.log")}
-
-    def new(self, *, rest: bool = False) -> Iterator[dict[str, Any]]:
-        """Return for each trainer its new lines, after the number of ``skipped`` lines that only the log contains.
-
-        Of a burst, the last 200 lines are returned. ``rest``: the trainers have ended, so the last line needs no end.
+        Only the log contains the skipped lines. ``rest``: the trainers have ended, so the last line needs no end.
         """
+        if (now := time.monotonic()) < self._next_output and not rest:
+            return
+        self._next_output = now + OUTPUT_SECONDS
         for path in sorted(self._folder.glob("trainer-*.log")):
-            log, lines = self._logs.setdefault(path, _TrainerLog()), []
-            for _ in range(MOST_CHUNKS):
-                log.skipped += len(lines)
-                lines, log.offset, more = _read_lines(path, log.offset, rest)
-                if not more:
-                    break
-            if (now := time.monotonic()) - log.second >= 1 or rest:
-                log.second, log.room = now, LINES_PER_SECOND
-            shown = [_as_on_terminal(line) for line in lines[max(0, len(lines) - log.room) :]]
-            log.room -= len(shown)
-            log.skipped += len(lines) - len(shown)
-            if shown or (rest and log.skipped):
-                yield {"trainer": int(path.stem.split("-")[1]), "lines": shown, "skipped": log.skipped}
-                log.skipped = 0
-
-
-def _as_on_terminal(line: bytes) -> str:
-    """Return the last state of a progress bar, whose states are separated by carriage returns."""
-    states = [state for state in line.decode(errors="replace").split("\r") if state.strip()]
-    return shortened(states[-1].rstrip() if states else "")
+            count, kept = 0, collections.deque[bytes](maxlen=OUTPUT_LINES)
+            for line in self._lines(path, rest):
+                count += 1
+                kept.append(line)
+            if kept:  # of a progress bar, whose states are separated by carriage returns, the last state is shown
+                lines = [shortened(line.decode(errors="replace").rstrip().split("\r")[-1]) for line in kept]
+                yield {"trainer": int(path.stem.split("-")[1]), "lines": lines, "skipped": count - len(lines)}

@@ -21,16 +21,12 @@ def ipv4_addresses() -> dict[str, list[str]]:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the network interface of this machine that has an IPv4 address."""
-    known = {address: name for name, addresses in ipv4_addresses().items() for address in addresses}
-    if address not in known:
-        has = ", ".join(sorted(known))
-        raise SystemExit(f"address {address} of ip_config.txt does not belong to this machine; it has {has}")
-    return known[address]
+    """Return the interface of this machine that has an IPv4 address. If none has it, a check reports the problem."""
+    return next((name for name, addresses in ipv4_addresses().items() if address in addresses), "lo")
 
 
 def _connections() -> Iterator[list[str]]:
-    """Return the fields of each line of the kernel's tables of TCP sockets."""
+    """Yield the fields of the kernel's tables of TCP sockets. psutil would also read the files of all processes."""
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(name) as file:
             yield from (line.split() for line in file.readlines()[1:])
@@ -38,12 +34,7 @@ def _connections() -> Iterator[list[str]]:
 
 def listening_ports() -> set[int]:
     """Return the TCP ports in state LISTEN. DGL would count a trial connection as a client."""
-    return {int(fields[1].rsplit(":", 1)[1], 16) for fields in _connections() if fields[3] == LISTEN}
-
-
-def ipv4_of(text: str) -> str:
-    """Convert the kernel's notation ``"02004D0A"``, also at the end of an IPv6 address, to ``"10.77.0.2"``."""
-    return socket.inet_ntoa(bytes.fromhex(text[-8:])[::-1])
+    return {int(fields[1].split(":")[1], 16) for fields in _connections() if fields[3] == LISTEN}
 
 
 class SilentPeers:
@@ -54,32 +45,20 @@ class SilentPeers:
     """
 
     def __init__(self, addresses: Collection[str]) -> None:
-        self._addresses, self._since = addresses, dict[tuple[str, str], float]()
+        self._addresses, self._since = addresses, dict[str, float]()
 
     def look(self) -> dict[str, float]:
-        """Return the seconds for which the kernel has repeated a segment to each silent peer. Call it regularly."""
-        now, before, self._since = time.monotonic(), self._since, {}
-        silent: dict[str, float] = {}
-        for _, local, remote, state, _, _, retries, *_ in _connections():
-            address, times = ipv4_of(remote.rsplit(":", 1)[0]), int(retries, 16)
-            if state in (ESTABLISHED, SYN_SENT) and times and address in self._addresses:
-                self._since[local, remote] = since = before.get((local, remote), now)
-                if times >= RETRIES:
-                    silent[address] = max(silent.get(address, 0.0), now - since)
-        return silent
+        """Return the seconds for which the kernel has repeated segments to each silent peer. Call it regularly."""
+        repeated = {  # the kernel writes 10.77.0.2 as 02004D0A, also at the end of an IPv6 address
+            socket.inet_ntoa(bytes.fromhex(remote.split(":")[0][-8:])[::-1])
+            for _, _, remote, state, _, _, retries, *_ in _connections()
+            if state in (ESTABLISHED, SYN_SENT) and int(retries, 16) >= RETRIES
+        }
+        now = time.monotonic()
+        self._since = {a: self._since.get(a, now) for a in repeated.intersection(self._addresses)}
+        return {address: now - since for address, since in self._since.items()}
 
 
-class SentBytes:
-    """Counts the bytes that leave this machine through a network interface."""
-
-    def __init__(self, interface: str) -> None:
-        self._interface = interface
-        self._at_start = self._read()
-
-    def _read(self) -> int:
-        # Loopback traffic stays on the machine.
-        return 0 if self._interface == "lo" else psutil.net_io_counters(pernic=True)[self._interface].bytes_sent
-
-    def count(self) -> int:
-        """Return the bytes sent since this object was made."""
-        return self._read() - self._at_start
+def bytes_sent(interface: str) -> int:
+    """Return the bytes that have left this machine through a network interface. Those of loopback stay here."""
+    return 0 if interface == "lo" else psutil.net_io_counters(pernic=True)[interface].bytes_sent

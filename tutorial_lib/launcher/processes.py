@@ -19,21 +19,19 @@ TERM_SECONDS = 3.0
 _started: list[subprocess.Popen] = []  # a dropped Popen would collect the exit code of its child
 
 
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends, or exit if the parent has ended already."""
+    die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
     """Start a program in a new session and return its PID. The program appends its output to ``log``.
 
     The program keeps the file descriptors ``fds``. The caller collects its exit code with ``os.wait4``.
-
-    Raises:
-        OSError: the program cannot be started.
     """
-    parent = os.getpid()
-
-    def die_with_agent() -> None:
-        die_with_parent()
-        if os.getppid() != parent:  # the agent ended before the call
-            os._exit(1)
-
+    agent = os.getpid()
     with log.open("ab") as output:
         child = subprocess.Popen(
             argv,
@@ -44,7 +42,7 @@ def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Se
             stderr=subprocess.STDOUT,
             pass_fds=fds,
             start_new_session=True,
-            preexec_fn=die_with_agent,  # an agent has one thread, so this is safe
+            preexec_fn=lambda: die_with(agent),  # an agent has one thread, so this is safe
         )
     _started.append(child)
     return child.pid

@@ -16,21 +16,18 @@ def how_it_was_ended(exit_code: object) -> str:
 
 @contextlib.contextmanager
 def first_sigterm(act: Callable[[], None]) -> Iterator[None]:
-    """Call ``act`` at the first SIGTERM in the block. A second SIGTERM has the effect that it had before.
-
-    Outside the main thread, and without a Python handler of SIGTERM, nothing changes.
-    """
+    """Call ``act`` at the first SIGTERM in the block, but not in threads. A second SIGTERM has its effect as before."""
     before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
 
     def handler(*_: object) -> None:
         signal.signal(signal.SIGTERM, before)
         act()
 
-    signal.signal(signal.SIGTERM, handler)
+    handles = threading.current_thread() is threading.main_thread() and callable(before)
+    if handles:
+        signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if handles:
+            signal.signal(signal.SIGTERM, before)

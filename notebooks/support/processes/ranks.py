@@ -25,12 +25,11 @@ from typing import Any
 from support.processes.child import Call, Plan, flush_c, rank_main
 from support.processes.failures import RanksTimedOut, failure_of, users_frames
 from tutorial_lib.errors import InputError
-from tutorial_lib.launcher.watch import wait_until_written
 
 COLLECTIVE_EXTRA = 30.0  # seconds: a collective must not give up before we have asked the ranks where they are
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 LEAVE = 30.0  # seconds for the end of ranks that have all returned
-PATIENCE = 2.0  # seconds for a stack to be written
+PATIENCE = 1.0  # seconds for a stack to be written
 FORKED = (
     "A forked rank hangs at its first parallel region where this process has used OpenMP, unless its function is in "
     "fix_openmp or it has one thread; and it cannot use CUDA where this process has."
@@ -277,6 +276,6 @@ def _stacks_of(ranks: list[_Rank]) -> dict[int, str]:
         if rank.process is not None and rank.process.pid is not None and rank.code is None:
             with contextlib.suppress(OSError):
                 os.kill(rank.process.pid, signal.SIGUSR1)
-    wait_until_written(lambda: [os.fstat(rank.stacks.fileno()).st_size for rank in ranks], PATIENCE)
+    time.sleep(PATIENCE)
     none = "  (it had not started Python code of ours yet)"
     return {rank.number: users_frames(_text(rank.stacks)) or none for rank in ranks}

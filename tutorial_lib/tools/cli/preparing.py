@@ -37,7 +37,6 @@ def doctor(
 ) -> None:
     """Check this computer, and machines, for all requirements of a job. Each problem has a remedy."""
     from tutorial_lib.job.layout import Layout
-    from tutorial_lib.launcher.findings import report
     from tutorial_lib.tools.doctor import examine
 
     if sum(place is not None for place in (emulate, on, ssh)) > 1:
@@ -46,7 +45,7 @@ def doctor(
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        report(findings)
+        print(repr(findings))
     if findings.failed:
         sys.exit(1)
 
