@@ -156,7 +156,7 @@ def test_where_namespaces_are_forbidden_a_first_run_stays_on_this_machine(emulat
     assert (options["machines"], options["trainers"]) == (1, 2)  # for --resume, whatever the host allows then
     done = where_forbidden(*words, "--emulate", "2", "--out", str(tmp_path / "other"))
     assert done.returncode == 2
-    assert "error: this host does not allow emulated machines: create mount and pid namespaces" in done.stderr
+    assert "error: this host does not allow emulated machines: create pid namespaces" in done.stderr
     assert "user.max_user_namespaces is 0; an administrator can allow it with: sudo sysctl" in done.stderr
 
 

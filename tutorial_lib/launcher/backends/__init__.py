@@ -63,6 +63,31 @@ class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
         ...
 
 
+class BackendDefaults:
+    """The members of a backend whose machines have known addresses and share the folders of this computer."""
+
+    copy_to: str | None = None
+    reach: dict[str, Any] | None = None
+
+    def resolve(self, hellos: Sequence[Any]) -> None:
+        """Do nothing, because the addresses are known from the start."""
+
+    def remedy(self, machine: Machine, last_words: str) -> str:  # noqa: ARG002
+        """Return an empty string, because a process on this computer needs no login."""
+        return ""
+
+    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:  # noqa: ARG002
+        """Return None, because the machines share the folders of this computer."""
+        return None
+
+    def explain_end(self) -> str | None:
+        """Return None, because the machines end with the job."""
+        return None
+
+    def __exit__(self, *_exc: object) -> None:
+        """Do nothing. The processes end with their agent."""
+
+
 def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
     """Wait for a process to end, and then kill it. A process that hangs in the kernel is abandoned after 5 s."""
     try:

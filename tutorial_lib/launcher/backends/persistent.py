@@ -7,25 +7,23 @@ user may bind every abstract socket, so client and daemon check the user of thei
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import os
-import pwd
 import re
+import select
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from tutorial_lib.errors import InputError, attempts
 from tutorial_lib.files import parse_memory
 from tutorial_lib.launcher.backends import Traits, ssh_servers
-from tutorial_lib.launcher.backends.emulated import ANSWER_SECONDS, MESSAGE_BYTES, Connection, EmulatedBackend, peer_of
+from tutorial_lib.launcher.backends.emulated import Connection, EmulatedBackend, peer_of
 
 STOP_SECONDS, GONE_SECONDS = 30.0, 0.5
 DEFAULT_NAME = "lab"
-_NAME = re.compile(r"[A-Za-z][\w-]{0,30}", re.ASCII)
+_NAME = r"[A-Za-z][A-Za-z0-9_-]{0,30}"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -43,113 +41,81 @@ def socket_name(name: str) -> str:
     return f"\0tutorial_lib.machines.{os.getuid()}.{name}"
 
 
-def bound() -> list[str]:
-    """Return the names in use by machines of this user, or by another user with such a socket."""
-    prefix = "@" + socket_name("")[1:]
-    words = [line.split()[-1] for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]]
-    found = {word.removeprefix(prefix) for word in words if word.startswith(prefix)}
-    return sorted(name for name in found if _NAME.fullmatch(name))
+def _connect(name: str) -> Connection | None:
+    """Return a connection to the daemon of this name, which another user may own, or None if there is none."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(socket_name(name))
+    except OSError:
+        connection.close()
+        return None
+    return Connection(connection, f"the machines {name!r}")
 
 
 def names() -> list[str]:
-    """Return the names of all machines of this user, including machines that are still starting."""
+    """Return the names of all running machines of this user."""
+    pattern = re.escape(socket_name("").replace("\0", "@")) + f"({_NAME})$"
     found = []
-    for name in bound():
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            probe.setblocking(False)
-            code = probe.connect_ex(socket_name(name))  # ECONNREFUSED during the setup, EAGAIN with many clients
-            if code in (errno.ECONNREFUSED, errno.EAGAIN) or (code == 0 and peer_of(probe)[1] == os.getuid()):
+    for name in sorted(set(re.findall(pattern, Path("/proc/net/unix").read_text(errors="replace"), re.MULTILINE))):
+        if connection := _connect(name):
+            if peer_of(connection.socket)[1] == os.getuid():
                 found.append(name)
+            connection.close()
     return found
 
 
-@dataclass(frozen=True)
-class Standing:
-    """State of persistent machines, as ``machines list --json`` prints it."""
-
-    name: str
-    machines: list[str]
-    addresses: list[str]
-    wires: list[str | None]  # rate of each machine's cable, or None without a limit
-    cut: list[str]  # names of the machines with a cut cable
-    started: float  # seconds since the epoch
-    ends: float
-    user: str  # owner of the daemon
-    pid: int
-    job: str | None  # the job that uses the machines: "process 123 (train ...)"
-    ssh_config: str | None  # configuration file for ssh to the machines, or None without ``--ssh``
-    own_disks: bool
-    folder: str  # a folder of this computer that is removed together with the machines
+def connect(name: str) -> Connection:
+    """Return a connection to persistent machines, or raise an InputError if this user has none of this name."""
+    connection = _connect(name)
+    if connection is None:
+        remedy = f"Start some with: python -m tutorial_lib machines start 2 --name {name}"
+        if running := names():
+            remedy = f"Running: {', '.join(running)}; --name {running[0]} takes those. {remedy}"
+        raise InputError(f"no machines named {name!r} are running", remedy)
+    user = peer_of(connection.socket)[1]
+    if user != os.getuid():
+        connection.close()
+        raise InputError(f"the machines {name!r} belong to another user (id {user})", "Choose another --name.")
+    return connection
 
 
-class Line(Connection):
-    """A connection to persistent machines. If this user has no machines of this name, it raises an InputError."""
+def describe(name: str) -> SimpleNamespace:
+    """Return the state of persistent machines, as ``machines list --json`` prints it.
 
-    def __init__(self, name: str) -> None:
-        if not _NAME.fullmatch(name):
-            remedy = "Letters, digits, - and _, at most 31: lab, wire_200."
-            raise InputError(f"{name!r} is not a name for machines", remedy)
-        super().__init__(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), f"the machines {name!r}")
-        self.socket.settimeout(ANSWER_SECONDS)
-        try:
-            self.socket.connect(socket_name(name))
-        except OSError:
-            self.close()
-            remedy = f"Start some with: python -m tutorial_lib machines start 2 --name {name}"
-            if running := names():
-                remedy = f"Running: {', '.join(running)}; --name {running[0]} takes those. {remedy}"
-            raise InputError(f"no machines named {name!r} are running", remedy) from None
-        self.pid, user, _group = peer_of(self.socket)
-        if user != os.getuid():
-            self.close()
-            raise InputError(f"the machines {name!r} belong to another user (id {user})", "Choose another --name.")
-
-    def describe(self) -> Standing:
-        """Return the state of the machines."""
-        answer = self.ask("describe")
-        del answer["files"]
-        try:
-            user = pwd.getpwuid(os.getuid()).pw_name
-        except KeyError:  # the user of a container may have no name
-            user = f"user {os.getuid()}"
-        return Standing(**answer, user=user, pid=self.pid)
+    It has the attributes name, machines, addresses, wires (bandwidth of each link, or None), cut (names of machines
+    with a cut link), started and ends (seconds since the epoch), pids (on this computer, of the first process of each
+    machine), pid (of the daemon), job (such as "process 123 (train ...)", or None), ssh_config (for ``ssh -F``, or
+    None), own_disks, and folder (of this computer, removed together with the machines).
+    """
+    with contextlib.closing(connect(name)) as connection:
+        return SimpleNamespace(**connection.ask("describe"), pid=peer_of(connection.socket)[0])
 
 
 class PersistentBackend(EmulatedBackend):
-    """Persistent machines as the cluster of one job or, without ``job``, of a command that runs beside a job."""
-
-    # /dev/shm outlives a job, so a job removes the files of a killed server.
-    traits = Traits(shares_computer=True, private_shm=False)
+    """Persistent machines as the backend of one job or, without ``job``, of a command that runs beside a job."""
 
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None, *, job: bool = True) -> None:
-        with contextlib.closing(Line(name)) as line:
-            found = line.describe()
+        found = describe(name)
         running = len(found.machines)
         if count is not None and not 1 <= count <= running:
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
         super().__init__(running, own_disks=found.own_disks)
-        self.machines, self.folder = self.machines[:count], Path(found.folder)
+        # /dev/shm outlives a job, so a job removes the files of a killed server.
+        self.traits = Traits(shares_computer=True, private_shm=False)
+        self.machines, self.pids, self.folder = self.machines[:count], found.pids, Path(found.folder)
         self.name, self.reach, self._job = name, {"on": name}, job
 
     def _start(self, *, user_namespace: bool) -> None:  # noqa: ARG002  the daemon is running
-        self._line = Line(self.name)
+        self._connection = connect(self.name)
         if self._job:
             command = " ".join([Path(sys.argv[0]).stem.replace("__main__", "tutorial_lib"), *sys.argv[1:]])[:200]
-            self._line.ask("use", who=f"process {os.getpid()} ({command})")
+            self._connection.ask("use", who=f"process {os.getpid()} ({command})")
 
     def explain_end(self) -> str | None:
-        """Return why the machines have ended during a job, or None while they run."""
-        if self._line is None:
+        """Return that the machines have ended during a job, or None while they run."""
+        if self._connection is None or not select.select([self._connection.socket], [], [], GONE_SECONDS)[0]:
             return None
-        self._line.socket.settimeout(GONE_SECONDS)
-        try:
-            message = self._line.socket.recv(MESSAGE_BYTES)
-        except TimeoutError:
-            return None
-        except OSError:
-            message = b""
-        why = json.loads(message)["gone"] if message else "their daemon was killed"
-        return f"the machines {self.name!r} ended during the job: {why}"
+        return f"the machines {self.name!r} ended during the job (machines stop, --ttl, or a killed daemon)"
 
 
 def start(
@@ -161,8 +127,8 @@ def start(
     ttl: str = "8h",
     ssh: bool = False,
     own_disks: bool = False,
-) -> Standing:
-    """Start persistent machines, and wait until they are ready.
+) -> SimpleNamespace:
+    """Start persistent machines, wait until they are ready, and return their description.
 
     Args:
         count, wire, own_disks: see ``EmulatedBackend``, which also lists the errors.
@@ -170,31 +136,30 @@ def start(
         ttl: time after which the machines stop without a command, such as ``"8h"``.
         ssh: start an ssh server on each machine.
     """
-    shm_bytes = None if shm is None else parse_memory(shm)
+    if not re.fullmatch(_NAME, name):
+        raise InputError(f"{name!r} is not a name for machines", "Letters, digits, - and _, at most 31: lab, wire_200.")
     if ssh:
         ssh_servers.check_programs()
-    ends = time.time() + parse_ttl(ttl)
+    ends, shm_bytes = time.time() + parse_ttl(ttl), None if shm is None else parse_memory(shm)
     cluster = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
             listener.bind(socket_name(name))
         except OSError:
-            with contextlib.closing(Line(name)) as line:
-                found = line.describe()
+            found = describe(name)
             started = f"{len(found.machines)}, since {time.ctime(found.started)} (process {found.pid})"
             remedy = f"Use them (--on {name}), or stop them: python -m tutorial_lib machines stop {name}"
             raise InputError(f"machines named {name!r} are running: {started}", remedy) from None
         with cluster:
             config = ssh_servers.start_ssh_servers(cluster, name) if ssh else None
             cluster.stay(listener, name=name, ends=ends, ssh_config=config)
-    with contextlib.closing(Line(name)) as line:
-        return line.describe()
+    return describe(name)
 
 
 def stop(name: str = DEFAULT_NAME) -> None:
     """Stop the machines. The kernel kills their processes. If no such machines run, this raises an InputError."""
-    with contextlib.closing(Line(name)) as line:
-        line.ask("stop")
+    with contextlib.closing(connect(name)) as connection:
+        connection.ask("stop")
     for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
-        if name not in bound():
+        if name not in names():
             return

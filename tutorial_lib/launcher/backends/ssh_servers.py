@@ -45,48 +45,45 @@ def start_ssh_servers(cluster: EmulatedBackend, name: str) -> str:
     folder.mkdir()
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # the server refuses to start without it
-    for key in ("host_key", "key"):
-        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"tutorial_lib {name}", "-f", f"{folder}/{key}"]
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    server = {"Port": PORT, "HostKey": folder / "host_key", "AuthorizedKeysFile": folder / "key.pub"}
-    server |= {"PidFile": "none", "StrictModes": "no", "UsePAM": "no", "PrintMotd": "no", "PermitRootLogin": "yes"}
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"tutorial_lib {name}", "-f", f"{folder}/key"]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    # One key identifies the servers and the user.
+    server = {"Port": PORT, "HostKey": f"{folder}/key", "AuthorizedKeysFile": f"{folder}/key.pub", "PidFile": "none"}
+    server |= {"StrictModes": "no", "UsePAM": "no", "PrintMotd": "no", "PermitRootLogin": "yes"}
     (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in server.items()))
-    hosts = [host for machine in cluster.machines for host in (machine.name, machine.address)]
-    host_key = (folder / "host_key.pub").read_text().strip()
-    (folder / "known_hosts").write_text("".join(f"[{host}]:{PORT} {host_key}\n" for host in hosts))
     module = run_module(sys.executable, "tutorial_lib.launcher.backends.ssh_servers")
-    proxy = ["env", f"PYTHONPATH={disks.python_path()}", *module, name]
-    client = [f"Host {' '.join(hosts)}", f"User {pwd.getpwuid(os.getuid()).pw_name}", f"Port {PORT}"]
-    client += [f"ProxyCommand {shlex.join(proxy)} %h %p", "ProxyUseFdpass yes"]
-    client += [f"IdentityFile {folder}/key", "IdentitiesOnly yes"]
-    client += [f"UserKnownHostsFile {folder}/known_hosts", "StrictHostKeyChecking yes"]
-    (folder / "ssh_config").write_text("\n    ".join(client) + "\n")
+    proxy = shlex.join(["env", f"PYTHONPATH={disks.python_path()}", *module, name])
+    client = {"User": pwd.getpwuid(os.getuid()).pw_name, "Port": PORT, "IdentityFile": f"{folder}/key"}
+    client |= {"IdentitiesOnly": "yes", "ProxyCommand": f"{proxy} %h %p", "ProxyUseFdpass": "yes"}
+    # The servers can be reached through the machines' namespaces only, so nobody can imitate them.
+    client |= {"StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null", "LogLevel": "ERROR"}
+    hosts = " ".join(host for machine in cluster.machines for host in (machine.name, machine.address))
+    lines = [f"Host {hosts}", *(f"    {key} {value}" for key, value in client.items())]
+    (folder / "ssh_config").write_text("\n".join([*lines, ""]))
     for machine in cluster.machines:
         log = folder / f"sshd-{machine.name}.log"
-        words = [sshd, "-E", log, "-f", folder / "sshd_config"]
+        words = [sshd, "-E", str(log), "-f", f"{folder}/sshd_config"]
         if machine in cluster.separate:
             shutil.copytree(folder, cluster.on_disk(machine, folder))
             log = cluster.on_disk(machine, log)
         log.touch()
-        command, fds = cluster.command(machine, words, "/", as_user=True)
-        done = subprocess.run(command, pass_fds=fds, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+        command = cluster.command(machine, words, "/", as_user=True)
+        subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
         for _left in attempts(f"the ssh server on {machine.name}", START_SECONDS):
-            output = (done.stderr + log.read_bytes()).decode(errors="replace")
-            if "Server listening" in output:
+            if "fatal" in (text := log.read_text(errors="replace")):
+                raise InputError(f"the ssh server on {machine.name}: {text.strip()}")
+            if "Server listening" in text:
                 break
-            if done.returncode != 0 or "fatal" in output:
-                raise InputError(f"the ssh server on {machine.name}: {output.strip()}")
     return f"{folder}/ssh_config"
 
 
 def main() -> None:
     """Connect to a port of a machine, and pass the connection to ssh."""
-    from tutorial_lib.launcher.backends.persistent import Line, names
+    from tutorial_lib.launcher.backends import persistent
 
     name, host, port = sys.argv[1:]
-    if name in names():  # otherwise this process runs on a machine
-        for fd in Line(name).ask("open", machine="machine-0")["files"]:  # its /etc/hosts has the names of all
-            namespaces.setns(fd, 0, "enter the network of the machines")
+    if name in persistent.names():  # otherwise this process runs on a machine
+        namespaces.enter_machine(persistent.describe(name).pids[0])  # its /etc/hosts has the names of all
     with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
         connection.settimeout(None)
         socket.send_fds(socket.socket(fileno=1), [b"\0"], [connection.fileno()])

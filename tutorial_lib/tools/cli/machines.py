@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import IO, Annotated
 
 from cyclopts import App, Parameter
@@ -18,7 +17,7 @@ from cyclopts import App, Parameter
 from tutorial_lib.errors import InputError, JobError, to_stderr
 from tutorial_lib.launcher.backends import persistent
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, Line, PersistentBackend
+from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, PersistentBackend, connect
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.tools.cli.options import PROGRAM, JsonOption, app
 
@@ -64,10 +63,10 @@ def list_all(*, as_json: JsonOption = False) -> None:
     """Show the running machines and the jobs that use them."""
     found = []
     for name in persistent.names():
-        with contextlib.suppress(InputError, JobError), contextlib.closing(Line(name)) as line:  # about to come or go
-            found.append(line.describe())
+        with contextlib.suppress(InputError, JobError):  # about to come or go
+            found.append(persistent.describe(name))
     if as_json:
-        print(json.dumps([asdict(each) for each in found], indent=2))
+        print(json.dumps([vars(each) for each in found], indent=2))
     elif not found:
         print(f"no machines are running; start some with: {PROGRAM} machines start 2")
     for each in () if as_json else found:
@@ -83,9 +82,8 @@ def stop(name: Annotated[str | None, Parameter(help="(default: the only ones)")]
     running = [name] if name else persistent.names()
     if len(running) != 1:
         raise InputError(f"running are {', '.join(running)}; name one" if running else "no machines are running")
-    with contextlib.closing(Line(running[0])) as line:
-        if job := line.describe().job:
-            to_stderr(f"warning: this ends the job on {running[0]}: {job}")
+    if job := persistent.describe(running[0]).job:
+        to_stderr(f"warning: this ends the job on {running[0]}: {job}")
     persistent.stop(running[0])
     print(f"{running[0]}: switched off")
 
@@ -125,9 +123,7 @@ def on(
                 raise InputError("which command? A shell can be opened on one machine only", "Name it: on machine-0")
             sys.exit(_run_on_all(cluster, command))
         target = cluster.machine(machine)
-        line, descriptors = cluster.command(target, list(command) or [os.environ.get("SHELL", "/bin/sh")])
-        for descriptor in descriptors:
-            os.set_inheritable(descriptor, True)
+        line = cluster.command(target, list(command) or [os.environ.get("SHELL", "/bin/sh")])
         # This process becomes the command, which uses the caller's terminal and gets its signals.
         os.execve(line[0], line, _environment(cluster, target))
 
@@ -170,9 +166,10 @@ def _copy(machine: str, lines: IO[bytes]) -> None:
 
 
 def _cable(verb: str, machine: str, name: str | None, **values: str) -> None:
-    with contextlib.closing(Line(_running(name))) as line:
-        for each in line.describe().machines if machine == ALL else [machine]:
-            line.ask(verb, machine=each, **values)
+    found = persistent.describe(_running(name))
+    with contextlib.closing(connect(found.name)) as connection:
+        for each in found.machines if machine == ALL else [machine]:
+            connection.ask(verb, machine=each, **values)
 
 
 def _clock(seconds: float) -> str:
