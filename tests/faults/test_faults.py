@@ -19,10 +19,10 @@ from commands import wait_until
 from fault_support import CLEAN_EXIT_SECONDS, SILENT_NETWORK_SECONDS, RunningJob, coordinator_of, plan_of, remove_group
 from runtime_support import MARK, marked_processes
 
-from tutorial_lib.errors import TutorialError
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.local import LocalBackend
+from tutorial_lib.launcher.checks import segment_findings
 from tutorial_lib.launcher.failure import JobFailed
+from tutorial_lib.launcher.findings import OK
 from tutorial_lib.launcher.jobspec import Limits
 from tutorial_lib.launcher.preflight import PreflightFailed
 from tutorial_lib.launcher.shm import dgl_segments
@@ -164,7 +164,7 @@ def test_a_wire_that_is_cut_for_good(machines, tmp_path, saw):
     cluster, partition = machines
     job = endless(cluster, partition, tmp_path)
     job.fault_now()
-    cluster.cut(cluster.machines[1])
+    cluster.change_link(cluster.machines[1], "cut")
     error, seconds = job.end()
     assert "no answer from machine-" in str(error)
     assert "it is down, or the network between them is" in str(error)
@@ -176,10 +176,10 @@ def test_a_wire_that_is_cut_for_five_seconds(machines, tmp_path, saw):
     cluster, partition = machines
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, "loop:60", "-"))
     job.wait_for("beat", 20)
-    cluster.cut(cluster.machines[1])
+    cluster.change_link(cluster.machines[1], "cut")
     time.sleep(5)  # the fault itself
     before = len(job.events)
-    cluster.mend(cluster.machines[1])
+    cluster.change_link(cluster.machines[1], "mend")
     job.fault_now()
     error, seconds = job.end()
     assert error is None
@@ -418,10 +418,8 @@ with LocalBackend() as cluster:
 
     def cleaned() -> bool:
         assert dgl_segments(), "the killed job left nothing, so there was nothing to clean"
-        with contextlib.suppress(TutorialError):  # its processes are still ending
-            LocalBackend().__enter__().__exit__()
-            return True
-        return False
+        (found,) = segment_findings()
+        return found.status == OK  # otherwise its processes are still ending
 
     wait_until(cleaned, "the end of its processes", 10)
     assert dgl_segments() == []

@@ -6,27 +6,25 @@ Each machine has a separate IPv4 address, host name, process list, network link 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
-from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.errors import InputError
 from tutorial_lib.launcher.backends import BackendDefaults, Traits, disks, namespaces, wait_or_kill
 from tutorial_lib.launcher.environment import run_module
 from tutorial_lib.launcher.jobspec import Machine
 
 SUBNET = "10.77.0"
 MAX_MACHINES = 64
-MESSAGE_BYTES = 1 << 20
-ANSWER_SECONDS = 30.0
-SLOWEST_WIRE, FASTEST_WIRE = 125_000, 1_250_000_000  # bytes per second
+EMULATOR = run_module(sys.executable, "tutorial_lib.launcher.backends.emulator")
+SLOWEST_WIRE, FASTEST_WIRE = 125_000, 125_000_000_000  # bytes per second
 SETTINGS_OF_LINUX = {  # name: a value that forbids user namespaces, and a value that allows them
     "kernel.unprivileged_userns_clone": ("0", 1),
     "kernel.apparmor_restrict_unprivileged_userns": ("1", 0),
@@ -40,63 +38,21 @@ class EmulationUnavailable(InputError):
     """This host does not allow emulated machines. The message names the step that the kernel refused."""
 
 
-def parse_wire(text: str | None, *, shaped: bool = True) -> int | None:
-    """Convert ``"200mbit"`` or ``"1gbit"`` to bytes per second. ``None`` and ``"unshaped"`` mean no limit.
-
-    Args:
-        shaped: the rate is for an emulated link. Real networks can be faster than the largest emulated rate.
-    """
+def parse_wire(text: str | None) -> int | None:
+    """Convert ``"200mbit"`` or ``"1gbit"`` to bytes per second. ``None`` and ``"unshaped"`` mean no limit."""
     if text is None or text == "unshaped":
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text.strip().lower())
-    rate = int(min(float(match[1]), 1e12) * _UNITS[match[2]] / 8) if match else 0
-    if rate < SLOWEST_WIRE or (shaped and rate > FASTEST_WIRE):
-        most = "to 10gbit" if shaped else "upwards"
-        raise InputError(f"--wire {text!r} is not a rate from 1mbit {most}", "Examples: 1gbit, 200mbit, unshaped.")
+    rate = int(float(match[1]) * _UNITS[match[2]] / 8) if match else 0
+    if not SLOWEST_WIRE <= rate <= FASTEST_WIRE:
+        raise InputError(f"--wire {text!r} is not a rate from 1mbit to 1000gbit", "Examples: 1gbit, 200mbit, unshaped.")
     return rate
 
 
 def divide_cpus(count: int) -> list[tuple[int, ...]]:
     """Divide the CPUs of this process among machines. If there are fewer CPUs than machines, machines share them."""
     cpus = sorted(os.sched_getaffinity(0))
-    if count >= len(cpus):
-        return [(cpus[k % len(cpus)],) for k in range(count)]
-    return [tuple(cpus[k * len(cpus) // count : (k + 1) * len(cpus) // count]) for k in range(count)]
-
-
-def peer_of(connection: socket.socket) -> tuple[int, int, int]:
-    """Return the process, user and group ID of the peer of a Unix socket."""
-    return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-
-
-class Connection:
-    """A connection to the daemon of emulated machines, see ``emulator``. Messages call the machines ``label``."""
-
-    def __init__(self, connection: socket.socket, label: str) -> None:
-        self.socket, self.label = connection, label
-        self.socket.settimeout(ANSWER_SECONDS)
-
-    def ask(self, do: str, files: Sequence[int] = (), /, **values: Any) -> dict[str, Any]:
-        """Send a request and return the answer. ``files`` are open files to pass on.
-
-        Raises:
-            InputError: the daemon or the kernel refuses the request. JobError: the daemon does not answer.
-        """
-        try:
-            socket.send_fds(self.socket, [json.dumps({"do": do, **values}).encode()], list(files))
-            message = self.socket.recv(MESSAGE_BYTES)
-        except OSError:
-            message = b""
-        if not message:
-            raise JobError(f"{self.label} do not answer; they are gone, or about to go")
-        answer = json.loads(message)
-        if "error" in answer:
-            raise InputError(answer["error"], answer["remedy"])
-        return answer
-
-    def close(self) -> None:
-        """End the connection and its reservation of the machines for a job."""
-        self.socket.close()
+    return [tuple(cpus[k::count]) or (cpus[k % len(cpus)],) for k in range(count)]
 
 
 class EmulatedBackend(BackendDefaults):
@@ -119,8 +75,8 @@ class EmulatedBackend(BackendDefaults):
     """
 
     master_port = 29500  # the default of torchrun. Each emulated machine has all ports free
-    _connection: Connection | None = None
-    _daemon: subprocess.Popen | None = None
+    registration: IO[str] | None = None  # a locked file that is kept open and then removed by the daemon
+    _daemon: subprocess.Popen[str] | None = None
 
     def __init__(
         self,
@@ -149,50 +105,45 @@ class EmulatedBackend(BackendDefaults):
         return Path(f"{self.folder}/{machine.name}{path}")
 
     def __enter__(self: AnyBackend) -> AnyBackend:
-        # Root needs no user namespace and keeps its rights on files of other users without one. The root of a
-        # container may lack the right to unshare, but can often create a user namespace.
-        refusals = []
-        for user_namespace in [False, True] if os.geteuid() == 0 else [True]:
-            try:
-                self._start(user_namespace=user_namespace)
-                return self
-            except BaseException as error:
-                self.__exit__()
-                if not isinstance(error, InputError):
-                    raise
-                refusals.append(error.message)
-        raise EmulationUnavailable(f"this host does not allow emulated machines: {refusals[0]}", _remedy())
-
-    def _start(self, *, user_namespace: bool) -> None:
-        """Start the daemon, and wait until it has created the machines."""
         self.folder = disks.create_folder()
-        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a message is read as a whole
-        self._connection = Connection(line, "the emulated machines")
+        layers = disks.list_layers(self.private) if self.separate else []
         plan = {
             "machines": [
-                {"name": m.name, "address": m.address, "wire": self.wire, "has_disk": m in self.separate}
+                {"name": m.name, "address": m.address, "layers": layers if m in self.separate else []}
                 for m in self.machines
             ],
-            "folder": str(self.folder),
-            "layers": disks.list_layers(self.private) if self.separate else [],
+            "rate": parse_wire(self.wire),
             "shm_bytes": self.shm_bytes,
-            "user_namespace": user_namespace,
+            "folder": str(self.folder),
+            "registration": self.registration and self.registration.name,
         }
-        with theirs:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.__exit__)
             self._daemon = subprocess.Popen(
-                [*run_module(sys.executable, "tutorial_lib.launcher.backends.emulator"), json.dumps(plan)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
+                [*EMULATOR, json.dumps(plan)],
+                stdin=subprocess.PIPE,  # its end is the end of the machines
+                stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # a reader of our pipe would wait until the daemon ends
+                text=True,
                 start_new_session=True,  # Ctrl-C in the terminal is for the coordinator to handle
                 cwd=disks.CHECKOUT,
+                pass_fds=[self.registration.fileno()] if self.registration else [],
             )
-        self.pids = self._connection.ask("describe")["pids"]
+            assert self._daemon.stdout is not None
+            with self._daemon.stdout as answer:
+                found = json.loads(answer.readline() or '{"error": "their daemon was killed"}')
+            if "error" in found:
+                raise EmulationUnavailable(f"this host does not allow emulated machines: {found['error']}", _remedy())
+            self.pid, self.pids = found["pid"], found["pids"]
+            stack.pop_all()
+        return self
 
-    def stay(self, listener: socket.socket, **description: Any) -> None:
-        """Make the machines persistent. From now on, their daemon answers on ``listener``, see ``persistent``."""
-        assert self._connection is not None
-        self._connection.ask("stay", [listener.fileno()], **description)
+    def stay(self, ends: float) -> None:
+        """Keep the machines running when this process ends, until a time in seconds since the epoch."""
+        assert self._daemon is not None
+        assert self._daemon.stdin is not None
+        with self._daemon.stdin as line:
+            line.write(str(ends))
         self._daemon = None
 
     def popen(
@@ -218,8 +169,7 @@ class EmulatedBackend(BackendDefaults):
         """
         cwd = cwd or (Path.home() if machine in self.separate else Path.cwd())
         ids = [os.geteuid(), os.getegid()] if as_user and os.geteuid() != 0 else []
-        names = [each.name for each in self.machines]
-        plan = {"pid": self.pids[names.index(machine.name)], "cwd": str(cwd), "cpus": list(machine.cpus), "ids": ids}
+        plan = {"pid": self.pids[self._index_of(machine)], "cwd": str(cwd), "cpus": list(machine.cpus), "ids": ids}
         return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan), *map(str, argv)]
 
     def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:
@@ -232,29 +182,29 @@ class EmulatedBackend(BackendDefaults):
             return found[0]
         raise InputError(f"there is no {name!r}", f"There are {self.machines[0].name} to {self.machines[-1].name}.")
 
-    def cut(self, machine: Machine) -> None:
-        """Cut the machine's link. Packets are lost silently, as with a broken switch."""
-        self._change_link("cut", machine)
+    def change_link(self, machine: Machine, do: str, wire: str | None = None) -> None:
+        """Change the link of a machine.
 
-    def mend(self, machine: Machine) -> None:
-        """Undo ``cut``."""
-        self._change_link("mend", machine)
+        Args:
+            do: ``cut`` (packets are lost silently, as with a broken switch), ``mend`` or ``wire``.
+            wire: for ``wire``, the new bandwidth in both directions. ``None`` removes the limit.
+        """
+        index = self._index_of(machine)
+        plan = {"daemon": self.pid, "machine": self.pids[index], "index": index, "do": do, "rate": parse_wire(wire)}
+        done = subprocess.run([*EMULATOR, json.dumps(plan)], capture_output=True, text=True, cwd=disks.CHECKOUT)
+        if done.returncode != 0:
+            raise InputError(f"cannot {do} the link of {machine.name}: {done.stderr.strip()}")
 
-    def set_wire(self, machine: Machine, wire: str | None) -> None:
-        """Change the bandwidth of the machine's link in both directions. ``None`` removes the limit."""
-        self._change_link("wire", machine, rate=wire)
-
-    def _change_link(self, do: str, machine: Machine, **values: str | None) -> None:
-        assert self._connection is not None
-        self._connection.ask(do, machine=machine.name, **values)
+    def _index_of(self, machine: Machine) -> int:
+        return [each.name for each in self.machines].index(machine.name)
 
     def __exit__(self, *_exc: object) -> None:
         """Stop the machines unless they are persistent. The kernel kills all processes on them."""
-        if self._connection is not None:
-            self._connection.close()
         if self._daemon is not None:
+            assert self._daemon.stdin is not None
+            self._daemon.stdin.close()
             wait_or_kill(self._daemon, 10)
-        self._connection = self._daemon = None
+        self._daemon = None
 
 
 def _remedy() -> str:

@@ -56,11 +56,8 @@ def new_user_namespace(inner_uid: int = 0, inner_gid: int = 0) -> None:
     uid, gid = os.getuid(), os.getgid()
     unshare("user")
     for name, text in [("setgroups", "deny"), ("uid_map", f"{inner_uid} {uid} 1"), ("gid_map", f"{inner_gid} {gid} 1")]:
-        try:
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-        except OSError as error:
-            raise OSError(error.errno, f"write /proc/self/{name}: {error.strerror}") from None
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
 
 
 def private_mounts_with_proc() -> None:
@@ -69,14 +66,14 @@ def private_mounts_with_proc() -> None:
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
 
 
-def enter_machine(pid: int) -> None:
-    """Enter the namespaces of a machine whose first process has this ID, except those that this process is in."""
-    paths = [(f"/proc/{pid}/ns/{kind}", f"/proc/self/ns/{kind}") for kind in NAMESPACES]
+def enter(pid: int, *kinds: str) -> None:
+    """Enter namespaces of a process, by default all, except those that this process is in."""
+    paths = [(f"/proc/{pid}/ns/{kind}", f"/proc/self/ns/{kind}") for kind in kinds or NAMESPACES]
     try:
         opened = [os.open(theirs, os.O_RDONLY) for theirs, ours in paths if not os.path.samefile(theirs, ours)]
     except FileNotFoundError:
         opened = []
-    if not opened:  # the machine is gone, and perhaps an ordinary process has its ID by now
+    if not opened:  # the process is gone, and perhaps an ordinary process has its ID by now
         sys.exit("the emulated machine has been switched off")
     for fd in opened:
         setns(fd)
@@ -86,7 +83,7 @@ def enter_machine(pid: int) -> None:
 def main() -> None:
     """Enter the machine, run the command, and end as the command ends."""
     plan, command = json.loads(sys.argv[1]), sys.argv[2:]
-    enter_machine(plan["pid"])
+    enter(plan["pid"])
     child = os.fork()
     if child == 0:
         try:

@@ -1,29 +1,32 @@
 """Persistent emulated machines, which all commands of their owner can use.
 
-Their daemon (see ``emulator``) listens on an abstract Unix socket, which the kernel frees when the daemon ends. Every
-user may bind every abstract socket, so client and daemon check the user of their peer.
+A file in a folder of their owner in /var/tmp describes them. Their daemon (see ``emulator``) keeps a lock on this file,
+so the kernel frees the name when the daemon ends. In the same way, a job locks the machines that it uses.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import re
-import select
-import socket
+import signal
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import IO
 
 from tutorial_lib.errors import InputError, attempts
 from tutorial_lib.files import parse_memory
 from tutorial_lib.launcher.backends import Traits, ssh_servers
-from tutorial_lib.launcher.backends.emulated import Connection, EmulatedBackend, peer_of
+from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.jobspec import Machine
 
 STOP_SECONDS, GONE_SECONDS = 30.0, 0.5
 DEFAULT_NAME = "lab"
-_NAME = r"[A-Za-z][A-Za-z0-9_-]{0,30}"
+REGISTRY = Path("/var/tmp")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -36,59 +39,55 @@ def parse_ttl(text: str) -> float:
     return seconds
 
 
-def socket_name(name: str) -> str:
-    """Return the socket address of the daemon of the machines ``name``."""
-    return f"\0tutorial_lib.machines.{os.getuid()}.{name}"
+def _path_of(name: str) -> Path:
+    """Return the path of a description. Only this user can create files in its folder."""
+    folder = REGISTRY / f"tutorial_lib-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise InputError(f"{folder} belongs to another user", "Ask this user or an administrator to remove it.")
+    return folder / name
 
 
-def _connect(name: str) -> Connection | None:
-    """Return a connection to the daemon of this name, which another user may own, or None if there is none."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        connection.connect(socket_name(name))
-    except OSError:
-        connection.close()
-        return None
-    return Connection(connection, f"the machines {name!r}")
+def _lock(path: Path) -> IO[str]:
+    """Open a file, lock it until it is closed, and empty it. BlockingIOError: another process has locked it."""
+    file = path.open("a+")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    file.truncate(0)
+    return file
+
+
+def _read_locked(path: Path) -> str:
+    """Return the text of a file that a process keeps locked, or an empty string if there is none."""
+    with contextlib.suppress(FileNotFoundError), path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read()
+    return ""
 
 
 def names() -> list[str]:
     """Return the names of all running machines of this user."""
-    pattern = re.escape(socket_name("").replace("\0", "@")) + f"({_NAME})$"
-    found = []
-    for name in sorted(set(re.findall(pattern, Path("/proc/net/unix").read_text(errors="replace"), re.MULTILINE))):
-        if connection := _connect(name):
-            if peer_of(connection.socket)[1] == os.getuid():
-                found.append(name)
-            connection.close()
-    return found
-
-
-def connect(name: str) -> Connection:
-    """Return a connection to persistent machines, or raise an InputError if this user has none of this name."""
-    connection = _connect(name)
-    if connection is None:
-        remedy = f"Start some with: python -m tutorial_lib machines start 2 --name {name}"
-        if running := names():
-            remedy = f"Running: {', '.join(running)}; --name {running[0]} takes those. {remedy}"
-        raise InputError(f"no machines named {name!r} are running", remedy)
-    user = peer_of(connection.socket)[1]
-    if user != os.getuid():
-        connection.close()
-        raise InputError(f"the machines {name!r} belong to another user (id {user})", "Choose another --name.")
-    return connection
+    return sorted(path.name for path in _path_of("").iterdir() if _read_locked(path))
 
 
 def describe(name: str) -> SimpleNamespace:
     """Return the state of persistent machines, as ``machines list --json`` prints it.
 
     It has the attributes name, machines, addresses, wires (bandwidth of each link, or None), cut (names of machines
-    with a cut link), started and ends (seconds since the epoch), pids (on this computer, of the first process of each
-    machine), pid (of the daemon), job (such as "process 123 (train ...)", or None), ssh_config (for ``ssh -F``, or
-    None), own_disks, and folder (of this computer, removed together with the machines).
+    with a cut link), started and ends (seconds since the epoch), pid (of the daemon), pids (of the first process of
+    each machine), job ("process 123 (train ...)", or None), ssh_config (or None), own_disks, and folder.
+
+    Raises:
+        InputError: this user has no running machines of this name.
     """
-    with contextlib.closing(connect(name)) as connection:
-        return SimpleNamespace(**connection.ask("describe"), pid=peer_of(connection.socket)[0])
+    if text := _read_locked(_path_of(name)):
+        found = json.loads(text)
+        return SimpleNamespace(**found, job=_read_locked(Path(found["folder"], "job")) or None)
+    remedy = f"Start some with: python -m tutorial_lib machines start 2 --name {name}"
+    if running := names():
+        remedy = f"Running: {', '.join(running)}; --name {running[0]} takes those. {remedy}"
+    raise InputError(f"no machines named {name!r} are running", remedy)
 
 
 class PersistentBackend(EmulatedBackend):
@@ -102,20 +101,46 @@ class PersistentBackend(EmulatedBackend):
         super().__init__(running, own_disks=found.own_disks)
         # /dev/shm outlives a job, so a job removes the files of a killed server.
         self.traits = Traits(shares_computer=True, private_shm=False)
-        self.machines, self.pids, self.folder = self.machines[:count], found.pids, Path(found.folder)
-        self.name, self.reach, self._job = name, {"on": name}, job
+        self.machines, self.folder = self.machines[:count], Path(found.folder)
+        self.pid, self.pids, self.name, self.reach = found.pid, found.pids, name, {"on": name}
+        self._job: IO[str] | None = None
+        self._is_job = job
 
-    def _start(self, *, user_namespace: bool) -> None:  # noqa: ARG002  the daemon is running
-        self._connection = connect(self.name)
-        if self._job:
+    def __enter__(self) -> PersistentBackend:
+        if self._is_job:
+            try:
+                self._job = _lock(self.folder / "job")
+            except BlockingIOError:
+                remedy = "Wait for its end, or start others: python -m tutorial_lib machines start 2 --name other"
+                user = describe(self.name).job
+                raise InputError(f"the machines {self.name!r} are used by {user}", remedy) from None
             command = " ".join([Path(sys.argv[0]).stem.replace("__main__", "tutorial_lib"), *sys.argv[1:]])[:200]
-            self._connection.ask("use", who=f"process {os.getpid()} ({command})")
+            print(f"process {os.getpid()} ({command})", file=self._job, end="", flush=True)
+        return self
+
+    def change_link(self, machine: Machine, do: str, wire: str | None = None) -> None:
+        """Change the link of a machine, and its description."""
+        super().change_link(machine, do, wire)
+        found = json.loads(_read_locked(_path_of(self.name)))
+        if do == "wire":
+            found["wires"][found["machines"].index(machine.name)] = None if wire == "unshaped" else wire
+        else:
+            found["cut"] = [name for name in found["cut"] if name != machine.name] + [machine.name] * (do == "cut")
+        _path_of(self.name).write_text(json.dumps(found))
 
     def explain_end(self) -> str | None:
         """Return that the machines have ended during a job, or None while they run."""
-        if self._connection is None or not select.select([self._connection.socket], [], [], GONE_SECONDS)[0]:
-            return None
-        return f"the machines {self.name!r} ended during the job (machines stop, --ttl, or a killed daemon)"
+        deadline = time.monotonic() + GONE_SECONDS
+        while time.monotonic() < deadline:
+            if not all(os.path.exists(f"/proc/{pid}") for pid in self.pids):
+                return f"the machines {self.name!r} ended during the job (machines stop, --ttl, or a killed daemon)"
+            time.sleep(0.05)
+        return None
+
+    def __exit__(self, *_exc: object) -> None:
+        """End the reservation of the machines for this job."""
+        if self._job is not None:
+            self._job.close()
 
 
 def start(
@@ -136,30 +161,44 @@ def start(
         ttl: time after which the machines stop without a command, such as ``"8h"``.
         ssh: start an ssh server on each machine.
     """
-    if not re.fullmatch(_NAME, name):
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,30}", name):
         raise InputError(f"{name!r} is not a name for machines", "Letters, digits, - and _, at most 31: lab, wire_200.")
     if ssh:
         ssh_servers.check_programs()
     ends, shm_bytes = time.time() + parse_ttl(ttl), None if shm is None else parse_memory(shm)
     cluster = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        try:
-            listener.bind(socket_name(name))
-        except OSError:
-            found = describe(name)
-            started = f"{len(found.machines)}, since {time.ctime(found.started)} (process {found.pid})"
-            remedy = f"Use them (--on {name}), or stop them: python -m tutorial_lib machines stop {name}"
-            raise InputError(f"machines named {name!r} are running: {started}", remedy) from None
+    try:
+        registration = _lock(_path_of(name))
+    except BlockingIOError:
+        found = describe(name)
+        started = f"{len(found.machines)}, since {time.ctime(found.started)} (process {found.pid})"
+        remedy = f"Use them (--on {name}), or stop them: python -m tutorial_lib machines stop {name}"
+        raise InputError(f"machines named {name!r} are running: {started}", remedy) from None
+    with registration:
+        cluster.registration = registration
         with cluster:
-            config = ssh_servers.start_ssh_servers(cluster, name) if ssh else None
-            cluster.stay(listener, name=name, ends=ends, ssh_config=config)
+            found = {
+                "name": name,
+                "machines": [machine.name for machine in cluster.machines],
+                "addresses": [machine.address for machine in cluster.machines],
+                "wires": [wire] * count,
+                "cut": [],
+                "started": time.time(),
+                "ends": ends,
+                "pid": cluster.pid,
+                "pids": cluster.pids,
+                "ssh_config": ssh_servers.start_ssh_servers(cluster, name) if ssh else None,
+                "own_disks": own_disks,
+                "folder": str(cluster.folder),
+            }
+            print(json.dumps(found), file=registration, flush=True)
+            cluster.stay(ends)
     return describe(name)
 
 
 def stop(name: str = DEFAULT_NAME) -> None:
     """Stop the machines. The kernel kills their processes. If no such machines run, this raises an InputError."""
-    with contextlib.closing(connect(name)) as connection:
-        connection.ask("stop")
+    os.kill(describe(name).pid, signal.SIGTERM)
     for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
         if name not in names():
             return

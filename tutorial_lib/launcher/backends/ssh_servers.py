@@ -82,8 +82,9 @@ def main() -> None:
     from tutorial_lib.launcher.backends import persistent
 
     name, host, port = sys.argv[1:]
-    if name in persistent.names():  # otherwise this process runs on a machine
-        namespaces.enter_machine(persistent.describe(name).pids[0])  # its /etc/hosts has the names of all
+    found = persistent.describe(name)
+    if socket.gethostname() not in found.machines:  # otherwise this process runs on a machine
+        namespaces.enter(found.pids[0])  # its /etc/hosts has the names of all
     with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
         connection.settimeout(None)
         socket.send_fds(socket.socket(fileno=1), [b"\0"], [connection.fileno()])

@@ -17,7 +17,7 @@ from cyclopts import App, Parameter
 from tutorial_lib.errors import InputError, JobError, to_stderr
 from tutorial_lib.launcher.backends import persistent
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, PersistentBackend, connect
+from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, PersistentBackend
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.tools.cli.options import PROGRAM, JsonOption, app
 
@@ -39,7 +39,7 @@ def start(
     count: Annotated[int, Parameter(help="Number of machines, 1 to 64.")] = 2,
     /,
     *,
-    wire: Annotated[str | None, Parameter(help="Rate of each cable: 1gbit, 200mbit. (default: no limit)")] = None,
+    wire: Annotated[str | None, Parameter(help="Bandwidth of each link: 1gbit, 200mbit. (default: no limit)")] = None,
     shm: Annotated[str | None, Parameter(help="Size of each /dev/shm: 2GB. (default: half of the memory)")] = None,
     name: Annotated[str, Parameter(help="Name of the set, if there are several sets.")] = DEFAULT_NAME,
     ttl: Annotated[str, Parameter(help="How long they stay if nobody stops them: 30m, 8h, 2d.")] = "8h",
@@ -90,20 +90,20 @@ def stop(name: Annotated[str | None, Parameter(help="(default: the only ones)")]
 
 @machines_app.command
 def cut(machine: MachineArgument, /, *, name: RunningOption = None) -> None:
-    """Cut a machine's cable. All packets are lost, without an error."""
-    _cable("cut", machine, name)
+    """Cut a machine's link. All packets are lost, without an error."""
+    _change_link("cut", machine, name)
 
 
 @machines_app.command
 def mend(machine: MachineArgument, /, *, name: RunningOption = None) -> None:
     """Undo cut."""
-    _cable("mend", machine, name)
+    _change_link("mend", machine, name)
 
 
 @machines_app.command
 def wire(machine: MachineArgument, rate: RateArgument, /, *, name: RunningOption = None) -> None:
-    """Give a machine a cable of another rate."""
-    _cable("wire", machine, name, rate=rate)
+    """Change the bandwidth of a machine's link."""
+    _change_link("wire", machine, name, rate)
 
 
 @app.command
@@ -165,11 +165,10 @@ def _copy(machine: str, lines: IO[bytes]) -> None:
         sys.stdout.buffer.flush()
 
 
-def _cable(verb: str, machine: str, name: str | None, **values: str) -> None:
-    found = persistent.describe(_running(name))
-    with contextlib.closing(connect(found.name)) as connection:
-        for each in found.machines if machine == ALL else [machine]:
-            connection.ask(verb, machine=each, **values)
+def _change_link(verb: str, machine: str, name: str | None, rate: str | None = None) -> None:
+    with PersistentBackend(_running(name), job=False) as cluster:
+        for each in cluster.machines if machine == ALL else [cluster.machine(machine)]:
+            cluster.change_link(each, verb, rate)
 
 
 def _clock(seconds: float) -> str:
