@@ -224,7 +224,7 @@ def test_an_ordinary_user_starts_uses_and_stops_them(emulation, nothing_left):
             assert "lab: switched off" in types("machines", "stop", "lab")
 
 
-def test_ssh_reaches_them_from_here_and_from_each_other(emulation, nothing_left):
+def test_ssh_reaches_them_from_here(emulation, nothing_left):
     if SSHD is None:
         pytest.skip("no ssh server on this computer (apt install openssh-server)")
     said = tutorial("machines", "start", "2", "--ssh", "--name", "withssh", "--ttl", "5m")
@@ -233,7 +233,6 @@ def test_ssh_reaches_them_from_here_and_from_each_other(emulation, nothing_left)
         for host, command, expected in [
             ("machine-1", "hostname", "machine-1"),
             ("10.77.0.2", "hostname", "machine-1"),
-            ("machine-0", f"ssh -F {config} machine-1 hostname", "machine-1"),
         ]:
             done = subprocess.run(["ssh", "-F", config, host, command], capture_output=True, text=True, timeout=60)
             assert done.stdout == f"{expected}\n", done.stderr

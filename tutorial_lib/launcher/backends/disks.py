@@ -22,10 +22,21 @@ from tutorial_lib.launcher.backends import namespaces as ns
 COPY_TO = "/tmp/tutorial"  # on the machines: /tmp is always one of the private folders
 CHECKOUT = Path(__file__).resolve().parents[3]
 LARGE_FILES = "/var/tmp"  # unlike /tmp, it is hardly ever in memory
-_NEVER_PRIVATE = [
+_FOLDERS_OF_LINUX = [
     "/",
-    *(f"/{n}" for n in ("bin", "dev", "etc", "lib", "lib64", "nix", "opt", "proc", "run", "sys", "usr", "var")),
-]
+    "/bin",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/nix",
+    "/opt",
+    "/proc",
+    "/run",
+    "/sys",
+    "/usr",
+    "/var",
+]  # never private
 
 Layer = tuple[str, bool]  # path of a folder, and whether it is private
 
@@ -33,8 +44,7 @@ Layer = tuple[str, bool]  # path of a folder, and whether it is private
 def create_folder() -> Path:
     """Create the folder of a cluster on the disk of this computer. ``TMPDIR`` selects another disk."""
     parent = os.environ.get("TMPDIR", LARGE_FILES)
-    usable = os.access(parent, os.W_OK | os.X_OK)
-    return Path(tempfile.mkdtemp(prefix=f"tutorial_lib-{os.getuid()}-machines-", dir=parent if usable else None))
+    return Path(tempfile.mkdtemp(prefix=f"tutorial_lib-{os.getuid()}-machines-", dir=parent))
 
 
 def python_path(env: Mapping[str, str] = os.environ) -> str:
@@ -64,7 +74,7 @@ def list_layers(more: Iterable[Path] = ()) -> list[Layer]:
         private |= {CHECKOUT / "data", CHECKOUT / "runs"}
     if not here.is_relative_to(CHECKOUT):
         private.add(here)
-    private = {path.resolve() for path in private if str(path.resolve()) not in _NEVER_PRIVATE} - visible
+    private = {path.resolve() for path in private if str(path.resolve()) not in _FOLDERS_OF_LINUX} - visible
     for path in private:
         with contextlib.suppress(OSError):  # somebody else's folder
             path.mkdir(parents=True, exist_ok=True)

@@ -24,14 +24,13 @@ from tutorial_lib.launcher.jobspec import Machine
 SUBNET = "10.77.0"
 MAX_MACHINES = 64
 EMULATOR = run_module(sys.executable, "tutorial_lib.launcher.backends.emulator")
-SLOWEST_WIRE, FASTEST_WIRE = 125_000, 125_000_000_000  # bytes per second
+SLOWEST_WIRE = 125_000  # bytes per second
 SETTINGS_OF_LINUX = {  # name: a value that forbids user namespaces, and a value that allows them
     "kernel.unprivileged_userns_clone": ("0", 1),
     "kernel.apparmor_restrict_unprivileged_userns": ("1", 0),
     "user.max_user_namespaces": ("0", 15000),
 }
 AnyBackend = TypeVar("AnyBackend", bound="EmulatedBackend")
-_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 class EmulationUnavailable(InputError):
@@ -42,10 +41,10 @@ def parse_wire(text: str | None) -> int | None:
     """Convert ``"200mbit"`` or ``"1gbit"`` to bytes per second. ``None`` and ``"unshaped"`` mean no limit."""
     if text is None or text == "unshaped":
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text.strip().lower())
-    rate = int(float(match[1]) * _UNITS[match[2]] / 8) if match else 0
-    if not SLOWEST_WIRE <= rate <= FASTEST_WIRE:
-        raise InputError(f"--wire {text!r} is not a rate from 1mbit to 1000gbit", "Examples: 1gbit, 200mbit, unshaped.")
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([kmg])bit", text.strip().lower())
+    rate = int(float(match[1]) * 1000 ** " kmg".index(match[2]) / 8) if match else 0
+    if rate < SLOWEST_WIRE:
+        raise InputError(f"--wire {text!r} is not a rate of 1mbit or more", "Examples: 1gbit, 200mbit, unshaped.")
     return rate
 
 
@@ -76,7 +75,7 @@ class EmulatedBackend(BackendDefaults):
 
     master_port = 29500  # the default of torchrun. Each emulated machine has all ports free
     registration: IO[str] | None = None  # a locked file that is kept open and then removed by the daemon
-    _daemon: subprocess.Popen[str] | None = None
+    _daemon: Any = None
 
     def __init__(
         self,
@@ -106,21 +105,16 @@ class EmulatedBackend(BackendDefaults):
 
     def __enter__(self: AnyBackend) -> AnyBackend:
         self.folder = disks.create_folder()
-        layers = disks.list_layers(self.private) if self.separate else []
-        plan = {
-            "machines": [
-                {"name": m.name, "address": m.address, "layers": layers if m in self.separate else []}
-                for m in self.machines
-            ],
-            "rate": parse_wire(self.wire),
-            "shm_bytes": self.shm_bytes,
-            "folder": str(self.folder),
-            "registration": self.registration and self.registration.name,
-        }
+        separate = [machine.name for machine in self.separate]
+        plan: dict[str, Any] = {"machines": [machine.name for machine in self.machines], "separate": separate}
+        plan |= {"hosts": {"localhost": "127.0.0.1", **{machine.name: machine.address for machine in self.machines}}}
+        plan |= {"layers": disks.list_layers(self.private) if separate else [], "folder": str(self.folder)}
+        plan |= {"rate": parse_wire(self.wire), "shm_bytes": self.shm_bytes}
+        plan |= {"registration": self.registration and self.registration.name}
         with contextlib.ExitStack() as stack:
             stack.callback(self.__exit__)
             self._daemon = subprocess.Popen(
-                [*EMULATOR, json.dumps(plan)],
+                EMULATOR,
                 stdin=subprocess.PIPE,  # its end is the end of the machines
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # a reader of our pipe would wait until the daemon ends
@@ -129,19 +123,18 @@ class EmulatedBackend(BackendDefaults):
                 cwd=disks.CHECKOUT,
                 pass_fds=[self.registration.fileno()] if self.registration else [],
             )
-            assert self._daemon.stdout is not None
+            print(json.dumps(plan), file=self._daemon.stdin, flush=True)
             with self._daemon.stdout as answer:
                 found = json.loads(answer.readline() or '{"error": "their daemon was killed"}')
             if "error" in found:
                 raise EmulationUnavailable(f"this host does not allow emulated machines: {found['error']}", _remedy())
-            self.pid, self.pids = found["pid"], found["pids"]
+            self.pid: int = found["pid"]
+            self.pids: dict[str, int] = found["pids"]  # of the first process of each machine
             stack.pop_all()
         return self
 
     def stay(self, ends: float) -> None:
         """Keep the machines running when this process ends, until a time in seconds since the epoch."""
-        assert self._daemon is not None
-        assert self._daemon.stdin is not None
         with self._daemon.stdin as line:
             line.write(str(ends))
         self._daemon = None
@@ -169,7 +162,7 @@ class EmulatedBackend(BackendDefaults):
         """
         cwd = cwd or (Path.home() if machine in self.separate else Path.cwd())
         ids = [os.geteuid(), os.getegid()] if as_user and os.geteuid() != 0 else []
-        plan = {"pid": self.pids[self._index_of(machine)], "cwd": str(cwd), "cpus": list(machine.cpus), "ids": ids}
+        plan = {"pid": self.pids[machine.name], "cwd": str(cwd), "cpus": list(machine.cpus), "ids": ids}
         return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan), *map(str, argv)]
 
     def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:
@@ -189,19 +182,16 @@ class EmulatedBackend(BackendDefaults):
             do: ``cut`` (packets are lost silently, as with a broken switch), ``mend`` or ``wire``.
             wire: for ``wire``, the new bandwidth in both directions. ``None`` removes the limit.
         """
-        index = self._index_of(machine)
-        plan = {"daemon": self.pid, "machine": self.pids[index], "index": index, "do": do, "rate": parse_wire(wire)}
-        done = subprocess.run([*EMULATOR, json.dumps(plan)], capture_output=True, text=True, cwd=disks.CHECKOUT)
+        plan = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
+        plan |= {"do": do, "rate": parse_wire(wire)}
+        pipes = {"input": json.dumps(plan), "stderr": subprocess.PIPE, "text": True}
+        done = subprocess.run(EMULATOR, check=False, cwd=disks.CHECKOUT, **pipes)
         if done.returncode != 0:
             raise InputError(f"cannot {do} the link of {machine.name}: {done.stderr.strip()}")
-
-    def _index_of(self, machine: Machine) -> int:
-        return [each.name for each in self.machines].index(machine.name)
 
     def __exit__(self, *_exc: object) -> None:
         """Stop the machines unless they are persistent. The kernel kills all processes on them."""
         if self._daemon is not None:
-            assert self._daemon.stdin is not None
             self._daemon.stdin.close()
             wait_or_kill(self._daemon, 10)
         self._daemon = None
@@ -214,8 +204,6 @@ def _remedy() -> str:
         path = Path("/proc/sys", name.replace(".", "/"))
         if path.exists() and path.read_text().strip() == bad:
             hints.append(f"{name} is {bad}; an administrator can allow it with: sudo sysctl {name}={good}")
-    if not hints:
-        hints.append("In a container, start it with --privileged (or a seccomp profile that allows unshare and mount).")
-    return "\n".join(
-        [*hints, "Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2."]
-    )
+    container = "In a container, start it with --privileged (or a seccomp profile that allows unshare and mount)."
+    other = "Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2."
+    return "\n".join([*(hints or [container]), other])

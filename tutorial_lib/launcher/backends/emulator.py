@@ -1,13 +1,13 @@
-"""The programs behind emulated machines, ``python -m tutorial_lib.launcher.backends.emulator PLAN``.
+"""The programs behind emulated machines, ``python -m tutorial_lib.launcher.backends.emulator``.
 
     client --starts--> supervisor: user namespace (if needed) and PID namespace; removes the folder of the machines
                          `- daemon, PID 1: owns the network bridge ``br0`` with one veth link per machine
                               |- machine-0: own mounts, /dev/shm, host name, network, PIDs
                               `- machine-1: ...
 
-Standard input is a life line. When the client closes it or dies, the daemon exits, and the kernel kills all processes
-in the PID namespace. If the client writes a time (seconds since the epoch), the machines stay until then. Another plan
-changes the link of a running machine, see ``change_link``.
+Standard input has a plan, and is a life line. When the client closes it or dies, the daemon exits, and the kernel kills
+all processes in the PID namespace. If the client writes a time before (seconds since the epoch), the machines stay
+until then. Another plan changes the link of a running machine, see ``change_link``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tutorial_lib.launcher.backends.disks import mount_disk
 
 BURST_BYTES = 256 * 1024  # token bucket; smaller ones cannot reach 1 Gbit/s at a 100 or 250 Hz kernel tick
 QUEUE_SECONDS = 0.4  # how long a packet may wait for the link before it is dropped
+FASTEST_LINK = 1_250_000_000  # bytes per second. Faster rates would not fit into the message to the kernel
 
 
 def _index_of(ip: IPRoute, card: str) -> int:
@@ -50,13 +51,13 @@ def _limit_rate(ip: IPRoute, card: str, rate: int | None) -> None:
     index = _index_of(ip, card)
     with contextlib.suppress(NetlinkError):  # there was no limit
         ip.tc("del", index=index, handle=0x10000, parent=TC_H_ROOT)
-    if rate is not None:
+    if rate is not None and rate <= FASTEST_LINK:
         limit = int(rate * QUEUE_SECONDS) + BURST_BYTES
         ip.tc("add", "tbf", index, 0x10000, rate=rate, burst=BURST_BYTES, limit=limit)
 
 
-def change_link(daemon: int, machine: int, index: int, do: str, rate: int | None) -> None:
-    """Cut or mend the link of machine ``index`` at the bridge, or change its rate. The machine's card stays up.
+def change_link(daemon: int, machine: int, port: str, do: str, rate: int | None) -> None:
+    """Cut or mend a link at its port of the bridge, or change its rate. The machine's card stays up.
 
     Args:
         daemon, machine: process IDs of the daemon, and of the first process of the machine.
@@ -65,13 +66,14 @@ def change_link(daemon: int, machine: int, index: int, do: str, rate: int | None
     """
     ns.enter(daemon, "user", "net")
     with IPRoute() as ip:
-        if do != "wire":
-            ip.link("set", index=_index_of(ip, f"port{index}"), master=_index_of(ip, "br0") if do == "mend" else 0)
-            return
-        _limit_rate(ip, f"port{index}", rate)
-    ns.enter(machine, "net")
-    with IPRoute() as ip:
-        _limit_rate(ip, "eth0", rate)
+        if do == "wire":
+            _limit_rate(ip, port, rate)
+        else:
+            ip.link("set", index=_index_of(ip, port), master=_index_of(ip, "br0") if do == "mend" else 0)
+    if do == "wire":
+        ns.enter(machine, "net")
+        with IPRoute() as ip:
+            _limit_rate(ip, "eth0", rate)
 
 
 def _fork(body: Callable[[], object]) -> int:
@@ -92,39 +94,38 @@ def _print_error(error: Exception) -> None:
     print(json.dumps({"error": text or repr(error)}), flush=True)
 
 
-def _run_machine(plan: dict[str, Any], machine: dict[str, Any], ready: int) -> None:
+def _run_machine(plan: dict[str, Any], name: str, ready: int) -> None:
     """Configure a machine as its PID 1, and stay. SIGCHLD is ignored, so the kernel reaps the machine's orphans."""
     pid = os.readlink("/proc/self")  # this /proc is still that of the client, and so is the ID
-    socket.sethostname(machine["name"])
+    socket.sethostname(name)
     ns.unshare("mnt")
     ns.private_mounts_with_proc()
     size = f",size={plan['shm_bytes']}" if plan["shm_bytes"] else ""
     ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, f"mode=1777{size}")
     with open("/dev/shm/hosts", "w") as hosts:
-        hosts.write("127.0.0.1 localhost\n" + "".join(f"{m['address']} {m['name']}\n" for m in plan["machines"]))
+        hosts.writelines(f"{address} {host}\n" for host, address in plan["hosts"].items())
     ns.mount("/dev/shm/hosts", "/etc/hosts", "", ns.MS_BIND)
     os.unlink("/dev/shm/hosts")  # the bind mount keeps the file
-    if machine["layers"]:
-        mount_disk(f"{plan['folder']}/{machine['name']}", machine["layers"])
+    if name in plan["separate"]:
+        mount_disk(f"{plan['folder']}/{name}", plan["layers"])
     os.write(ready, pid.encode())
     os.close(ready)
     while True:
         signal.pause()
 
 
-def _create_machine(plan: dict[str, Any], index: int, bridge: IPRoute) -> int:
+def _create_machine(plan: dict[str, Any], name: str, port: str, bridge: IPRoute) -> int:
     """Create a machine's network and its first process in new namespaces. Returns the process ID for the client."""
-    machine = plan["machines"][index]
     network, pids = (os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("net", "pid"))
     ns.unshare("net", "uts", "ipc", "pid")
     with IPRoute() as ip:
         _set_up(ip, "lo")
-        ip.link("add", ifname="eth0", kind="veth", peer={"ifname": f"port{index}", "net_ns_fd": network})
-        ip.addr("add", index=_index_of(ip, "eth0"), address=machine["address"], prefixlen=24)
+        ip.link("add", ifname="eth0", kind="veth", peer={"ifname": port, "net_ns_fd": network})
+        ip.addr("add", index=_index_of(ip, "eth0"), address=plan["hosts"][name], prefixlen=24)
         _set_up(ip, "eth0", plan["rate"])
-    _set_up(bridge, f"port{index}", plan["rate"], master=_index_of(bridge, "br0"))
+    _set_up(bridge, port, plan["rate"], master=_index_of(bridge, "br0"))
     answer, ready = os.pipe()
-    _fork(lambda: _run_machine(plan, machine, ready))
+    _fork(lambda: _run_machine(plan, name, ready))
     os.close(ready)
     with os.fdopen(answer) as file:
         pid = int(file.read() or os._exit(1))  # the first process has printed its error
@@ -143,16 +144,16 @@ def _run_daemon(plan: dict[str, Any]) -> None:
     with IPRoute() as bridge:
         bridge.link("add", ifname="br0", kind="bridge")
         _set_up(bridge, "br0")
-        pids = [_create_machine(plan, index, bridge) for index in range(len(plan["machines"]))]
+        pids = {name: _create_machine(plan, name, f"to-{name}", bridge) for name in plan["machines"]}
     print(json.dumps({"pid": int(os.readlink("/proc/self")), "pids": pids}), flush=True)
-    ends = float(os.read(0, 100) or 0)
+    ends = float(sys.stdin.read() or 0)
     while time.time() < ends:
         time.sleep(1)
 
 
 def main() -> None:
     """Enter the namespaces, fork the daemon, wait for its end, and remove the files of the machines."""
-    plan = json.loads(sys.argv[1])
+    plan = json.loads(sys.stdin.readline())
     if "do" in plan:
         return change_link(**plan)
     try:

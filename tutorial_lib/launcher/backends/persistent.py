@@ -20,8 +20,9 @@ from typing import IO
 
 from tutorial_lib.errors import InputError, attempts
 from tutorial_lib.files import parse_memory
-from tutorial_lib.launcher.backends import Traits, ssh_servers
+from tutorial_lib.launcher.backends import Traits
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
+from tutorial_lib.launcher.backends.ssh_servers import write_ssh_config
 from tutorial_lib.launcher.jobspec import Machine
 
 STOP_SECONDS, GONE_SECONDS = 30.0, 0.5
@@ -30,10 +31,10 @@ REGISTRY = Path("/var/tmp")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def parse_ttl(text: str) -> float:
+def parse_ttl(text: str) -> int:
     """Convert ``"8h"``, ``"90m"`` or ``"30s"`` to seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    seconds = float(match[1]) * _UNITS[match[2]] if match else 0
+    match = re.fullmatch(r"(\d{1,7})([smhd])", text)
+    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 1 <= seconds <= 30 * 86400:
         raise InputError(f"--ttl {text!r} is not a time from 1s to 30d", "Examples: 8h, 90m, 2d.")
     return seconds
@@ -74,12 +75,8 @@ def names() -> list[str]:
 def describe(name: str) -> SimpleNamespace:
     """Return the state of persistent machines, as ``machines list --json`` prints it.
 
-    It has the attributes name, machines, addresses, wires (bandwidth of each link, or None), cut (names of machines
-    with a cut link), started and ends (seconds since the epoch), pid (of the daemon), pids (of the first process of
-    each machine), job ("process 123 (train ...)", or None), ssh_config (or None), own_disks, and folder.
-
-    Raises:
-        InputError: this user has no running machines of this name.
+    Times are in seconds since the epoch. ``pid`` is the daemon, and ``pids`` are the first processes of the machines.
+    If this user has no running machines of this name, this raises an InputError.
     """
     if text := _read_locked(_path_of(name)):
         found = json.loads(text)
@@ -93,6 +90,8 @@ def describe(name: str) -> SimpleNamespace:
 class PersistentBackend(EmulatedBackend):
     """Persistent machines as the backend of one job or, without ``job``, of a command that runs beside a job."""
 
+    _job: IO[str] | None = None  # a file that is locked by this job
+
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None, *, job: bool = True) -> None:
         found = describe(name)
         running = len(found.machines)
@@ -101,10 +100,9 @@ class PersistentBackend(EmulatedBackend):
         super().__init__(running, own_disks=found.own_disks)
         # /dev/shm outlives a job, so a job removes the files of a killed server.
         self.traits = Traits(shares_computer=True, private_shm=False)
-        self.machines, self.folder = self.machines[:count], Path(found.folder)
-        self.pid, self.pids, self.name, self.reach = found.pid, found.pids, name, {"on": name}
-        self._job: IO[str] | None = None
-        self._is_job = job
+        self.machines, self.folder, self.pid = self.machines[:count], Path(found.folder), found.pid
+        self.pids = dict(zip(found.machines, found.pids, strict=True))
+        self.name, self.reach, self._is_job = name, {"on": name}, job
 
     def __enter__(self) -> PersistentBackend:
         if self._is_job:
@@ -130,12 +128,10 @@ class PersistentBackend(EmulatedBackend):
 
     def explain_end(self) -> str | None:
         """Return that the machines have ended during a job, or None while they run."""
-        deadline = time.monotonic() + GONE_SECONDS
-        while time.monotonic() < deadline:
-            if not all(os.path.exists(f"/proc/{pid}") for pid in self.pids):
-                return f"the machines {self.name!r} ended during the job (machines stop, --ttl, or a killed daemon)"
-            time.sleep(0.05)
-        return None
+        time.sleep(GONE_SECONDS)  # for the kernel to kill their processes
+        if all(os.path.exists(f"/proc/{pid}") for pid in self.pids.values()):
+            return None
+        return f"the machines {self.name!r} ended during the job (machines stop, --ttl, or a killed daemon)"
 
     def __exit__(self, *_exc: object) -> None:
         """End the reservation of the machines for this job."""
@@ -159,40 +155,26 @@ def start(
         count, wire, own_disks: see ``EmulatedBackend``, which also lists the errors.
         shm: size of each machine's /dev/shm, such as ``"2GB"``. Without it, the size is half of the memory.
         ttl: time after which the machines stop without a command, such as ``"8h"``.
-        ssh: start an ssh server on each machine.
+        ssh: write a configuration with which ssh reaches the machines.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,30}", name):
         raise InputError(f"{name!r} is not a name for machines", "Letters, digits, - and _, at most 31: lab, wire_200.")
-    if ssh:
-        ssh_servers.check_programs()
     ends, shm_bytes = time.time() + parse_ttl(ttl), None if shm is None else parse_memory(shm)
     cluster = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
     try:
-        registration = _lock(_path_of(name))
+        cluster.registration = _lock(_path_of(name))
     except BlockingIOError:
         found = describe(name)
         started = f"{len(found.machines)}, since {time.ctime(found.started)} (process {found.pid})"
         remedy = f"Use them (--on {name}), or stop them: python -m tutorial_lib machines stop {name}"
         raise InputError(f"machines named {name!r} are running: {started}", remedy) from None
-    with registration:
-        cluster.registration = registration
-        with cluster:
-            found = {
-                "name": name,
-                "machines": [machine.name for machine in cluster.machines],
-                "addresses": [machine.address for machine in cluster.machines],
-                "wires": [wire] * count,
-                "cut": [],
-                "started": time.time(),
-                "ends": ends,
-                "pid": cluster.pid,
-                "pids": cluster.pids,
-                "ssh_config": ssh_servers.start_ssh_servers(cluster, name) if ssh else None,
-                "own_disks": own_disks,
-                "folder": str(cluster.folder),
-            }
-            print(json.dumps(found), file=registration, flush=True)
-            cluster.stay(ends)
+    with cluster.registration, cluster:
+        found = {"name": name, "started": time.time(), "ends": ends, "own_disks": own_disks, "cut": []}
+        found |= {"pid": cluster.pid, "pids": [*cluster.pids.values()], "wires": [wire] * count}
+        found |= {"machines": [*cluster.pids], "addresses": [machine.address for machine in cluster.machines]}
+        found |= {"folder": str(cluster.folder), "ssh_config": write_ssh_config(cluster) if ssh else None}
+        print(json.dumps(found), file=cluster.registration, flush=True)
+        cluster.stay(ends)
     return describe(name)
 
 
