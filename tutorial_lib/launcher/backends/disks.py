@@ -1,11 +1,7 @@
 """Private disks of emulated machines: folders of this computer's disk, mounted over the folders that machines share.
 
-``list_layers`` decides on this computer which folders are private and which stay visible. PID 1 of a machine mounts
-them (``mount_disk``), inner folders after outer ones:
-
-    /home/me            private, empty: FOLDER/machine-0/home/me
-    /home/me/course     the checkout with its .venv, read-only
-    /home/me/course/runs, /home/me/course/data    private, empty
+For example, ``/home/me`` is private and empty, the checkout ``/home/me/course`` with its .venv is read-only, and
+``/home/me/course/runs`` and ``/home/me/course/data`` are private and empty.
 """
 
 from __future__ import annotations
@@ -22,21 +18,7 @@ from tutorial_lib.launcher.backends import namespaces as ns
 COPY_TO = "/tmp/tutorial"  # on the machines: /tmp is always one of the private folders
 CHECKOUT = Path(__file__).resolve().parents[3]
 LARGE_FILES = "/var/tmp"  # unlike /tmp, it is hardly ever in memory
-_FOLDERS_OF_LINUX = [
-    "/",
-    "/bin",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib64",
-    "/nix",
-    "/opt",
-    "/proc",
-    "/run",
-    "/sys",
-    "/usr",
-    "/var",
-]  # never private
+_SYSTEM = ("", "bin", "dev", "etc", "lib", "lib64", "nix", "opt", "proc", "run", "sys", "usr", "var")  # in /, shared
 
 Layer = tuple[str, bool]  # path of a folder, and whether it is private
 
@@ -74,7 +56,8 @@ def list_layers(more: Iterable[Path] = ()) -> list[Layer]:
         private |= {CHECKOUT / "data", CHECKOUT / "runs"}
     if not here.is_relative_to(CHECKOUT):
         private.add(here)
-    private = {path.resolve() for path in private if str(path.resolve()) not in _FOLDERS_OF_LINUX} - visible
+    private = {path.resolve() for path in private} - visible
+    private = {path for path in private if path.parent != Path("/") or path.name not in _SYSTEM}
     for path in private:
         with contextlib.suppress(OSError):  # somebody else's folder
             path.mkdir(parents=True, exist_ok=True)
