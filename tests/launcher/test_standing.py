@@ -180,7 +180,7 @@ def test_a_shell_uses_the_terminal_of_its_caller(lab):
 @pytest.mark.parametrize("end", ["ttl", signal.SIGTERM, signal.SIGKILL])
 def test_they_end_by_themselves(emulation, nothing_left, end):
     """L32. After --ttl, and when their daemon is killed. Their folder goes, too."""
-    tutorial("machines", "start", "1", "--name", "short", "--ttl", "3s" if end == "ttl" else "5m")
+    tutorial("machines", "start", "1", "--name", "short", "--ttl", "9s" if end == "ttl" else "5m")
     found = describe("short")
     if end != "ttl":
         os.kill(found.pid, end)
@@ -263,7 +263,7 @@ def test_a_job_whose_machines_end_says_so(end, lab, partition_of, tmp_path):
 def test_descriptions_of_other_users_are_refused(run_here, monkeypatch, tmp_path):
     """L33. Another user cannot redirect the commands of this user to machines of theirs."""
     monkeypatch.setattr(persistent, "REGISTRY", tmp_path)
-    folder = tmp_path / f"tutorial_lib-{os.getuid()}"
+    folder = persistent._path_of("")
     folder.mkdir()
     os.chown(folder, 65534, 65534)
     for words in (["machines", "list"], ["machines", "start", "--name", "mine"], ["on", "machine-0", "true"]):

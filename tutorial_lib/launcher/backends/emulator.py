@@ -173,6 +173,8 @@ def main() -> None:
     shutil.rmtree(plan["folder"], ignore_errors=True)
     if plan["registration"]:
         Path(plan["registration"]).unlink()
+        with contextlib.suppress(OSError):  # other sets of machines are running
+            Path(plan["registration"]).parent.rmdir()
     return None
 
 

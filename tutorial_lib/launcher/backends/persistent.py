@@ -41,11 +41,11 @@ def parse_ttl(text: str) -> int:
 
 
 def _path_of(name: str) -> Path:
-    """Return the path of a description. Only this user can create files in its folder."""
-    folder = REGISTRY / f"tutorial_lib-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise InputError(f"{folder} belongs to another user", "Ask this user or an administrator to remove it.")
+    """Return the path of a description. Process IDs are valid in one PID namespace, so each has its own folder."""
+    folder = REGISTRY / f"tutorial_lib-{os.getuid()}-{os.stat('/proc/self/ns/pid').st_ino}"
+    with contextlib.suppress(FileNotFoundError):
+        if folder.lstat().st_uid != os.getuid():
+            raise InputError(f"{folder} belongs to another user", "Ask this user or an administrator to remove it.")
     return folder / name
 
 
@@ -69,7 +69,7 @@ def _read_locked(path: Path) -> str:
 
 def names() -> list[str]:
     """Return the names of all running machines of this user."""
-    return sorted(path.name for path in _path_of("").iterdir() if _read_locked(path))
+    return sorted(path.name for path in _path_of("").glob("*") if _read_locked(path))
 
 
 def describe(name: str) -> SimpleNamespace:
@@ -161,6 +161,7 @@ def start(
         raise InputError(f"{name!r} is not a name for machines", "Letters, digits, - and _, at most 31: lab, wire_200.")
     ends, shm_bytes = time.time() + parse_ttl(ttl), None if shm is None else parse_memory(shm)
     cluster = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
+    _path_of("").mkdir(mode=0o700, exist_ok=True)
     try:
         cluster.registration = _lock(_path_of(name))
     except BlockingIOError:
