@@ -123,8 +123,8 @@ class SshLab:
         }
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         log = (self.folder / f"sshd-{machine.name}.log").open("ab")
-        command, fds = self.cluster.command(machine, [SSHD, "-D", "-e", "-f", "/dev/null", *words], as_user=True)
-        self._daemons.append(subprocess.Popen(command, pass_fds=fds, stdout=log, stderr=log))
+        command = self.cluster.command(machine, [SSHD, "-D", "-e", "-f", "/dev/null", *words], as_user=True)
+        self._daemons.append(subprocess.Popen(command, stdout=log, stderr=log))
         log.close()
         wait_until(lambda: PORT in self.left_on(machine)[2], "the ssh server")
 

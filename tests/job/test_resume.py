@@ -246,11 +246,11 @@ def test_a_loss_that_is_no_number_ends_the_run(single_run, tmp_path, saw):
 FULL_DISK = """
 import subprocess, sys
 from pathlib import Path
-from tutorial_lib.launcher.backends.namespaces import CLONE_NEWNS, new_user_namespace, mount, unshare
+from tutorial_lib.launcher.backends.namespaces import new_user_namespace, mount, unshare
 folder = Path(sys.argv[1])
 new_user_namespace()
-unshare(CLONE_NEWNS, "mounts")
-mount("tmpfs", str(folder), "tmpfs", 0, "size=600k", "mount")
+unshare("mnt")
+mount("tmpfs", str(folder), "tmpfs", 0, "size=600k")
 (folder / "other").write_bytes(bytes(400_000))
 train = [sys.executable, "-m", "tutorial_lib", "train", *sys.argv[2:], "--out", str(folder / "run")]
 first = subprocess.run(train, capture_output=True, text=True)

@@ -62,7 +62,7 @@ def test_segments_of_a_killed_server_are_removed(tmp_path):
 def test_traffic_before_the_job_is_not_counted(emulation, tmp_path):
     sender = (
         "import socket; s = socket.socket(type=socket.SOCK_DGRAM); [s.sendto(b'x' * 1000, ('10.77.0.2', 9)) "
-        "for _ in range(3000)]; print(open('/sys/class/net/eth0/statistics/tx_bytes').read())"
+        "for _ in range(3000)]; import psutil; print(psutil.net_io_counters(True)['eth0'].bytes_sent)"
     )
     with EmulatedBackend(2) as cluster:
         command = [sys.executable, "-c", sender]

@@ -156,7 +156,7 @@ def test_where_namespaces_are_forbidden_a_first_run_stays_on_this_machine(emulat
     assert (options["machines"], options["trainers"]) == (1, 2)  # for --resume, whatever the host allows then
     done = where_forbidden(*words, "--emulate", "2", "--out", str(tmp_path / "other"))
     assert done.returncode == 2
-    assert "error: this host does not allow emulated machines: create mount and pid namespaces" in done.stderr
+    assert "error: this host does not allow emulated machines: create pid namespaces" in done.stderr
     assert "user.max_user_namespaces is 0; an administrator can allow it with: sudo sysctl" in done.stderr
 
 
@@ -165,7 +165,7 @@ def test_parse_wire(text, rate):
     assert parse_wire(text) == rate
 
 
-@pytest.mark.parametrize("text", ["fast", "1", "0mbit", "-1gbit", "1gbit/s", "100gbit", "1kbit"])
+@pytest.mark.parametrize("text", ["fast", "1", "0mbit", "-1gbit", "1gbit/s", "1kbit"])
 def test_parse_wire_refuses(text):
     with pytest.raises(InputError, match="is not a rate"):
         parse_wire(text)
@@ -175,6 +175,6 @@ def test_cpus_are_divided(monkeypatch):
     with pytest.raises(InputError, match="cannot emulate 65 machines"):
         EmulatedBackend(65)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
-    assert divide_cpus(3) == [(0, 1), (2, 3, 4), (5, 6, 7)]
+    assert divide_cpus(3) == [(0, 3, 6), (1, 4, 7), (2, 5)]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     assert divide_cpus(4) == [(0,), (1,), (0,), (1,)]

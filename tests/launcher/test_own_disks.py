@@ -108,7 +108,7 @@ def test_a_script_and_its_parts_are_copied(emulation, nothing_left, disk_folder,
     names = ["--part_config", "parts/synthetic-products.json", "--ip_config", "ip_config.txt"]
     script = ["python3", "train.py", "--graph_name", "synthetic-products", *names, "--num_epochs", "1"]
     where = ["--emulate", "2", "--own-disks", "--workspace", "job", "--out", "out"]
-    there = shlex.join(["test", "-e", str(tmp_path / "out")])
+    there = shlex.join(["test", "-e", str(tmp_path / "out" / "machine-0")])
     done = run_launch(*where, *names, f"{there} && echo it is there; {shlex.join(script)}", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     log = (tmp_path / "out" / "machine-1" / "trainer-0.log").read_text()

@@ -123,7 +123,7 @@ def test_an_agent_that_is_killed_leaves_nothing_on_its_machine(ssh_lab, workspac
 def test_a_network_that_goes_silent_ends_both_sides(ssh_lab, workspace, tmp_path, saw):
     """Nobody is told; the one side notices by its keep-alives, the other by the kernel's repetitions and the pings."""
     command = endless(ssh_lab, workspace, tmp_path / "out")
-    ssh_lab.cluster.cut(ssh_lab.machines[1])
+    ssh_lab.cluster.change_link(ssh_lab.machines[1], "cut")
     start = time.monotonic()
     errors = command.communicate(timeout=150)[1]
     seconds = time.monotonic() - start
@@ -204,14 +204,14 @@ def test_a_run_that_is_killed_in_the_middle_of_a_copy_goes_on(ssh_lab, data_root
     assert done.returncode == 0, done.stderr
     assert_home(ssh_lab, run, "predictions.npy")
     shutil.rmtree(ssh_lab.on_disks(TARGET / "partitions")[1])
-    ssh_lab.cluster.set_wire(ssh_lab.machines[1], "1mbit")
+    ssh_lab.cluster.change_link(ssh_lab.machines[1], "wire", "1mbit")
     again = train(ssh_lab, run, data_root, "--epochs", "2", "--resume")
     command = ssh_lab.start(sys.executable, "-m", "tutorial_lib", *again)
     disk = ssh_lab.on_disks(TARGET)[1]
     wait_until(lambda: list(disk.glob("partitions/*/part1/.*")), "a copy", 60, command)
     os.kill(only_child(command.pid), signal.SIGKILL)
     command.communicate(timeout=60)
-    ssh_lab.cluster.set_wire(ssh_lab.machines[1], None)
+    ssh_lab.cluster.change_link(ssh_lab.machines[1], "wire", None)
     done = ssh_lab.tutorial(*again)
     assert done.returncode == 0, done.stderr
     assert "continuing after epoch 1 " in done.stdout
@@ -238,12 +238,13 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     found = f"none: {len(home.epochs)} of {saved} epochs are at home, and fetch brings the rest"
     saw("over ssh: SIGKILL to the coordinator, --copy_to", found, None)
 
-    ssh_lab.cluster.cut(ssh_lab.machines[1])
+    ssh_lab.cluster.change_link(ssh_lab.machines[1], "cut")
     done = ssh_lab.tutorial("fetch", str(run), "--trust")
     assert done.returncode == 1, done.stdout
     assert done.stderr.startswith("error: copying from machine-1: ssh: connect to host 10.77.0.2"), done.stderr
     assert f"python -m tutorial_lib fetch {run}" in done.stderr
-    ssh_lab.cluster.mend(ssh_lab.machines[1])
+    assert "machine-0: " in done.stdout
+    ssh_lab.cluster.change_link(ssh_lab.machines[1], "mend")
     assert len(left_of_starts(ssh_lab, TARGET)) == 2  # until everything is here
     done = ssh_lab.tutorial("fetch", str(run), "--trust")
     assert done.returncode == 0, done.stderr

@@ -22,12 +22,12 @@ from tutorial_lib.launcher.backends import namespaces as ns
 
 def make_namespaces() -> None:
     """Without root's rights, or without root's right to do so: as root of a user namespace."""
-    flags = ns.CLONE_NEWNS | ns.CLONE_NEWNET | ns.CLONE_NEWIPC | ns.CLONE_NEWPID
+    kinds = ("mnt", "net", "ipc", "pid")
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):
-            return ns.unshare(flags, "create namespaces")
+            return ns.unshare(*kinds)
     ns.new_user_namespace()
-    return ns.unshare(flags, "create namespaces")
+    return ns.unshare(*kinds)
 
 
 def become(user: int, group: int) -> None:
@@ -39,7 +39,7 @@ def first_process(command: list[str], user: int, group: int) -> int:
     """Start the command and reap every process whose parent has gone, until the command ends."""
     ns.die_with_parent()
     ns.private_mounts_with_proc()
-    ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=1777", "mount /dev/shm")
+    ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=1777")
     with IPRoute() as ip:
         ip.link("set", index=ip.link_lookup(ifname="lo")[0], state="up")
     child = os.fork()

@@ -4,13 +4,13 @@ import resource
 import sys
 from pathlib import Path
 
-from tutorial_lib.launcher.backends.namespaces import CLONE_NEWNS, mount, new_user_namespace, unshare
+from tutorial_lib.launcher.backends.namespaces import mount, new_user_namespace, unshare
 
 folder, how = Path(sys.argv[1]), sys.argv[2]
 if how == "disk":  # before torch starts its threads: a user namespace is for a process with one
     new_user_namespace()
-    unshare(CLONE_NEWNS, "mounts")
-    mount("tmpfs", str(folder), "tmpfs", 0, "size=32k", "mount")
+    unshare("mnt")
+    mount("tmpfs", str(folder), "tmpfs", 0, "size=32k")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from checkpoint_support import save, trained  # noqa: E402
 

@@ -140,7 +140,7 @@ class Soak:
     def _mend(self, way: Way) -> None:
         if isinstance(way, Ssh):
             for machine in way.lab.machines:
-                way.lab.cluster.mend(machine)
+                way.lab.cluster.change_link(machine, "mend")
 
     def _look_around(self, run: Run, fault: Fault, owned: dict[Path, str]) -> None:
         deadline = time.monotonic() + (45 if "wire" in fault.name else GONE_SECONDS)

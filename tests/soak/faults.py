@@ -100,7 +100,7 @@ def remove_the_logs(run: Run) -> None:
 
 def cut_the_wire(run: Run) -> None:
     assert isinstance(run.way, Ssh)
-    run.way.lab.cluster.cut(run.way.lab.machines[1])
+    run.way.lab.cluster.change_link(run.way.lab.machines[1], "cut")
 
 
 def kill_all_of_a_machine(run: Run) -> None:

@@ -236,13 +236,13 @@ class RemoteFiles:
 
     def _rsync(self, machine: Machine, task: str, options: list[str], source: str, target: str) -> str:
         """Run rsync and return its output. A JobError names the machine and the cause."""
-        words, descriptors = self.cluster.rsync_shell(machine) or ([], [])
+        words = self.cluster.rsync_shell(machine)
         quoted = " ".join("'" + word.replace("'", "''") + "'" for word in words)
         # rsync reports its progress to a pipe, so it notices that this process was killed. With -s, no shell expands
         # a name.
         common = ["-rcs", "--no-h", "--stats", "--info=progress2", "--outbuf=N", "--partial-dir=.rsync-partial"]
         command = ["rsync", *common, f"--timeout={SILENCE_SECONDS}", "-e", quoted, *options, "--", source, target]
-        settings: Event = {"pass_fds": descriptors, "start_new_session": True, "env": {**os.environ, "LC_ALL": "C"}}
+        settings: Event = {"start_new_session": True, "env": {**os.environ, "LC_ALL": "C"}}
         settings |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True, "errors": "replace"}
         with (
             tempfile.TemporaryFile("w+", errors="replace") as file,  # ssh can keep a pipe open for later connections

@@ -236,7 +236,7 @@ def make_job(graph: Graph, machines: int | None, wire: str | None, memory: str |
     if sizes.get("train") is None:
         sizes = {**sizes, "train": max(1, round(TRAIN_SHARE * sizes["nodes"]))}
         assumed.append(f"{TRAIN_SHARE:.0%} of the nodes are training nodes (see --train-nodes)")
-    rate = parse_wire(wire or (None if fields["together"] else "10gbit"), shaped=fields["together"])
+    rate = parse_wire(wire or (None if fields["together"] else "10gbit"))
     free = memory_for_us() if fields["together"] else math.inf
     limit = free if memory is None else parse_memory(memory)
     fields |= {"machines": 2 if machines is None else machines, "wire": None if rate is None else 8.0 * rate}

@@ -47,13 +47,16 @@ class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
         """Return advice for an agent that did not start. ``last_words`` is its output, empty after a timeout."""
         return ""
 
-    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:  # noqa: ARG002
-        """Return the remote shell for ``rsync -e`` and its open files, or None if the machines share our folders."""
-        return None
+    def rsync_shell(self, machine: Machine) -> list[str]:  # noqa: ARG002
+        """Return the remote shell for ``rsync -e``, or an empty list if the machines share our folders."""
+        return []
 
     def explain_end(self) -> str | None:
         """Return why the machines have ended during a job, or None if they have not or the reason is unknown."""
         return None
+
+    def __exit__(self, *_exc: object) -> None:
+        """End the processes that are not children of an agent."""
 
 
 def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:

@@ -1,19 +1,13 @@
 """Private disks of emulated machines: folders of this computer's disk, mounted over the folders that machines share.
 
-``list_layers`` decides on this computer which folders are private and which stay visible. PID 1 of a machine mounts
-them (``mount_disk``), inner folders after outer ones:
-
-    /home/me            private, empty: FOLDER/machine-0/home/me
-    /home/me/course     the checkout with its .venv, read-only
-    /home/me/course/runs, /home/me/course/data    private, empty
+For example, ``/home/me`` is private and empty, the checkout ``/home/me/course`` with its .venv is read-only, and
+``/home/me/course/runs`` and ``/home/me/course/data`` are private and empty.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pwd
-import re
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -24,10 +18,7 @@ from tutorial_lib.launcher.backends import namespaces as ns
 COPY_TO = "/tmp/tutorial"  # on the machines: /tmp is always one of the private folders
 CHECKOUT = Path(__file__).resolve().parents[3]
 LARGE_FILES = "/var/tmp"  # unlike /tmp, it is hardly ever in memory
-_NEVER_PRIVATE = [
-    "/",
-    *(f"/{n}" for n in ("bin", "dev", "etc", "lib", "lib64", "nix", "opt", "proc", "run", "sys", "usr", "var")),
-]
+_SYSTEM = ("", "bin", "dev", "etc", "lib", "lib64", "nix", "opt", "proc", "run", "sys", "usr", "var")  # in /, shared
 
 Layer = tuple[str, bool]  # path of a folder, and whether it is private
 
@@ -35,8 +26,7 @@ Layer = tuple[str, bool]  # path of a folder, and whether it is private
 def create_folder() -> Path:
     """Create the folder of a cluster on the disk of this computer. ``TMPDIR`` selects another disk."""
     parent = os.environ.get("TMPDIR", LARGE_FILES)
-    usable = os.access(parent, os.W_OK | os.X_OK)
-    return Path(tempfile.mkdtemp(prefix=f"tutorial_lib-{os.getuid()}-machines-", dir=parent if usable else None))
+    return Path(tempfile.mkdtemp(prefix=f"tutorial_lib-{os.getuid()}-machines-", dir=parent))
 
 
 def python_path(env: Mapping[str, str] = os.environ) -> str:
@@ -53,37 +43,26 @@ def list_layers(more: Iterable[Path] = ()) -> list[Layer]:
     Args:
         more: other private folders, such as the run folder. They are created if they do not exist.
     """
-    here, temporary = Path.cwd(), Path(tempfile.gettempdir()).resolve()
-    private = {Path("/tmp"), Path(LARGE_FILES), temporary, Path.home()}
-    with contextlib.suppress(KeyError):  # the user of a container may have no entry
-        private.add(Path(pwd.getpwuid(os.getuid()).pw_dir))
-    private = {path.resolve() for path in private if path.is_dir()} | {
-        here / "runs",
-        *(path.resolve() for path in more),
-    }
-    visible = {Path(sys.prefix), Path(sys.base_prefix), *(Path(p) for p in sys.path if p.endswith("-packages"))}
+    here = Path.cwd()
+    visible = {CHECKOUT, Path(sys.prefix), Path(sys.base_prefix)}
+    visible |= {Path(path) for path in sys.path if path.endswith("-packages")}
     program = Path(sys.executable)
     while program.is_symlink():  # each link and its target must stay visible
         visible.add(program.parent)
         program = program.parent / program.readlink()
-    visible = {start for path in [*visible, program.parent] if path.is_dir() for start in (path, path.resolve())}
-    if CHECKOUT.name.endswith("-packages"):
+    visible |= {path.resolve() for path in [*visible, program.parent]}
+    private = {Path("/tmp"), Path(LARGE_FILES), Path(tempfile.gettempdir()), Path.home(), here / "runs", *more}
+    if not CHECKOUT.name.endswith("-packages"):
+        private |= {CHECKOUT / "data", CHECKOUT / "runs"}
+    if not here.is_relative_to(CHECKOUT):
         private.add(here)
-    else:
-        visible.add(CHECKOUT)
-        private |= {CHECKOUT / "data", CHECKOUT / "runs", *([] if here.is_relative_to(CHECKOUT) else [here])}
-    kept: dict[Path, bool] = {}
-    for path in sorted(private | visible, key=lambda path: (len(path.parts), path)):
-        is_private = path not in visible
-        around = next((kept[parent] for parent in path.parents if parent in kept), None)
-        if (is_private == around and path != temporary) or (is_private and str(path) in _NEVER_PRIVATE):
-            continue
+    private = {path.resolve() for path in private} - visible
+    private = {path for path in private if path.parent != Path("/") or path.name not in _SYSTEM}
+    for path in private:
         with contextlib.suppress(OSError):  # somebody else's folder
-            if is_private:
-                path.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            kept[path] = is_private
-    return [(str(path), is_private) for path, is_private in kept.items()]
+            path.mkdir(parents=True, exist_ok=True)
+    layers = [(str(path), path in private) for path in private | visible if path.is_dir()]
+    return sorted(layers, key=lambda layer: (layer[0].count("/"), layer))
 
 
 def mount_disk(disk: str, layers: Iterable[Layer]) -> None:
@@ -92,24 +71,13 @@ def mount_disk(disk: str, layers: Iterable[Layer]) -> None:
     for path, is_private in layers:  # opened before a mount hides one
         source = f"{disk}{path}" if is_private else path
         if is_private:
-            os.makedirs(source)
+            os.makedirs(source, exist_ok=True)
             os.chmod(source, os.stat(path).st_mode & 0o7777)
         opened.append((path, is_private, os.open(source, os.O_PATH)))
     for path, is_private, source in opened:
         os.makedirs(path, exist_ok=True)
-        ns.mount(f"/proc/self/fd/{source}", path, "", ns.MS_BIND | ns.MS_REC, "", f"mount the private disk at {path}")
+        ns.mount(f"/proc/self/fd/{source}", path, "", ns.MS_BIND | ns.MS_REC)
         os.close(source)
-        if not is_private:
-            _make_read_only(path)
-
-
-def _make_read_only(folder: str) -> None:
-    """Make a mount and the mounts below it read-only. A user namespace may not drop the other flags of a mount."""
-    with open("/proc/self/mountinfo") as mounts:
-        points = {line.split()[4] for line in mounts}
-    for point in points:
-        point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), point)
-        if f"{point}/".startswith(f"{folder}/"):
-            flags = os.statvfs(point).f_flag & (ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC)
-            flags |= ns.MS_REMOUNT | ns.MS_BIND | ns.MS_RDONLY
-            ns.mount("", point, "", flags, "", f"make {point} read-only")
+        if not is_private:  # a user namespace may not drop the other flags of a mount
+            flags = os.statvfs(path).f_flag & (ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC)
+            ns.mount("", path, "", flags | ns.MS_REMOUNT | ns.MS_BIND | ns.MS_RDONLY)

@@ -1,109 +1,57 @@
 """Emulated machines, which are network hosts on this computer, without root and without docker.
 
-Each machine has a separate IPv4 address, host name, process list, network cable and /dev/shm. (Machines with a common
+Each machine has a separate IPv4 address, host name, process list, network link and /dev/shm. (Machines with a common
 /dev/shm would silently overwrite each other's data, see ``shm``.)
 """
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
 import os
 import re
-import socket
-import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
-from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.errors import InputError
 from tutorial_lib.launcher.backends import Backend, Traits, disks, namespaces, wait_or_kill
 from tutorial_lib.launcher.environment import run_module
 from tutorial_lib.launcher.jobspec import Machine
 
 SUBNET = "10.77.0"
 MAX_MACHINES = 64
-MESSAGE_BYTES = 1 << 20
-ANSWER_SECONDS = 30.0
-SLOWEST_WIRE, FASTEST_WIRE = 125_000, 1_250_000_000  # bytes per second
-MASTER_PORT = 29500  # the default of torchrun. Each emulated machine has all ports free
-SETTINGS_OF_LINUX = [  # name, a value that forbids user namespaces, and a value that allows them
-    ("kernel.unprivileged_userns_clone", "0", 1),
-    ("kernel.apparmor_restrict_unprivileged_userns", "1", 0),
-    ("user.max_user_namespaces", "0", 15000),
-]
-AnyCluster = TypeVar("AnyCluster", bound="EmulatedBackend")
-_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+EMULATOR = run_module("tutorial_lib.launcher.backends.emulator")
+SLOWEST_WIRE = 125_000  # bytes per second
+SETTINGS_OF_LINUX = {  # name: a value that forbids user namespaces, and a value that allows them
+    "kernel.unprivileged_userns_clone": ("0", 1),
+    "kernel.apparmor_restrict_unprivileged_userns": ("1", 0),
+    "user.max_user_namespaces": ("0", 15000),
+}
+AnyBackend = TypeVar("AnyBackend", bound="EmulatedBackend")
 
 
 class EmulationUnavailable(InputError):
     """This host does not allow emulated machines. The message names the step that the kernel refused."""
 
 
-def parse_wire(text: str | None, *, shaped: bool = True) -> int | None:
-    """Convert ``"200mbit"`` or ``"1gbit"`` to bytes per second. ``None`` and ``"unshaped"`` mean no limit.
-
-    Args:
-        shaped: the rate is for an emulated link. Real networks can be faster than the largest emulated rate.
-    """
+def parse_wire(text: str | None) -> int | None:
+    """Convert ``"200mbit"`` or ``"1gbit"`` to bytes per second. ``None`` and ``"unshaped"`` mean no limit."""
     if text is None or text == "unshaped":
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text.strip().lower())
-    rate = int(min(float(match[1]), 1e12) * _UNITS[match[2]] / 8) if match else 0
-    if rate < SLOWEST_WIRE or (shaped and rate > FASTEST_WIRE):
-        most = "to 10gbit" if shaped else "upwards"
-        raise InputError(f"--wire {text!r} is not a rate from 1mbit {most}", "Examples: 1gbit, 200mbit, unshaped.")
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([kmg])bit", text.strip().lower())
+    rate = int(float(match[1]) * 1000 ** " kmg".index(match[2]) / 8) if match else 0
+    if rate < SLOWEST_WIRE:
+        raise InputError(f"--wire {text!r} is not a rate of 1mbit or more", "Examples: 1gbit, 200mbit, unshaped.")
     return rate
 
 
 def divide_cpus(count: int) -> list[tuple[int, ...]]:
     """Divide the CPUs of this process among machines. If there are fewer CPUs than machines, machines share them."""
     cpus = sorted(os.sched_getaffinity(0))
-    if count >= len(cpus):
-        return [(cpus[k % len(cpus)],) for k in range(count)]
-    return [tuple(cpus[k * len(cpus) // count : (k + 1) * len(cpus) // count]) for k in range(count)]
-
-
-def peer_of(connection: socket.socket) -> tuple[int, int, int]:
-    """Return the process, user and group ID of the peer of a Unix socket."""
-    return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-
-
-class Connection:
-    """A connection to the daemon of emulated machines, see ``emulator``. Messages call the machines ``label``."""
-
-    def __init__(self, connection: socket.socket, label: str) -> None:
-        self.socket, self.label = connection, label
-
-    def ask(self, do: str, files: Sequence[int] = (), /, **values: Any) -> dict[str, Any]:
-        """Send a request and return the answer. The key ``files`` of the answer has the received open files.
-
-        Raises:
-            InputError: the daemon refuses the request. OSError: the kernel refuses a step of the start.
-            JobError: the daemon does not answer.
-        """
-        try:
-            self.socket.settimeout(ANSWER_SECONDS)
-            socket.send_fds(self.socket, [json.dumps({"do": do, **values}).encode()], list(files))
-            message, opened, _flags, _address = socket.recv_fds(self.socket, MESSAGE_BYTES, 16)
-        except TimeoutError:
-            raise JobError(f"{self.label} did not answer within {ANSWER_SECONDS:g} s ({do})") from None
-        except OSError:
-            message, opened = b"", []
-        if not message:
-            raise JobError(f"{self.label} do not answer; they are gone, or about to go")
-        answer = json.loads(message)
-        if "errno" in answer:
-            raise OSError(answer["errno"], answer["error"])
-        if "error" in answer:
-            raise InputError(answer["error"], answer["remedy"])
-        return {**answer, "files": list(opened)}
-
-    def close(self) -> None:
-        """End the connection and its reservation of the machines for a job."""
-        self.socket.close()
+    return [tuple(cpus[k::count]) or (cpus[k % len(cpus)],) for k in range(count)]
 
 
 class EmulatedBackend(Backend):
@@ -111,7 +59,7 @@ class EmulatedBackend(Backend):
 
     Args:
         count: number of machines, 1 to 64.
-        wire: rate of each machine's cable in both directions (``"1gbit"``, ``"200mbit"``), by default without a limit.
+        wire: bandwidth of each machine's link in both directions (``"1gbit"``), by default without a limit.
         shm_bytes: size of each machine's /dev/shm, by default half of the memory.
         own_disks: each machine has a private, empty home, /tmp, data folder and run folder, see ``disks``. Commands
             start in the home, or in ``/`` if ``popen`` starts them.
@@ -125,7 +73,9 @@ class EmulatedBackend(Backend):
         InputError: an argument is wrong. EmulationUnavailable: the host does not allow emulated machines.
     """
 
-    master_port = MASTER_PORT
+    master_port = 29500  # the default of torchrun. Each emulated machine has all ports free
+    registration: IO[str] | None = None  # a locked file that is kept open and then removed by the daemon
+    _daemon: Any = None
 
     def __init__(
         self,
@@ -145,93 +95,79 @@ class EmulatedBackend(Backend):
             for k, cpus in enumerate(divide_cpus(count))
         ]
         self.separate = list(self.machines) if own_disks else []
-        self.traits = Traits(True, private_shm=True, copy_to=disks.COPY_TO if own_disks else None)
+        copy_to = disks.COPY_TO if own_disks else None
+        self.traits = Traits(shares_computer=True, private_shm=True, copy_to=copy_to)
         self.folder = Path()
-        self._daemon: subprocess.Popen | None = None
-        self._line: Connection | None = None
-        self._fds: dict[str, list[int]] = {}
 
     def on_disk(self, machine: Machine, path: Path | str) -> Path:
         """Return the path on this computer of a private folder of a machine, or of a file in one."""
         return Path(f"{self.folder}/{machine.name}{path}")
 
-    def __enter__(self: AnyCluster) -> AnyCluster:
-        if sys.platform != "linux":
-            raise EmulationUnavailable("emulated machines need Linux", "Use --machines 1, or WSL2, or a Linux host.")
-        # Root needs no user namespace and keeps its rights on files of other users without one. The root of a
-        # container may lack the right to unshare, but can often create a user namespace.
-        errors = []
-        for user_namespace in [False, True] if os.geteuid() == 0 else [True]:
-            try:
-                self._start(user_namespace=user_namespace)
-                for machine in self.machines:
-                    self._fds[machine.name] = self._ask("open", machine)["files"]
-                return self
-            except BaseException as error:
-                self.__exit__()
-                if not isinstance(error, OSError):
-                    raise
-                errors.append(error)
-        message = f"this host does not allow emulated machines: {errors[0].strerror or errors[0]}"
-        raise EmulationUnavailable(message, _remedy(errors[0])) from None
-
-    def _start(self, *, user_namespace: bool) -> None:
-        """Start the daemon and have it create the machines."""
+    def __enter__(self: AnyBackend) -> AnyBackend:
         self.folder = disks.create_folder()
-        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a message is read as a whole
-        self._line = Connection(line, "the emulated machines")
-        with theirs:
+        separate = [machine.name for machine in self.separate]
+        plan: dict[str, Any] = {"machines": [machine.name for machine in self.machines], "separate": separate}
+        plan |= {"hosts": {"localhost": "127.0.0.1", **{machine.name: machine.address for machine in self.machines}}}
+        plan |= {"layers": disks.list_layers(self.private) if separate else [], "folder": str(self.folder)}
+        plan |= {"rate": parse_wire(self.wire), "shm_bytes": self.shm_bytes}
+        plan |= {"registration": self.registration and self.registration.name}
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.__exit__)
             self._daemon = subprocess.Popen(
-                run_module("tutorial_lib.launcher.backends.emulator"),
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
+                EMULATOR,
+                stdin=subprocess.PIPE,  # its end is the end of the machines
+                stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # a reader of our pipe would wait until the daemon ends
+                text=True,
                 start_new_session=True,  # Ctrl-C in the terminal is for the coordinator to handle
                 cwd=disks.CHECKOUT,
+                pass_fds=[self.registration.fileno()] if self.registration else [],
             )
-        machines = [
-            {"name": m.name, "address": m.address, "wire": self.wire, "has_disk": m in self.separate}
-            for m in self.machines
-        ]
-        layers = disks.list_layers(self.private) if self.separate else []
-        plan = {"machines": machines, "folder": str(self.folder), "layers": layers, "shm_bytes": self.shm_bytes}
-        self._line.ask("start", user_namespace=user_namespace, **plan)
+            print(json.dumps(plan), file=self._daemon.stdin, flush=True)
+            with self._daemon.stdout as answer:
+                found = json.loads(answer.readline() or '{"error": "their daemon was killed"}')
+            if "error" in found:
+                raise EmulationUnavailable(f"this host does not allow emulated machines: {found['error']}", _remedy())
+            self.pid: int = found["pid"]
+            self.pids: dict[str, int] = found["pids"]  # of the first process of each machine
+            stack.pop_all()
+        return self
 
-    def stay(self, listener: socket.socket, **description: Any) -> None:
-        """Make the machines persistent. From now on, their daemon answers on ``listener``, see ``standing``."""
-        assert self._line is not None
-        self._line.ask("stay", [listener.fileno()], **description)
+    def stay(self, ends: float) -> None:
+        """Keep the machines running when this process ends, until a time in seconds since the epoch."""
+        with self._daemon.stdin as line:
+            line.write(str(ends))
         self._daemon = None
 
-    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
+    def popen(
+        self, machine: Machine, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> subprocess.Popen:
         """Start a command on an emulated machine. The arguments are those of ``subprocess.Popen``."""
         cwd = kwargs.pop("cwd", None)
         if machine in self.separate:
             cwd = cwd or "/"  # as over ssh, because Python imports from its working directory
-            env = os.environ if kwargs.get("env") is None else kwargs["env"]
-            kwargs["env"] = {**env, "PYTHONPATH": disks.python_path(env)}
-        command, fds = self.command(machine, argv, cwd)
-        kwargs.setdefault("start_new_session", True)  # Ctrl-C in the terminal is for the coordinator to handle
-        return subprocess.Popen(command, pass_fds=[*fds, *kwargs.pop("pass_fds", ())], **kwargs)
+            env = os.environ if env is None else env
+            env = {**env, "PYTHONPATH": disks.python_path(env)}
+        # A new session, because Ctrl-C in the terminal is for the coordinator to handle.
+        return subprocess.Popen(self.command(machine, argv, cwd), start_new_session=True, env=env, **kwargs)
 
     def command(
         self, machine: Machine, argv: Sequence[str], cwd: Path | str | None = None, *, as_user: bool = False
-    ) -> tuple[list[str], list[int]]:
-        """Return the command that runs ``argv`` on a machine, and the open files that this command needs.
+    ) -> list[str]:
+        """Return the command that runs ``argv`` on a machine.
 
         Args:
             cwd: working directory, by default that of this process, or the home on a machine with a private disk.
             as_user: the command sees the ID of the user instead of the ID of root.
         """
-        fds = self._fds[machine.name]
         cwd = cwd or (Path.home() if machine in self.separate else Path.cwd())
         ids = [os.geteuid(), os.getegid()] if as_user and os.geteuid() != 0 else []
-        plan = {"fds": fds, "cwd": str(cwd), "cpus": list(machine.cpus), "argv": [*map(str, argv)], "ids": ids}
-        return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan)], fds
+        plan = {"pid": self.pids[machine.name], "cwd": str(cwd), "cpus": list(machine.cpus), "ids": ids}
+        return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan), *map(str, argv)]
 
-    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:
-        """Part of being a ``Cluster``."""
-        return self.command(machine, ["sh", "-c", 'eval "$*"'], "/") if machine in self.separate else None
+    def rsync_shell(self, machine: Machine) -> list[str]:
+        """Part of being a ``Backend``."""
+        return self.command(machine, ["sh", "-c", 'eval "$*"'], "/") if machine in self.separate else []
 
     def machine(self, name: str) -> Machine:
         """Return the machine of this name, or raise an InputError."""
@@ -239,42 +175,35 @@ class EmulatedBackend(Backend):
             return found[0]
         raise InputError(f"there is no {name!r}", f"There are {self.machines[0].name} to {self.machines[-1].name}.")
 
-    def cut(self, machine: Machine) -> None:
-        """Cut the machine's cable. Packets are lost silently, as with a broken switch."""
-        self._ask("cut", machine)
+    def change_link(self, machine: Machine, do: str, wire: str | None = None) -> None:
+        """Change the link of a machine.
 
-    def mend(self, machine: Machine) -> None:
-        """Undo ``cut``."""
-        self._ask("mend", machine)
-
-    def set_wire(self, machine: Machine, wire: str | None) -> None:
-        """Change the rate of the machine's cable in both directions. ``None`` removes the limit."""
-        self._ask("wire", machine, rate=wire)
-
-    def _ask(self, do: str, machine: Machine, **values: str | None) -> dict[str, Any]:
-        if self._line is None:
-            raise RuntimeError("the emulated machines are switched off")
-        return self._line.ask(do, machine=machine.name, **values)
+        Args:
+            do: ``cut`` (packets are lost silently, as with a broken switch), ``mend`` or ``wire``.
+            wire: for ``wire``, the new bandwidth in both directions. ``None`` removes the limit.
+        """
+        plan = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
+        plan |= {"do": do, "rate": parse_wire(wire)}
+        pipes = {"input": json.dumps(plan), "stderr": subprocess.PIPE, "text": True}
+        done = subprocess.run(EMULATOR, check=False, cwd=disks.CHECKOUT, **pipes)
+        if done.returncode != 0:
+            raise InputError(f"cannot {do} the link of {machine.name}: {done.stderr.strip()}")
 
     def __exit__(self, *_exc: object) -> None:
         """Stop the machines unless they are persistent. The kernel kills all processes on them."""
-        for fd in (fd for fds in self._fds.values() for fd in fds):
-            os.close(fd)
-        if self._line is not None:
-            self._line.close()
         if self._daemon is not None:
+            self._daemon.stdin.close()
             wait_or_kill(self._daemon, 10)
-        self._fds, self._line, self._daemon = {}, None, None
+        self._daemon = None
 
 
-def _remedy(error: OSError) -> str:
+def _remedy() -> str:
     """Return the change of this host that would allow the refused step."""
     hints = []
-    for name, bad, good in SETTINGS_OF_LINUX:
+    for name, (bad, good) in SETTINGS_OF_LINUX.items():
         path = Path("/proc/sys", name.replace(".", "/"))
         if path.exists() and path.read_text().strip() == bad:
             hints.append(f"{name} is {bad}; an administrator can allow it with: sudo sysctl {name}={good}")
-    if not hints and error.errno in (errno.EPERM, errno.EACCES):
-        hints.append("In a container, start it with --privileged (or a seccomp profile that allows unshare and mount).")
-    hints.append("Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2.")
-    return "\n".join(hints)
+    container = "In a container, start it with --privileged (or a seccomp profile that allows unshare and mount)."
+    other = "Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2."
+    return "\n".join([*(hints or [container]), other])

@@ -22,24 +22,19 @@ def free_ports(count: int) -> int:
 
 
 class LocalBackend(Backend):
-    """This computer as one machine. ``servers`` is the number of DGL servers, which listen on consecutive ports."""
-
-    traits = Traits(shares_computer=True, private_shm=False)
+    """This computer as the only machine. ``servers`` is the number of DGL servers, which listen on successive ports."""
 
     def __init__(self, servers: int = 1) -> None:
         self.servers = servers
+        self.traits = Traits(shares_computer=True, private_shm=False)
         self.machines = [Machine(name="machine-0", address="127.0.0.1", interface="lo")]
         self.master_port = 0  # ports are chosen on entering, shortly before they are used
 
     def __enter__(self) -> LocalBackend:
         first = free_ports(self.servers + 1)
-        self.machines = [replace(self.machines[0], port=first)]
-        self.master_port = first + self.servers
+        self.machines, self.master_port = [replace(self.machines[0], port=first)], first + self.servers
         return self
 
-    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        assert machine == self.machines[0]
+    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:  # noqa: ARG002
+        """Start a command. The arguments are those of ``subprocess.Popen``."""
         return subprocess.Popen([str(arg) for arg in argv], start_new_session=True, **kwargs)
-
-    def __exit__(self, *_exc: object) -> None:
-        pass

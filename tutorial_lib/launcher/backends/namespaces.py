@@ -1,16 +1,14 @@
-"""The few Linux calls that Python 3.10 lacks, and the program that runs a command on an emulated machine.
+"""The Linux calls that Python 3.10 lacks, and the program that runs a command on an emulated machine.
 
 Each failure is an ``OSError`` whose text names the step that the kernel refused.
 
-``python -I -S namespaces.py PLAN`` (JSON) uses the standard library only, so that the program starts in some
-milliseconds. The program enters the namespaces of the open files in the plan, forks (a PID namespace takes effect for
-children only), and waits. The kernel kills the command when this program dies. The program passes SIGTERM, SIGINT and
-SIGHUP on. On a terminal, the command gets the foreground, so that a shell can manage jobs.
+``python -I -S namespaces.py PLAN COMMAND...`` imports the standard library only, so it starts in some milliseconds. It
+enters the machine, forks (a PID namespace takes effect for children only), and waits. The kernel kills the command when
+this program dies. Ctrl-C in a terminal reaches the command directly, and this program passes other signals on.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
@@ -19,8 +17,8 @@ import sys
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
-CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+# In the order in which a process enters them: a user namespace first, because it gives the right to enter the others.
+NAMESPACES = {"user": 1 << 28, "mnt": 1 << 17, "net": 1 << 30, "uts": 1 << 26, "ipc": 1 << 27, "pid": 1 << 29}
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 _PR_SET_PDEATHSIG = 1
@@ -32,20 +30,20 @@ def _check(result: int, step: str) -> None:
         raise OSError(code, f"{step}: {os.strerror(code)}")
 
 
-def unshare(flags: int, step: str) -> None:
-    """Leave the namespaces named by ``flags`` for new ones."""
-    _check(_libc.unshare(flags), step)
+def unshare(*kinds: str) -> None:
+    """Leave namespaces of these kinds for new ones."""
+    _check(_libc.unshare(sum(NAMESPACES[kind] for kind in kinds)), f"create {' and '.join(kinds)} namespaces")
 
 
-def setns(fd: int, kind: int, step: str) -> None:
-    """Enter the namespace of an open file. 0 for ``kind`` accepts every kind of namespace."""
-    _check(_libc.setns(fd, kind), step)
+def setns(fd: int) -> None:
+    """Enter the namespace of an open file."""
+    _check(_libc.setns(fd, 0), "enter a namespace")
 
 
-def mount(source: str, target: str, kind: str, flags: int, options: str, step: str) -> None:
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """mount(2)."""
     words = (source.encode(), target.encode(), kind.encode())
-    _check(_libc.mount(*words, ctypes.c_ulong(flags), options.encode()), step)
+    _check(_libc.mount(*words, ctypes.c_ulong(flags), options.encode()), f"mount {target}")
 
 
 def die_with_parent() -> None:
@@ -56,85 +54,56 @@ def die_with_parent() -> None:
 def new_user_namespace(inner_uid: int = 0, inner_gid: int = 0) -> None:
     """Enter a new user namespace in which the calling user has these IDs. Needs no privilege."""
     uid, gid = os.getuid(), os.getgid()
-    unshare(CLONE_NEWUSER, "create a user namespace")
+    unshare("user")
     for name, text in [("setgroups", "deny"), ("uid_map", f"{inner_uid} {uid} 1"), ("gid_map", f"{inner_gid} {gid} 1")]:
-        try:
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-        except OSError as error:
-            raise OSError(error.errno, f"write /proc/self/{name}: {error.strerror}") from None
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
 
 
 def private_mounts_with_proc() -> None:
     """Detach this process's mounts from the host's and show its own PID namespace under /proc."""
-    mount("none", "/", "", MS_REC | MS_PRIVATE, "", "make mounts private")
-    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, "", "mount /proc")
+    mount("none", "/", "", MS_REC | MS_PRIVATE)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
 
 
-def _has_foreground() -> bool:
-    """Return whether standard input is the terminal of this process and its group is in the foreground."""
-    with contextlib.suppress(OSError):
-        return os.tcgetpgrp(0) == os.getpgrp()
-    return False
-
-
-def _to_foreground(group: int) -> None:
-    """Give the terminal to a process group. This call works from the background, too."""
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # the terminal has been closed
-        os.tcsetpgrp(0, group)
-    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-
-
-def _wait(pid: int, on_terminal: bool) -> int:
-    """Wait for the command, and stop and continue with it. Returns its exit code."""
-    while os.WIFSTOPPED(status := os.waitpid(pid, os.WUNTRACED if on_terminal else 0)[1]):
-        _to_foreground(os.getpgrp())
-        os.kill(os.getpid(), signal.SIGSTOP)  # Ctrl-Z: the caller's shell continues us with fg or bg
-        if _has_foreground():
-            _to_foreground(pid)
-        os.killpg(pid, signal.SIGCONT)
-    if on_terminal:
-        _to_foreground(os.getpgrp())
-    return os.waitstatus_to_exitcode(status)
+def enter(pid: int, *kinds: str) -> None:
+    """Enter namespaces of a process, by default all, except those that this process is in."""
+    paths = [(f"/proc/{pid}/ns/{kind}", f"/proc/self/ns/{kind}") for kind in kinds or NAMESPACES]
+    try:
+        opened = [os.open(theirs, os.O_RDONLY) for theirs, ours in paths if not os.path.samefile(theirs, ours)]
+    except FileNotFoundError:
+        opened = []
+    if not opened:  # the process is gone, and perhaps an ordinary process has its ID by now
+        sys.exit("the emulated machine has been switched off")
+    for fd in opened:
+        setns(fd)
+        os.close(fd)
 
 
 def main() -> None:
-    """Enter the machine, run the command of the plan, and end as the command ends."""
-    plan = json.loads(sys.argv[1])
-    try:
-        for fd in plan["fds"]:
-            setns(fd, 0, "cannot enter the emulated machine")
-            os.close(fd)
-        os.chdir(plan["cwd"])  # entering a mount namespace moved us to its root
-    except OSError as error:
-        sys.exit(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
-    if plan["cpus"]:  # machines of an address file have none
-        os.sched_setaffinity(0, plan["cpus"])
-    on_terminal = _has_foreground()
-    try:
-        pid = os.fork()
-    except OSError:  # the kernel reports ENOMEM if the PID namespace has lost its first process
-        sys.exit("the emulated machine has been switched off")
-    if pid == 0:
-        die_with_parent()
-        if plan["ids"]:
-            new_user_namespace(*plan["ids"])
-        if on_terminal:
-            os.setpgid(0, 0)  # dash needs a process group that its PID namespace has a number for
-            _to_foreground(os.getpgrp())
+    """Enter the machine, run the command, and end as the command ends."""
+    plan, command = json.loads(sys.argv[1]), sys.argv[2:]
+    enter(plan["pid"])
+    child = os.fork()
+    if child == 0:
         try:
-            os.execvp(plan["argv"][0], [*plan["argv"], *sys.argv[2:]])
+            die_with_parent()
+            os.chdir(plan["cwd"])  # entering a mount namespace moved us to its root
+            if plan["cpus"]:  # machines of an address file have none
+                os.sched_setaffinity(0, plan["cpus"])
+            if plan["ids"]:
+                new_user_namespace(*plan["ids"])
+            os.execvp(command[0], command)
         except OSError as error:
-            print(f"cannot start {plan['argv'][0]!r}: {error.strerror}", file=sys.stderr)
+            print(f"cannot start {command[0]!r} in {plan['cwd']}: {error.strerror}", file=sys.stderr)
             os._exit(127)
-    # Only the command may hold our pipes open: their end must mean that the command ended.
-    os.closerange(0 if not on_terminal else 1, 3)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda received, _frame: os.kill(pid, received))
-    code = _wait(pid, on_terminal)
+    os.closerange(0, 3)  # only the command may hold our pipes open: their end must mean that the command ended
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: os.kill(child, received))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:  # end by the same signal
-        if -code not in (signal.SIGKILL, signal.SIGSTOP):  # these have no handler to reset
+        if code != -signal.SIGKILL:  # it has no handler to reset
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)

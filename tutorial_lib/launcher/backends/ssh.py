@@ -94,8 +94,8 @@ class SshBackend(RemoteBackend):
             return f"Is {machine.address} right, switched on, and not behind a firewall?"
         return f"Try it by hand: ssh {target} {self.python} -c 'import tutorial_lib'"
 
-    def rsync_shell(self, machine: Machine) -> tuple[list[str], list[int]] | None:  # noqa: ARG002
-        return self._words(), []
+    def rsync_shell(self, machine: Machine) -> list[str]:  # noqa: ARG002
+        return self._words()
 
     def _client(self, machine: Machine, line: str) -> list[str]:
         # ~/.bashrc may print a text without an end of line. The echo ends this line.

@@ -1,96 +1,52 @@
-"""An ssh server on each emulated machine, and a configuration with which ``ssh -F CONFIG machine-0`` reaches them.
+"""An ssh configuration with which ``ssh -F CONFIG machine-0`` reaches the emulated machines.
 
-The network of this computer does not reach the machines. So this module is also the ``ProxyCommand`` of ssh, which
-enters the network of the machines, connects there, and passes the connection to ssh.
+The network of this computer does not reach the machines. So the ``ProxyCommand`` of ssh starts an ssh server on the
+machine for each connection, and talks to it over pipes.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
+import re
 import shlex
 import shutil
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
-from tutorial_lib.errors import InputError, attempts
-from tutorial_lib.launcher.backends import disks, namespaces
+from tutorial_lib.errors import InputError
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.environment import run_module
-
-PORT = 2222
-START_SECONDS, CONNECT_SECONDS = 20.0, 10.0
 
 
 def find_program(name: str) -> str | None:
     """Return the path of a program, or None. For each folder ``X/bin`` of PATH, ``X/sbin`` is searched as well."""
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    servers = [f"{folder.removesuffix('bin')}sbin" for folder in folders if folder.endswith("/bin")]
-    return shutil.which(name, path=os.pathsep.join([*folders, *servers]))
+    folders = os.environ.get("PATH", os.defpath)
+    return shutil.which(name, path=f"{folders}:{re.sub('/bin(?=:|$)', '/sbin', folders)}")
 
 
-def check_programs() -> str:
-    """Return the path of the ssh server. Raises InputError if a program of it is missing on this computer."""
-    sshd = find_program("sshd")
+def write_ssh_config(cluster: EmulatedBackend) -> str:
+    """Write the configurations of client and server, and return the path of the client's."""
+    sshd, folder = find_program("sshd"), Path(f"{cluster.folder}/ssh")
     if sshd is None or find_program("ssh-keygen") is None:
         raise InputError("--ssh: this computer has no ssh server", "Install one: sudo apt install openssh-server")
-    return sshd
-
-
-def start_ssh_servers(cluster: EmulatedBackend, name: str) -> str:
-    """Start a server, which ends with its machine, on each machine. Returns the path of the client's configuration."""
-    sshd, folder = check_programs(), Path(f"{cluster.folder}/ssh")
     folder.mkdir()
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # the server refuses to start without it
-    for key in ("host_key", "key"):
-        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"tutorial_lib {name}", "-f", f"{folder}/{key}"]
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    server = {"Port": PORT, "HostKey": folder / "host_key", "AuthorizedKeysFile": folder / "key.pub"}
-    server |= {"PidFile": "none", "StrictModes": "no", "UsePAM": "no", "PrintMotd": "no", "PermitRootLogin": "yes"}
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tutorial_lib", "-f", f"{folder}/key"]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    # One key identifies the servers and the user.
+    server = {"HostKey": f"{folder}/key", "AuthorizedKeysFile": f"{folder}/key.pub", "PermitRootLogin": "yes"}
+    server |= {"StrictModes": "no", "UsePAM": "no", "PrintMotd": "no"}
     (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in server.items()))
-    hosts = [host for machine in cluster.machines for host in (machine.name, machine.address)]
-    host_key = (folder / "host_key.pub").read_text().strip()
-    (folder / "known_hosts").write_text("".join(f"[{host}]:{PORT} {host_key}\n" for host in hosts))
-    module = run_module("tutorial_lib.launcher.backends.ssh_servers")
-    proxy = ["env", f"PYTHONPATH={disks.python_path()}", *module, name]
-    client = [f"Host {' '.join(hosts)}", f"User {pwd.getpwuid(os.getuid()).pw_name}", f"Port {PORT}"]
-    client += [f"ProxyCommand {shlex.join(proxy)} %h %p", "ProxyUseFdpass yes"]
-    client += [f"IdentityFile {folder}/key", "IdentitiesOnly yes"]
-    client += [f"UserKnownHostsFile {folder}/known_hosts", "StrictHostKeyChecking yes"]
-    (folder / "ssh_config").write_text("\n    ".join(client) + "\n")
+    hosts = " ".join(f"{machine.name} {machine.address}" for machine in cluster.machines)
+    # Only this user can start the servers, so nobody can imitate one.
+    client = {"StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null", "LogLevel": "ERROR"}
+    client |= {"User": pwd.getpwuid(os.getuid()).pw_name, "IdentityFile": f"{folder}/key", "IdentitiesOnly": "yes"}
+    lines = [f"Host {hosts}", *(f"    {key} {value}" for key, value in client.items())]
     for machine in cluster.machines:
-        log = folder / f"sshd-{machine.name}.log"
-        words = [sshd, "-E", log, "-f", folder / "sshd_config"]
         if machine in cluster.separate:
             shutil.copytree(folder, cluster.on_disk(machine, folder))
-            log = cluster.on_disk(machine, log)
-        log.touch()
-        command, fds = cluster.command(machine, words, "/", as_user=True)
-        done = subprocess.run(command, pass_fds=fds, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
-        for _left in attempts(f"the ssh server on {machine.name}", START_SECONDS):
-            output = (done.stderr + log.read_bytes()).decode(errors="replace")
-            if "Server listening" in output:
-                break
-            if done.returncode != 0 or "fatal" in output:
-                raise InputError(f"the ssh server on {machine.name}: {output.strip()}")
+        proxy = cluster.command(machine, [sshd, "-i", "-f", f"{folder}/sshd_config"], "/", as_user=True)
+        lines += [f"Host {machine.name} {machine.address}", f"    ProxyCommand {shlex.join(proxy).replace('%', '%%')}"]
+    (folder / "ssh_config").write_text("\n".join([*lines, ""]))
     return f"{folder}/ssh_config"
-
-
-def main() -> None:
-    """Connect to a port of a machine, and pass the connection to ssh."""
-    from tutorial_lib.launcher.backends.persistent import Line, names
-
-    name, host, port = sys.argv[1:]
-    if name in names():  # otherwise this process runs on a machine
-        for fd in Line(name).ask("open", machine="machine-0")["files"]:  # its /etc/hosts has the names of all
-            namespaces.setns(fd, 0, "enter the network of the machines")
-    with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
-        connection.settimeout(None)
-        socket.send_fds(socket.socket(fileno=1), [b"\0"], [connection.fileno()])
-
-
-if __name__ == "__main__":
-    main()

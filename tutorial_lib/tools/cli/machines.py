@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import IO, Annotated
 
 from cyclopts import App, Parameter
@@ -18,7 +17,7 @@ from cyclopts import App, Parameter
 from tutorial_lib.errors import InputError, JobError, to_stderr
 from tutorial_lib.launcher.backends import persistent
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, Line, PersistentBackend
+from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, PersistentBackend
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.tools.cli.options import PROGRAM, JsonOption, app
 
@@ -40,7 +39,7 @@ def start(
     count: Annotated[int, Parameter(help="Number of machines, 1 to 64.")] = 2,
     /,
     *,
-    wire: Annotated[str | None, Parameter(help="Rate of each cable: 1gbit, 200mbit. (default: no limit)")] = None,
+    wire: Annotated[str | None, Parameter(help="Bandwidth of each link: 1gbit, 200mbit. (default: no limit)")] = None,
     shm: Annotated[str | None, Parameter(help="Size of each /dev/shm: 2GB. (default: half of the memory)")] = None,
     name: Annotated[str, Parameter(help="Name of the set, if there are several sets.")] = DEFAULT_NAME,
     ttl: Annotated[str, Parameter(help="How long they stay if nobody stops them: 30m, 8h, 2d.")] = "8h",
@@ -64,10 +63,10 @@ def list_all(*, as_json: JsonOption = False) -> None:
     """Show the running machines and the jobs that use them."""
     found = []
     for name in persistent.names():
-        with contextlib.suppress(InputError, JobError), contextlib.closing(Line(name)) as line:  # about to come or go
-            found.append(line.describe())
+        with contextlib.suppress(InputError, JobError):  # about to come or go
+            found.append(persistent.describe(name))
     if as_json:
-        print(json.dumps([asdict(each) for each in found], indent=2))
+        print(json.dumps([vars(each) for each in found], indent=2))
     elif not found:
         print(f"no machines are running; start some with: {PROGRAM} machines start 2")
     for each in () if as_json else found:
@@ -83,29 +82,28 @@ def stop(name: Annotated[str | None, Parameter(help="(default: the only ones)")]
     running = [name] if name else persistent.names()
     if len(running) != 1:
         raise InputError(f"running are {', '.join(running)}; name one" if running else "no machines are running")
-    with contextlib.closing(Line(running[0])) as line:
-        if job := line.describe().job:
-            to_stderr(f"warning: this ends the job on {running[0]}: {job}")
+    if job := persistent.describe(running[0]).job:
+        to_stderr(f"warning: this ends the job on {running[0]}: {job}")
     persistent.stop(running[0])
     print(f"{running[0]}: switched off")
 
 
 @machines_app.command
 def cut(machine: MachineArgument, /, *, name: RunningOption = None) -> None:
-    """Cut a machine's cable. All packets are lost, without an error."""
-    _cable("cut", machine, name)
+    """Cut a machine's link. All packets are lost, without an error."""
+    _change_link("cut", machine, name)
 
 
 @machines_app.command
 def mend(machine: MachineArgument, /, *, name: RunningOption = None) -> None:
     """Undo cut."""
-    _cable("mend", machine, name)
+    _change_link("mend", machine, name)
 
 
 @machines_app.command
 def wire(machine: MachineArgument, rate: RateArgument, /, *, name: RunningOption = None) -> None:
-    """Give a machine a cable of another rate."""
-    _cable("wire", machine, name, rate=rate)
+    """Change the bandwidth of a machine's link."""
+    _change_link("wire", machine, name, rate)
 
 
 @app.command
@@ -125,9 +123,7 @@ def on(
                 raise InputError("which command? A shell can be opened on one machine only", "Name it: on machine-0")
             sys.exit(_run_on_all(cluster, command))
         target = cluster.machine(machine)
-        line, descriptors = cluster.command(target, list(command) or [os.environ.get("SHELL", "/bin/sh")])
-        for descriptor in descriptors:
-            os.set_inheritable(descriptor, True)
+        line = cluster.command(target, list(command) or [os.environ.get("SHELL", "/bin/sh")])
         # This process becomes the command, which uses the caller's terminal and gets its signals.
         os.execve(line[0], line, _environment(cluster, target))
 
@@ -169,10 +165,10 @@ def _copy(machine: str, lines: IO[bytes]) -> None:
         sys.stdout.buffer.flush()
 
 
-def _cable(verb: str, machine: str, name: str | None, **values: str) -> None:
-    with contextlib.closing(Line(_running(name))) as line:
-        for each in line.describe().machines if machine == ALL else [machine]:
-            line.ask(verb, machine=each, **values)
+def _change_link(verb: str, machine: str, name: str | None, rate: str | None = None) -> None:
+    with PersistentBackend(_running(name), job=False) as cluster:
+        for each in cluster.machines if machine == ALL else [cluster.machine(machine)]:
+            cluster.change_link(each, verb, rate)
 
 
 def _clock(seconds: float) -> str:
