@@ -6,10 +6,10 @@ import json
 import math
 import os
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
@@ -35,19 +35,20 @@ def plan(
     ] = TrainConfig(),
     fanouts: FanoutsOption = "15,10,5",
     cache: CacheOption = "256MB",
-    part_config: Annotated[
-        Path | None, Parameter(name="--part_config", help="DGL's description of a partition.", group="Graph")
-    ] = None,
     nodes: Annotated[int | None, _number("Number of nodes of any other graph.")] = None,
     edges: Annotated[int | None, _number("Number of its edges. Both directions of an edge count.")] = None,
     feature_width: Annotated[int, _number("Number of features of a node.")] = 100,
     classes: Annotated[int, _number("Number of classes.")] = 47,
     train_nodes: Annotated[int | None, _number("Number of training nodes. (default: 10 % of the nodes)")] = None,
     val_nodes: Annotated[int, _number("Number of validation nodes.")] = 0,
+    cut: Annotated[
+        float | None,
+        _number("Share of the edges between parts, as partition prints it. (default: an estimate)"),
+        Parameter(validator=Number(gte=0, lte=1)),
+    ] = None,
     emulate: Annotated[int | None, _number("Number of emulated machines. (default: 2)", "Machines")] = None,
     machines: Annotated[int | None, _number("Machines that are computers of their own.", "Machines")] = None,
     trainers: Annotated[int, _number("Trainers on each.", "Machines")] = 1,
-    servers: Annotated[int, _number("DGL servers on each.", "Machines")] = 1,
     wire: Annotated[
         str | None, _number("Of each machine, like 1gbit. (default: 10gbit; emulated: none)", "Machines")
     ] = None,
@@ -66,34 +67,33 @@ def plan(
     config = replace(config, seed=source.seed, fanouts=parse_fanouts(fanouts), cache=bytes_of_cache)
     if emulate is not None and machines is not None:
         raise InputError("choose one of --emulate N and --machines N")
-    if sum(one is not None for one in (dataset, part_config, nodes)) != 1 or (nodes is None) != (edges is None):
+    if (dataset is None) == (nodes is None) or (nodes is None) != (edges is None):
         raise InputError(
-            "choose one of --dataset NAME, --part_config FILE, and --nodes N with --edges N",
+            "choose one of --dataset NAME, and --nodes N with --edges N",
             "With --nodes you can also give --train-nodes, --val-nodes, --feature-width and --classes.",
         )
     if nodes is None and train_nodes is not None:
-        raise InputError("--train-nodes needs --nodes: data sets and partitions have their own training nodes")
-    from tutorial_lib.partition import load_partition_folder
-    from tutorial_lib.tools.plan import check_fits, describe, estimate, make_job
+        raise InputError("--train-nodes needs --nodes: data sets have their own training nodes")
+    from tutorial_lib.tools.plan import check_fits, describe, estimate, make_job, sizes_of
 
     sizes = {"nodes": nodes, "edges": edges, "width": feature_width, "classes": classes}
     sizes |= {"train": train_nodes, "val": val_nodes}
-    graph = sizes if dataset is None else replace(source, name=dataset)
+    given = emulate if machines is None else machines
     job = make_job(
-        graph if part_config is None else load_partition_folder(part_config.parent, checksums=False),
-        emulate if machines is None else machines,
+        sizes if dataset is None else sizes_of(replace(source, name=dataset)),
         wire,
         memory,
-        config=config,
         together=machines is None,
+        config=config,
+        machines=2 if given is None else given,
         trainers=trainers,
-        servers=servers,
+        cut=cut,
         cores=len(os.sched_getaffinity(0)) if cores is None else cores,
     )
     found = estimate(job)
     if as_json:
-        facts = {**asdict(job), "memory": None if math.isinf(job.memory) else job.memory, "steps": job.steps}
-        print(json.dumps({"job": facts, "estimate": {**asdict(found), "epoch": found.epoch}}, indent=2))
+        facts = {**asdict(job), "memory": None if math.isinf(job.memory) else job.memory}
+        print(json.dumps({"job": facts, "estimate": asdict(found)}, indent=2))
     else:
         print(describe(job, found))
     check_fits(job, found)
