@@ -6,8 +6,6 @@ import json
 import os
 import platform
 import shutil
-import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -38,10 +36,10 @@ def installed(monkeypatch):
 
 
 def test_this_environment_is_fit():
-    findings = examine(quick=True)
+    findings = examine()
     assert not failed(finding for finding in findings if finding.check not in ("leftovers", "machines"))
     assert str(findings[0]).startswith("[ok]   python: 3.")
-    assert {"dgl", "torch", "numpy", "stack", "variables", "gpus", "host name", "ssh", "rsync", "machines"} <= {
+    assert {"dgl", "torch", "numpy", "stack", "variables", "gpus", "import dgl", "ssh", "rsync", "machines"} <= {
         finding.check for finding in findings
     }
     assert repr(findings) == "\n".join(str(finding) for finding in findings)
@@ -85,11 +83,11 @@ def test_variables(monkeypatch):
 def test_gpus(monkeypatch, installed, tmp_path):
     monkeypatch.setattr(doctor, "DEVICES", tmp_path)
     installed(DEFAULT)
-    assert doctor.gpus().status == "skip"
+    assert not failed(doctor.programs())
     (tmp_path / "nvidia0").touch()
-    assert "CUDA" in the_fail([doctor.gpus()]).remedy
+    assert "CUDA" in the_fail(doctor.programs()).remedy
     installed({**DEFAULT, "torch": "2.2.1"})
-    assert (doctor.gpus().status, doctor.gpus().detail) == ("ok", "1 found, torch 2.2.1, dgl 2.1.0")
+    assert list(doctor.programs())[-1].detail == "1 found, torch 2.2.1"
 
 
 @pytest.mark.parametrize(
@@ -99,35 +97,26 @@ def test_gpus(monkeypatch, installed, tmp_path):
         ("import os; os.kill(os.getpid(), 9)", "fail", "killed by signal 9"),
         ("import sys; sys.exit(3)", "fail", "exit code 3"),
         ("import time; time.sleep(100)", "fail", "did not end within 2 s"),
-        ("print('note'); print('no library')", "skip", "no library"),
-        ("print()", "ok", "DGL has the library"),
+        ("print('note'); print('no library')", "ok", "no library"),
+        (doctor.TRIAL, "ok", "works, and DGL has its GraphBolt library"),
     ],
 )
 def test_trial_imports(code, status, detail):
-    last = list(doctor.trial_import(code, 2 if "sleep" in code else 30))[-1]
-    assert last.status == status
-    assert last.detail.startswith(detail)
+    finding = doctor.trial_import(code, 2 if "sleep" in code else 60)
+    assert finding.status == status
+    assert finding.detail.startswith(detail)
 
 
-def test_missing_programs_and_host_names_are_no_failure(monkeypatch):
+def test_missing_programs_are_no_failure(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    assert [finding.status for finding in doctor.programs()] == ["skip", "skip"]
-
-    def resolve(_name):
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(doctor, "RESOLVE_SECONDS", 0.1)
-    answers = (("ok", lambda _name: "10.1.2.3"), ("skip", resolve), ("skip", lambda _name: time.sleep(0.5)))
-    for status, answer in answers:
-        monkeypatch.setattr(socket, "gethostbyname", answer)
-        assert doctor.host_name().status == status
+    assert [finding.status for finding in doctor.programs()][:2] == ["skip", "skip"]
 
 
 # --- machines
 
 
 def test_machines_check_themselves(emulation, partition_of):
-    findings = examine(Layout(2), partition_of(2).config, quick=True)
+    findings = examine_machines(Layout(2), partition_of(2).config)
     found = {finding.check: finding.status for finding in findings if finding.machine == "machine-1"}
     assert set(found.values()) == {"ok"}
     assert {"address", "ports", "partition", "clock"} <= set(found)
@@ -183,7 +172,7 @@ def test_the_command_fails_when_a_check_does(emulation, partition_of):
     done = tutorial("doctor", "--emulate", "1", "--part_config", str(partition_of(2).config), "--json", code=1)
     findings = [Finding(**values) for values in json.loads(done.stdout)]
     assert "has 2 parts for 1 machines" in the_fail(f for f in findings if f.check == "partition").detail
-    assert {f.status for f in findings if f.check in ("import dgl", "graphbolt")} == {"ok"}
+    assert {f.status for f in findings if f.check == "import dgl"} == {"ok"}
 
 
 def test_wrong_arguments_of_the_command(tmp_path, run_here):
