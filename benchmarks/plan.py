@@ -4,8 +4,9 @@
     python benchmarks/plan.py --cases 3
 
 A case is a job of three epochs on emulated machines. Cases differ in scale, machines, fan-outs, wire and cache. The
-constants were chosen with measurements of these cases at hand, so that the table is no independent test of them. Memory is that of the largest server and the largest trainer, bytes are those of the whole
-job, and seconds are the mean of the second and third epoch. More emulated machines than cores share the cores.
+constants were chosen with measurements of these cases at hand, so that the table is no independent test of them.
+Memory is that of the largest server and the largest trainer, bytes are those of the whole job, and seconds are the
+mean of the second and third epoch. More emulated machines than cores share the cores.
 
 The table is printed and written to benchmarks/out/plan.md, every figure to benchmarks/out/plan.json.
 """

@@ -118,7 +118,7 @@ def test_a_mistake_is_one_sentence(tmp_path):
         events.write_text(content + "\n")
         with pytest.raises(InputError, match=message):
             write_trace(tmp_path, tmp_path / "none" / "x.json")
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match="Is a directory"):
         write_trace(tmp_path, tmp_path)
 
 

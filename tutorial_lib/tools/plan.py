@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tutorial_lib.data.memory import memory_for_us
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import parse_memory
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.launcher.backends.emulated import parse_wire
 from tutorial_lib.trainer.config import TrainConfig
 
 # Bytes of each process without a graph, and of the pages that all processes of a machine share.
@@ -25,7 +22,7 @@ ACTIVATIONS, NUMBERED, WRITTEN = 48, 21, 42  # bytes per hidden value of a batch
 UNSHAPED, EFFICIENCY = 8e9, 0.8  # bits per second without --wire, usable share
 COPIED, REQUEST, REQUESTED = 330e6, 3.5e-3, 1.5e-3  # bytes a core copies per second, seconds per request and machine
 FLOPS, SAMPLED, THREADS = 85e9, 7e6, 0.85  # operations and edges of a core per second, power of the number of cores
-CUT, CUT_GROWTH, TRAIN_SHARE = 0.038, 1.1, 0.1  # assumed: edges cut in two parts, power of log2(parts), training nodes
+CUT, CUT_GROWTH = 0.038, 1.1  # assumed share of the edges cut in two parts, power of log2(parts)
 FRESH, DEGREES, MISSES = 0.85, 0.7, 3  # new neighbors, shape of a gamma distribution, power of the share not cached
 PRODUCTS = {"nodes": 2_449_029, "edges": 123_718_280, "train": 196_615, "val": 39_323}
 
@@ -44,9 +41,8 @@ class Job:
     trainers: int = 1  # on each machine
     config: TrainConfig = field(default_factory=TrainConfig)
     wire: float | None = None  # bits per second of each machine, or None for no limit
-    together: bool = True  # all machines share this computer, its memory and its cores
+    together: bool = True  # all machines share this computer and its cores
     cores: int = 1  # of a machine, or of the shared computer
-    memory: float = math.inf  # bytes of a machine, or of the shared computer
     cut: float | None = None  # share of the edges between parts, or None to assume one
 
     def __post_init__(self) -> None:
@@ -156,16 +152,6 @@ def sizes_of(source: DataSource) -> dict[str, Any]:
     return sizes | {"classes": dataset.num_classes, "train": split["train_mask"], "val": split["val_mask"]}
 
 
-def make_job(sizes: dict[str, Any], wire: str | None, memory: str | None, *, together: bool, **fields: Any) -> Job:
-    """Return the job that the options of ``plan`` describe. ``sizes`` are those of its graph and may lack ``train``."""
-    if sizes["train"] is None:
-        sizes["train"] = max(1, round(TRAIN_SHARE * sizes["nodes"]))
-    rate = parse_wire(wire or (None if together else "10gbit"), shaped=together)
-    free = memory_for_us() if together else math.inf
-    fields |= {"memory": free if memory is None else parse_memory(memory), "wire": rate and 8.0 * rate}
-    return Job(**sizes, **fields, together=together)
-
-
 def describe(job: Job, found: Estimate) -> str:
     """Return the estimate and its assumptions as text for a terminal."""
     parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in found.seconds.items())
@@ -180,11 +166,3 @@ epoch      {found.steps:,} steps, {found.epoch:.3g} s ({parts}), {found.epoch_by
 job        {found.job_bytes / 1e6:,.1f} MB sent in {job.config.epochs} epochs and the evaluation
 cache      --cache {math.ceil(found.cache / 1e6)}MB holds all remote rows
 assumed    degrees as in ogbn-products, cores as fast as ours"""
-
-
-def check_fits(job: Job, found: Estimate) -> None:
-    """Raise an InputError if the job needs more memory than there is."""
-    needed, where = (found.total, "this computer") if job.together else (found.machine, "a machine")
-    if needed > job.memory:
-        message = f"this does not fit: {where} needs about {needed / 1e9:.2f} GB and has {job.memory / 1e9:.2f} GB"
-        raise InputError(message, "Reduce --batch-size, --fanouts or --cache, or use more computers (--machines).")

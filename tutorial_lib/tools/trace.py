@@ -77,8 +77,6 @@ def to_chrome(events: list[Event]) -> list[dict[str, Any]]:
 def write_trace(run: Path, out: Path) -> list[str]:
     """Write the timeline of the last start of a run, and return sentences about it, or raise an InputError."""
     path = run / "events.jsonl"
-    if out.exists() and not out.is_file():
-        raise InputError(f"--out {out} is not a file", "Name a .json file and open it in Perfetto.")
     try:
         with open(open_plain(path), "rb") as file:
             events = events_in(file.read())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from dataclasses import asdict, replace
 from typing import Annotated
@@ -22,7 +21,7 @@ def _number(text: str, group: str = "Graph") -> Parameter:
 
 
 @app.command(
-    help_epilogue="For example: plan --dataset ogbn-products --machines 4 --wire 10gbit --memory 64GB; "
+    help_epilogue="For example: plan --dataset ogbn-products --machines 4 --wire 10gbit; "
     "plan --nodes 111000000 --edges 3200000000 --feature-width 128 --train-nodes 1200000 --machines 16."
 )
 def plan(
@@ -52,10 +51,6 @@ def plan(
     wire: Annotated[
         str | None, _number("Of each machine, like 1gbit. (default: 10gbit; emulated: none)", "Machines")
     ] = None,
-    memory: Annotated[
-        str | None,
-        _number("Of each machine; with --emulate, of all. (default: no limit; its own)", "Machines"),
-    ] = None,
     cores: Annotated[
         int | None,
         _number("Of each machine; with --emulate, of all. (default: as this computer)", "Machines"),
@@ -74,26 +69,26 @@ def plan(
         )
     if nodes is None and train_nodes is not None:
         raise InputError("--train-nodes needs --nodes: data sets have their own training nodes")
-    from tutorial_lib.tools.plan import check_fits, describe, estimate, make_job, sizes_of
+    from tutorial_lib.launcher.backends.emulated import parse_wire
+    from tutorial_lib.tools.plan import Job, describe, estimate, sizes_of
 
-    sizes = {"nodes": nodes, "edges": edges, "width": feature_width, "classes": classes}
-    sizes |= {"train": train_nodes, "val": val_nodes}
-    given = emulate if machines is None else machines
-    job = make_job(
-        sizes if dataset is None else sizes_of(replace(source, name=dataset)),
-        wire,
-        memory,
-        together=machines is None,
-        config=config,
-        machines=2 if given is None else given,
+    if nodes is None:
+        sizes = sizes_of(replace(source, name=dataset))
+    else:
+        train = max(1, nodes // 10) if train_nodes is None else train_nodes
+        sizes = {"nodes": nodes, "edges": edges, "width": feature_width, "classes": classes}
+        sizes |= {"train": train, "val": val_nodes}
+    count = emulate if machines is None else machines
+    rate = parse_wire(wire or (None if machines is None else "10gbit"), shaped=machines is None)
+    job = Job(
+        **sizes,
+        machines=2 if count is None else count,
         trainers=trainers,
-        cut=cut,
+        config=config,
+        wire=rate and 8.0 * rate,
+        together=machines is None,
         cores=len(os.sched_getaffinity(0)) if cores is None else cores,
+        cut=cut,
     )
     found = estimate(job)
-    if as_json:
-        facts = {**asdict(job), "memory": None if math.isinf(job.memory) else job.memory}
-        print(json.dumps({"job": facts, "estimate": asdict(found)}, indent=2))
-    else:
-        print(describe(job, found))
-    check_fits(job, found)
+    print(json.dumps({"job": asdict(job), "estimate": asdict(found)}, indent=2) if as_json else describe(job, found))
