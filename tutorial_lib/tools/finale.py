@@ -17,7 +17,7 @@ from tutorial_lib.data.memory import memory_for_us
 from tutorial_lib.errors import InputError, JobError, ask
 from tutorial_lib.files import read_json, write_json
 from tutorial_lib.job.display import Reporter, human_bytes
-from tutorial_lib.job.folder import OPTIONS_FILE, Continuation, continue_command, own_run_folder
+from tutorial_lib.job.folder import OPTIONS_FILE, Continuation, check_right_to_write, continue_command, own_run_folder
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed
@@ -47,6 +47,7 @@ class Finale:
         """Raise an InputError for settings that would fail in a later step."""
         self.machines, self.together = len(self.layout.cluster().machines), not self.layout.elsewhere
         self.layout.check_device()
+        check_right_to_write(self.out)
         alone = self.together and self.layout.emulate is None
         self.layouts = {k: self.layout if alone else replace(self.layout, emulate=k) for k in self.scaling}
         for count, layout in self.layouts.items():
