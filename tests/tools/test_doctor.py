@@ -34,9 +34,10 @@ def test_this_environment_is_fit():
     [
         ("2.1.0", "2.2.1+cpu", ["ok", "ok"], "2.2.1+cpu (stack: default)"),
         ("2.1.0", "2.13.0", ["ok", "ok"], "2.13.0 (stack: modern)"),
-        ("2.1.0", "2.2.10", ["ok", "skip"], "2.2.10 (stack: not tested)"),
+        ("2.1.0", "2.2.10", ["ok", "ok"], "2.2.10 (stack: not tested)"),
         ("2.4.0", "2.2.1", ["fail", "ok"], "2.2.1 (stack: default)"),
-        (None, None, ["fail", "skip"], "not installed (stack: not tested)"),
+        ("2.1.0", "1.13.1", ["ok", "fail"], "1.13.1 (stack: not tested)"),
+        (None, None, ["fail", "fail"], "not installed (stack: not tested)"),
     ],
 )
 def test_versions(dgl, torch, statuses, stack, monkeypatch):

@@ -28,7 +28,7 @@ def packages() -> Iterator[Finding]:
     dgl, torch = version_of("dgl"), version_of("torch") or "not installed"
     yield verdict(dgl == "2.1.0", "dgl", dgl or "not installed", f"Expected 2.1.0. {REINSTALL}")
     stack = next((name for name, tested in STACKS.items() if fnmatch(torch.split("+")[0], tested)), "not tested")
-    yield Finding("torch", SKIP if stack == "not tested" else OK, f"{torch} (stack: {stack})")
+    yield verdict(torch.startswith("2."), "torch", f"{torch} (stack: {stack})", f"Expected 2.2.1. {REINSTALL}")
 
 
 def variables() -> Finding:
