@@ -4,9 +4,9 @@
     python benchmarks/plan.py --cases 3
 
 A case is a job of three epochs on emulated machines. Cases differ in scale, machines, fan-outs, wire and cache. The
-constants of the memory and `FRESH` were chosen with measurements of these cases at hand, so that the table is no
-independent test of them. Memory is that of the largest server and the largest trainer, bytes are those of the whole
-job, and seconds are the mean of the second and third epoch. More emulated machines than cores share the cores.
+constants were chosen with measurements of these cases at hand, so that the table is no independent test of them.
+Memory is that of the largest server and the largest trainer, bytes are those of the whole job, and seconds are the
+mean of the second and third epoch. More emulated machines than cores share the cores.
 
 The table is printed and written to benchmarks/out/plan.md, every figure to benchmarks/out/plan.json.
 """
@@ -43,7 +43,7 @@ CASES = (  # scale, machines, fan-outs, wire, MB of cache, batch
     (0.08, 2, (15, 10, 5), "1gbit", 256, 1000),
     (0.08, 4, (10, 5, 5), "200mbit", 256, 1000),
 )
-LIMITS = {"server": 0.25, "trainer": 0.4, "bytes": 0.3, "seconds": 0.3}
+LIMITS = {"server": 0.25, "trainer": 0.25, "bytes": 0.3, "seconds": 0.3}
 
 
 def told(found: Estimate) -> dict[str, float]:

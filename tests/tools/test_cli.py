@@ -260,7 +260,7 @@ def test_doctor_works_without_torch():
     """The doctor must be able to report that torch is missing."""
     code = "import sys\nsys.modules['torch'] = None\nfrom tutorial_lib.tools.cli import main\nmain(['doctor'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert "[ok]   python" in done.stdout, done.stderr
+    assert "[ok]   dgl: 2.1.0" in done.stdout, done.stderr
     assert "Traceback" not in done.stderr
 
 

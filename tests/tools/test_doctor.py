@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
-import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -21,52 +18,33 @@ from tutorial_lib.tools import doctor
 from tutorial_lib.tools.doctor import examine, examine_machines
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-DEFAULT = {"python": "3.11.7", "dgl": "2.1.0", "torch": "2.2.1+cpu", "torchdata": "0.7.1", "numpy": "1.26.4"}
-MODERN = {"python": "3.13.1", "dgl": "2.1.0", "torch": "2.13.0", "torchdata": "0.11.0", "numpy": "2.4.6"}
-
-
-@pytest.fixture
-def installed(monkeypatch):
-    """``installed(versions)``: these packages, and the others that DGL imports."""
-
-    def install(versions: dict[str, str | None]) -> None:
-        others = dict.fromkeys(doctor.STACKS["default"], "1.0")
-        monkeypatch.setattr(doctor, "version_of", {**others, **versions}.get)
-        monkeypatch.setattr(platform, "python_version", lambda: versions["python"])
-
-    return install
 
 
 def test_this_environment_is_fit():
-    findings = examine(quick=True)
+    findings = examine()
     assert not failed(finding for finding in findings if finding.check not in ("leftovers", "machines"))
-    assert str(findings[0]).startswith("[ok]   python: 3.")
-    assert {"dgl", "torch", "numpy", "stack", "variables", "gpus", "host name", "ssh", "rsync", "machines"} <= {
-        finding.check for finding in findings
-    }
+    assert str(findings[0]) == "[ok]   dgl: 2.1.0"
+    names = {finding.check for finding in findings}
+    assert {"torch", "variables", "gpus", "import dgl", "ssh", "rsync", "machines"} <= names
     assert repr(findings) == "\n".join(str(finding) for finding in findings)
 
 
 @pytest.mark.parametrize(
-    ("versions", "stack", "wrong"),
+    ("dgl", "torch", "statuses", "stack"),
     [
-        (DEFAULT, "default (torch 2.2.1)", []),
-        (MODERN, "modern (torch 2.13.0)", []),
-        ({**MODERN, "numpy": "1.26.4"}, "modern", ["numpy"]),
-        ({**DEFAULT, "torchdata": "0.11.0", "pandas": None}, "default", ["pandas", "torchdata"]),
-        ({**DEFAULT, "python": "3.14.0", "dgl": "2.4.0"}, "default", ["dgl", "python"]),
-        ({**DEFAULT, "torch": "2.2.10"}, "not tested (torch 2.2.10)", []),
-        ({**MODERN, "torch": "1.13.1"}, "not tested", ["torch"]),
-        ({**DEFAULT, "torch": None}, "not tested", ["torch"]),
+        ("2.1.0", "2.2.1+cpu", ["ok", "ok"], "2.2.1+cpu (stack: default)"),
+        ("2.1.0", "2.13.0", ["ok", "ok"], "2.13.0 (stack: modern)"),
+        ("2.1.0", "2.2.10", ["ok", "ok"], "2.2.10 (stack: not tested)"),
+        ("2.4.0", "2.2.1", ["fail", "ok"], "2.2.1 (stack: default)"),
+        ("2.1.0", "1.13.1", ["ok", "fail"], "1.13.1 (stack: not tested)"),
+        (None, None, ["fail", "fail"], "not installed (stack: not tested)"),
     ],
 )
-def test_versions(installed, versions, stack, wrong):
-    """A tested stack has no fail. Of other stacks, only versions that cannot work fail."""
-    installed(versions)
-    *found, last = doctor.packages()
-    assert last.detail.startswith(stack)
-    assert last.status == ("skip" if "not tested" in stack else "ok")
-    assert sorted(finding.check for finding in failed(found)) == wrong
+def test_versions(dgl, torch, statuses, stack, monkeypatch):
+    monkeypatch.setattr(doctor, "version_of", {"dgl": dgl, "torch": torch}.get)
+    found = list(doctor.packages())
+    assert [finding.status for finding in found] == statuses
+    assert found[-1].detail == stack
     assert all("pip install -r requirements.lock" in finding.remedy for finding in failed(found))
 
 
@@ -82,14 +60,14 @@ def test_variables(monkeypatch):
     assert the_fail([doctor.variables()]).remedy.startswith("unset DGLBACKEND")
 
 
-def test_gpus(monkeypatch, installed, tmp_path):
+def test_gpus(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "DEVICES", tmp_path)
-    installed(DEFAULT)
-    assert doctor.gpus().status == "skip"
+    monkeypatch.setattr(doctor, "version_of", {"torch": "2.2.1+cpu"}.get)
+    assert not failed(doctor.programs())
     (tmp_path / "nvidia0").touch()
-    assert "CUDA" in the_fail([doctor.gpus()]).remedy
-    installed({**DEFAULT, "torch": "2.2.1"})
-    assert (doctor.gpus().status, doctor.gpus().detail) == ("ok", "1 found, torch 2.2.1, dgl 2.1.0")
+    assert "CUDA" in the_fail(doctor.programs()).remedy
+    monkeypatch.setattr(doctor, "version_of", {"torch": "2.2.1"}.get)
+    assert list(doctor.programs())[-1].detail == "1 found, torch 2.2.1"
 
 
 @pytest.mark.parametrize(
@@ -99,35 +77,26 @@ def test_gpus(monkeypatch, installed, tmp_path):
         ("import os; os.kill(os.getpid(), 9)", "fail", "killed by signal 9"),
         ("import sys; sys.exit(3)", "fail", "exit code 3"),
         ("import time; time.sleep(100)", "fail", "did not end within 2 s"),
-        ("print('note'); print('no library')", "skip", "no library"),
-        ("print()", "ok", "DGL has the library"),
+        ("print('note'); print('no library')", "ok", "no library"),
+        (doctor.TRIAL, "ok", "works, and DGL has its GraphBolt library"),
     ],
 )
 def test_trial_imports(code, status, detail):
-    last = list(doctor.trial_import(code, 2 if "sleep" in code else 30))[-1]
-    assert last.status == status
-    assert last.detail.startswith(detail)
+    finding = doctor.trial_import(code, 2 if "sleep" in code else 60)
+    assert finding.status == status
+    assert finding.detail.startswith(detail)
 
 
-def test_missing_programs_and_host_names_are_no_failure(monkeypatch):
+def test_missing_programs_are_no_failure(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    assert [finding.status for finding in doctor.programs()] == ["skip", "skip"]
-
-    def resolve(_name):
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(doctor, "RESOLVE_SECONDS", 0.1)
-    answers = (("ok", lambda _name: "10.1.2.3"), ("skip", resolve), ("skip", lambda _name: time.sleep(0.5)))
-    for status, answer in answers:
-        monkeypatch.setattr(socket, "gethostbyname", answer)
-        assert doctor.host_name().status == status
+    assert [finding.status for finding in doctor.programs()][:2] == ["skip", "skip"]
 
 
 # --- machines
 
 
 def test_machines_check_themselves(emulation, partition_of):
-    findings = examine(Layout(2), partition_of(2).config, quick=True)
+    findings = examine_machines(Layout(2), partition_of(2).config)
     found = {finding.check: finding.status for finding in findings if finding.machine == "machine-1"}
     assert set(found.values()) == {"ok"}
     assert {"address", "ports", "partition", "clock"} <= set(found)
@@ -183,7 +152,7 @@ def test_the_command_fails_when_a_check_does(emulation, partition_of):
     done = tutorial("doctor", "--emulate", "1", "--part_config", str(partition_of(2).config), "--json", code=1)
     findings = [Finding(**values) for values in json.loads(done.stdout)]
     assert "has 2 parts for 1 machines" in the_fail(f for f in findings if f.check == "partition").detail
-    assert {f.status for f in findings if f.check in ("import dgl", "graphbolt")} == {"ok"}
+    assert {f.status for f in findings if f.check == "import dgl"} == {"ok"}
 
 
 def test_wrong_arguments_of_the_command(tmp_path, run_here):

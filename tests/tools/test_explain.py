@@ -129,7 +129,7 @@ def test_the_logs_of_the_last_start_are_read(tmp_path, run_here):
         (tmp_path / "logs" / name).mkdir(parents=True)
         (tmp_path / "logs" / name / "failure.txt").write_text("told to end (SIGTERM); everything ...\n")
     assert find_logs(tmp_path) == [tmp_path / "logs" / "resume-10" / "failure.txt"]
-    assert "does not exist" in run_here("explain", "nothing").stderr
+    assert "nothing has no logs" in run_here("explain", "nothing").stderr
 
 
 def test_signatures_have_different_names_and_existing_lessons():

@@ -8,7 +8,9 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import dgl
 import pytest
+import torch
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
@@ -17,7 +19,6 @@ from tutorial_lib.tools.plan import Job, estimate, sizes_of
 from tutorial_lib.trainer.config import TrainConfig
 
 NUMBERS = ["--nodes", "100000", "--edges", "5000000"]
-HUGE = ["--nodes", "111000000", "--edges", "3200000000", "--train-nodes", "1200000"]
 
 
 def planned(capsys, *words: str) -> str:
@@ -49,11 +50,11 @@ MEASURED = [
 
 @pytest.mark.parametrize(("job", "measured"), MEASURED)
 def test_an_estimate_is_near_the_measurement(job, measured):
-    """Memory is within 40 percent, and bytes and seconds are within 30 percent."""
+    """Memory is within 25 percent, and bytes and seconds are within 30 percent."""
     found = estimate(job)
     server, trainer, sent, seconds = measured
     assert found.server / 1e6 == pytest.approx(server, rel=0.25)
-    assert found.trainer / 1e6 == pytest.approx(trainer, rel=0.4)
+    assert found.trainer / 1e6 == pytest.approx(trainer, rel=0.25)
     assert found.job_bytes / 1e6 == pytest.approx(sent, rel=0.3)
     assert found.epoch == pytest.approx(seconds, rel=0.3)
 
@@ -65,7 +66,7 @@ def random_job(draw: random.Random) -> Job:
     more = {"loader": draw.choice(["auto", "dgl"]), "cache": draw.choice([0, 10**6, 10**10])}
     config = TrainConfig(draw.randint(1, 50), fanouts, draw.choice([1, 1000, 10**5]), ahead=draw.choice([0, 2]), **more)
     sizes = (nodes, round(nodes * 10 ** draw.uniform(-1, 2)) + 1, draw.choice([1, 500]), 47, train)
-    places = {"machines": machines, "trainers": draw.choice([1, 4]), "servers": draw.choice([1, 2])}
+    places = {"machines": machines, "trainers": draw.choice([1, 4])}
     cut = draw.choice([None, draw.random() * (1 - 1 / machines)])
     more = {"wire": draw.choice([None, 1e8, 1e10]), "together": draw.random() < 0.5, "cores": draw.choice([1, 16])}
     return Job(*sizes, draw.randint(0, nodes - train), **places, **more, config=config, cut=cut)
@@ -81,6 +82,7 @@ def test_the_numbers_of_a_job_do_not_contradict_each_other():
     for _ in range(300):
         job = random_job(draw)
         found = estimate(job)
+        assert found.epoch == sum(found.seconds.values())
         numbers = [value for name, value in vars(found).items() if name != "seconds"]
         assert all(math.isfinite(number) and number >= 0 for number in [*numbers, *found.seconds.values()])
         check(max(found.server, found.trainer), found.machine)
@@ -96,7 +98,7 @@ def test_the_numbers_of_a_job_do_not_contradict_each_other():
         for name in ("epoch_bytes", "job_bytes", "fetched_rows", "server", "machine", "epoch"):
             check(getattr(found, name), getattr(worse, name))
         check(estimate(replace(job, machines=2 * job.machines)).server, found.server)
-        for name in ("trainers", "servers", "edges"):
+        for name in ("trainers", "edges"):
             check(found.machine, estimate(replace(job, **{name: 2 * getattr(job, name)})).machine)
         larger = estimate(replace(job, config=replace(job.config, cache=job.config.cache * 2 + 10**6)))
         check(found.machine, larger.machine)
@@ -105,39 +107,31 @@ def test_the_numbers_of_a_job_do_not_contradict_each_other():
         assert estimate(replace(job, config=full)).job_bytes == estimate(replace(job, config=twice)).job_bytes
 
 
-def test_the_loader_of_dgl_sends_more_bytes_per_sampled_neighbor():
-    ours, dgl = (estimate(job_at(0.04, cache=0, loader=loader)) for loader in ("auto", "dgl"))
-    assert 1.05 * ours.epoch_bytes < dgl.epoch_bytes
-
-
 def test_numbers_alone_are_enough(capsys):
-    """Without --train-nodes, a tenth of the nodes are training nodes, and the output says so."""
-    words = [*NUMBERS, "--memory", "100GB"]
-    found = json.loads(planned(capsys, *words, "--json"))
-    assert (found["job"]["machines"], found["job"]["train"], found["job"]["steps"]) == (2, 10_000, 5)
-    assert found["estimate"]["epoch"] == pytest.approx(sum(found["estimate"]["seconds"].values()))
-    printed = planned(capsys, *words)
-    assert "10% of the nodes are training nodes" in printed
-    assert "3.8% of the edges cut (random partition: " in printed
-    assert "MB holds all remote rows. Then a machine needs " in printed.split("--cache ")[1]
-    assert "--cache" not in planned(capsys, *words, "--machines", "1")
+    """Without --train-nodes, a tenth of the nodes are training nodes."""
+    found = json.loads(planned(capsys, *NUMBERS, "--json"))
+    assert (found["job"]["machines"], found["job"]["train"], found["estimate"]["steps"]) == (2, 10_000, 5)
+    printed = planned(capsys, *NUMBERS)
+    assert "5,000,000 edges (3.8% of them cut), 10,000 training nodes" in printed
+    assert "MB holds all remote rows" in printed.split("--cache ")[1]
+    assert "(25.0% of them cut)" in planned(capsys, *NUMBERS, "--cut", "0.25")
 
 
-def test_a_partition_names_its_machines_and_its_cut(capsys, partition_of):
-    partition = partition_of(2)
-    words = ["--part_config", str(partition.config), "--fanouts", "5,5", "--memory", "100GB", "--json"]
-    job = json.loads(planned(capsys, *words))["job"]
-    assert (job["machines"], job["cut"]) == (2, partition.report.edge_cut_share)
-    assert job["nodes"] == sum(partition.report.nodes)
-    with pytest.raises(InputError, match="has 2 parts for 3 machines"):
-        planned(capsys, *words, "--machines", "3")
+def test_a_graph_of_your_own_is_measured(tmp_path):
+    graph = dgl.rand_graph(50, 200)
+    graph.ndata["label"], graph.ndata["feat"] = torch.arange(50) % 3, torch.rand(50, 7)
+    for name, chosen in {"train": range(30), "val": range(30, 40), "test": range(40, 50)}.items():
+        graph.ndata[f"{name}_mask"] = torch.isin(torch.arange(50), torch.tensor(chosen))
+    dgl.save_graphs(str(tmp_path / "mine.dgl"), graph)
+    sizes = sizes_of(DataSource(str(tmp_path / "mine.dgl"), root=tmp_path))
+    assert sizes == {"nodes": 50, "edges": 200, "width": 7, "classes": 3, "train": 30, "val": 10}
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "choose one of --dataset NAME, --part_config FILE, and --nodes N with --edges N"),
-        (NUMBERS[:2], "choose one of --dataset NAME, --part_config FILE, and --nodes N with --edges N"),
+        ([], "choose one of --dataset NAME, and --nodes N with --edges N"),
+        (NUMBERS[:2], "choose one of --dataset NAME, and --nodes N with --edges N"),
         (["--dataset", "cora"], "unknown data set"),
         ([*NUMBERS, "--machines", "0"], "machines 0: plan accepts 1 to"),
         ([*NUMBERS, "--emulate", "0"], "machines 0: plan accepts 1 to"),
@@ -145,10 +139,8 @@ def test_a_partition_names_its_machines_and_its_cut(capsys, partition_of):
         ([*NUMBERS, "--train-nodes", "0"], "train 0: plan accepts 1 to"),
         ([*NUMBERS, "--wire", "fast"], "is not a rate"),
         ([*NUMBERS, "--wire", "100gbit", "--emulate", "4"], "is not a rate"),
-        ([*NUMBERS, "--memory", "much"], "not an amount of memory"),
-        ([*NUMBERS, "--memory", "1GB"], "this does not fit: this computer needs about"),
-        ([*HUGE, "--machines", "2", "--memory", "64GB"], "this does not fit: a machine needs about"),
-        (["--part_config", "/nowhere/x.json"], "is not a partition folder"),
+        ([*NUMBERS, "--cut", "2"], "--cut"),
+        (["--dataset", "synthetic-academic"], "plan needs a graph with features, labels and one type of nodes"),
     ],
 )
 def test_a_mistake_is_one_sentence(capsys, words, message):

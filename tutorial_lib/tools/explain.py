@@ -1,12 +1,8 @@
-"""Explain the messages of a failed job: ``python -m tutorial_lib explain LOG | RUN``.
-
-``explain.yaml`` has the signatures. Lines that no signature matches are not explained.
-"""
+"""Explain the messages of a failed job by the signatures of ``explain.yaml``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +16,7 @@ from tutorial_lib.launcher.coordinator import FAILURE_FILE
 from tutorial_lib.launcher.logs import shortened
 
 LARGEST = 64 << 20  # bytes that are read from the end of a log
-LOGS = ("*.log", "*.txt", "*.out", "*.err")
+LOGS = (".log", ".txt", ".out", ".err")
 
 
 @dataclass
@@ -40,47 +36,32 @@ class Finding:
 
 @cache
 def read_signatures() -> list[dict[str, Any]]:
-    """Return the entries of ``explain.yaml`` with compiled patterns, in the order in which they are tried."""
+    """Return the signatures with compiled patterns, in the order in which they are tried."""
     entries = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     return [{**entry, "line": re.compile(entry["line"])} for entry in entries]
 
 
 def find_logs(path: Path) -> list[Path]:
-    """Return a log, or the logs of the last start in a run folder. The report of the failure is the first.
-
-    Raises:
-        InputError: there is no such file, or no log in the folder.
-    """
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise InputError(f"{path} does not exist", "Give a log file, or the folder of a run.")
+    """Return a log, or the logs of the last start in a run folder. The report of the failure is the first."""
     starts = {int(folder.name[7:]): folder for folder in path.glob("logs/resume-*") if folder.name[7:].isdecimal()}
-    folder = starts[max(starts)] if starts else path
-    logs = sorted({file for pattern in LOGS for file in folder.rglob(pattern) if file.is_file()})
+    files = [path] if path.is_file() else sorted((starts[max(starts)] if starts else path).rglob("*"))
+    logs = [file for file in files if file.is_file() and (file == path or file.suffix in LOGS)]
     if not logs:
         raise InputError(f"{path} has no logs ({', '.join(LOGS)})", "Give a log file, or the folder of a run.")
     return sorted(logs, key=lambda log: log.name != FAILURE_FILE)
 
 
-def explain(run: Path, logs: Iterable[Path]) -> list[Finding]:
+def explain(run: Path, logs: list[Path]) -> list[Finding]:
     """Return the known failures in the order in which the logs name them. Effects count only if there is no cause."""
     stacks = max(run.rglob("stacks.txt"), key=lambda file: file.stat().st_mtime, default="stacks.txt beside the logs")
     again = continue_command("finale" if (run / "run").is_dir() else "train", run) or "start the job again"
-    found: dict[str, Finding] = {}
+    found, signatures = dict[str, Finding](), read_signatures()
     for log in logs:
-        for number, text in _lines(log):
-            entry = next((one for one in read_signatures() if one["line"].search(text)), None)
-            if entry is not None:
-                look = entry["look"].replace("{stacks}", str(stacks)).replace("{again}", again)
-                where = {"file": str(log), "line": number, "text": shortened(text.strip())}
-                found.setdefault(entry["name"], Finding(**{**entry, **where, "look": look})).times += 1
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LARGEST))
+            for number, text in enumerate((line.decode(errors="replace") for line in file), start=1):
+                if entry := next((one for one in signatures if one["line"].search(text)), None):
+                    look = entry["look"].replace("{stacks}", str(stacks)).replace("{again}", again)
+                    where = {"file": str(log), "line": number, "text": shortened(text.strip())}
+                    found.setdefault(entry["name"], Finding(**{**entry, **where, "look": look})).times += 1
     return [finding for finding in found.values() if not finding.effect] or list(found.values())
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - LARGEST))
-        for number, line in enumerate(file, start=1):
-            yield number, line.decode(errors="replace")

@@ -27,59 +27,57 @@ from tutorial_lib.tools.plan import Job, estimate, sizes_of
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.manifest import has_checkpoint
 
-STATE, SCALING_EPOCHS, SCALING_SCALE = "finale.json", 3, 0.02
-LONG, SECONDS_PER_EDGE = 20 * 60.0, 3.2e-6  # the latter for data, partition and evaluation, on two cores
+STATE, EPOCHS, SCALE = "finale.json", 3, 0.02  # the latter two of the short runs
+LONG, SECONDS_PER_EDGE = 20 * 60, 3.2e-6  # the latter for data, partition and evaluation, on two cores
 
 
 @dataclass
 class Finale:
-    """A scripted run in the folder ``out``. ``scaling`` has the numbers of machines of the short runs.
-
-    The trainings are ordinary run folders in it. ``finale.json`` has the seconds of each step.
-    """
+    """A scripted run. ``out`` has a run folder for each training, and the settings and seconds in ``finale.json``."""
 
     source: DataSource
     layout: Layout
     config: TrainConfig
-    scaling: tuple[int, ...]
+    scaling: tuple[int, ...]  # numbers of machines of the short runs
     out: Path
     display: Reporter
     trust: bool = False
 
     def __post_init__(self) -> None:
         """Raise an InputError for settings that would fail in a later step."""
-        self.steps, self.machines, self.together = {}, len(self.layout.cluster().machines), not self.layout.elsewhere
+        self.machines, self.together = len(self.layout.cluster().machines), not self.layout.elsewhere
         self.layout.check_device()
         check_right_to_write(self.out)
-        if self.out.exists() and any(self.out.iterdir()) and not (self.out / STATE).exists():
-            raise InputError(f"--out {self.out} is not empty and not the folder of a finale", "Choose another folder.")
         alone = self.together and self.layout.emulate is None
         self.layouts = {k: self.layout if alone else replace(self.layout, emulate=k) for k in self.scaling}
         for count, layout in self.layouts.items():
             if count < 1 or len(layout.cluster().machines) != count:
                 raise InputError(f"--scaling {count}: there are {self.machines} machine(s)", "Use --scaling none.")
+        settings = {"dataset": self.source.name, "scale": self.source.scale, "machines": self.machines}
+        self.state = {"settings": {**settings, **self.config.to_dict()}, "steps": dict[str, float]()}
+        found = read_json(self.out / STATE, dict[str, Any]) if (self.out / STATE).exists() else {}
+        if self.out.exists() and any(self.out.iterdir()) and found.get("settings") != self.state["settings"]:
+            raise InputError(f"--out {self.out} is not a finale with these settings", "Choose another folder.")
 
     def confirm(self, *, yes: bool) -> None:
         """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than there is."""
-        options: dict[str, Any] = {**sizes_of(self.source), "machines": self.machines, "trainers": self.layout.trainers}
-        options["cores"] = len(os.sched_getaffinity(0))
-        job = Job(**options, config=self.config, together=self.together)
-        found, free = estimate(job), memory_for_us()
+        counts = {"machines": self.machines, "trainers": self.layout.trainers, "cores": len(os.sched_getaffinity(0))}
+        job = Job(**sizes_of(self.source), **counts, config=self.config, together=self.together)
+        found = estimate(job)
         seconds = self.config.epochs * found.epoch * (1 + job.val / job.train / 2) + SECONDS_PER_EDGE * job.edges
-        memory = found.total if self.together else found.machine
-        where = f"here, of {human_bytes(free)}" if self.together else "on each machine"
-        size = f"{job.nodes:,} nodes, {job.edges:,} edges; about {human_bytes(round(memory))} of memory {where}"
-        print(
-            f"forecast: {size}; about {max(1, round(seconds / 60))} min (it may be half or twice as much)", flush=True
+        needs = (
+            f"about {human_bytes(round(found.machine))} of memory on each machine, {max(1, round(seconds / 60))} min"
         )
-        large = seconds > LONG or (self.together and memory > free)
+        sizes = f"forecast: {job.nodes:,} nodes, {job.edges:,} edges"
+        print(f"{sizes}; {needs} (it may be half or twice as much)", flush=True)
+        large = seconds > LONG or (self.together and found.total > memory_for_us())
         if large and not yes and not ask("This run is large. Start it?"):
             raise InputError("not started, because this run is large and nobody agreed to it", "Add --yes to start it.")
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
         """Do all steps, or continue them, and return the content of ``result.json``."""
         with own_run_folder(self.out):
-            write_json(self.out / STATE, {"steps": self.steps})
+            write_json(self.out / STATE, self.state)
             write_json(self.out / OPTIONS_FILE, options)
             self.display.say(f"to continue after an interruption: {continue_command('finale', self.out)}")
             with self.step("machines", "checking the machines"):
@@ -102,27 +100,23 @@ class Finale:
                     if abs(found - counted) > 1e-9:
                         raise JobError(f"predictions.npy has {name} accuracy {found}, the trainers counted {counted}")
             for count in self.scaling:
-                with self.step(f"scaling-{count}", f"training {SCALING_EPOCHS} epochs on {count} machine(s)"):
+                with self.step(f"scaling-{count}", f"training {EPOCHS} epochs on {count} machine(s)"):
                     self.train_on(count)
             return result
 
     @contextmanager
     def step(self, name: str, title: str) -> Iterator[None]:
         """Print the title of a step, and record its seconds when it ends."""
-        self.display.say(f"step {len(self.steps) + 1} of {5 + len(self.scaling)}: {title}")
-        start = time.monotonic()
+        steps, start = self.state["steps"], time.monotonic()
+        self.display.say(f"step {len(steps) + 1} of {5 + len(self.scaling)}: {title}")
         yield
-        self.steps[name] = {"seconds": time.monotonic() - start}
-        write_json(self.out / STATE, {"steps": self.steps})
+        steps[name] = {"seconds": time.monotonic() - start}
+        write_json(self.out / STATE, self.state)
 
     def train(self, source: DataSource | Partition, layout: Layout, config: TrainConfig, out: Path) -> dict[str, Any]:
         """Start or continue a training in a run folder, and return its result."""
         if (out / "result.json").exists():
-            result = read_json(out / "result.json", dict[str, Any], "Choose another --out.")
-            nodes = source.report.nodes if isinstance(source, Partition) else result["partition"]["nodes"]
-            if (result["config"], result["partition"]["nodes"]) != (config.to_dict(), nodes):
-                raise InputError(f"{out} is a finished run with other settings", "Choose another --out.")
-            return result
+            return read_json(out / "result.json", dict[str, Any], "Choose another --out.")
         resume = has_checkpoint(out / "checkpoint")
         if out.exists() and not resume:
             out.rename(out.with_name(f"{out.name}-broken-{time.time():.0f}"))
@@ -131,9 +125,9 @@ class Finale:
     def train_on(self, count: int) -> None:
         """Train a few epochs on some machines. If they share this computer, the cores of a machine stay the same."""
         cores = sorted(os.sched_getaffinity(0))
-        source = replace(self.source, scale=min(self.source.scale, SCALING_SCALE))  # of a generated graph
+        source = replace(self.source, scale=min(self.source.scale, SCALE))  # of a generated graph
         rate = self.config.learning_rate * count / self.machines  # lesson 10
-        config = replace(self.config, epochs=SCALING_EPOCHS, learning_rate=rate)
+        config = replace(self.config, epochs=EPOCHS, learning_rate=rate)
         share = max(1, len(cores) // max(self.scaling)) if self.together and self.layout.emulate else len(cores)
         os.sched_setaffinity(0, cores[: count * share])
         try:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
@@ -22,7 +21,7 @@ def _number(text: str, group: str = "Graph") -> Parameter:
 
 
 @app.command(
-    help_epilogue="For example: plan --dataset ogbn-products --machines 4 --wire 10gbit --memory 64GB; "
+    help_epilogue="For example: plan --dataset ogbn-products --machines 4 --wire 10gbit; "
     "plan --nodes 111000000 --edges 3200000000 --feature-width 128 --train-nodes 1200000 --machines 16."
 )
 def plan(
@@ -35,25 +34,22 @@ def plan(
     ] = TrainConfig(),
     fanouts: FanoutsOption = "15,10,5",
     cache: CacheOption = "256MB",
-    part_config: Annotated[
-        Path | None, Parameter(name="--part_config", help="DGL's description of a partition.", group="Graph")
-    ] = None,
     nodes: Annotated[int | None, _number("Number of nodes of any other graph.")] = None,
     edges: Annotated[int | None, _number("Number of its edges. Both directions of an edge count.")] = None,
     feature_width: Annotated[int, _number("Number of features of a node.")] = 100,
     classes: Annotated[int, _number("Number of classes.")] = 47,
     train_nodes: Annotated[int | None, _number("Number of training nodes. (default: 10 % of the nodes)")] = None,
     val_nodes: Annotated[int, _number("Number of validation nodes.")] = 0,
+    cut: Annotated[
+        float | None,
+        _number("Share of the edges between parts, as partition prints it. (default: an estimate)"),
+        Parameter(validator=Number(gte=0, lte=1)),
+    ] = None,
     emulate: Annotated[int | None, _number("Number of emulated machines. (default: 2)", "Machines")] = None,
     machines: Annotated[int | None, _number("Machines that are computers of their own.", "Machines")] = None,
     trainers: Annotated[int, _number("Trainers on each.", "Machines")] = 1,
-    servers: Annotated[int, _number("DGL servers on each.", "Machines")] = 1,
     wire: Annotated[
         str | None, _number("Of each machine, like 1gbit. (default: 10gbit; emulated: none)", "Machines")
-    ] = None,
-    memory: Annotated[
-        str | None,
-        _number("Of each machine; with --emulate, of all. (default: no limit; its own)", "Machines"),
     ] = None,
     cores: Annotated[
         int | None,
@@ -66,34 +62,33 @@ def plan(
     config = replace(config, seed=source.seed, fanouts=parse_fanouts(fanouts), cache=bytes_of_cache)
     if emulate is not None and machines is not None:
         raise InputError("choose one of --emulate N and --machines N")
-    if sum(one is not None for one in (dataset, part_config, nodes)) != 1 or (nodes is None) != (edges is None):
+    if (dataset is None) == (nodes is None) or (nodes is None) != (edges is None):
         raise InputError(
-            "choose one of --dataset NAME, --part_config FILE, and --nodes N with --edges N",
+            "choose one of --dataset NAME, and --nodes N with --edges N",
             "With --nodes you can also give --train-nodes, --val-nodes, --feature-width and --classes.",
         )
     if nodes is None and train_nodes is not None:
-        raise InputError("--train-nodes needs --nodes: data sets and partitions have their own training nodes")
-    from tutorial_lib.partition import load_partition_folder
-    from tutorial_lib.tools.plan import check_fits, describe, estimate, make_job
+        raise InputError("--train-nodes needs --nodes: data sets have their own training nodes")
+    from tutorial_lib.launcher.backends.emulated import parse_wire
+    from tutorial_lib.tools.plan import Job, describe, estimate, sizes_of
 
-    sizes = {"nodes": nodes, "edges": edges, "width": feature_width, "classes": classes}
-    sizes |= {"train": train_nodes, "val": val_nodes}
-    graph = sizes if dataset is None else replace(source, name=dataset)
-    job = make_job(
-        graph if part_config is None else load_partition_folder(part_config.parent, checksums=False),
-        emulate if machines is None else machines,
-        wire,
-        memory,
-        config=config,
-        together=machines is None,
+    if nodes is None:
+        sizes = sizes_of(replace(source, name=dataset))
+    else:
+        train = max(1, nodes // 10) if train_nodes is None else train_nodes
+        sizes = {"nodes": nodes, "edges": edges, "width": feature_width, "classes": classes}
+        sizes |= {"train": train, "val": val_nodes}
+    count = emulate if machines is None else machines
+    rate = parse_wire(wire or (None if machines is None else "10gbit"), shaped=machines is None)
+    job = Job(
+        **sizes,
+        machines=2 if count is None else count,
         trainers=trainers,
-        servers=servers,
+        config=config,
+        wire=rate and 8.0 * rate,
+        together=machines is None,
         cores=len(os.sched_getaffinity(0)) if cores is None else cores,
+        cut=cut,
     )
     found = estimate(job)
-    if as_json:
-        facts = {**asdict(job), "memory": None if math.isinf(job.memory) else job.memory, "steps": job.steps}
-        print(json.dumps({"job": facts, "estimate": {**asdict(found), "epoch": found.epoch}}, indent=2))
-    else:
-        print(describe(job, found))
-    check_fits(job, found)
+    print(json.dumps({"job": asdict(job), "estimate": asdict(found)}, indent=2) if as_json else describe(job, found))
