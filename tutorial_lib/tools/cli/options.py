@@ -40,7 +40,7 @@ Place = TypeVar("Place", bound=Layout)
 
 def about(text: str, group: str | None = None, **more: Any) -> Parameter:
     """Return the annotation of an option with its help."""
-    return Parameter(help=text, group=group, **more)
+    return Parameter(help=text, **({"group": group} if group else {}), **more)
 
 
 Given = Annotated[dict[str, Any], Parameter(parse=False)]  # the options of the command line and of options.json

@@ -27,6 +27,7 @@ from tutorial_lib.trainer.config import TrainConfig
 
 DatasetOption = Annotated[str, about("Name or path, as for the command data.", "Data")]
 PartConfigOption = Annotated[Path | None, about("DGL's description of a partition (JSON).", name="--part_config")]
+OF_SSH = flatten("Machines over ssh", "copy_to", cli.dgl_option_name, show_default=False)
 NOT_IN_PLAN = "seed fanouts cache learning_rate task embedding_size embedding_learning_rate"
 
 
@@ -41,7 +42,7 @@ def doctor(
     *,
     emulate: Annotated[int | None, about("Also start this many emulated machines and check them.")] = None,
     on: Annotated[str | None, about("Also check running emulated machines of this name.")] = None,
-    ssh: Annotated[RealMachines | None, flatten("Machines over ssh", "copy_to", cli.dgl_option_name)] = None,
+    ssh: Annotated[RealMachines | None, OF_SSH] = None,
     part_config: PartConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -113,8 +114,8 @@ def plan(
     fanouts: cli.FanoutsOption = "15,10,5",
     cache: cli.CacheOption = "256MB",
     part_config: PartConfigOption = None,
-    nodes: Annotated[int | None, about("Number of nodes of any other graph.", "Graph")] = None,
-    edges: Annotated[int | None, about("Number of its edges. Both directions of an edge count.", "Graph")] = None,
+    nodes: Annotated[int | None, about("Number of nodes, without a data set or a partition.", "Graph")] = None,
+    edges: Annotated[int | None, about("Number of edges. Both directions of an edge count.", "Graph")] = None,
     feature_width: Annotated[int, about("Number of features of a node.", "Graph")] = 100,
     classes: Annotated[int, about("Number of classes.", "Graph")] = 47,
     train_nodes: Annotated[int | None, about("Number of training nodes. (default: 10 % of all)", "Graph")] = None,
@@ -179,7 +180,7 @@ def fetch(
 
 @app.command
 def trace(
-    run: Annotated[Path, about("Run folder; of a finale, its run/.")],
+    run: Annotated[Path, about("Run folder, or the folder run/ of a finale.")],
     /,
     *,
     out: Annotated[Path | None, about("File to write. (default: RUN/trace.json)")] = None,

@@ -58,29 +58,25 @@ def submit(
     if gpus:
         added += [f"--num_trainers={gpus}"] if kind == "launch" else ["--device=cuda", f"--trainers={gpus}"]
     words = [*(word for word in added if word[2:].partition("=")[0] not in given), *words]
-    fields: dict[str, Any] = {"kind": kind, "nodes": nodes, "gpus": gpus}
-    script = script or Path("job.yaml" if kubernetes else "job.sh")
+    fields: dict[str, Any] = {"kind": kind, "words": words, "nodes": nodes, "gpus": gpus, "name": name}
     if kubernetes:
         if image is None:
             raise InputError("--kubernetes needs --image", "Make one with the Dockerfile, and push it to a registry.")
-        fields |= describe_pods(name, time, mem or "16G", shm, env or [])
-        fields |= {"image": image, "claim": claim, "cpus": str(cpus or 4), "out": str(out or default_run_folder(name))}
-        fields["ip_config"] = str(Path(given.get("workspace", ""), given.get("ip_config", "ip_config.txt")))
-        fields["command"] = [kind, *words]
+        memory, ip_config = mem or "16G", Path(given.get("workspace", ""), given.get("ip_config", "ip_config.txt"))
+        fields |= describe_pods(name, time, memory, shm, env or [])
+        fields |= {"image": image, "claim": claim, "cpus": str(cpus or 4), "ip_config": str(ip_config)}
+        fields |= {"out": str(out or default_run_folder(name))}
     else:
         asked = {"job-name": name, "cpus-per-task": cpus, "gpus-per-node": gpus or None, "time": time}
         asked |= {"mem": mem and mem.rstrip("iB"), "partition": partition, "account": account}
-        fields["asked"] = {option: shlex.quote(str(value)) for option, value in asked.items() if value is not None}
-        fields |= {"folder": shlex.quote(os.getcwd()), "out": shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"'}
-        fields |= {"python": shlex.quote(sys.executable), "options": shlex.join(words)}
+        fields |= {"asked": asked, "out": out, "folder": os.getcwd(), "python": sys.executable}
         Path("runs").mkdir(exist_ok=True)  # Slurm does not make the folder of its log
+    script = script or Path("job.yaml" if kubernetes else "job.sh")
+    if script.exists():
+        raise InputError(f"--script {script} exists", "Name another file, or remove it.")
     text = render_template("job.yaml.j2" if kubernetes else "job.sh.j2", path=script, **fields)
-    mode = 0o600 if kubernetes else 0o644  # a manifest contains a private key
-    try:
-        with os.fdopen(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-            file.write(text)
-    except FileExistsError:
-        raise InputError(f"--script {script} exists", "Name another file, or remove it.") from None
+    with open(script, "x", opener=partial(os.open, mode=0o600 if kubernetes else 0o644)) as file:
+        file.write(text)  # a manifest contains a private key
     start = ["kubectl", "apply", "-f", str(script)] if kubernetes else ["sbatch", str(script)]
     if go:
         sys.exit(subprocess.run(start).returncode)
@@ -93,6 +89,8 @@ def render_template(template: str, **fields: Any) -> str:
 
     options: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **options)
+    environment.filters["json"] = partial(json.dumps, ensure_ascii=False)
+    environment.filters["quote"] = lambda value: shlex.quote(str(value))
     return environment.get_template(template).render(fields)
 
 
@@ -116,13 +114,12 @@ def describe_pods(name: str, time: str, mem: str, shm: str | None, env: list[str
         raise InputError(f"--env: {wrong[0]!r} is not NAME=VALUE")
     memory = parse_memory(f"{mem.rstrip('iB')}iB")  # powers of 1024, as in Slurm
     shared = parse_memory(f"{shm.rstrip('iB')}iB") if shm else memory // 2
-    fields = {"mem": f"{memory >> 20}Mi", "shm": f"{shared >> 20}Mi", "seconds": seconds_of(time), "name": name}
+    fields = {"mem": f"{memory >> 20}Mi", "shm": f"{shared >> 20}Mi", "seconds": seconds_of(time)}
     with tempfile.TemporaryDirectory() as folder:
         options = ["-q", "-t", "ed25519", "-N", "", "-C", name, "-f", f"{folder}/key"]
         subprocess.run(["ssh-keygen", *options], check=True, stdin=subprocess.DEVNULL, timeout=60)
         keys = {file: Path(folder, file).read_text() for file in ("key", "key.pub")}
-    text = partial(json.dumps, ensure_ascii=False)
-    return {**fields, "env": dict(pair.split("=", 1) for pair in env), "keys": keys, "json": text}
+    return {**fields, "env": dict(pair.split("=", 1) for pair in env), "keys": keys}
 
 
 def seconds_of(time: str) -> int:
