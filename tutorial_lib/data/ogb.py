@@ -70,8 +70,3 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     graph.ndata.update({**data, "label": labels.reshape(-1), **({"feat": feat.float()} if features else {})})
     info = {"source": url, "licence": license, "folder": str(folder), "split": about["split"]}
     return Dataset(name, graph, source.num_classes, info)
-
-
-def is_present(name: str, root: Path) -> bool:
-    """Return whether ``root`` has the folder or the zip file of a data set, complete or not."""
-    return (root / name.replace("-", "_")).is_dir() or (root / f"{name.removeprefix('ogbn-')}.zip").is_file()

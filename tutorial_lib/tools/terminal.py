@@ -9,15 +9,14 @@ import select
 import sys
 from typing import Any
 
-from tutorial_lib.errors import TutorialError, printable
+from tutorial_lib.errors import TutorialError, printable, to_stderr
 from tutorial_lib.launcher.failure import JobFailed
 
 
 class LastingFile(io.FileIO):
     """A file whose writes never fail, because a long job must not end when nobody reads its output any more.
 
-    Attributes:
-        lost: why output was lost, for example by a full disk. It stays empty if a reader or a terminal is gone.
+    ``lost`` has the reason if output was lost on a full disk. It stays empty if a reader or a terminal is gone.
     """
 
     lost = ""
@@ -37,30 +36,26 @@ class LastingFile(io.FileIO):
 def lasting_stream(like: Any, number: int) -> io.TextIOWrapper:
     """Return a text stream to a file descriptor that never fails and writes any text in any locale.
 
-    Args:
-        like: the stream that it replaces, or None if the descriptor was closed at the start.
+    ``like`` is the stream that it replaces, or None if the descriptor was closed at the start.
     """
     by_line = like is None or like.line_buffering or like.write_through
-    encoding = getattr(like, "encoding", None) or "utf-8"
     file = io.BufferedWriter(LastingFile(number, "w", closefd=False))
-    return io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=by_line)
+    return io.TextIOWrapper(file, getattr(like, "encoding", "utf-8"), "backslashreplace", line_buffering=by_line)
 
 
-def lost_output() -> str:
-    """Return why a part of the standard output was lost, or an empty text."""
+def warn_of_lost_output() -> None:
+    """Print a warning if a part of the standard output was lost."""
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.flush()
         buffer: Any = sys.stdout.buffer
-        return buffer.raw.lost
-    return ""
+        if lost := buffer.raw.lost:
+            to_stderr(f"warning: a part of the output could not be written: {lost}")
 
 
 def print_failure(error: TutorialError) -> None:
     """Print an error to standard error: the cause, the remedy, and the log of the process that failed."""
-    print(f"error: {printable(error.message)}", file=sys.stderr)
+    to_stderr(f"error: {printable(error.message)}")
     for number, line in enumerate(printable(error.remedy).splitlines()):
-        print(f"{'what to do: ' if number == 0 else '            '}{line}", file=sys.stderr)
+        to_stderr(f"{'            ' if number else 'what to do: '}{line}")
     if isinstance(error, JobFailed):
-        print(f"log: {error.log}", file=sys.stderr)
-        for line in error.tail:
-            print(f"  | {printable(line)}", file=sys.stderr)
+        to_stderr("\n".join([f"log: {error.log}", *(f"  | {printable(line)}" for line in error.tail)]))

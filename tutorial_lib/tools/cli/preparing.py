@@ -1,20 +1,33 @@
-"""Commands before a job (``doctor``, ``data``, ``partition``) and after it (``trace``, ``fetch``, ``explain``)."""
+"""Commands before a job (``doctor``, ``data``, ``partition``, ``plan``) and after a job."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
-
-from tutorial_lib.data import NAMES, check_arguments
+from tutorial_lib.data import NAMES, check_arguments, load_dataset
 from tutorial_lib.errors import InputError, JobError, printable, to_stderr
-from tutorial_lib.job.layout import RealMachines
+from tutorial_lib.job.folder import own_run_folder
+from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.job.remote_files import LIST, check_delivery, fetch_results, read_delivery
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.tools.cli.options import JsonOption, app, dgl_option_name, flatten
+from tutorial_lib.launcher.backends.emulated import parse_wire
+from tutorial_lib.tools.cli import options as cli
+from tutorial_lib.tools.cli.options import JsonOption, about, app, flatten
+from tutorial_lib.tools.doctor import examine
+from tutorial_lib.tools.explain import explain as find_causes
+from tutorial_lib.tools.explain import find_logs
+from tutorial_lib.tools.trace import write_trace
+from tutorial_lib.trainer.config import TrainConfig
+
+DatasetOption = Annotated[str, about("Name or path, as for the command data.", "Data")]
+PartConfigOption = Annotated[Path | None, about("DGL's description of a partition (JSON).", name="--part_config")]
+OF_SSH = flatten("Machines over ssh", "copy_to", cli.dgl_option_name, show_default=False)
+NOT_IN_PLAN = "seed fanouts cache learning_rate task embedding_size embedding_learning_rate"
 
 
 def show(facts: dict[str, Any], *, as_json: bool) -> None:
@@ -26,50 +39,37 @@ def show(facts: dict[str, Any], *, as_json: bool) -> None:
 @app.command
 def doctor(
     *,
-    emulate: Annotated[int | None, Parameter(help="Also start this many emulated machines and check them.")] = None,
-    on: Annotated[str | None, Parameter(help="Also check running emulated machines of this name.")] = None,
-    ssh: Annotated[RealMachines | None, flatten("Machines over ssh", "copy_to", dgl_option_name)] = None,
-    part_config: Annotated[
-        Path | None,
-        Parameter(name="--part_config", help="DGL's partition description. Each machine checks its part."),
-    ] = None,
+    emulate: Annotated[int | None, about("Also start this many emulated machines and check them.")] = None,
+    on: Annotated[str | None, about("Also check running emulated machines of this name.")] = None,
+    ssh: Annotated[RealMachines | None, OF_SSH] = None,
+    part_config: PartConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check this computer, and machines, for all requirements of a job. Each problem has a remedy."""
-    from tutorial_lib.job.layout import Layout
-    from tutorial_lib.tools.doctor import examine
-
-    if sum(place is not None for place in (emulate, on, ssh)) > 1:
-        raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
     findings = examine(Layout(emulate, on=on, real=ssh), part_config)
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print(json.dumps(findings, indent=2, default=asdict))
     else:
         print(repr(findings))
-    if findings.failed:
-        sys.exit(1)
+    sys.exit(1 if findings.failed else 0)
 
 
 @app.command
 def data(
-    dataset: Annotated[str, Parameter(help=f"One of {', '.join(NAMES)}, or the path of a graph of your own.")],
+    dataset: Annotated[str, about(f"One of {', '.join(NAMES)}, or the path of a graph of your own.")],
     /,
     *,
     source: Annotated[DataSource, flatten("Data", "name method")] = DataSource(),
-    graph_only: Annotated[bool, Parameter(help="Load without node features.")] = False,
-    download: Annotated[bool, Parameter(help="Allow a download.")] = False,
+    graph_only: Annotated[bool, about("Load without node features.")] = False,
+    download: Annotated[bool, about("Allow a download.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Load, generate or download a data set, check it, and print its sizes."""
-    check_arguments(dataset, source.scale, source.seed)
-    from tutorial_lib.data import load_dataset
+    check_arguments(dataset, source.scale, source.seed)  # before torch is imported
     from tutorial_lib.partition.folder import type_counts
 
     options = {"scale": source.scale, "seed": source.seed, "root": source.root, "both_ways": source.both_ways}
     loaded = load_dataset(dataset, features=not graph_only, download=download, **options)
-    types: dict[str, Any] = {}
-    if not loaded.structure.is_homogeneous:
-        types = {f"{of}_of": counts for of, counts in type_counts(loaded).items()} | {"target": loaded.target}
     facts = {
         "dataset": loaded.name,
         "nodes": loaded.structure.num_nodes(),
@@ -77,54 +77,92 @@ def data(
         "features": loaded.num_features,
         "classes": loaded.num_classes,
         **{name.replace("_mask", "_nodes"): count for name, count in loaded.split_counts().items()},
-        **types,
-        **loaded.info,
     }
-    show(facts, as_json=as_json)
+    if not loaded.structure.is_homogeneous:
+        facts |= {f"{of}_of": counts for of, counts in type_counts(loaded).items()} | {"target": loaded.target}
+    show(facts | loaded.info, as_json=as_json)
 
 
 @app.command
 def partition(
     *,
-    dataset: Annotated[str, Parameter(help="As of the command data.")],
+    dataset: DatasetOption,
     source: Annotated[DataSource, flatten("Data", "name")] = DataSource(),
-    parts: Annotated[int, Parameter(help="Number of parts, one per machine.")],
-    out: Annotated[Path, Parameter(help="Folder to write; reused when it holds the same partition.")],
+    parts: Annotated[int, about("Number of parts, one per machine.")],
+    out: Annotated[Path, about("Folder to write. A folder with the same partition is reused.")],
     as_json: JsonOption = False,
 ) -> None:
     """Cut a data set into parts that DGL's servers load, and report the counted cut."""
     source = replace(source, name=dataset)
     done = source.partition(source.load(), parts, to_stderr, out)
-    facts = {**asdict(done.report), "part_config": str(done.config)}
-    if as_json:
-        facts["reused"] = done.reused
-    else:
+    facts = {**asdict(done.report), "part_config": str(done.config), "reused": done.reused}
+    if not as_json:
         facts = {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in facts.items()}
     show(facts, as_json=as_json)
 
 
+@app.command(
+    help_epilogue="For example: plan --dataset ogbn-products --machines 4 --wire 10gbit; "
+    "plan --nodes 111000000 --edges 3200000000 --feature-width 128 --train-nodes 1200000 --machines 16."
+)
+def plan(
+    *,
+    dataset: DatasetOption | None = None,
+    source: Annotated[DataSource, flatten("Data", "name method both_ways")] = DataSource(),
+    config: Annotated[TrainConfig, flatten("Training", NOT_IN_PLAN)] = TrainConfig(),
+    fanouts: cli.FanoutsOption = "15,10,5",
+    cache: cli.CacheOption = "256MB",
+    nodes: Annotated[int | None, about("Number of nodes, without a data set.", "Graph")] = None,
+    edges: Annotated[int | None, about("Number of edges. Both directions of an edge count.", "Graph")] = None,
+    feature_width: Annotated[int, about("Number of features of a node.", "Graph")] = 100,
+    classes: Annotated[int, about("Number of classes.", "Graph")] = 47,
+    train_nodes: Annotated[int | None, about("Number of training nodes. (default: 10 % of all)", "Graph")] = None,
+    val_nodes: Annotated[int, about("Number of validation nodes.", "Graph")] = 0,
+    cut: Annotated[float | None, about("Share of the edges between parts, as partition prints it.", "Graph")] = None,
+    emulate: Annotated[int | None, about("Number of emulated machines. (default: 2)", "Machines")] = None,
+    machines: Annotated[int | None, about("Number of separate computers.", "Machines")] = None,
+    trainers: Annotated[int, about("Trainers per machine.", "Machines")] = 1,
+    wire: Annotated[str | None, about("Bandwidth per machine. (default: 10gbit; emulated: none)", "Machines")] = None,
+    cores: Annotated[int | None, about("Cores per machine; with --emulate, of all.", "Machines")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate the memory, the traffic and the seconds of an epoch of a job before you start it."""
+    if (dataset is None) == (nodes is None) or (nodes is None) != (edges is None):
+        raise InputError("choose one of --dataset NAME, and --nodes N with --edges N")
+    config = cli.complete_config(config, source.seed, fanouts, cache)
+    from tutorial_lib.tools.plan import Job, describe, estimate, sizes_of
+
+    sizes = {"nodes": nodes, "edges": edges, "width": feature_width, "classes": classes, "val": val_nodes}
+    sizes["train"] = max(1, (nodes or 0) // 10) if train_nodes is None else train_nodes
+    rate = parse_wire(wire or (None if machines is None else "10gbit"))
+    job = Job(
+        **(sizes if dataset is None else sizes_of(replace(source, name=dataset))),
+        machines=emulate or machines or 2,
+        trainers=trainers,
+        config=config,
+        wire=rate and 8.0 * rate,
+        together=machines is None,
+        cores=cores or len(os.sched_getaffinity(0)),
+        cut=cut,
+    )
+    found = estimate(job)
+    print(json.dumps({"job": asdict(job), "estimate": asdict(found)}, indent=2) if as_json else describe(job, found))
+
+
 @app.command
 def fetch(
-    run: Annotated[Path, Parameter(help="Run folder of a job that was started with --copy_to.")],
+    run: Annotated[Path, about("Run folder of a job that was started with --copy_to.")],
     /,
     *,
-    trust: Annotated[
-        bool, Parameter(help="Connect to the machines that the run folder names, without a question.")
-    ] = False,
+    trust: Annotated[bool, about("Connect to the machines that the folder names, without a question.")] = False,
 ) -> None:
     """Download the results that an interrupted job with --copy_to has left on its machines, and verify them."""
-    from tutorial_lib.job.folder import own_run_folder
-    from tutorial_lib.job.remote_files import LIST, check_delivery, fetch_results, read_delivery
-
     run = run.absolute()
     if not (run / LIST).is_file():
-        raise InputError(
-            f"{run} is not the folder of a run with --copy_to: it has no {LIST}",
-            "Give the folder that train, launch or finale named as its --out.",
-        )
+        raise InputError(f"{run} is not the folder of a run with --copy_to: it has no {LIST}")
     with own_run_folder(run):  # a running job downloads its results itself
         left = read_delivery(run)
-        if left is None:
+        if left is None or not left.machines:
             print(f"{run}: nothing is left to fetch")
             return
         check_delivery(run, left, trust=trust)
@@ -135,38 +173,28 @@ def fetch(
 
 @app.command
 def trace(
-    run: Annotated[Path, Parameter(help="Run folder; of a finale, its run/.")],
+    run: Annotated[Path, about("Run folder, or the folder run/ of a finale.")],
     /,
     *,
-    out: Annotated[Path | None, Parameter(help="File to write. (default: RUN/trace.json)")] = None,
+    out: Annotated[Path | None, about("File to write. (default: RUN/trace.json)")] = None,
 ) -> None:
     """Write the timeline of a job for Perfetto and chrome://tracing."""
-    from tutorial_lib.tools.trace import write_trace
-
     print("\n".join(write_trace(run, out or run / "trace.json")))
 
 
 @app.command
 def explain(
-    paths: Annotated[list[Path], Parameter(help="Log files, or the folder of a run.")],
-    /,
-    *,
-    as_json: JsonOption = False,
+    paths: Annotated[list[Path], about("Log files, or the folder of a run.")], /, *, as_json: JsonOption = False
 ) -> None:
     """Print the meaning of the errors of a failed job, the first thing to check, and the lesson about them."""
-    from tutorial_lib.tools import explain as tool
-
-    logs = [log for path in paths for log in tool.find_logs(path)]
-    found = tool.explain(paths[0], logs)
+    logs = [log for path in paths for log in find_logs(path)]
+    found = find_causes(paths[0], logs)
     if as_json:
-        print(json.dumps([asdict(finding) for finding in found], indent=2))
+        print(json.dumps(found, indent=2, default=asdict))
     for one in () if as_json else found:
-        more = f", and {one.times - 1} more" if one.times > 1 else ""
-        print(f"{one.name}\n  {printable(one.file)}:{one.line}{more}\n    {printable(one.text)}")
-        print(f"  means: {one.means}\n  look:  {one.look}\n  lesson: {one.lesson:02d}\n")
+        place = f"{one.file}:{one.line}{f', and {one.times - 1} more' if one.times > 1 else ''}"
+        print(printable(f"{one.name}\n  {place}\n    {one.text}\n  means: {one.means}\n  look:  {one.look}"))
+        print(f"  lesson: {one.lesson:02d}\n")
     if not found:
-        names = f"{len(logs)} files" if len(logs) > 1 else str(logs[0])
-        raise JobError(
-            f"unknown: nothing in {names} is a failure that this command knows",
-            "docs/debugging.md goes from symptoms to first commands.",
-        )
+        remedy = "docs/debugging.md goes from symptoms to first commands."
+        raise JobError(f"unknown: nothing in {logs[0]} is a failure that this command knows", remedy)

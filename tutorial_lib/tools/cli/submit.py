@@ -1,89 +1,130 @@
-"""``submit`` writes a script for Slurm or a manifest for Kubernetes, and can start it."""
+"""``submit`` writes a script for Slurm or a manifest for Kubernetes that runs a command, and can start it."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
-import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
-
+from tutorial_lib.data import DEFAULT_SCALE, NAMES, check_arguments
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import parse_memory
 from tutorial_lib.job.folder import default_run_folder
-from tutorial_lib.tools import submit as scripts
-from tutorial_lib.tools.cli.options import app, parse, values_of
+from tutorial_lib.tools.cli.options import about, app, parse
 
-AT_LEAST_ONE = Parameter(validator=Number(gte=1))
+SET_BY_SCRIPT = {"slurm", "out", "resume", "emulate", "on", "machines", "ssh_config"}
 
 
 @app.command
 def submit(
-    command: Annotated[list[str], Parameter(help="train, finale or launch, with its options.")],
+    command: Annotated[list[str], about("train, finale or launch, with its options.")],
     /,
     *,
-    nodes: Annotated[int, AT_LEAST_ONE, Parameter(help="Machines of the job; node k serves part k.")] = 2,
-    cpus: Annotated[int | None, AT_LEAST_ONE, Parameter(help="CPUs of each node. (default: any; of a pod 4)")] = None,
-    gpus: Annotated[
-        int,
-        Parameter(name="--gpus-per-node", help="GPUs of each node, with a trainer on each.", validator=Number(gte=0)),
-    ] = 0,
-    time: Annotated[str, Parameter(help="Longest time, as Slurm writes it: 30, 4:00:00, 1-12.")] = "1:00:00",
-    mem: Annotated[
-        str | None, Parameter(help="Memory of each node: 32G. (default: the partition's; of a pod: 16Gi)")
-    ] = None,
-    partition: Annotated[str | None, Parameter(help="Partition of the cluster. (default: its default)")] = None,
-    account: Annotated[str | None, Parameter(help="Account of the cluster.")] = None,
-    kubernetes: Annotated[bool, Parameter(help="Write a manifest for Kubernetes.")] = False,
-    image: Annotated[str | None, Parameter(help="Image for Kubernetes, made with the Dockerfile.")] = None,
-    claim: Annotated[str, Parameter(help="Volume of Kubernetes at /data that all pods share.")] = "data",
-    shm: Annotated[str | None, Parameter(help="Size of /dev/shm in Kubernetes. (default: half of --mem)")] = None,
-    env: Annotated[
-        list[str] | None, Parameter(help="NAME=VALUE for every process in Kubernetes. Can be repeated.")
-    ] = None,
-    name: Annotated[str, Parameter(help="Name of the job.")] = "dgl",
-    out: Annotated[Path | None, Parameter(help="Run folder. (default: a new one below runs/)")] = None,
-    script: Annotated[Path | None, Parameter(help="File to write. (default: job.sh, job.yaml)")] = None,
-    go: Annotated[bool, Parameter(help="Call sbatch or kubectl at once.")] = False,
+    nodes: Annotated[int, about("Machines of the job; node k serves part k.")] = 2,
+    cpus: Annotated[int | None, about("CPUs of each node. (default: any; of a pod 4)")] = None,
+    gpus: Annotated[int, about("GPUs of each node, with a trainer on each.", name="--gpus-per-node")] = 0,
+    time: Annotated[str, about("Time limit: 30 (minutes), 4:00:00 or 1-12 (days and hours).")] = "1:00:00",
+    mem: Annotated[str | None, about("Memory of each node: 32G. (default: any; of a pod 16G)")] = None,
+    partition: Annotated[str | None, about("Partition of Slurm. (default: its default)")] = None,
+    account: Annotated[str | None, about("Account of Slurm.")] = None,
+    kubernetes: Annotated[bool, about("Write a manifest for Kubernetes.")] = False,
+    image: Annotated[str | None, about("Image for Kubernetes, made with the Dockerfile.")] = None,
+    claim: Annotated[str, about("Volume of Kubernetes at /data that all pods share.")] = "data",
+    shm: Annotated[str | None, about("Size of /dev/shm in Kubernetes. (default: half of --mem)")] = None,
+    env: Annotated[list[str] | None, about("NAME=VALUE for every pod of Kubernetes. Can be repeated.")] = None,
+    name: Annotated[str, about("Name of the job.")] = "dgl",
+    out: Annotated[Path | None, about("Run folder. (default: a new one below runs/)")] = None,
+    script: Annotated[Path | None, about("File to write. (default: job.sh or job.yaml)")] = None,
+    go: Annotated[bool, about("Call sbatch or kubectl at once.")] = False,
 ) -> None:
-    """Write the script for Slurm's sbatch, or a manifest for Kubernetes, that runs a command on a cluster."""
-    kind, *words = scripts.complete_command(command, gpus)
-    _, arguments, _ = parse([kind, *words])  # wrong options are reported here, not on the nodes
-    options = values_of(arguments)
-    scripts.check_paths(options, claim if kubernetes else None)
-    script = script or Path("job.yaml" if kubernetes else "job.sh")
-    if not str(script).isprintable():  # a comment in the script contains this name
-        raise InputError(f"--script {str(script)!r}: a name without line breaks and control characters")
-    if script.exists():
-        raise InputError(f"--script {script} exists", "Name another file, or remove it.")
-    foreign = {"--partition": partition, "--account": account}
-    foreign = foreign if kubernetes else {"--image": image, "--shm": shm, "--env": env}
-    if given := [option for option, value in foreign.items() if value]:
-        raise InputError(f"{given[0]} is for {'Slurm' if kubernetes else 'Kubernetes'}")
+    """Write a script for Slurm's sbatch, or a manifest for Kubernetes, that runs a command on a cluster."""
+    kind, *words = command
+    if kind not in ("train", "finale", "launch"):
+        raise InputError(f"submit {kind}: it runs train, finale and launch", "submit --nodes 4 train --epochs 20")
+    given = parse(command)[2]  # wrong options are reported here, not on the nodes
+    if taken := given.keys() & {*SET_BY_SCRIPT, *(() if kind == "launch" else ["ip_config"])}:
+        raise InputError(f"submit: the script sets --{min(taken)}", "To choose the run folder: submit --out FOLDER ...")
+    check_paths(given, pods=kubernetes)
+    added = ["--yes"] if kind == "finale" else []
+    if gpus:
+        added += [f"--num_trainers={gpus}"] if kind == "launch" else ["--device=cuda", f"--trainers={gpus}"]
+    words = [*(word for word in added if word[2:].partition("=")[0] not in given), *words]
+    fields: dict[str, Any] = {"kind": kind, "words": words, "nodes": nodes, "gpus": gpus, "name": name}
     if kubernetes:
         if image is None:
             raise InputError("--kubernetes needs --image", "Make one with the Dockerfile, and push it to a registry.")
-        fields = {"name": name, "time": time, "mem": mem or "16Gi", "shm": shm, "env": env or [], "image": image}
-        fields |= {"claim": claim, "cpus": str(cpus or 4), "gpus": gpus, "out": str(out or default_run_folder(name))}
-        if kind == "launch":
-            fields["ip_config"] = str(Path(options.get("workspace") or "", options.get("ip_config") or "ip_config.txt"))
-        text = scripts.render_manifest(kind, *words, path=script, nodes=nodes, **fields)
+        memory, ip_config = mem or "16G", Path(given.get("workspace", ""), given.get("ip_config", "ip_config.txt"))
+        fields |= describe_pods(name, time, memory, shm, env or [])
+        fields |= {"image": image, "claim": claim, "cpus": str(cpus or 4), "ip_config": str(ip_config)}
+        fields |= {"out": str(out or default_run_folder(name))}
     else:
         asked = {"job-name": name, "cpus-per-task": cpus, "gpus-per-node": gpus or None, "time": time}
         asked |= {"mem": mem and mem.rstrip("iB"), "partition": partition, "account": account}
-        text = scripts.render_script(kind, *words, path=script, nodes=nodes, out=out, asked=asked)
+        fields |= {"asked": asked, "out": out, "folder": os.getcwd(), "python": sys.executable}
         Path("runs").mkdir(exist_ok=True)  # Slurm does not make the folder of its log
-    # A manifest contains a private key.
-    with os.fdopen(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if kubernetes else 0o644), "w") as file:
-        file.write(text)
+    script = script or Path("job.yaml" if kubernetes else "job.sh")
+    if script.exists():
+        raise InputError(f"--script {script} exists", "Name another file, or remove it.")
+    text = render_template("job.yaml.j2" if kubernetes else "job.sh.j2", path=script, **fields)
+    with open(script, "x", opener=partial(os.open, mode=0o600 if kubernetes else 0o644)) as file:
+        file.write(text)  # a manifest contains a private key
     start = ["kubectl", "apply", "-f", str(script)] if kubernetes else ["sbatch", str(script)]
-    if not go:
-        print(f"{script} is written. To start it: {shlex.join(start)}")
-    elif shutil.which(start[0]) is None:
-        raise InputError(f"--go: there is no {start[0]} here", f"Copy {script} to a computer of your cluster.")
-    else:
+    if go:
         sys.exit(subprocess.run(start).returncode)
+    print(f"{script} is written. To start it: {shlex.join(start)}")
+
+
+def render_template(template: str, **fields: Any) -> str:
+    """Fill a Jinja template of this folder."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    options: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **options)
+    environment.filters["json"] = partial(json.dumps, ensure_ascii=False)
+    environment.filters["quote"] = lambda value: shlex.quote(str(value))
+    return environment.get_template(template).render(fields)
+
+
+def check_paths(given: Mapping[str, Any], *, pods: bool) -> None:
+    """Check that the data set exists and, for pods, that each path is on the volume at /data."""
+    name = given.get("dataset", NAMES[0])
+    paths = {key: value for key, value in given.items() if pods and isinstance(value, Path)}
+    if pods and name not in NAMES and ("/" in name or not get_close_matches(name, NAMES, 1, 0.8)):
+        paths["dataset"] = Path(name)
+    else:
+        check_arguments(name, given.get("scale", DEFAULT_SCALE), given.get("seed", 0))
+    for key, path in paths.items():
+        if not f"{os.path.normpath(Path('/data', path.expanduser()))}/".startswith("/data/"):
+            remedy = f"Copy it to the volume (docs/kubernetes.md), then give --{key} /data/{path.name}"
+            raise InputError(f"--{key} {path}: the pods have no files of this computer", remedy)
+
+
+def describe_pods(name: str, time: str, mem: str, shm: str | None, env: list[str]) -> dict[str, Any]:
+    """Return the fields of a manifest whose form differs from that of the options, and a new pair of ssh keys."""
+    if wrong := [pair for pair in env if "=" not in pair]:
+        raise InputError(f"--env: {wrong[0]!r} is not NAME=VALUE")
+    memory = parse_memory(f"{mem.rstrip('iB')}iB")  # powers of 1024, as in Slurm
+    shared = parse_memory(f"{shm.rstrip('iB')}iB") if shm else memory // 2
+    fields = {"mem": f"{memory >> 20}Mi", "shm": f"{shared >> 20}Mi", "seconds": seconds_of(time)}
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["-q", "-t", "ed25519", "-N", "", "-C", name, "-f", f"{folder}/key"]
+        subprocess.run(["ssh-keygen", *options], check=True, stdin=subprocess.DEVNULL, timeout=60)
+        keys = {file: Path(folder, file).read_text() for file in ("key", "key.pub")}
+    return {**fields, "env": dict(pair.split("=", 1) for pair in env), "keys": keys}
+
+
+def seconds_of(time: str) -> int:
+    """Convert a time of Slurm: minutes, hours:minutes:seconds, or days-hours."""
+    for pattern, units in ((r"(\d+)", (60,)), (r"(\d+):(\d+):(\d+)", (3600, 60, 1)), (r"(\d+)-(\d+)", (86400, 3600))):
+        if found := re.fullmatch(pattern, time):
+            return sum(int(number) * unit for number, unit in zip(found.groups(), units, strict=True))
+    raise InputError(f"--time {time}: write a time such as 30 (minutes), 4:00:00 or 1-12 (days and hours)")
