@@ -87,10 +87,9 @@ class Commit:
                 role = f"/run/logs/machine-1/{receiver}.log"
                 send(name, [process.pid] if receiver == "command" else self.processes(role))
                 fault = ""
-        code = "endless" if process.poll() is None else str(process.returncode)
-        process.kill()
-        process.wait()
-        return f"{code} without the fault" if fault else code, (folder / "output").read_text()
+        process.kill()  # without effect if it has ended
+        code = f"{process.wait()}" + (" without the fault" if fault else "")
+        return f"{code} after {SECONDS} s" if time.monotonic() > end else code, (folder / "output").read_text()
 
     def processes(self, log: str = "") -> list[int]:
         """Return the processes of this commit, or those whose standard error has ``log`` in its path."""
@@ -174,6 +173,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--folder")
     options, left = parser.parse_args(), False
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background commands ignore SIGINT
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary).resolve()
         old, new, *_ = (*options.commits, str(ROOT))
