@@ -141,7 +141,7 @@ def run_case(commit: Commit, case: dict[str, Any], folder: Path, seed: int) -> d
     left = [f"process {pid}" for pid in {*still, *commit.end_processes()}]
     left += [str(path) for path in (*(set(SHM.iterdir()) - there), *(commit.folder / "tmp").iterdir())]
     told = [line for line in text.splitlines() if re.match("error:|interrupted|told to|stopped after", line)]
-    cause = "" if codes[-1] == "0" else "".join((told or text.strip().splitlines()[-1:])[:1])
+    cause = "" if codes[-1] == "0" else "".join((told or re.findall(r".*\w.*", text)[-1:])[:1])
     cause = re.sub(r"(?<![\w.])(?:/[\w.+~-]+)+", "PATH", cause).replace("|", "\\|")
     cause = re.sub(r"\d{2,}(\.\d+)*|\d+\.\d+", "N", cause)
     out, scores = folder / "run", (None, None)
