@@ -8,10 +8,10 @@ cases: train and launch on every backend, resumed and fetched runs, copies, a fa
 three seeds. Both commits use the packages of this Python, so first install those that the old one needs. The script
 uses only the command line, this computer and emulated machines, and skips a case whose programs are missing.
 
-The table is printed as Markdown, one row after the other. A cell has two values if the commits differ. In causes and
-names of files, N and PATH replace numbers and paths. The difference of the scores of several seeds is given in standard
-deviations, of which the smallest is 0.01. After a case, the script ends the remaining processes and reports them with
-new files in /dev/shm and in the temporary folder. The exit code is 1 if the new commit left something behind.
+The table is printed as Markdown. A cell has two values if the commits differ, or the differences in numbers of files.
+N and PATH replace numbers and paths. Scores of several seeds differ by standard deviations, at least 0.01. After a case,
+the script ends the remaining processes. "Left behind" lists them with new files in the temporary folder and /dev/shm,
+also those of other jobs. The exit code is 1 if the new commit left something behind.
 """
 
 from __future__ import annotations
@@ -156,14 +156,15 @@ def describe(column: str, runs: list[list[dict[str, Any]]]) -> str:
     """Return a cell of the table. ``runs`` has the values of all seeds for each commit, perhaps only the new one."""
     old, new = ([each[column] for each in seen] for seen in [[], *runs][-2:])
     if column == "files":
-        changes = [f"-{name}" for name in old[0] - new[0]] + [f"+{name}" for name in new[0] - old[0]] if old else []
-        return " ".join(changes) or f"{new[0].total()}"
+        before = old[0] if old else new[0]
+        counts = {name: new[0][name] - before[name] for name in sorted(new[0] | before)}
+        return ", ".join(f"{count:+} {name}" for name, count in counts.items() if count) or f"{new[0].total()}"
     if len(new) > 1 and column in ("test score", "loss"):
         noise = max(0.01, statistics.stdev(old), statistics.stdev(new))
         first, second = statistics.mean(old), statistics.mean(new)
         return f"{first:.4f}; {second:.4f} ({(second - first) / noise:+.1f} σ)"
     texts = [f"{value:.4f}" if isinstance(value, float) else str(value or "") for value in (*old[:1], new[0])]
-    return texts[0] if texts[0] == texts[-1] else "; ".join(texts)
+    return "; ".join(dict.fromkeys(texts))
 
 
 def main() -> None:
