@@ -2,10 +2,10 @@
 
     python benchmarks/two_commits.py OLD [NEW] [--only WORDS] [--folder NAME]
 
-OLD and NEW are commits or folders with a checkout, and NEW is this folder by default. ``--only ssh`` runs the cases with
-"ssh" in their names, and ``--folder`` keeps the files of all cases. ``two_commits.yaml`` has the cases: train and launch
-on every backend, resumed and fetched runs, copies, a fault of each kind, and every task with three seeds. Both commits
-use the packages of this Python, so first install those that the old one needs. Cases without their programs are skipped.
+OLD and NEW are commits or folders with a checkout, and NEW is by default this folder. ``--only ssh`` runs the cases
+with "ssh" in their names, and ``--folder`` keeps all files. ``two_commits.yaml`` has the cases: train and launch on
+every backend, resumed and fetched runs, copies, a fault of each kind, and every task with three seeds. Both commits use
+the packages of this Python, so first install those that the old one needs. Cases without their programs are skipped.
 
 The table is printed as Markdown. A cell has two values if the commits differ, or the differences in numbers of files.
 N and PATH replace numbers and paths. Scores of several seeds differ by standard deviations, at least 0.01. After a
