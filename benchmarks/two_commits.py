@@ -76,19 +76,19 @@ class Commit:
     def run(self, folder: Path, command: str, fault: str = "") -> tuple[str, str]:
         """Return exit code and output of a command in a folder. The fault happens in the second epoch."""
         words, end = ["sh", "-c", f"exec {self.values['tutorial']} {command}"], time.monotonic() + SECONDS
-        with (folder / "output").open("w") as log:
+        output = folder / f"{command.split()[0]}.out"
+        with output.open("w") as log:
             files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             process = subprocess.Popen(words, cwd=folder, env=self.env, **files)
         while process.poll() is None and time.monotonic() < end:
             time.sleep(0.05)
-            if fault and re.search(r"epoch +2/", (folder / "output").read_text()):
+            if fault and re.search(r"epoch +2/", output.read_text()):
                 name, receiver = fault.split()
-                role = f"/run/logs/machine-1/{receiver}.log"
-                send(name, [process.pid] if receiver == "command" else self.processes(role))
+                send(name, [process.pid] if receiver == "command" else self.processes(f"/machine-1/{receiver}.log"))
                 fault = ""
         process.kill()  # without effect if it has ended
         code = f"{process.wait()}" + (" without the fault" if fault else "")
-        return f"{code} after {SECONDS} s" if time.monotonic() > end else code, (folder / "output").read_text()
+        return f"{code} after {SECONDS} s" if time.monotonic() > end else code, output.read_text()
 
     def processes(self, log: str = "") -> list[int]:
         """Return the processes of this commit, or those whose standard error has ``log`` in its path."""
