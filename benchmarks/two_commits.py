@@ -1,82 +1,202 @@
-"""Compare two commits: scores, losses and the files of the run folder on one matrix of jobs.
+"""Run the commands of two commits on one matrix of cases, and compare exit codes, first causes, files and scores.
 
-    python benchmarks/two_commits.py OLD [NEW]       # checkouts with a .venv each; NEW is this one by default
+    python benchmarks/two_commits.py OLD [NEW] [--only WORDS] [--folder NAME]
 
-The matrix is every task, in a single process and on two emulated machines, with three seeds, and a resumed run with
-seed 0. A difference is within the noise if it is at most three standard deviations of the three seeds, with 0.01 as the
-smallest standard deviation.
+OLD and NEW are commits or folders with a checkout, and NEW is by default this folder. ``--only ssh`` runs the cases
+with "ssh" in their names, and ``--folder`` keeps all files. ``two_commits.yaml`` has the cases: train and launch on
+every backend, resumed and fetched runs, copies, a fault of each kind, and every task with three seeds. Both commits use
+the packages of this Python, so first install those that the old one needs. Cases without their programs are skipped.
+
+The table is printed as Markdown. A cell has two values if the commits differ, or the differences in numbers of files.
+N and PATH replace numbers and paths. Scores of several seeds differ by standard deviations, at least 0.01. After a
+case, the script ends the remaining processes. "Left behind" lists them with new files in the temporary folder and in
+/dev/shm, also those of other jobs. The exit code is 1 if the new commit left something behind.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
+import os
+import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
+import time
+import venv
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-DATASETS = {"node": "products", "link": "products", "embedding": "products", "hetero": "academic"}
-PLACES = {"one process": ["--single-process"], "two machines": ["--emulate", "2"]}
-SMALL = ["--scale", "0.01", "--fanouts", "5,5", "--hidden-size", "32"]
-SEEDS, EPOCHS = (0, 1, 2), 3
-SIGMAS, SMALLEST = 3, 0.01
+import yaml
 
-
-def train(checkout: Path, out: Path, *options: str) -> None:
-    """Run ``train`` of a checkout, or exit with its output."""
-    command = [checkout / ".venv" / "bin" / "python", "-m", "tutorial_lib", "train", *options, "--out", out]
-    done = subprocess.run(list(map(str, command)), cwd=checkout, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{checkout}: train {' '.join(options)} failed:\n{done.stdout}{done.stderr}")
+ROOT = Path(__file__).resolve().parents[1]
+SHM, PROGRAMS = Path("/dev/shm"), "/usr/sbin:/usr/bin:/usr/local/bin"
+SECONDS, LEAVE_SECONDS = 300, 30
+COLUMNS = ("exit codes", "first cause", "files", "test score", "loss", "left behind")
 
 
-def run(checkout: Path, folder: Path, task: str, place: str, seed: int, *, resume: bool = False) -> dict:
-    """Return the scores, the last loss and the names of the files of one run."""
-    out = folder / f"{checkout.name}-{task}-{place.replace(' ', '-')}-{seed}-{resume}"
-    common = ["--task", task, "--dataset", f"synthetic-{DATASETS[task]}", *SMALL, *PLACES[place], "--seed", str(seed)]
-    if resume:
-        train(checkout, out, *common, "--epochs", "1")
-        train(checkout, out, "--resume", "--epochs", str(EPOCHS))
-    else:
-        train(checkout, out, *common, "--epochs", str(EPOCHS))
-    result = json.loads((out / "result.json").read_text())
-    files = sorted(str(path.relative_to(out)) for path in out.iterdir())
-    shutil.rmtree(out)
-    return {"test": result["test_score"], "loss": result["epochs"][-1]["loss"], "files": files}
+def list_cases(only: str) -> Iterator[dict[str, Any]]:
+    """Yield each case at each of its places as one dictionary."""
+    table = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    for name, case in table["cases"].items():
+        for place in case.get("places", ["emulated"]):
+            if only in (title := f"{name}, {place}"):
+                yield {**table["default"], **table["places"][place], **case, "title": title}
 
 
-def row(checkouts: tuple[Path, Path], folder: Path, task: str, place: str) -> tuple[list[str], bool]:
-    """Return one row of the table, and whether all differences are within the noise."""
-    found = [[run(checkout, folder, task, place, seed) for seed in SEEDS] for checkout in checkouts]
-    cells, fine = [task, place], True
-    for key in ("test", "loss"):
-        old, new = ([each[key] for each in runs] for runs in found)
-        noise = max(SMALLEST, statistics.stdev(old), statistics.stdev(new))
-        difference = statistics.mean(new) - statistics.mean(old)
-        fine &= abs(difference) <= SIGMAS * noise
-        cells.append(f"{statistics.mean(old):.4f} | {statistics.mean(new):.4f} | {difference / noise:+.1f}")
-    resumed = [run(checkout, folder, task, place, 0, resume=True)["loss"] for checkout in checkouts]
-    cells += [f"{loss - runs[0]['loss']:+.4f}" for loss, runs in zip(resumed, found, strict=True)]
-    old_files, new_files = (set(runs[0]["files"]) for runs in found)
-    changed = [f"-{name}" for name in sorted(old_files - new_files)] + [f"+{name}" for name in new_files - old_files]
-    return [*cells, " ".join(changed) or "equal"], fine
+class Commit:
+    """The commands of a commit or a checkout, with the other packages of this Python. ``folder`` is new."""
+
+    def __init__(self, commit: str, folder: Path) -> None:
+        self.folder, source = folder, Path(commit).resolve()
+        (folder / "tmp").mkdir(parents=True)
+        if not source.is_dir():
+            source, archive = folder / "source", folder.with_suffix(".tar")
+            subprocess.run(["git", "-C", ROOT, "archive", "-o", archive, commit], check=True)
+            shutil.unpack_archive(archive, source)
+        venv.create(folder / "venv", symlinks=True)
+        (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+        lines = (source, source / "notebooks", sysconfig.get_path("purelib"))
+        (packages / "two_commits.pth").write_text("".join(f"{line}\n" for line in lines))
+        self.env = {**os.environ, "TMPDIR": str(folder / "tmp")}
+        python = folder / "venv" / "bin" / "python"
+        self.values = {"root": folder / "data", "python": python, "tutorial": f"{python} -m tutorial_lib"}
+        code, text = self.run(folder, "fetch --help")
+        if code != "0":
+            sys.exit(f"{commit} does not run with the packages of {sys.prefix}:\n{text}")
+        self.values |= {"lab": f"{folder.name}-{os.getpid()}", "trust": "--trust" if "--trust" in text else ""}
+
+    def run(self, folder: Path, command: str, fault: str = "") -> tuple[str, str]:
+        """Return exit code and output of a command in a folder. The fault happens in the second epoch."""
+        words, end = ["sh", "-c", f"exec {self.values['tutorial']} {command}"], time.monotonic() + SECONDS
+        output = folder / f"{command.split()[0]}.out"
+        with output.open("w") as log:
+            files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            process = subprocess.Popen(words, cwd=folder, env=self.env, **files)
+        while process.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+            if fault and re.search(r"epoch +2/", output.read_text()):
+                name, receiver = fault.split()
+                send(name, [process.pid] if receiver == "command" else self.processes(f"/machine-1/{receiver}.log"))
+                fault = ""
+        process.kill()  # without effect if it has ended
+        code = f"{process.wait()}" + (" without the fault" if fault else "")
+        return f"{code} after {SECONDS} s" if time.monotonic() > end else code, output.read_text()
+
+    def processes(self, log: str = "") -> list[int]:
+        """Return the processes of this commit, or those whose standard error has ``log`` in its path."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                ours = str(self.folder) in (entry / "cmdline").read_text(errors="replace")
+                if ours and (not log or log in os.readlink(entry / "fd/2")):
+                    found.append(int(entry.name))
+        return found
+
+    def end_processes(self, log: str = "", seconds: float = LEAVE_SECONDS) -> list[int]:
+        """Kill the processes that have not ended after some seconds, and return them."""
+        end = time.monotonic() + seconds
+        while (left := self.processes(log)) and time.monotonic() < end:
+            time.sleep(0.2)
+        send("KILL", left)
+        return left
 
 
-def main(old: str, new: str = ".") -> None:
-    """Print the table as Markdown, one row after the other. Exit with 1 if a difference is larger than the noise."""
-    checkouts, fine = (Path(old).resolve(), Path(new).resolve()), True
-    print("| task | place | test: old | new | σ | loss: old | new | σ | resumed: old | new | files |")
-    print("|" + "---|" * 11)
-    with tempfile.TemporaryDirectory() as folder:
-        for task in DATASETS:
-            for place in PLACES:
-                cells, good = row(checkouts, Path(folder), task, place)
-                fine &= good
-                print("|", " | ".join(cells), "|", flush=True)
-    sys.exit(not fine)
+def send(name: str, pids: list[int]) -> None:
+    """Send a signal to processes that may have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.Signals[f"SIG{name}"])
+
+
+def run_case(commit: Commit, case: dict[str, Any], folder: Path, seed: int) -> dict[str, Any]:
+    """Return a value for each column, with the files as a Counter and the scores as numbers."""
+    folder.mkdir()
+    (folder / "program.py").write_text(case["program"])
+    (folder / "ip.txt").write_text("10.77.0.1\n10.77.0.2\n")
+    values = {**case, **commit.values, "folder": folder, "tests": ROOT / "tests", "seed": seed}
+    there, codes, still, text = set(SHM.iterdir()), [], [], ""
+
+    def fill(text: str) -> str:
+        filled = text.format(**values)
+        return filled if filled == text else fill(filled)
+
+    script = ["sh", "-c", fill("\n".join(case[key] for key in ("start", "prepare", "before")))]
+    shell = subprocess.run(script, cwd=folder, env=commit.env, capture_output=True, text=True, timeout=SECONDS)
+    values["ssh"] = next(iter(re.findall(r"-F (\S+)", shell.stdout)), "")
+    for command in filter(None, (case["run"], case["then"])):
+        code, text = commit.run(folder, fill(f"{case['inside']} {command}"), "" if codes else case["fault"])
+        codes.append(code)
+        still = commit.end_processes("/run/")
+    if case["start"]:
+        commit.run(folder, f"machines stop {values['lab']}")
+    left = [f"process {pid}" for pid in {*still, *commit.end_processes()}]
+    left += [str(path) for path in (*(set(SHM.iterdir()) - there), *(commit.folder / "tmp").iterdir())]
+    told = [line for line in text.splitlines() if re.match("error:|interrupted|told to|stopped after", line)]
+    cause = "" if codes[-1] == "0" else "".join((told or re.findall(r".*\w.*", text)[-1:])[:1])
+    cause = re.sub(r"(?<![\w.])(?:/[\w.+~-]+)+", "PATH", cause).replace("|", "\\|")
+    cause = re.sub(r"\d{2,}(\.\d+)*|\d+\.\d+", "N", cause)
+    out, scores = folder / "run", (None, None)
+    files = Counter(re.sub(r"\d+", "N", str(path.relative_to(out))) for path in out.rglob("*") if path.is_file())
+    if "result.json" in files:
+        result = json.loads((out / "result.json").read_text())
+        scores = (result["test_score"], result["epochs"][-1]["loss"])
+    return dict(zip(COLUMNS, (", ".join(codes), cause, files, *scores, " ".join(left)), strict=True))
+
+
+def describe(column: str, runs: list[list[dict[str, Any]]]) -> str:
+    """Return a cell of the table. ``runs`` has the values of all seeds for each commit, perhaps only the new one."""
+    old, new = ([each[column] for each in seen] for seen in [[], *runs][-2:])
+    if column == "files":
+        before = old[0] if old else new[0]
+        counts = {name: new[0][name] - before[name] for name in sorted(new[0] | before)}
+        return ", ".join(f"{count:+} {name}" for name, count in counts.items() if count) or f"{new[0].total()}"
+    if len(new) > 1 and column in ("test score", "loss"):
+        noise = max(0.01, statistics.stdev(old), statistics.stdev(new))
+        first, second = statistics.mean(old), statistics.mean(new)
+        return f"{first:.4f}; {second:.4f} ({(second - first) / noise:+.1f} σ)"
+    texts = [f"{value:.4f}" if isinstance(value, float) else str(value or "") for value in (*old[:1], new[0])]
+    return "; ".join(dict.fromkeys(texts))
+
+
+def main() -> None:
+    """Print the table. Exit with 1 if the new commit left something behind."""
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("commits", nargs="+")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--folder")
+    options, left = parser.parse_args(), False
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background commands ignore SIGINT
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(options.folder or temporary).resolve()
+        old, new, *_ = (*options.commits, str(ROOT))
+        commits = Commit(old, folder / "old"), Commit(new, folder / "new")
+        print("| case |", " | ".join(COLUMNS), "|\n" + "|---" * (len(COLUMNS) + 1) + "|")
+        for number, case in enumerate(list_cases(options.only)):
+            try:
+                if missing := [name for name in case["needs"].split() if not shutil.which(name, path=PROGRAMS)]:
+                    raise FileNotFoundError(f"skipped: this computer has no {', '.join(missing)}")
+                runs = [
+                    [run_case(commit, case, commit.folder / f"{number}-{seed}", seed) for seed in range(case["seeds"])]
+                    for commit in commits[case["new"] :]
+                ]
+                cells = [describe(column, runs) for column in COLUMNS]
+                left |= bool(runs[-1][0]["left behind"])
+            except Exception as error:  # the other cases still run
+                cells = [f"{type(error).__name__}: {error}"]
+            finally:
+                for commit in commits:
+                    commit.end_processes(seconds=0)
+            print("|", " | ".join([case["title"], *cells]), "|", flush=True)
+    sys.exit(left)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -196,3 +196,20 @@ def test_a_failed_rank_without_a_graph_is_the_cause(nothing_left, tmp_path):
     done = launch(*options, f"python3 {PLAIN} raise", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: trainer 1 (rank 1) on machine-0: ValueError: no such batch\nlog: ")
+
+
+@pytest.mark.cluster
+def test_a_parameter_server_continues_from_its_snapshot(emulation, nothing_left, tmp_path):
+    """Remote calls and a process group in one program, with the variables of torchrun. A trainer fails in step 3."""
+    program = f"python3 {SCRIPT.with_name('parameter_server.py')} 5"
+    options = ["--emulate", "2", "--num_trainers", "2", "--out"]
+    done = launch(*options, "failed", f"{program} 3", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: trainer 1 (rank 3) on machine-1: ValueError: no batch in step 3\nlog: ")
+    done = launch(*options, "continued", program, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[machine-0 0] continues after step 3" in done.stdout
+    weight = 0.0
+    for step in range(1, 6):
+        weight -= 0.1 * (weight - 2 * step)  # 2 is the mean of the ranks 1, 2 and 3
+    assert f"[machine-0 0] weight {weight:.6f}" in done.stdout
