@@ -108,7 +108,7 @@ def test_the_added_environment_is_described():
     described = describe_environment(SPEC)
     added = job_environment(SPEC, 0, "eth0")
     assert set(added) >= {"DGL_NUM_CLIENT", "GLOO_SOCKET_IFNAME", "PYTHONPATH", "TUTORIAL_LOG_DIR"}
-    others = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
+    others = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}
     assert [name for name in set(added) - others if f"{name}={added[name]}" not in described] == []
     for role in SPEC.roles:
         assert [name for name in role_environment(SPEC, 0, role, 0, 4) if f"  {name}=" not in described] == []

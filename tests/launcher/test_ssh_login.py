@@ -11,15 +11,17 @@ import pytest
 pytestmark = pytest.mark.cluster
 
 ENTER = """
-import json, sys
+import json, sys, tempfile
 from pathlib import Path
 from tutorial_lib.job.ip_config import read_ip_config
+from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends.ssh import SshBackend
 from tutorial_lib.errors import InputError
 
+cluster = SshBackend(read_ip_config(Path(sys.argv[1])), username=sys.argv[2] or None, copy_to="~/copies")
 try:
-    with SshBackend(read_ip_config(Path(sys.argv[1])), username=sys.argv[2] or None, copy_to="~/copies") as cluster:
-        print(json.dumps({"names": [machine.name for machine in cluster.machines], "copy_to": cluster.copy_to}))
+    with tempfile.TemporaryDirectory() as logs, cluster, Agents(cluster, Path(logs)):
+        print(json.dumps({"names": [machine.name for machine in cluster.machines], "copy_to": cluster.traits.copy_to}))
 except InputError as error:
     print(json.dumps({"error": error.message, "remedy": error.remedy}))
 """

@@ -170,7 +170,7 @@ class RemoteFiles:
         first, checkpoints, owners = self.cluster.machines[0], self.run / "checkpoint", dict[str, str]()
         problems = list[str]()
         try:
-            with tempfile.TemporaryDirectory() as arrived:
+            with tempfile.TemporaryDirectory(prefix=".", dir=self.run) as arrived:
                 with contextlib.suppress(JobError):  # the next copy from this machine fails, too
                     self._fetch(first, arrived, ["--include=/checkpoint/", f"--include=/checkpoint/{NEWEST}"])
                 here, newest = (readable(path).get(NEWEST) for path in (checkpoints, Path(arrived, "checkpoint")))

@@ -59,9 +59,8 @@ def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]
     hook, python_path = str(Path(__file__).with_name("hook")), user.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return {
         "PATH": search_path(),
-        # Gloo would bind the address of the host name, which is often 127.0.1.1.
-        "GLOO_SOCKET_IFNAME": interface,
-        "NCCL_SOCKET_IFNAME": interface,
+        # Gloo and torch.distributed.rpc would bind the address of the host name, which is often 127.0.1.1.
+        **dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], interface),
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),  # as in the command itself, see __main__
         "PYTHONUNBUFFERED": "1",
         "TUTORIAL_MACHINE": spec.machines[index].name,
