@@ -11,7 +11,9 @@ LIBRARY = ROOT / "tutorial_lib"
 LINES_OF_A_FILE = 300
 DATA_PLANE = ("data", "partition", "sampling", "models", "tasks", "trainer")
 # Upper limits, lowered with each reduction. The goal is 10,000 lines in all.
-LINES = 13_900
+LINES = 12_300
+LINES_OF = {"launcher": 3_700, "job": 1_720, "tools": 1_550}  # the goals are 2,800, 1,200 and 1,250
+LINES_OF_TEMPLATES = 400
 LINES_OF_DATA_PLANE = 4_900
 LINES_OF_A_PART = 1_400
 BEHAVIORS = [*(f"D{number}" for number in range(1, 24)), *(f"L{number}" for number in range(1, 39))]
@@ -29,6 +31,11 @@ def test_every_file_is_short():
 
 def test_the_library_is_small():
     assert count(LIBRARY) <= LINES
+
+
+def test_the_control_plane_and_the_templates_are_small():
+    assert {name: lines for name, limit in LINES_OF.items() if (lines := count(LIBRARY / name)) > limit} == {}
+    assert sum(len(path.read_text().splitlines()) for path in LIBRARY.rglob("*.j2")) <= LINES_OF_TEMPLATES
 
 
 def test_the_data_plane_is_small():

@@ -18,8 +18,8 @@ import tutorial_lib
 from tutorial_lib.compat import settings, stack
 from tutorial_lib.partition import partition_dataset
 
-HOOK = Path(tutorial_lib.__file__).parent / "cluster" / "hook"
-STARTUP = {"TUTORIAL_STARTUP_FILES": str(HOOK / "dgl_hook.py")}
+HOOK = Path(tutorial_lib.__file__).parent / "launcher" / "hook"
+STARTUP = {"TUTORIAL_STARTUP_FILES": str(HOOK.parents[1] / "job" / "dgl_hook.py")}
 # What a torch of tomorrow looks like to DGL: `torch.__version__` is all that decides.
 OTHER_TORCH = "import torch; torch.__version__ = '9.9.9+cpu'\n"
 HAS_LIBRARY = torch.__version__.split("+")[0] == "2.2.1"

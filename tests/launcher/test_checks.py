@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import socket
 import sys
@@ -100,8 +101,8 @@ def test_the_log_folder(tmp_path, monkeypatch):
     assert the_fail(checks.check_log_folder(plan, 0)).detail == f"no space left on {tmp_path}"
     monkeypatch.undo()
     (tmp_path / "a").write_text("")
-    detail = f"cannot write to run folder {tmp_path}/a: Not a directory"
-    assert the_fail(checks.check_log_folder(plan, 0)).detail == detail
+    detail = the_fail(checks.check_log_folder(plan, 0)).detail
+    assert re.fullmatch(rf"cannot write to .*{tmp_path}/a .*: Not a directory", detail)
 
 
 @pytest.mark.parametrize(

@@ -128,8 +128,8 @@ def test_a_finale_on_machines_with_private_disks(emulation, nothing_left, disk_f
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "--machines", "1", "--own-disks"], "--own-disks is for emulated machines that are about to be made"),
-        (["train", "--on", "lab", "--own-disks"], "--own-disks is for emulated machines that are about to be made"),
+        (["train", "--machines", "1", "--own-disks"], "--wire and --own-disks are for new emulated machines"),
+        (["train", "--on", "lab", "--own-disks"], "--wire and --own-disks are for new emulated machines"),
     ],
 )
 def test_where_there_can_be_no_private_disks_the_option_is_refused(words, message, run_here):

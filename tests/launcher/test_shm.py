@@ -18,7 +18,8 @@ from commands import wait_until
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.dgl import SHM_PATTERNS
-from tutorial_lib.launcher.checks import segment_findings
+from tutorial_lib.launcher.checks import check_shm
+from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.shm import SHM, clean_leftovers, job_files, lock_shm, running_jobs
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -42,6 +43,7 @@ with open(sys.argv[1], "r+b") as file:
 print("ready", flush=True)
 time.sleep(100)
 """
+SPEC = JobSpec([], [], "", "", 0, shm_patterns=SHM_PATTERNS)
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ def test_older_files_do_not_belong_to_a_job(start):
     with lock_shm(SHM_PATTERNS):
         (SHM / FILES[-1]).write_bytes(b"x")
     assert job_files(SHM_PATTERNS) == [FEATURE]
-    [finding] = segment_findings()
+    finding = check_shm(SPEC, 0)
     assert finding.status == "fail"
     assert finding.remedy.endswith(f"rm '{SHM / FEATURE}'")
     (SHM / FEATURE).unlink()
@@ -144,9 +146,9 @@ def test_a_check_waits_for_the_processes_of_a_killed_job(start):
     user = start(USER, str(SHM / FEATURE))
     kill(job)
     with subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {user.pid}"]):
-        [finding] = segment_findings()
+        finding = check_shm(SPEC, 0)
     assert (finding.status, finding.detail) == ("ok", "removed 4 files that a killed job left in /dev/shm")
-    [finding] = segment_findings()
+    finding = check_shm(SPEC, 0)
     assert finding.detail == "no files of another job in /dev/shm"
 
 
@@ -157,7 +159,7 @@ def test_paths_of_sockets_are_short_and_end_with_the_job():
         (sockets / "left").touch()
         clean_leftovers(SHM_PATTERNS)
         assert (sockets / "left").exists()
-        [finding] = segment_findings()
+        finding = check_shm(SPEC, 0)
         assert f"another job is running on this machine (process {os.getpid()})" in finding.detail
     assert files_of_jobs() == set()
 

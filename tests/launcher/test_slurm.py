@@ -20,6 +20,8 @@ from support.lessons.programs import why_not
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
 from tutorial_lib.launcher.backends.slurm import SlurmBackend
 from tutorial_lib.launcher.backends.ssh_servers import find_program
+from tutorial_lib.launcher.jobspec import Machine
+from tutorial_lib.launcher.messages import Hello
 
 NAME, NODES = "slurm-lab", 3
 DAEMON_NAMES = {*sandbox.DAEMONS, "slurmscriptd", "slurmctld:", "slurmstepd"}
@@ -285,10 +287,13 @@ def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
     ],
 )
 def test_the_address_of_a_node(subnet, found, answer, allocation):
-    cluster = SlurmBackend(subnet)
+    cluster = SlurmBackend(subnet, 1)
+    cluster.machines = [Machine("no-such-node.invalid", "")]
+    hello = Hello("", "/home/me", {"lo": ["127.0.0.1"], **{card: [address] for card, address in found.items()}}, 0.0)
     if answer.startswith("10."):
-        assert cluster._choose_address("no-such-node.invalid", found) == answer
+        cluster.resolve([hello])
+        assert cluster.machines[0].address == answer
     else:
         with pytest.raises(InputError) as refused:
-            cluster._choose_address("no-such-node.invalid", found)
+            cluster.resolve([hello])
         assert answer in refused.value.message

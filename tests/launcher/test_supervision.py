@@ -29,7 +29,6 @@ from tutorial_lib.launcher.messages import (
     SaveNow,
     StartRole,
     Stop,
-    Traffic,
     encode,
 )
 from tutorial_lib.launcher.watch import Stack
@@ -43,7 +42,7 @@ class Clock:
 
 
 def alive(**values) -> Heartbeat:
-    return Heartbeat(**{"cpu": 0.0, "wrote": 0, "sent": 0, **values})
+    return Heartbeat(**{"cpu": 0.0, "wrote": 0, "bytes_sent": 0, "time": 0.0, **values})
 
 
 def test_what_counts_as_progress():
@@ -51,14 +50,13 @@ def test_what_counts_as_progress():
     progress = Progress(clock)
     for message, still in [
         (alive(), 10),
-        (alive(cpu=0.05, sent=500), 20),  # idle processes do that
+        (alive(cpu=0.05, bytes_sent=500), 20),  # idle processes do that
         (alive(cpu=1.5), 0),
         (alive(wrote=1), 0),
-        (alive(sent=1_000_000), 0),
+        (alive(bytes_sent=1_000_000), 0),
         (Report({}), 0),
         (alive(), 10),
         (Pong(0.0, 0.0), 20),
-        (Traffic(10**9, 0.0), 30),
     ]:
         clock.now += 10
         progress.note(0, message)
@@ -193,14 +191,14 @@ def test_an_agent_runs_its_share_until_it_is_told_to_stop(quiet_agent, monkeypat
     monkeypatch.setattr(network, "listening_ports", lambda: {quiet_agent.machine.port})
     roles = [replace(role, command=["sleep", "100"]) for role in quiet_agent.spec.roles]
     quiet_agent.spec = replace(quiet_agent.spec, roles=roles)
-    quiet_agent.link.commands = [[], [SaveNow(), StartRole("trainer")], [], [Stop()]]
+    quiet_agent.link.commands = [[StartRole("server")], [SaveNow(), StartRole("trainer")], [], [Stop()]]
     finish = quiet_agent.logs / "finish"
     monkeypatch.setattr("tutorial_lib.launcher.agent.FINISH", finish.name)
     quiet_agent.run()
     assert finish.exists()
     assert [(p.role, p.code) for p in quiet_agent.processes] == [("server", -15), ("trainer", -15)]
-    kinds = [message["type"] for message in quiet_agent.link.heard if message["type"] not in ("Heartbeat", "Traffic")]
-    assert sorted(kinds) == ["Done", "Exited", "Exited", "Ready", "Ready", "Started", "Started"]
+    kinds = [message["type"] for message in quiet_agent.link.heard if message["type"] != "Heartbeat"]
+    assert sorted(kinds) == ["Done", "Exited", "Exited", "Serving", "Started", "Started"]
 
 
 @pytest.mark.parametrize(

@@ -138,8 +138,7 @@ def test_a_graph_of_your_own_is_measured(tmp_path):
         ([*NUMBERS, "--cache", "auto"], "'auto' is not an amount of memory"),
         ([*NUMBERS, "--train-nodes", "0"], "train 0: plan accepts 1 to"),
         ([*NUMBERS, "--wire", "fast"], "is not a rate"),
-        ([*NUMBERS, "--wire", "100gbit", "--emulate", "4"], "is not a rate"),
-        ([*NUMBERS, "--cut", "2"], "--cut"),
+        ([*NUMBERS, "--cut", "2"], "cut 2.0"),
         (["--dataset", "synthetic-academic"], "plan needs a graph with features, labels and one type of nodes"),
     ],
 )

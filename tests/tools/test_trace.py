@@ -23,7 +23,8 @@ def event(kind: str, time: float, rank: int = 0, **fields) -> dict:
 
 
 def step(number: int, time: float, rank: int = 0, **more) -> dict:
-    return event("step", time, rank, epoch=0, step=number, **{**dict.fromkeys(PHASES, 0.0), **more})
+    numbers = dict.fromkeys([*PHASES, "bytes_local", "bytes_remote"], 0.0)
+    return event("step", time, rank, epoch=0, step=number, **{**numbers, **more})
 
 
 def spans_of(run: Path) -> Spans:
@@ -112,7 +113,7 @@ def test_a_mistake_is_one_sentence(tmp_path):
         write_trace(tmp_path, out)
     for content, message in [
         ('{"kind": "other", "time": 1.0}', "has no events of a job"),
-        ('{"kind": "step", "time": 103.0, "rank": 0}', "is damaged: an event has wrong fields"),
+        ('{"kind": "span", "time": 103.0, "rank": 0}', "is damaged: an event has wrong fields"),
         (json.dumps(step(0, 1.0)), r"x.json: No such file"),
     ]:
         events.write_text(content + "\n")

@@ -67,13 +67,9 @@ def examine(layout: Layout = Layout(None), part_config: Path | None = None) -> F
 
 def examine_machines(layout: Layout, part_config: Path | None = None) -> Findings:
     """Check the machines of a layout as before a job. A public address is not contacted unless this is allowed."""
-    config = str(part_config.absolute()) if part_config else ""
+    config, machines = str(part_config.absolute()) if part_config else "", layout.cluster()
     try:
-        with (
-            layout.cluster() as backend,
-            tempfile.TemporaryDirectory() as logs,
-            Agents(backend, Path(logs)) as agents,
-        ):
+        with machines as backend, tempfile.TemporaryDirectory() as logs, Agents(backend, Path(logs)) as agents:
             plan = layout.plan(backend, command=[], part_config=config or "any", ip_config="", log_dir="", cwd="")
             spec = plan.to_spec()
             found = agents.prepare(spec if config else replace(spec, checks=[]))

@@ -49,6 +49,8 @@ class Job:
         for name in ("nodes", "edges", "width", "classes", "train", "machines", "trainers", "cores"):
             if not 1 <= getattr(self, name) <= 10**13:
                 raise InputError(f"{name} {str(getattr(self, name))[:30]}: plan accepts 1 to {10**13}")
+        if not 0 <= (self.cut or 0) <= 1:
+            raise InputError(f"cut {self.cut}: the share of the edges is from 0 to 1")
         if self.val < 0 or self.train + self.val > self.nodes:
             raise InputError(f"{self.train:,} training and {self.val:,} validation nodes of {self.nodes:,} in all")
 

@@ -46,6 +46,8 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Check this computer, and machines, for all requirements of a job. Each problem has a remedy."""
+    if sum(place is not None for place in (emulate, on, ssh)) > 1:
+        raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
     findings = examine(Layout(emulate, on=on, real=ssh), part_config)
     if as_json:
         print(json.dumps(findings, indent=2, default=asdict))
@@ -137,12 +139,12 @@ def plan(
     rate = parse_wire(wire or (None if machines is None else "10gbit"))
     job = Job(
         **(sizes if dataset is None else sizes_of(replace(source, name=dataset))),
-        machines=emulate or machines or 2,
+        machines=next((count for count in (emulate, machines) if count is not None), 2),
         trainers=trainers,
         config=config,
         wire=rate and 8.0 * rate,
         together=machines is None,
-        cores=cores or len(os.sched_getaffinity(0)),
+        cores=len(os.sched_getaffinity(0)) if cores is None else cores,
         cut=cut,
     )
     found = estimate(job)
