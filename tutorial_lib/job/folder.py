@@ -129,9 +129,11 @@ class EventLog:
         file.truncate(whole)
         file.seek(whole)
         self.file, self.reporter, self.resumed, self.earlier = file, reporter, resumed, events_in(content)
+        self.has_begun = bool(content)  # then an error removes nothing from the folder
 
     def write(self, event: Event) -> None:
         """Append one event. A full disk ends the file but not the job, because the checkpoint has the state."""
+        self.has_begun |= event["kind"] in ("started", "step")
         if not self.file.closed and event["kind"] != "output":
             try:
                 self.file.write(json.dumps({"time": time.time(), **event}).encode() + b"\n")
@@ -164,7 +166,7 @@ def open_run(
     """Lock a run folder and open its log. With ``settings``, a run continues only if they are those of its checkpoint.
 
     An InputError reports that another program runs in the folder or that it cannot be used. If the block raises an
-    InputError, no process of the job was started, and a new folder is left as it was.
+    InputError before a process was started, a new folder is left as it was.
     """
     existed = out.exists()
     with own_run_folder(out):
@@ -175,13 +177,15 @@ def open_run(
         # Unbuffered, because Python would write the rest of an event again after a full disk
         file = os.fdopen(open_plain(out / "events.jsonl", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW), "r+b", buffering=0)
         with file:
+            log = EventLog(file, reporter, resumed)
             try:
-                yield EventLog(file, reporter, resumed)
+                yield log
             except InputError:
-                for path in () if keep.resume else out.iterdir():
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-                if not existed:
-                    out.rmdir()
+                if not (log.has_begun or keep.resume):
+                    for path in out.iterdir():
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    if not existed:
+                        out.rmdir()
                 raise
 
 
