@@ -65,8 +65,10 @@ print(s.connect_ex(("machine-1", 9)) == errno.ECONNREFUSED, psutil.net_if_stats(
 
 
 def test_a_command_on_a_machine_is_as_with_ssh(lab):
-    """Output, exit code, standard input, signals."""
+    """Output, exit code, standard input, signals; also on all."""
     assert tutorial("on", "machine-1", "hostname") == "machine-1\n"
+    assert sorted(tutorial("on", "all", "hostname").splitlines()) == ["[machine-0] machine-0", "[machine-1] machine-1"]
+    tutorial("on", "all", "sh", "-c", "test $(hostname) = machine-0", code=1)
     tutorial("on", "machine-0", "sh", "-c", "exit 7", code=7)
     assert tutorial("on", "machine-0", "wc", "-c", input="12345") == "5\n"
     assert "there is no 'machine-7'" in tutorial("on", "machine-7", "true", code=2)

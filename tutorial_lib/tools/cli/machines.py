@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
+import threading
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from typing import IO, Annotated
 
 from cyclopts import App
 
@@ -90,16 +94,45 @@ def wire(machine: MachineArgument, rate: RateArgument, /, *, name: NameOption = 
 
 @app.command
 def on(
-    machine: Annotated[str, about("machine-0, machine-1, ...")],
+    machine: MachineArgument,
     /,
     *command: Annotated[str, about("The command and its arguments. (default: a shell)")],
     name: NameOption = None,
 ) -> None:
-    """Run a command on a machine started with machines start, as ssh would: input, output, signals, exit code."""
+    """Run a command on a machine started with machines start, as ssh would: input, output, signals, exit code.
+
+    With all, the command runs on all machines at the same time, without input.
+    """
     with PersistentBackend(running_set(name), job=False) as cluster:
+        if machine == "all":
+            sys.exit(_run_on_all(cluster, command))
         line = cluster.command(cluster.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")])
         # This process becomes the command, which uses the caller's terminal and gets its signals.
         os.execv(line[0], line)
+
+
+def _run_on_all(cluster: PersistentBackend, command: Sequence[str]) -> int:
+    """Run a command on all machines, print its lines with their names, and return the first exit code except 0."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    running = {machine.name: cluster.popen(machine, command, **pipes) for machine in cluster.machines}
+    threads = [threading.Thread(target=_print_lines, args=(name, job.stdout)) for name, job in running.items()]
+    try:
+        for thread in threads:
+            thread.start()
+        codes = [process.wait() for process in running.values()]
+    finally:
+        for process in running.values():
+            process.terminate()
+        for thread in threads:
+            thread.join()
+    code = next((code for code in codes if code), 0)
+    return code if code >= 0 else 128 - code  # as a shell reports a signal, for example 137 for SIGKILL
+
+
+def _print_lines(machine: str, lines: IO[bytes]) -> None:
+    for line in lines:
+        sys.stdout.buffer.write(f"[{machine}] ".encode() + line.rstrip(b"\n") + b"\n")
+        sys.stdout.buffer.flush()
 
 
 def running_set(name: str | None) -> str:

@@ -97,8 +97,10 @@ def partition(
     """Cut a data set into parts that DGL's servers load, and report the counted cut."""
     source = replace(source, name=dataset)
     done = source.partition(source.load(), parts, to_stderr, out)
-    facts = {**asdict(done.report), "part_config": str(done.config), "reused": done.reused}
-    if not as_json:
+    facts = {**asdict(done.report), "part_config": str(done.config)}
+    if as_json:
+        facts["reused"] = done.reused
+    else:
         facts = {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in facts.items()}
     show(facts, as_json=as_json)
 
