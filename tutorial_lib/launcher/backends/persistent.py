@@ -99,7 +99,7 @@ class PersistentBackend(EmulatedBackend):
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
         super().__init__(running, own_disks=found.own_disks)
         # /dev/shm outlives a job, so a job removes the files of a killed server.
-        self.traits = replace(self.traits, private_shm=False, reach={"on": name})
+        self.traits = replace(self.traits, private_shm=False)
         self.machines, self.folder, self.pid = self.machines[:count], Path(found.folder), found.pid
         self.pids = dict(zip(found.machines, found.pids, strict=True))
         self.name, self._is_job = name, job

@@ -162,5 +162,6 @@ def launch(
     with RunDisplay() as display:
         show = lambda plan: display.console.print(describe_environment(plan.to_spec()), soft_wrap=True)  # noqa: E731
         use = run_launch(request, display, *([show] if verbose else []))
+    logs = out.relative_to(Path.cwd()) if out.is_relative_to(Path.cwd()) else out
     for machine, used in use.items():
-        print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {out / machine}")
+        print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {logs / machine}")

@@ -85,7 +85,8 @@ def flatten(group: str, without: str = "", names: Callable[[str], str] = option_
 def check_ranges(names: Callable[[str], str], _kind: Any, filled: Any) -> None:
     """Raise an InputError if a number in a dataclass is too small or too large."""
     for field in fields(filled) if filled is not None else ():
-        number, most = getattr(filled, field.name), LIMITS.get(field.name, LARGEST)
+        number = getattr(filled, field.name)
+        most = LIMITS.get(field.name, LARGEST if isinstance(number, int) else 1e300)
         least = 0 if isinstance(number, float) or field.name in FROM_ZERO else 1
         if type(number) in (int, float) and not least <= number <= most:
             raise InputError(f"--{names(field.name)} {number} is not in the range {least} to {most}")
