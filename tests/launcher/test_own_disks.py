@@ -120,7 +120,7 @@ def test_a_script_and_its_parts_are_copied(emulation, nothing_left, disk_folder,
 @pytest.mark.cluster
 def test_a_finale_on_machines_with_private_disks(emulation, nothing_left, disk_folder, data_root, tmp_path):
     words = ["finale", "--emulate", "2", "--own-disks", *SMALL, "--root", str(data_root), "--epochs", "1"]
-    tutorial(*words, "--scaling", "none", "--out", str(tmp_path / "finale"))
+    tutorial(*words, "--out", str(tmp_path / "finale"))
     assert (tmp_path / "finale" / "result.json").is_file()
     assert not list(disk_folder.glob("tutorial_lib-*"))
 

@@ -52,7 +52,7 @@ class Finale:
         self.layouts = {k: self.layout if alone else replace(self.layout, emulate=k) for k in self.scaling}
         for count, layout in self.layouts.items():
             if count < 1 or len(layout.cluster().machines) != count:
-                raise InputError(f"--scaling {count}: there are {self.machines} machine(s)", "Use --scaling none.")
+                raise InputError(f"--scaling {count}: there are {self.machines} machine(s)", "Leave out --scaling.")
         settings = {"dataset": self.source.name, "scale": self.source.scale, "machines": self.machines}
         self.state = {"settings": {**settings, **self.config.to_dict()}, "steps": dict[str, float]()}
         found = read_json(self.out / STATE, dict[str, Any]) if (self.out / STATE).exists() else {}
