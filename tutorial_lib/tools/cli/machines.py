@@ -14,7 +14,7 @@ from typing import IO, Annotated
 
 from cyclopts import App
 
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, to_stderr
 from tutorial_lib.launcher.backends import persistent
 from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, PersistentBackend
 from tutorial_lib.tools.cli.options import PROGRAM, JsonOption, about, app
@@ -70,6 +70,8 @@ def list_all(*, as_json: JsonOption = False) -> None:
 def stop(name: NameOption = None, /) -> None:
     """Stop machines, with all processes on them."""
     name = running_set(name)
+    if job := persistent.describe(name).job:
+        to_stderr(f"warning: this ends the job on {name}: {job}")
     persistent.stop(name)
     print(f"{name}: switched off")
 
