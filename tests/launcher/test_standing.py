@@ -169,7 +169,10 @@ def test_a_shell_uses_the_terminal_of_its_caller(lab):
     for _left in attempts("the sleep to run", 60):
         if "sleep 1000" in commands_on("machine-0"):
             break
-    shell.sendintr()
+    for _left in attempts("Ctrl-C to end the sleep", 60):
+        shell.sendintr()  # again, because the shell may not have given the terminal to the program yet
+        if "sleep 1000" not in commands_on("machine-0"):
+            break
     shell.sendline("")
     shell.expect("[#$] ")
     shell.sendline("sleep 1000 & exit 5")
