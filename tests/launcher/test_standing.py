@@ -126,7 +126,9 @@ def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
     """The command as docs/own-machines.md has it, on the machines of this test."""
     (loop,) = re.findall(r"^    (for k in .*?wait)$", (ROOT / "docs/own-machines.md").read_text(), re.M | re.S)
     code = "import torch.distributed as d\nd.init_process_group('gloo')\n"
-    code += "print('rank', d.get_rank(), flush=True)\nd.barrier()"
+    code += (
+        "import os\nos.write(1, f'rank {d.get_rank()}\\n'.encode())\nd.barrier()"  # at once: both ranks share a pipe
+    )
     (tmp_path / "my_script.py").write_text(code)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # of an environment that is active
     more = {"PATH": path, "PYTHONPATH": PYTHONPATH_OF_ALL, "TMPDIR": str(tmp_path)}  # torchrun leaves folders there
@@ -158,7 +160,9 @@ def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_
 
 def test_a_shell_uses_the_terminal_of_its_caller(lab):
     """It sees the size, manages jobs, Ctrl-C reaches the program, and its end does not wait for background jobs."""
-    shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "bash"], timeout=60, encoding="utf-8")
+    heed_ctrl_c = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a test in the background ignores it
+    options = {"timeout": 60, "encoding": "utf-8", "preexec_fn": heed_ctrl_c}
+    shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "bash"], **options)
     shell.setwinsize(33, 99)
     shell.expect("[#$] ")
     shell.sendline("hostname; stty size; set -m; echo rea''dy")
