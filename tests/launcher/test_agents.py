@@ -146,7 +146,7 @@ def test_a_full_run_disk_is_named_with_its_device(tmp_path, code):
             error, _ = fail(cluster, plan)
     finally:
         subprocess.run(["umount", str(run)], check=True)
-    assert "no space left on" in str(error)
+    assert str(error).endswith("No space left on device")
     assert f"(small-disk, mounted on {run})" in str(error)
     assert time.monotonic() - start < CLEAN_EXIT_SECONDS
 
