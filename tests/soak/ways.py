@@ -204,7 +204,7 @@ def members(role: str) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error, OSError):
             words, log = process.cmdline(), Path(os.readlink(f"/proc/{process.pid}/fd/2"))
             if role == "agent":
-                if "tutorial_lib.launcher.agent" in words:
+                if words[1] == "-c" and "tutorial_lib.launcher.agent" in words[2]:
                     found.append((0, process.pid, process))
             elif log.parent.name.startswith("machine-") and words[:1] != ["/bin/sh"]:
                 who, _, k = log.stem.partition("-")
