@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 from cyclopts import App
 
@@ -115,7 +115,7 @@ def on(
 
 def _run_on_all(cluster: PersistentBackend, command: Sequence[str]) -> int:
     """Run a command on all machines, print its lines with their names, and return the first exit code except 0."""
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     running = {machine.name: cluster.popen(machine, command, **pipes) for machine in cluster.machines}
     threads = [threading.Thread(target=_print_lines, args=(name, job.stdout)) for name, job in running.items()]
     try:
