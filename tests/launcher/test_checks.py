@@ -126,6 +126,17 @@ def test_a_job_without_files_is_checked_without_them():
     assert found == {"address": "ok", "open files": "ok", "leftovers": "ok"}
 
 
+def broken_check(_index: int, *, why: str) -> Finding:
+    """A check of a job, which the agent finds by its name."""
+    raise RuntimeError(why)
+
+
+def test_a_check_of_the_job_that_raises_is_a_finding(monkeypatch):
+    monkeypatch.setitem(sys.modules, "broken", sys.modules[__name__])
+    finding = the_fail(checks.check_machine(replace(EMPTY, checks=[("broken:broken_check", {"why": "no disk"})]), 0))
+    assert (finding.check, finding.detail) == ("broken_check", "the check ended with RuntimeError: no disk")
+
+
 def test_a_working_directory_that_a_machine_does_not_have(tmp_path):
     finding = the_fail(checks.check_command(replace(spec_of(["true"]), cwd=f"{tmp_path}/gone"), 0))
     assert finding.detail == f"there is no folder {tmp_path}/gone"

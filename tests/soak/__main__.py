@@ -95,6 +95,8 @@ class Soak:
             self._problem(run, fault, "a bare traceback", errors)
         self._mend(way)
         self._look_around(run, fault, owned)
+        for path in (path for path in owned if path.parent.name == "shm"):
+            path.unlink(missing_ok=True)
         first = (errors.strip().splitlines() or ["(nothing)"])[0]
         print(f"{self.count:4} {way.name:14} {fault.name:36} {seconds:5.1f} s  {code:4}  {first[:110]}", flush=True)
 

@@ -143,7 +143,7 @@ def launch(
     if part_config is not None:
         read_part(part_config, 0, len(cluster.machines))
     writes = part_config is not None and request.real is None
-    if writes and request.emulate is not None and not request.slurm:  # addresses that are known before the start
+    if writes and request.emulate is not None and not request.slurm:  # an error before machines are started
         _provide_ip_config(ip_config, cluster.machines)
     with open_run(out, reporter or Reporter()) as log, cluster, Agents(cluster, out, log.warn) as agents:
         if writes:  # ports, and with Slurm addresses, are known only now

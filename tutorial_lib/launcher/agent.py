@@ -287,7 +287,7 @@ def main() -> None:
     link = Channel(0, 1)
     link.put(msg.encode(msg.Hello(package_digest(), os.path.expanduser("~"), network.ipv4_addresses(), time.time())))
     try:
-        (prepare,) = wait_for_command(link, "the job from the coordinator", PREPARE_SECONDS)
+        prepare = wait_for_command(link, "the job from the coordinator", PREPARE_SECONDS)[0]
         assert isinstance(prepare, msg.Prepare)
         spec, index = prepare.spec, prepare.index
         link.put(msg.encode(msg.Checked(check_machine(spec, index), find_versions(spec.same_packages))))

@@ -74,8 +74,9 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 self._selector.register(agent.stdout.fileno(), selectors.EVENT_READ, index)
                 self._links.append(Channel(agent.stdout.fileno(), agent.stdin.fileno()))
             hellos = self._collect(Hello, "the agents to start", self.backend.traits.answer_seconds)
+            package = package_digest()
             for machine, hello in zip(self.backend.machines, hellos, strict=True):
-                if hello.package != package_digest():
+                if hello.package != package:
                     message = f"{machine.name}: its tutorial_lib differs from the one on this computer"
                     raise InputError(message, "Install the same requirements.lock and tutorial_lib on every machine.")
             self.backend.resolve(hellos)
@@ -129,7 +130,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         for machine, answer in zip(spec.machines, answers, strict=True):
             findings += [replace(finding, machine=machine.name) for finding in answer.findings]
             versions[machine.name] = answer.versions
-        for index, ahead in self._ahead.items():
+        for index, ahead in sorted(self._ahead.items()):
             remedy = "Logs and events could not be put in order. Synchronize: sudo timedatectl set-ntp true"
             good, detail = abs(ahead) <= CLOCK_SECONDS, f"{ahead:+.1f} s compared with the clock of this computer"
             findings.append(verdict(good, "clock", detail, remedy, spec.machines[index].name))

@@ -10,7 +10,6 @@ import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -33,7 +32,7 @@ def check_machine(spec: JobSpec, index: int) -> Findings:
     found = made([*own, check_command, check_log_folder], spec, index)
     for name, arguments in spec.checks:
         module, _, function = name.partition(":")
-        found += made([partial(getattr(importlib.import_module(module), function), **arguments)], index)
+        found += made([getattr(importlib.import_module(module), function)], index, **arguments)
     return found
 
 

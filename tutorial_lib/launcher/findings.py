@@ -65,12 +65,12 @@ def verdict(good: bool, check: str, detail: str, remedy: str, machine: str = "")
     return Finding(check, OK if good else FAIL, detail, "" if good else remedy, machine)
 
 
-def made(checks: Iterable[Check], *arguments: Any) -> Findings:
+def made(checks: Iterable[Check], *arguments: Any, **options: Any) -> Findings:
     """Call all checks with the same arguments and return their findings. An exception is a finding, too."""
     findings = Findings()
     for check in checks:
         try:
-            found = check(*arguments)
+            found = check(*arguments, **options)
             findings += [found] if isinstance(found, Finding) else found
         except Exception as error:
             hidden = isinstance(error, psutil.Error | PermissionError)  # from this user, but perhaps in order

@@ -50,7 +50,7 @@ def _path_of(name: str) -> Path:
 
 
 def _lock(path: Path) -> IO[str]:
-    """Open a file, lock it until it is closed, and empty it. BlockingIOError: another process has locked it."""
+    """Open a file, lock it until it is closed, and empty it. If another process holds the lock, the call fails."""
     file = path.open("a+")
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     file.truncate(0)
