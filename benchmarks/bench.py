@@ -10,8 +10,6 @@ in the same processes, so that whatever else the computer does meets all of them
 The tables are printed and written to benchmarks/out/bench.md, every single measurement to benchmarks/out/bench.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

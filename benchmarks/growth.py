@@ -11,8 +11,6 @@ Rows are added to benchmarks/out/growth.json, one for each pair of scale and mac
 of all that are there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -8,8 +8,6 @@ fan-out 15,10,5 (drawn in this order from the outermost hop inwards), batches of
 Nothing of ``tutorial_lib`` is in it. ``epoch`` is what the benchmark times.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -1,7 +1,5 @@
 """Starts a benchmark's job on emulated machines and takes the median of what its ranks told."""
 
-from __future__ import annotations
-
 import os
 import platform
 import statistics

@@ -13,8 +13,6 @@ barrier before it to a barrier after it; the bytes are those that left this mach
     ours alone       the same of our batches
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

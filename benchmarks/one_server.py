@@ -8,8 +8,6 @@ which counts the rows of all of them: the requests are those that one sends, for
 compared with the edges in the part's file, features with those in its file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

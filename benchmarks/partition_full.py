@@ -9,8 +9,6 @@ back before each stage. A process that passes ``--stop-at`` is stopped, so that 
 exhausted. Processor seconds are given beside seconds: on a computer that is shared, only they can be compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -11,8 +11,6 @@ mean of the second and third epoch. More emulated machines than cores share the 
 The table is printed and written to benchmarks/out/plan.md, every figure to benchmarks/out/plan.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

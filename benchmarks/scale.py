@@ -12,8 +12,6 @@ last the accuracy over all test nodes after ten epochs, for five seeds.
 The tables are printed and written to benchmarks/out/scale.md, every single measurement to benchmarks/out/scale.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

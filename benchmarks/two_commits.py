@@ -13,8 +13,6 @@ case, the script ends the remaining processes. "Left behind" lists them with new
 /dev/shm, also those of other jobs. The exit code is 1 if the new commit left something behind.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

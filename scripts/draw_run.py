@@ -6,8 +6,6 @@ RUN is a run folder of ``train --emulate 2``. Every number in the picture is fro
 time is the run's own, pressed into ten seconds.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from html import escape

@@ -8,8 +8,6 @@ there. A copy that was not changed follows the original; one that was changed st
 keeps the changed ones beside them.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import getpass

@@ -1,7 +1,5 @@
 """Write the conda files from the lock files: the same pins, for Python 3.11."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -8,8 +8,6 @@ Those that start no machines come first; the others try what these have let pass
 Exit code 1: fewer than 85 % are caught, not counting those that ``MAY_SURVIVE`` explains.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

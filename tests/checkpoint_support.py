@@ -1,7 +1,5 @@
 """What is written into checkpoints by the tests and by the programs that they start."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

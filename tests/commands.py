@@ -1,7 +1,5 @@
 """The commands of ``tutorial_lib`` as a user gives them, and what tests read in the folder of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

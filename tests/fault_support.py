@@ -1,7 +1,5 @@
 """For tests of faults: a job that runs while the test does something to it, and the table of what was seen."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The processes of a job that runs on emulated machines, and how far its ranks are."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -17,8 +17,6 @@
   lessons/test_missing_programs.py.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os

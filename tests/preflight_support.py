@@ -1,7 +1,5 @@
 """What the tests of the preflight share: a plan that asks for nothing, and copies of a partition to damage."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace

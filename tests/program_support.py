@@ -1,7 +1,5 @@
 """Exercises that write a program: what the solution notebook writes, run as a learner runs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What ranks do in the tests of ``support.processes``: a spawned process can import these."""
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing.util
 import os

@@ -1,7 +1,5 @@
 """Rows, parts and a partition book as the pipeline sees them, without servers."""
 
-from __future__ import annotations
-
 from collections import deque
 from itertools import count, pairwise
 from types import SimpleNamespace

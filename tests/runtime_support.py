@@ -1,7 +1,5 @@
 """Fixtures for tests that start real processes: small data, its partitions, and a look at what is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 A test that needs real data skips without it.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

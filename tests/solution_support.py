@@ -1,8 +1,6 @@
 """The reader's functions as notebooks/solutions has them, the only place where a right answer is written down; and
 functions that a lesson defines in its cells."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

@@ -1,7 +1,5 @@
 """A small cluster to log in to: emulated machines with private disks and real ssh servers, and one to log in from."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -66,7 +64,7 @@ class SshLab:
         self.env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
         self._daemons: list[subprocess.Popen] = []
 
-    def __enter__(self) -> SshLab:
+    def __enter__(self) -> "SshLab":
         self.folder.mkdir(exist_ok=True)
         write_ip_config(self.ip_config, self.machines)
         self._make_keys()

@@ -1,7 +1,5 @@
 """docs/architecture.md: every name in it exists, and a step goes the way that it says."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

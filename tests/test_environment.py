@@ -1,7 +1,5 @@
 """The lock files, the conda files and pyproject.toml say the same."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """make lab: copies of the notebooks that follow the originals until they are changed, and a layout for JupyterLab."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

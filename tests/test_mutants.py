@@ -1,7 +1,5 @@
 """scripts/mutants.py: it finds the modules and their tests, and what it makes of the code is Python with one change."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,5 @@
 """README and docs: links lead somewhere, and what README shows of a run is what a run said."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex

@@ -1,7 +1,5 @@
 """scripts/make_venv.sh: which Python it takes, what it says when there is none, and when it does nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """tutorial_lib stays small, and every behavior that a rewrite must keep has a test."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

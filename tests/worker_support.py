@@ -1,7 +1,5 @@
 """For ``pytest -n auto``: each worker of pytest-xdist is a host of its own, made by ``programs/alone.py``."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

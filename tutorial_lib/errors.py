@@ -3,8 +3,6 @@
 A user's mistake never causes a traceback. The command line prints ``error: <message>`` and the remedy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Files that other processes see either whole or not at all, and locks of folders."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

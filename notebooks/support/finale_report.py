@@ -1,7 +1,5 @@
 """The report of a finale, one page without other files: ``python -m support.finale_report FOLDER``."""
 
-from __future__ import annotations
-
 import argparse
 import base64
 import io

@@ -1,7 +1,5 @@
 """Quiet and repeatable calls of the METIS inside DGL, for lessons and tests."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """Warnings of DGL that the lessons hide, and a folder for a lesson."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Install Debian's packages slurmctld, slurmd, slurm-client and munge. Each machin
 machine 0 runs the controller. Slurm needs root because its daemons change to the user of a job.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Lessons on a stack without GraphBolt (docs/installation.md): what needs it is skipped, and one sentence says so."""
 
-from __future__ import annotations
-
 import importlib.util
 
 from IPython.core.getipython import get_ipython

@@ -1,7 +1,5 @@
 """make lab in headless Chromium, as a learner sees it: what is open, where links lead, "Run All" of a lesson."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """``import dgl`` on any torch: with GraphBolt where DGL has a library for it, else without. Runs on both stacks."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

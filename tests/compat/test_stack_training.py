@@ -1,7 +1,5 @@
 """The modern stack trains as the default one does: make test-modern runs this there."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

@@ -1,7 +1,5 @@
 """synthetic-academic: sizes, structure, a relation name for two relations, and partitions."""
 
-from __future__ import annotations
-
 import dgl
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The real graph, labels and split of ogbn-arxiv. Its features are not in the shared data."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Amazon Computers and .npz files: the real file if it is there, and a small file with many faults."""
 
-from __future__ import annotations
-
 import shutil
 import zipfile
 from collections.abc import Callable

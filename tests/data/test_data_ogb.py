@@ -1,7 +1,5 @@
 """ogbn-arxiv and ogbn-products from small files in their layout."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Checks that every data set passes before a job starts."""
 
-from __future__ import annotations
-
 import dgl
 import pytest
 import torch

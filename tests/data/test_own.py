@@ -1,7 +1,5 @@
 """Graphs of your own from tables and arrays: content, and errors with file, line and remedy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Graphs of your own with several types of nodes, and files of ``dgl.save_graphs``."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damaged and hostile graphs of your own: a command prints one error, exits with code 2, and runs no code."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

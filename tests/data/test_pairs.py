@@ -1,7 +1,5 @@
 """``Pairs`` give the same counts, partitions and fingerprints as the DGLGraph with the same edges."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """synthetic-products: reproducible, similar to ogbn-products, and cached safely."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

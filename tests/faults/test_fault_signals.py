@@ -1,7 +1,5 @@
 """Signals to the command itself, as a user, a scheduler or the kernel sends them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

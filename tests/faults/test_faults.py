@@ -1,7 +1,5 @@
 """The fault matrix: one fault each into a real job on two machines. The cause is named, nothing is left, in time."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A kernel that is killed while a cell of level 2 trains: its ranks end with it, and leave nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Many jobs: on 1, 2, 4 and 8 machines; and twenty in a row, half of them killed, after which the next one works."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What the tests for a GPU compute, on any device: a layer with its gradients, ranks under DDP, the time of a step."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -4,8 +4,6 @@ A test skips with the reason where there is no GPU, too few of them, or no DGL. 
 what the other tests need.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

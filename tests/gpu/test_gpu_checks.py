@@ -1,7 +1,5 @@
 """The tests for a GPU, where there is none: each skips and says why; and what they compute on the CPU."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``launch``: a script of somebody else's runs unchanged; what is wrong is said before anything starts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

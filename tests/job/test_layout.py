@@ -1,7 +1,5 @@
 """Options of real machines that are wrong wherever they stand: refused before anything is started."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Files of the user stay. Folders are locked before anything is written, and new files have the rights of the umask."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

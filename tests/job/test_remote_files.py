@@ -1,7 +1,5 @@
 """Files that rsync copies to machines with private disks and back. The tests write the files of trainers themselves."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Runs that are ended in the middle and continued: the losses are those of a run that was left alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Whole runs through the command line: complete results, and agreement with one process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Real agents without a real job: their messages, their end, what they leave, and who can hide a module from them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The checks of a machine before a job, each with a cause that makes it fail."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

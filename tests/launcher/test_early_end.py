@@ -1,7 +1,5 @@
 """A rank that ends with exit code 0 in the middle of a job is named as the cause."""
 
-from __future__ import annotations
-
 import pytest
 from fault_support import RunningJob, plan_of
 

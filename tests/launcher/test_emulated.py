@@ -1,7 +1,5 @@
 """Emulated machines: real namespaces, real cables."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

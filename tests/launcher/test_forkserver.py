@@ -1,7 +1,5 @@
 """Servers and trainers that one process of their machine has forked: they are as if the agent had started each."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The hook in the processes of a job, without DGL: failed ranks end at once, workers end with their rank."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

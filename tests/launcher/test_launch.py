@@ -1,7 +1,5 @@
 """The agent and the coordinator with real jobs that go wrong: the cause is named and nothing is left."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

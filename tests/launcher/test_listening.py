@@ -1,7 +1,5 @@
 """Who listens where while a job runs: each machine on its own address, and with one machine on loopback only."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Logs, events and output of any size: what is read, how much memory it needs, and what waits for a reader."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import os

@@ -1,7 +1,5 @@
 """What the kernel reports about the network of this machine. Between machines, test_train.py checks the bytes."""
 
-from __future__ import annotations
-
 import socket
 
 from tutorial_lib.launcher import network

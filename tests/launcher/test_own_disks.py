@@ -1,7 +1,5 @@
 """``--own-disks``: emulated machines with a private home, /tmp, data and run folder; jobs copy there and back."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Damaged part files are found before a server loads them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

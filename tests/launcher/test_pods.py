@@ -3,8 +3,6 @@
 A machine has the user, the environment, the read-only root and the host names of a pod.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What the coordinator compares before a job, and the checks of emulated machines."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

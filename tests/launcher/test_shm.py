@@ -1,7 +1,5 @@
 """The lock of /dev/shm and the clean-up after killed jobs, with real processes that are killed."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing.connection
 import os

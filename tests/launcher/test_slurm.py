@@ -1,7 +1,5 @@
 """A real Slurm (munge, slurmctld, slurmd) on emulated machines: jobs of ours in its allocations, as on a cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

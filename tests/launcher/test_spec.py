@@ -1,7 +1,5 @@
 """ip_config.txt in and out, and the plan that agents receive."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 

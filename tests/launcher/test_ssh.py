@@ -1,7 +1,5 @@
 """Real ssh connections into emulated machines with private disks that run real ssh servers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

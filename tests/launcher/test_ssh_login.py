@@ -1,7 +1,5 @@
 """Logins that print text, user names that are options of ssh, and the home of a login, over real ssh connections."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
@@ -55,7 +53,7 @@ def test_a_user_name_is_no_option_and_homes_must_agree(ssh_lab, tmp_path, saw):
     witness = tmp_path / "witness"
     for user in (f"-oProxyCommand=touch {witness}", f"x -oProxyCommand=touch {witness}"):
         found = enter(ssh_lab, user)
-        assert "ssh to 10.77.0.1: " in found["error"]
+        assert found["error"].startswith("ssh to 10.77.0.")  # of the machine that answers first
         assert list(tmp_path.glob("witness*")) == []
     saw("over ssh: --ssh_username that is an option of ssh", found["error"], None)
     other = ssh_lab.folder / "other-home"

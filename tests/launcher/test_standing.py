@@ -1,7 +1,5 @@
 """Machines that stay: commands start, use, cut and stop them, and nothing stays behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

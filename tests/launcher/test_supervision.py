@@ -1,7 +1,5 @@
 """What the coordinator and the agents conclude from what they see, without a job."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What an agent sees of the processes, the memory and the disk of its machine."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

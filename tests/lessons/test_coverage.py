@@ -1,7 +1,5 @@
 """notebooks/COVERAGE.md says where each API is taught; README's table lists every lesson. Both are held to it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """What a checker says of code that raises: which line of the learner's own it was."""
 
-from __future__ import annotations
-
 import importlib.util
 import linecache
 import types

@@ -1,7 +1,5 @@
 """The checkers of lesson 0: they accept a right function and say what is wrong with a wrong one."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The checkers of lesson 1: they accept a right function and say what is wrong with a wrong one. And its programs."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The checkers of lesson 2, and the request that its programs send to a server."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

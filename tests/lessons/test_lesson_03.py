@@ -1,7 +1,5 @@
 """The checkers of lesson 3 know right from wrong, and its pictures can be drawn."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The checkers of lesson 4 accept right answers and name wrong ones; its pictures can be drawn."""
 
-from __future__ import annotations
-
 import json
 
 import dgl

@@ -1,7 +1,5 @@
 """Lesson 5: the checkers accept a right answer and say what is wrong with a wrong one; its programs agree."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The checkers of lesson 6 know right from wrong; its programs agree with one process and with DGL; its pictures."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

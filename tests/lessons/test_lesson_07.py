@@ -1,7 +1,5 @@
 """The checkers of lesson 7 know right from wrong; its helpers show, wait and clean up; its pictures can be drawn."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import socket

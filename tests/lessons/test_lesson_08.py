@@ -1,7 +1,5 @@
 """The checkers of lesson 8 know right from wrong; its programs reduce, reshuffle and count as they say."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """The checkers of lesson 9 know right from wrong, its picture can be drawn, and its programs can be imported."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

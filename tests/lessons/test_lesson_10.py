@@ -1,7 +1,5 @@
 """Lesson 10: train.py gives the same answer wherever it runs; its cache, its checkers, its pictures."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

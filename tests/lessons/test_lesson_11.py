@@ -1,7 +1,5 @@
 """The checkers of lesson 11 know right from wrong; its helpers find, show and look; its pictures can be drawn."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from argparse import Namespace

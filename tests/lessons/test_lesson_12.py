@@ -1,7 +1,5 @@
 """The checkers of lesson 12 know right from wrong; the program of its exercise runs on two machines; its pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The checkers of lesson 14 know right from wrong; its pictures draw."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

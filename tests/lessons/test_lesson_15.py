@@ -1,7 +1,5 @@
 """The checkers of lesson 15 know right from wrong; its programs write parts that hold the graph; its pictures draw."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The checkers of lesson 16 know right from wrong; what its scripts say to Slurm; its picture; where it is skipped."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lessons on a computer that lacks programs: one sentence for each, and Run All reaches the end."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The course's training program on one machine: any number of ranks takes the steps of one process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

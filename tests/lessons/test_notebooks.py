@@ -1,7 +1,5 @@
 """What a committed notebook must look like; that its outputs are right is for nbval (see nbval_support.py)."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

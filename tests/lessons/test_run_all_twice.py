@@ -1,7 +1,5 @@
 """Run All, and then once more in the same kernel, as learners do: no lesson may need a fresh one."""
 
-from __future__ import annotations
-
 import copy
 import os
 import sys

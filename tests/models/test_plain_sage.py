@@ -1,7 +1,5 @@
 """GraphSAGE's layer in plain torch equals DGL's: values, gradients, first weights, checkpoints."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Which part each node goes to, and amounts of memory as text."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

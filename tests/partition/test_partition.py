@@ -1,7 +1,5 @@
 """Partition folders: counted reports, formats, reuse, damage."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

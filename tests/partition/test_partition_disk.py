@@ -1,7 +1,5 @@
 """Where a partition cannot be written, and what a killed process leaves there."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

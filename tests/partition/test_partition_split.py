@@ -1,7 +1,5 @@
 """The files of the parts, compared with those of ``dgl.distributed.partition_graph`` and with the data set."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

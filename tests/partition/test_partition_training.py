@@ -1,7 +1,5 @@
 """Real servers and trainers on parts that were cut and written in bounded memory."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ranks on one machine: results, failures, output, what is left, and what a fork breaks. All with real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -6,8 +6,6 @@ Tests look at what a job has left on the whole host, and jobs of DGL share names
 at once, each worker gets a host of its own. Ends with the command's exit code, after everything that it started.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

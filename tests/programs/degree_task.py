@@ -3,8 +3,6 @@
 As ``tutorial_lib/tasks/degree.py``, with "degree" in ``tasks.TASKS``, it is ``train --task degree``.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

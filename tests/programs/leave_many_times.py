@@ -7,8 +7,6 @@ Each repetition forks ranks that train a little under DDP and Join, exchange a t
 With torch 2.2.1, torch's way hung in 9 of 200; with --unfinished, where a thread certainly still has a tensor, always.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -7,8 +7,6 @@ attributes of LinkTask) and ``out``, the folder that takes its results. Every ru
 model and edges. The machines start once.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Over all neighbours nothing is left to chance, so every setting must give the same logits.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from itertools import pairwise

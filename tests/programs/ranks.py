@@ -6,8 +6,6 @@ They are forked before anything computes, so that no thread of OpenMP is lost. W
 Exit code 1: one has failed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

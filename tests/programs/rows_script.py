@@ -3,8 +3,6 @@
 Rank 0 is on machine 0, which keeps node 0's row. Both ranks want to change it in the same step.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

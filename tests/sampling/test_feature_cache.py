@@ -1,7 +1,5 @@
 """The feature cache returns the rows of the tensor, and pulls as few rows as any cache of its size."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import pytest

@@ -1,7 +1,5 @@
 """Neighbors are sampled from local lists and by the machines that own the other nodes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from row_support import Machines, Rows

@@ -1,7 +1,5 @@
 """Mini-batches of nodes, and rows of a store by node ID."""
 
-from __future__ import annotations
-
 import dgl
 import torch
 from dgl.distributed import DistDataLoader

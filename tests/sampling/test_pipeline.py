@@ -1,7 +1,5 @@
 """The pipeline returns the batches of DGL's loader, with any cache."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sampling thread makes items ahead of their use."""
 
-from __future__ import annotations
-
 import threading
 import time
 

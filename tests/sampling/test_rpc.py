@@ -1,7 +1,5 @@
 """Requests to the servers, and waiting for answers."""
 
-from __future__ import annotations
-
 import time
 
 import dgl

@@ -5,8 +5,6 @@ happened to it before; at the end it is let finish, and its losses must be those
 After each launch: nothing is left, nothing of the user's is gone or changed, the report names the cause.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The faults of the soak: what is done to a job, and what its report must say."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

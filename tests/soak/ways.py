@@ -1,7 +1,5 @@
 """Three ways to run a job, and for each: its command, its processes, and what it has left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -39,7 +37,7 @@ class Way:
         self.folder, self.data = folder, data
         self.before = self.seen()
 
-    def __enter__(self) -> Way:
+    def __enter__(self) -> "Way":
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -133,7 +131,7 @@ class Ssh(Way):
         self.lab = SshLab(folder / "ssh")
         super().__init__(folder, data)
 
-    def __enter__(self) -> Ssh:
+    def __enter__(self) -> "Ssh":
         self.lab.__enter__()
         self.disk = self.folder / "disk"
         self.options = ("--ip_config", str(self.lab.ip_config), "--copy_to", str(self.disk))

@@ -1,7 +1,5 @@
 """Learnable embeddings: first rows, updates, one process and two machines, and the baseline of lesson 14."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

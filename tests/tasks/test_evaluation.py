@@ -1,7 +1,5 @@
 """Exact evaluation: the formula of GraphSAGE with dense matrices, waiting for other processes, and sums over ranks."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import dgl

@@ -1,7 +1,5 @@
 """--task hetero: the model, its batches, and two machines against one process."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

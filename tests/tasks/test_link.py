@@ -1,7 +1,5 @@
 """Link prediction: the split of edges, batches without leaks, scores; on two machines, the same as in one process."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

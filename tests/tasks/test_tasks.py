@@ -1,7 +1,5 @@
 """A task and a data set that do not suit each other; the names of scores; a task that somebody adds."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

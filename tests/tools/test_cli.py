@@ -1,7 +1,5 @@
 """Command line: a user's mistake is one line and exit code 2, found before anything is written or started."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The doctor: each check with the problem that it finds, and the machines that it looks at."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

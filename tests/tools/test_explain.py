@@ -1,7 +1,5 @@
 """``explain`` knows all failures of docs/faults.md and common messages of DGL, torch and NCCL, and guesses nothing."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The finale and its report: checks before the first step, trainings that are kept, and two real finales."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """``plan``: estimates agree with measurements and with each other, and a mistake is one sentence."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """``submit`` checks its arguments, the data set and paths before it writes a script. tests/launcher run the scripts."""
 
-from __future__ import annotations
-
 import pytest
 
 from tutorial_lib.errors import InputError

@@ -1,7 +1,5 @@
 """Terminals, pipes and logins that go away, closed outputs, and a locale without letters beyond ASCII."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``trace``: spans do not overlap, clocks are corrected, and a part of a run is enough."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """A run folder of a stranger, or a damaged one: nothing in it runs a program, and each defect is one sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

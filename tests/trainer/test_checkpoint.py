@@ -1,7 +1,5 @@
 """Checkpoints as files: a full disk, damage, other settings, optimizers, and the rows of embeddings."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

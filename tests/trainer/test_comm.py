@@ -1,7 +1,5 @@
 """Collectives of Python values, and the one module of the package that unpickles."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks that leave their process group end, and end well."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

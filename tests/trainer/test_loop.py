@@ -1,7 +1,5 @@
 """The training loop: equal steps on all ranks, steps that depend on the seeds alone, and runs that end early."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Who computes where: decided from counts of GPUs; on the CPU nothing is moved. (What needs a GPU: make test-gpu.)"""
 
-from __future__ import annotations
-
 import os
 
 import pytest

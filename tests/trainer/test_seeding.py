@@ -1,7 +1,5 @@
 """Random numbers that depend on (seed, epoch, step, rank) alone."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

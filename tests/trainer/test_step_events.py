@@ -1,7 +1,5 @@
 """Step events: every rank and step is there, its seconds fit into the epoch, its bytes are those that were pulled."""
 
-from __future__ import annotations
-
 from io import StringIO
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Settings of DGL 2.1.0 and of glibc that have no option: seeds, the sleep of a server, and freed memory."""
 
-from __future__ import annotations
-
 import ctypes
 import inspect
 import time

@@ -8,8 +8,6 @@ The package installs the finder, and so does the hook in every process of a job.
 torch, so the file imports the standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """A DGL job: its plan, and the roles and variables that make it a job of the launcher."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The progress and the result of a job in the terminal."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path
@@ -49,7 +47,7 @@ class RunDisplay(Reporter):
         self.console = console or Console(force_terminal=terminal, markup=False, emoji=False, highlight=False)
         self.start, self.last_line = time.monotonic(), self.console.status("starting")
 
-    def __enter__(self) -> RunDisplay:
+    def __enter__(self) -> "RunDisplay":
         self.last_line.start()
         return self
 

@@ -9,8 +9,6 @@ checkpoint/      trained weights and configuration, and the state for --resume
 logs/            logs of each machine, resume-K/ of the K-th continuation, and failure.txt of a failed job
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -22,17 +20,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import graph_name_of, lock_holder, lock_now, open_plain, write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.launcher.coordinator import Event
 from tutorial_lib.trainer import manifest as manifests
+from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import PHASES
-
-if TYPE_CHECKING:
-    from tutorial_lib.trainer.config import TrainConfig
 
 OPTIONS_FILE = "options.json"
 NUMBERS = ("rank", "epoch", "step", *PHASES, "bytes_local", "bytes_remote")  # of an event ``step``

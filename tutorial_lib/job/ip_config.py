@@ -1,7 +1,5 @@
 """DGL's ``ip_config.txt`` with the addresses of the machines."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path

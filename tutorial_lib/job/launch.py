@@ -1,7 +1,5 @@
 """``launch`` runs any DistDGL script unchanged, with the options of DGL's own launch tool."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Sequence

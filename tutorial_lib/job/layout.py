@@ -1,7 +1,5 @@
 """The machines and the numbers of processes of a run, and the job on them."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Sequence

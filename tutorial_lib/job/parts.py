@@ -3,8 +3,6 @@
 This module unpickles nothing and does not import DGL. A server reports damaged contents of files without a manifest.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -4,8 +4,6 @@ After ``--resume``, ``epochs`` and ``phases`` describe the whole run. ``seconds`
 describe the last start, which took its first ``resumed_epochs`` epochs from the checkpoint.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict

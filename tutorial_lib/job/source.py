@@ -1,7 +1,5 @@
 """The data of a run, and the folders of its cache and its partitions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +47,7 @@ class DataSource:
 
     def partition(
         self, dataset: Dataset, parts: int, say: Callable[[str], None], folder: Path | None = None
-    ) -> Partition:
+    ) -> "Partition":
         """Write or reuse the partition in ``folder``, by default in a folder of ``root/partitions``."""
         from tutorial_lib.compat.stack import graphbolt_problem
         from tutorial_lib.partition.folder import FORMAT_VERSION, available_method, partition_dataset

@@ -1,7 +1,5 @@
 """A training run from the data set to ``result.json``, as ``python -m tutorial_lib train`` starts it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import resource

@@ -6,8 +6,6 @@
 The agent stops all of these processes when its standard input ends, for whatever reason. It imports no large packages.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

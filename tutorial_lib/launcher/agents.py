@@ -1,7 +1,5 @@
 """The coordinator's side of the connections to the agents, one agent on each machine."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import selectors
@@ -54,7 +52,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         self._selector = selectors.DefaultSelector()
         self._inbox: collections.deque[tuple[int, Message | None]] = collections.deque()
 
-    def __enter__(self) -> Agents:
+    def __enter__(self) -> "Agents":
         """Start the agents.
 
         Raises:

@@ -1,7 +1,5 @@
 """Lines of JSON between two processes over file descriptors. Neither side ever waits for the other."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

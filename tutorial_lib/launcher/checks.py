@@ -1,7 +1,5 @@
 """Checks of a machine before a job, which its agent makes: address, ports, limits, /dev/shm, command and logs."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.metadata

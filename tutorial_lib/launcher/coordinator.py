@@ -15,8 +15,6 @@ Events, besides those of the ranks (``trainer.events``). Without ``machine``, th
     warning    text
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import signal

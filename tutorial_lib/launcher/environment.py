@@ -1,7 +1,5 @@
 """The environment of the processes of a job."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The cause of a failed job, derived from the messages of the agents."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The results of checks, which the doctor and the preflight of a job report, and the function that runs checks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

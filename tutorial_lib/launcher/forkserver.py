@@ -7,8 +7,6 @@ A fork copies only one thread, and locks in their current state. Therefore, the 
 region of OpenMP and has not used CUDA. OpenBLAS and jemalloc start threads when they are imported and handle forks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

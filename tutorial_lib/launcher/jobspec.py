@@ -1,7 +1,5 @@
 """The description of a job for the launcher: its machines, roles and paths, and its time limits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +65,7 @@ class JobSpec:
     show_output: bool = False  # the agents forward the output of the ranks
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> JobSpec:
+    def from_dict(cls, fields: dict[str, Any]) -> "JobSpec":
         """Return the job of ``dataclasses.asdict``."""
         machines = [Machine(**machine) for machine in fields["machines"]]
         return cls(**{**fields, "machines": machines, "roles": [Role(**role) for role in fields["roles"]]})

@@ -1,7 +1,5 @@
 """Read the files that the processes of a job write, in parts of a bounded size, because a log can have gigabytes."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import itertools

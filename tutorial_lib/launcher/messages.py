@@ -3,8 +3,6 @@
 All times are in seconds since the epoch.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

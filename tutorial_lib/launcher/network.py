@@ -1,7 +1,5 @@
 """Interfaces, listening ports, silent peers and sent bytes of this machine, as the kernel reports them."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time

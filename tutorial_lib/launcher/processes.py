@@ -1,7 +1,5 @@
 """Start and stop the processes of an agent. The kernel kills them when the agent ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

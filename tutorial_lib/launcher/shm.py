@@ -8,8 +8,6 @@ agent. The job owns the files that are not older than its lock file.
 ``patterns`` are regular expressions of names. The text of a group in a pattern is the name of another file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """The signals that end a command."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

@@ -4,8 +4,6 @@
 writes its stacks on signal 63, also while the process waits in a collective or for a DGL server.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import glob

@@ -1,7 +1,5 @@
 """GraphSAGE with mean aggregation (Hamilton, Ying and Leskovec, 2017) in plain torch. The device needs no DGL build."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,7 +17,7 @@ class CscBlock:
     indices: Tensor  # (E,), the source node of each edge
 
     @classmethod
-    def of(cls, block: Any, relation: tuple[str, str, str] | None = None) -> CscBlock:
+    def of(cls, block: Any, relation: tuple[str, str, str] | None = None) -> "CscBlock":
         """Return the edges of one type of a DGL block. The tensors share the memory of the block."""
         return block if isinstance(block, CscBlock) else cls(*block.adj_tensors("csc", etype=relation)[:2])
 

@@ -5,8 +5,6 @@ nodes of the outermost hop unique nor copies their rows. At scale 0.16, copied r
 features are wider than the hidden layer, the model multiplies first, and the loader returns rows.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Generator
@@ -37,7 +35,7 @@ class Pipeline:
     turn: object = None  # the iteration that uses the cache
 
     @classmethod
-    def of(cls, graph: Any, features: Any, labels: Any, *, budget: int, hops: int, depth: int = 2) -> Pipeline:
+    def of(cls, graph: Any, features: Any, labels: Any, *, budget: int, hops: int, depth: int = 2) -> "Pipeline":
         """Copy adjacency of remote nodes, at most half of ``budget`` bytes, and allocate the cache for their rows."""
 
         def make() -> Pipeline:

@@ -5,8 +5,6 @@ send requests, wait, and take any message for an answer. Never call them while a
 outstanding. ``receive`` accepts answers in any order, so that neighbors can be sampled while rows are on their way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +68,7 @@ class SampleRequest(rpc.Request, rpc.Response):
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)
 
-    def process_request(self, server_state: Any) -> SampleRequest:
+    def process_request(self, server_state: Any) -> "SampleRequest":
         """Seed the generators and sample. This method runs in the server."""
         part, book = server_state.graph, server_state.partition_book
         dgl.seed(self.value)

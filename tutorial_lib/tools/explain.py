@@ -1,7 +1,5 @@
 """Explain the messages of a failed job by the signatures of ``explain.yaml``."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """A scripted run from the machines to checked predictions, then short runs on several numbers of machines."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

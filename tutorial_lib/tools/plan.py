@@ -3,8 +3,6 @@
 The constants were fitted to runs of ``train`` on synthetic-products with two cores (``benchmarks/plan.py``).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Published accuracies on the real ogbn-products, and their comparison with a run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 # Mean and deviation of GraphSAGE with neighbor sampling: Hu et al. 2020 and the OGB leaderboard

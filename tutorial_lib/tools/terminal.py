@@ -1,7 +1,5 @@
 """Output of the command line: streams that outlive their readers, and the report of an error."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

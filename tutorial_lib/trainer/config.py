@@ -1,7 +1,5 @@
 """Hyper-parameters of a run."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,7 +47,7 @@ class TrainConfig:
         return {**asdict(self), "fanouts": list(self.fanouts)}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
+    def from_dict(cls, values: dict[str, Any]) -> "TrainConfig":
         return cls(**{**values, "fanouts": tuple(values["fanouts"])})
 
     def in_pipeline(self, samplers: int = 0) -> bool:

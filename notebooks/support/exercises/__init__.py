@@ -5,8 +5,6 @@ a wrong answer, so that "Run All" goes on. In a lesson, the stub gives "not yet"
 checker says "correct". The tests hold both to it.
 """
 
-from __future__ import annotations
-
 import functools
 import sysconfig
 import traceback

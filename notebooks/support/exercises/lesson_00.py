@@ -1,7 +1,5 @@
 """Checkers of lesson 0, Start here. Those of programs read what the ranks have printed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

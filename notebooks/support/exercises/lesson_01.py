@@ -1,7 +1,5 @@
 """Checkers of lesson 1, DistGraph in one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkers of lesson 3, distributed sampling."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

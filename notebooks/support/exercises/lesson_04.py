@@ -1,7 +1,5 @@
 """Checkers of lesson 4, partitioning."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkers of lesson 5, data parallel by hand. Two read what a program of the reader's wrote on three ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

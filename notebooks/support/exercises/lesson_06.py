@@ -1,7 +1,5 @@
 """Checkers of lesson 6, node classification on many ranks."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable
 from pathlib import Path

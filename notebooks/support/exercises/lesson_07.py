@@ -1,7 +1,5 @@
 """Checkers of lesson 7, the pitfalls of data-parallel training."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Checkers of lesson 9: the environment of each process of a job, and a job that ends by itself."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkers of lesson 10, training on many machines."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

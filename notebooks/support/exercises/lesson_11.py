@@ -1,7 +1,5 @@
 """Checkers of lesson 11, when things break."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

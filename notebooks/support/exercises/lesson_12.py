@@ -1,7 +1,5 @@
 """Checkers of lesson 12, the whole run: predictions in the data set's order, and what a run will need."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

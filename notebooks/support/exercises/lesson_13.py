@@ -1,7 +1,5 @@
 """Checkers of lesson 13, link prediction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

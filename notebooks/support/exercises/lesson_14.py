@@ -1,7 +1,5 @@
 """Checkers of lesson 14, learned rows on many machines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

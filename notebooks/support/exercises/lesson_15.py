@@ -1,7 +1,5 @@
 """Checkers of lesson 15, graphs with several types on many machines."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

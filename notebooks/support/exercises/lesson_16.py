@@ -1,7 +1,5 @@
 """Checkers of lesson 16, real clusters."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Exercises that change a program and run it: what the program has written, if that is newer than the program."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Things that may go wrong, done and shown: the message of an error without what differs from run to run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

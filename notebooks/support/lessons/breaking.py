@@ -1,7 +1,5 @@
 """Lesson 11: what the reader uses to break a job, to see what is left, and to show a report."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable, Sequence

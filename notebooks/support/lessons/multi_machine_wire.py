@@ -1,7 +1,5 @@
 """Lesson 10: every rank can change the speed of its own machine's network card, between two epochs of one job."""
 
-from __future__ import annotations
-
 from pyroute2 import IPRoute
 
 from tutorial_lib.launcher.backends.emulated import parse_wire

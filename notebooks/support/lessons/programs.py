@@ -1,7 +1,5 @@
 """Programs of this computer that some cells need, such as an ssh server."""
 
-from __future__ import annotations
-
 import os
 import re
 

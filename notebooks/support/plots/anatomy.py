@@ -1,7 +1,5 @@
 """The picture of lesson 9: a cluster as it was found running."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """The picture of lesson 11: the losses of a job that was killed and continued."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure

@@ -1,7 +1,5 @@
 """The pictures of lesson 5: what each rank holds, and when it talks. Importing this module does not import DGL."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes

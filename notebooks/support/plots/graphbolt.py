@@ -1,7 +1,5 @@
 """The pictures of lesson 8, GraphBolt on several ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pictures of lesson 15: types and relations, the two kinds of ids, remote rows by type, memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pictures of lesson 14: accuracies of several seeds, a row in one step, rows in a plane."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure

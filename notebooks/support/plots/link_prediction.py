@@ -1,7 +1,5 @@
 """The pictures of lesson 13, link prediction."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

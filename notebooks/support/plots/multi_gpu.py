@@ -1,7 +1,5 @@
 """Pictures of lesson 6, several processes on one machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import median
 

@@ -1,7 +1,5 @@
 """Pictures of lesson 10: accuracy against the number of machines; the wire. Drawn without pyplot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure

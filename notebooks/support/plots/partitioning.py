@@ -1,7 +1,5 @@
 """The pictures of lesson 4: who owns which node, what the cut costs, what a part stores."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

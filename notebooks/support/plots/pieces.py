@@ -1,7 +1,5 @@
 """What the drawings of the lessons are made of: boxes, cells, frames, arrows, words; and the colours of our own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

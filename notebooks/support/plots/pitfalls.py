@@ -1,7 +1,5 @@
 """Pictures of lesson 7: what a fork copies, who waits for whom, and what threads, files and seeds do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes

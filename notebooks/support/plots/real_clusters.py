@@ -1,7 +1,5 @@
 """The picture of lesson 16: a job that made room for another and went on; its losses beside those of one left alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure

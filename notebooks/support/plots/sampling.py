@@ -1,7 +1,5 @@
 """The pictures of lesson 3: how a mini-batch is found, and what it costs. Importing this module does not import DGL."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """The pictures of lesson 1: one process beside many, a mini-batch, losses, which neighbours are drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

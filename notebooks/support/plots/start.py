@@ -1,7 +1,5 @@
 """The pictures of lesson 0: what is distributed, and how large graphs are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

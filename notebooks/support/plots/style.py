@@ -5,8 +5,6 @@ The figures are made without pyplot, so that none is shown twice or stays open. 
 what a colour says is also said by a word or a shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pictures of lesson 2: names and rows of a DistTensor, rows that a step touches, how embeddings train."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Pictures of lesson 12: the steps of the finale, and the same training on 1, 2 and 4 machines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any

@@ -4,8 +4,6 @@ A rank writes what its function returned or raised to its report, and waits unti
 that one which is through never looks to its peers like one that died.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import faulthandler

@@ -1,7 +1,5 @@
 """How a failed rank is told: the errors that ``spawn`` and ``fork`` raise when they cannot raise the rank's own."""
 
-from __future__ import annotations
-
 import contextlib
 import pickle
 import re

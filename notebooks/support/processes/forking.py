@@ -1,7 +1,5 @@
 """What DGL's tutorials call ``fix_openmp``: the function of a forked process in a fresh thread."""
 
-from __future__ import annotations
-
 import contextvars
 import functools
 import sys

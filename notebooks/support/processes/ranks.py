@@ -4,8 +4,6 @@ The parent starts the ranks, waits until one has failed or all have ended, stops
 and tells the first failure in the best words.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import multiprocessing

@@ -1,7 +1,5 @@
 """Backends, the places where a job runs: this computer, emulated machines, machines over ssh, and nodes of Slurm."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Sequence

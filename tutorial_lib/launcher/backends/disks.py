@@ -4,8 +4,6 @@ For example, ``/home/me`` is private and empty, the checkout ``/home/me/course``
 ``/home/me/course/runs`` and ``/home/me/course/data`` are private and empty.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

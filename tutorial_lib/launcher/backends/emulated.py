@@ -4,8 +4,6 @@ Each machine has a separate IPv4 address, host name, process list, network link 
 /dev/shm would silently overwrite each other's data, see ``shm``.)
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

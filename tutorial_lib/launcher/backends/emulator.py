@@ -10,8 +10,6 @@ all processes in the PID namespace. If the client writes a time before (seconds 
 until then. Another plan changes the link of a running machine, see ``change_link``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

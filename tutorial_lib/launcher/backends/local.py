@@ -1,7 +1,5 @@
 """The backend of ``--machines 1``: this computer as one machine on the loopback interface, without namespaces."""
 
-from __future__ import annotations
-
 import secrets
 import subprocess
 from collections.abc import Sequence
@@ -30,7 +28,7 @@ class LocalBackend(Backend):
         self.machines = [Machine(name="machine-0", address="127.0.0.1", interface="lo")]
         self.master_port = 0  # ports are chosen on entering, shortly before they are used
 
-    def __enter__(self) -> LocalBackend:
+    def __enter__(self) -> "LocalBackend":
         first = free_ports(self.servers + 1)
         self.machines, self.master_port = [replace(self.machines[0], port=first)], first + self.servers
         return self

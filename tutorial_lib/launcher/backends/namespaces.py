@@ -7,8 +7,6 @@ enters the machine, forks (a PID namespace takes effect for children only), and 
 this program dies. Ctrl-C in a terminal reaches the command directly, and this program passes other signals on.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -4,8 +4,6 @@ A file in a folder of their owner in /var/tmp describes them. Their daemon (see 
 so the kernel frees the name when the daemon ends. In the same way, a job locks the machines that it uses.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -104,7 +102,7 @@ class PersistentBackend(EmulatedBackend):
         self.pids = dict(zip(found.machines, found.pids, strict=True))
         self.name, self._is_job = name, job
 
-    def __enter__(self) -> PersistentBackend:
+    def __enter__(self) -> "PersistentBackend":
         if self._is_job:
             try:
                 self._job = _lock(self.folder / "job")

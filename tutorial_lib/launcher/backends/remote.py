@@ -1,7 +1,5 @@
 """Machines that a client program reaches, ssh or srun."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

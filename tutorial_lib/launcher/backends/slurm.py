@@ -4,8 +4,6 @@ The command runs inside the allocation, in a script of ``sbatch`` or in a shell 
 the allocation ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import os

@@ -4,8 +4,6 @@ Each process on a machine has one connection, and an agent ends when its connect
 silently, the client notices missing answers to keep-alives, and the agent notices missing pings.
 """
 
-from __future__ import annotations
-
 import getpass
 import shutil
 import sys
@@ -62,7 +60,7 @@ class SshBackend(RemoteBackend):
         super().__init__(machines, replace(TRAITS, copy_to=copy_to, reach=reach), python)
         self.port, self.username, self.config = port, username, config
 
-    def __enter__(self) -> SshBackend:
+    def __enter__(self) -> "SshBackend":
         if shutil.which("ssh") is None:
             raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
         return self

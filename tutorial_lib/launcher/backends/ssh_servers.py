@@ -4,8 +4,6 @@ The network of this computer does not reach the machines. So the ``ProxyCommand`
 machine for each connection, and talks to it over pipes.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

@@ -4,8 +4,6 @@ SIGTERM and SIGHUP (the terminal or the login has ended) stop a command like Ctr
 Under ``nohup`` a command ignores SIGHUP. A closed output, as in ``... | head -1``, does not stop a job.
 """
 
-from __future__ import annotations
-
 import errno
 import signal
 import sys

@@ -1,7 +1,5 @@
 """``train``: a run from data set to one score. ``finale``: a scripted run. ``launch``: any script."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``machines``: emulated machines that stay. ``on``: a command on one of them, as with ssh."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

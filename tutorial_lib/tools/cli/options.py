@@ -1,7 +1,5 @@
 """Options of the commands. cyclopts fills the dataclasses that the commands use, and ``--resume`` recalls options."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """Commands before a job (``doctor``, ``data``, ``partition``, ``plan``) and after a job."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

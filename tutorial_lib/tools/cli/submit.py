@@ -1,7 +1,5 @@
 """``submit`` writes a script for Slurm or a manifest for Kubernetes that runs a command, and can start it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
