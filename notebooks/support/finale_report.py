@@ -23,7 +23,7 @@ from tutorial_lib.tools.published import PUBLISHED, beside_published, is_publish
 from tutorial_lib.trainer.events import PHASES
 
 COLORS = dict(zip(PHASES, (ORANGE, SAND, BLUE, SKY, GREEN), strict=True))
-LABELED_SHARE = 0.07  # of the longest bar; narrower parts have no room for their seconds
+LABELED_SHARE = 0.07  # share of the longest bar. Narrower parts have no room for their seconds
 
 
 def write_report(folder: Path) -> Path:

@@ -35,8 +35,8 @@ def output_to(path: Path) -> Iterator[None]:
 def fixed_fresh_memory() -> Iterator[None]:
     """Fill memory with zeros when it is allocated, so that METIS cuts a graph in the same way each time.
 
-    The METIS inside DGL 2.1.0 behaves as if it read memory before writing it: with equal seeds and input, two runs cut
-    differently, also on one thread. With filled memory they agree. Memory on the stack is not filled.
+    The METIS inside DGL 2.1.0 behaves as if it read memory before writing to it. With equal seeds and inputs, two runs
+    cut differently, also on one thread. With filled memory they agree. Memory on the stack is not filled.
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):

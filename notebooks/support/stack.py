@@ -1,4 +1,4 @@
-"""Lessons on a stack without GraphBolt (docs/installation.md): what needs it is skipped, and one sentence says so."""
+"""Lessons on a stack without GraphBolt (docs/installation.md) skip some cells and print the reason."""
 
 import importlib.util
 

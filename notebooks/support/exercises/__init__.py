@@ -1,8 +1,8 @@
-"""Checkers of the exercises: one module per lesson, one ``check_...`` function per exercise.
+"""Checkers of the exercises, with one module per lesson and one ``check_...`` function per exercise.
 
-A checker runs the reader's function on a small case and says what it got and what it expected. It never raises for
-a wrong answer, so that "Run All" goes on. In a lesson, the stub gives "not yet"; in ``notebooks/solutions/`` the same
-checker says "correct". The tests hold both to it.
+A checker runs the learner's function on a small case and prints the actual and the expected value. A wrong answer does
+not raise an exception, so "Run All" continues. In a lesson, the result of an unfinished exercise is "not yet". In
+``notebooks/solutions/``, the same checker prints "correct". The tests check both.
 """
 
 import functools
@@ -22,11 +22,11 @@ OURS = [Path(__file__).parents[1], Path(tutorial_lib.__file__).parent, Path(sysc
 
 
 class Unfinished(Exception):
-    """Ends a check: what it got and expected."""
+    """Raised to end a check, with the actual and the expected value."""
 
 
 def exercise(number: int) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-    """Make a checker of a function that raises: print ``Exercise N: correct``, or ``Exercise N: not yet`` and why."""
+    """Decorate a check, so that it prints ``Exercise N: correct``, or ``Exercise N: not yet`` and the reason."""
 
     def checker(check: Callable[[Any], None]) -> Callable[[Any], None]:
         @functools.wraps(check)
@@ -46,7 +46,7 @@ def exercise(number: int) -> Callable[[Callable[[Any], None]], Callable[[Any], N
 
 
 def _where(error: Exception) -> str:
-    """The line of the learner's own cell or file in which an exception came up, or from which it was called."""
+    """Return the line of the learner's cell or file that raised or called the code that raised."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         installed = {"site-packages", "dist-packages"} & set(path.parts) or frame.filename.startswith("<frozen")
@@ -56,13 +56,13 @@ def _where(error: Exception) -> str:
 
 
 def expect(what: str, got: Any, expected: Any, hint: str = "") -> None:
-    """Go on if two values are equal (tensors: shape, dtype and every element), else end the check.
+    """Raise ``Unfinished`` unless two values are equal. Tensors are compared by shape, dtype and elements.
 
-    A number may also come out of a tensor or out of numpy, and a whole number may stand for a float.
+    A number may also be a tensor or a NumPy scalar, and an integer may replace a float.
 
     Args:
-        what: what was looked at, in a few words: ``"rows of node 3"``.
-        hint: one line on where to look; shown after the two values.
+        what: description of the value, such as ``"rows of node 3"``.
+        hint: line that is printed after the two values.
     """
     if not _equal(got, expected):
         lines = [what, f"  got       {_short(got)}", f"  expected  {_short(expected)}"]
@@ -70,18 +70,18 @@ def expect(what: str, got: Any, expected: Any, hint: str = "") -> None:
 
 
 def expect_type(what: str, got: Any, name: str, hint: str = "") -> None:
-    """Go on if a value is of the type with this name; ``"tuple of 2"`` also says how long it is."""
+    """Raise ``Unfinished`` unless a value has the type with this name. ``"tuple of 2"`` also checks the length."""
     length = f" of {len(got)}" if " of " in name and isinstance(got, tuple) else ""
     expect(what, type(got).__name__ + length, name, hint)
 
 
 def plain(value: Any) -> Any:
-    """Numbers and lists as Python has them, also out of a tensor or out of numpy."""
+    """Convert tensors and NumPy values to Python numbers and lists."""
     return value.tolist() if isinstance(value, (Tensor, np.ndarray, np.generic)) else value
 
 
 def rounded(value: Any, digits: int) -> Any:
-    """A number, from wherever it comes, so that two ways to compute it agree; what is none stays as it is."""
+    """Round a number, so that two ways to compute the number agree. Other values are returned unchanged."""
     number = plain(value)
     return round(float(number), digits) if type(number) in (int, float) else value
 
@@ -105,11 +105,11 @@ def _short(value: Any, limit: int = 100) -> str:
 
 
 class Rows:
-    """Stands in for a ``DistTensor``: shape, dtype, rows by id. A slice needs both ends and is not cut off, as there.
+    """A substitute for ``DistTensor`` with shape, dtype and rows by ID. As there, a slice needs both of its bounds.
 
     Attributes:
-        values: what the table holds.
-        reads, writes: the ids of each read and of each write.
+        values: all rows.
+        reads, writes: the IDs of each read and of each write.
     """
 
     def __init__(self, values: Tensor) -> None:

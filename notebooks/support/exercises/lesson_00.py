@@ -1,4 +1,4 @@
-"""Checkers of lesson 0, Start here. Those of programs read what the ranks have printed."""
+"""Checkers of lesson 0, Start here. Two of them read the output of the ranks."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -21,22 +21,22 @@ MACHINE_CASES = (
 
 @exercise(1)
 def check_machines_needed(machines_needed: Callable[[int, int], int]) -> None:
-    """Exercise 1: ``machines_needed(total, memory)``, both in bytes, gives a number of machines."""
+    """Exercise 1: ``machines_needed(total, memory)`` returns a number of machines. Both arguments are in bytes."""
     for total, memory, expected in MACHINE_CASES:
         what = f"machines_needed({total:_}, {memory:_})"
         got = plain(machines_needed(total, memory))
-        whole = int(got) if type(got) is float and got.is_integer() else got  # 3.0 is 3 machines, 2.5 is none
+        whole = int(got) if type(got) is float and got.is_integer() else got  # 3.0 means 3 machines, and 2.5 is wrong
         expect(what, whole, expected, FILL_HINT)
 
 
 def _expect_printed(lines: Sequence[str], text: str, expected: int, hint: str) -> None:
-    """Go on if each of two ranks has printed ``rank R: in all NUMBER`` and this text, with the right number."""
+    """Raise ``Unfinished`` unless both ranks printed ``rank R: in all NUMBER`` and this text, with the right number."""
     pattern = rf"rank (\d+): in all (?:tensor\()?([\d,_]+)(?:\.0*)?\)? {text}"
     said = {int(rank): int(re.sub("[,_]", "", number)) for rank, number in re.findall(pattern, "\n".join(lines))}
     no_answer = "What the job printed says why; its last lines first. Leave the line that prints as it is."
     expect(f'ranks that said "in all ... {text}"', sorted(said), [0, 1], no_answer)
     got = [said[0], said[1]]
-    if got != [expected, expected]:  # the message does not give the number away
+    if got != [expected, expected]:  # the message does not contain the right number
         size = "larger" if max(got) < expected else "smaller" if min(got) > expected else "correct"
         wanted = f"the same {size} number from both"
         raise Unfinished(f"what ranks 0 and 1 said\n  got       {got}\n  expected  {wanted}\n  hint: {hint}")
@@ -44,7 +44,7 @@ def _expect_printed(lines: Sequence[str], text: str, expected: int, hint: str) -
 
 @exercise(2)
 def check_test_edges(lines: Sequence[str]) -> None:
-    """Exercise 2: the lines of a job whose ranks both say how many edges into test nodes join equal classes."""
+    """Exercise 2: both ranks print the number of edges into test nodes that connect equal classes."""
     graph = load_dataset("synthetic-products", scale=0.01).graph
     label, mask = graph.ndata["label"], graph.ndata["test_mask"]
     sources, targets = graph.in_edges(mask.nonzero().flatten())
@@ -55,7 +55,7 @@ def check_test_edges(lines: Sequence[str]) -> None:
 
 @exercise(3)
 def check_unseen(lines: Sequence[str]) -> None:
-    """Exercise 3: the lines of a job whose ranks both say how many test nodes are of a class unseen in training."""
+    """Exercise 3: both ranks print the number of test nodes whose class no training node has."""
     graph = load_dataset("synthetic-products", scale=0.01).graph
     label = graph.ndata["label"]
     seen = label[graph.ndata["train_mask"]].unique()

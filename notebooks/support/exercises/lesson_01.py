@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from support.exercises import exercise, expect, plain
 from tutorial_lib.data import load_dataset
 
-# Node 0 has four in-neighbours, each of which has three of its own: what is drawn differs, how many are drawn does not.
+# Node 0 has four in-neighbors, and each of these has three. So the number of sampled nodes does not depend on the seed.
 TREE = [(child, 0) for child in (1, 2, 3, 4)] + [(2 + 3 * child + k, child) for child in (1, 2, 3, 4) for k in range(3)]
 READ_CASES = (([0], [3], 4), ([0], [4, 2], 13), ([0], [2, 4], 11), ([1, 2], [2], 6))
 
 
 @exercise(1)
 def check_nodes_to_read(nodes_to_read: Callable[[Any, Tensor, Sequence[int]], int]) -> None:
-    """Exercise 1: ``nodes_to_read(graph, seeds, per_hop)`` gives the number of input nodes of a sampled batch."""
+    """Exercise 1: ``nodes_to_read(graph, seeds, per_hop)`` returns the number of input nodes of a sampled batch."""
     import dgl
 
     graph = dgl.graph(tuple(map(list, zip(*TREE, strict=True))))
@@ -28,24 +28,24 @@ def check_nodes_to_read(nodes_to_read: Callable[[Any, Tensor, Sequence[int]], in
         expect(f"a tree of 17 nodes, seeds {seeds}, per_hop {per_hop}", got, expected, hint)
 
 
-# (edges from a source node to a destination node, number of source nodes, of destination nodes)
+# (edges from a source to a destination, number of sources, number of destinations)
 BLOCKS = (
     ([(1, 0), (2, 0), (3, 1), (0, 1), (4, 2)], 5, 3),
-    ([(3, 0), (4, 0), (3, 2)], 5, 3),  # destination 1 receives nothing
+    ([(3, 0), (4, 0), (3, 2)], 5, 3),  # destination 1 has no edges
     ([(0, 0), (1, 0)], 2, 1),
 )
 
 
 @exercise(2)
 def check_max_conv(make: Callable[[int, int], nn.Module]) -> None:
-    """Exercise 2: ``MaxConv(in_size, out_size)``, a layer that takes the maximum of what a node receives."""
+    """Exercise 2: ``MaxConv(in_size, out_size)`` is a layer that takes the maximum of the neighbors' features."""
     import dgl
 
     torch.manual_seed(0)
     layer = make(4, 3)
     for edges, sources, destinations in BLOCKS:
         block = dgl.create_block(tuple(map(list, zip(*edges, strict=True))), sources, destinations)
-        x = torch.randn(sources, 4) - 1  # many numbers below zero
+        x = torch.randn(sources, 4) - 1  # many numbers are negative
         received = [torch.stack([x[s] for s, d in edges if d == node] or [torch.zeros(4)]) for node in block.dstnodes()]
         largest = torch.stack([rows.amax(0) for rows in received])
         right = layer.fc_self(x[:destinations]) + layer.fc_neigh(largest)
@@ -60,7 +60,7 @@ def check_max_conv(make: Callable[[int, int], nn.Module]) -> None:
 
 @exercise(3)
 def check_best_epoch(path: str | Path) -> None:
-    """Exercise 3: a file with ``valid``, eight accuracies, and ``weights``, those of the epoch with the best one."""
+    """Exercise 3: a file contains ``valid``, eight accuracies, and ``weights``, those of the best epoch."""
     saved = torch.load(path)
     valid = [float(plain(value)) for value in saved["valid"]]
     expect('numbers in "valid"', len(valid), 8, "Append the accuracy on val_mask after each epoch.")
@@ -72,7 +72,7 @@ def check_best_epoch(path: str | Path) -> None:
 
 
 def exact_accuracy(weights: Mapping[str, Tensor]) -> float:
-    """Validation accuracy of a GraphSAGE of two layers over all neighbours, computed here with matrices."""
+    """Compute the validation accuracy of a two-layer GraphSAGE over all neighbors with matrices."""
     import dgl
 
     graph = load_dataset("synthetic-products", scale=0.01).graph

@@ -13,7 +13,7 @@ from support.exercises import Rows, exercise, expect, expect_type, rounded
 
 @exercise(1)
 def check_column_mean(column_mean: Callable[[Any, int], Tensor]) -> None:
-    """Exercise 1: the mean of each column, a limited number of rows at a time."""
+    """Exercise 1: the mean of each column, with a limited number of rows in each read."""
     for count, width, limit in ((6, 2, 2), (7, 3, 3), (5, 1, 10)):
         table = Rows(torch.arange(count * width).reshape(count, width).float())
         case = f"a table of {count} rows and {width} columns, {limit} rows at a time"
@@ -31,7 +31,7 @@ def check_column_mean(column_mean: Callable[[Any, int], Tensor]) -> None:
 
 @exercise(2)
 def check_highest(path: str | Path) -> None:
-    """Exercise 2: what the job of the learner's program left, ten rows with the highest of both trainers' offers."""
+    """Exercise 2: the learner's program stored the maximum of the values of both trainers in ten rows."""
     run_it = "run the command of the cell above again, without the grep, and read its last lines"
     expect(f"{Path(path).name} was written by the job", Path(path).exists(), True, run_it)
     got = json.loads(Path(path).read_text())
@@ -45,7 +45,7 @@ def check_highest(path: str | Path) -> None:
 
 @exercise(3)
 def check_sgd_step(sgd_step: Callable[[Any, Tensor, Tensor, float], None]) -> None:
-    """Exercise 3: one step of sparse SGD, written with reads and writes of rows."""
+    """Exercise 3: one step of sparse SGD with reads and writes of rows."""
     generator = torch.Generator().manual_seed(0)
     for ids in ([1, 4], [5, 2, 5], [3, 0, 3, 3]):
         start = torch.randn(6, 2, generator=generator)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from support.exercises import Unfinished, exercise, expect, expect_type
 
-ALL = [-1, -1]  # every neighbour, in two hops
+ALL = [-1, -1]  # all neighbors in two hops
 SAMPLER_CASES = (ALL, [-1, -1, -1], [-1], [1, -1], [-1, 1])
 
 
@@ -23,7 +23,7 @@ def _small_graph(generator: torch.Generator, nodes: int, edges: int) -> Any:
 
 @exercise(1)
 def check_sample_visible(sample_visible: Callable[..., Any]) -> None:
-    """Exercise 1: blocks without the edges that start at a hidden node, hop by hop."""
+    """Exercise 1: the blocks of all hops have no edges that start at a hidden node."""
     import dgl
 
     generator = torch.Generator().manual_seed(3)
@@ -72,11 +72,11 @@ def _check_blocks(got: Any, graph: Any, seeds: Tensor, fanouts: Sequence[int], v
 
 
 def check_stays_at_home(folder: str | Path, part_config: str | Path) -> None:
-    """Exercise 2: what the reader's program has written on two machines, against the files of the parts.
+    """Exercise 2: compare the output of the learner's program on two machines with the files of the parts.
 
     Args:
-        folder: with ``rank-0.json`` and ``rank-1.json``, lists of what the program's ``count`` returns.
-        part_config: of the parts that the job ran on.
+        folder: contains ``rank-0.json`` and ``rank-1.json`` with the results of the function ``count``.
+        part_config: description of the partition that the job used.
     """
     exercise(2)(lambda _: _check_ranks(Path(folder), part_config))(None)
 
@@ -109,7 +109,7 @@ def _check_ranks(folder: Path, part_config: str | Path) -> None:
 
 
 def _entry(file: Path) -> dict[str, Any]:
-    """What the program has written for all neighbours in two hops."""
+    """Return the program's output for all neighbors in two hops."""
     if not file.exists():
         raise Unfinished(f"{file} is not there\n  hint: write the program, and start it on two machines as above")
     entries = [entry for entry in json.loads(file.read_text()) if entry["fanouts"] == ALL]

@@ -12,7 +12,7 @@ from support.exercises import Unfinished, exercise, expect, plain
 
 @exercise(1)
 def check_owner(owner: Callable[[list[list[int]], torch.Tensor], Any]) -> None:
-    """``owner(ranges, ids)``: the part of each new node id, by the ranges of a part config."""
+    """``owner(ranges, ids)`` returns the part of each new node ID, from the ranges in the partition description."""
     cases = (
         ([[0, 4], [4, 9]], [0, 3, 4, 8]),
         ([[0, 7], [7, 9], [9, 20]], [19, 9, 8, 7, 6, 0, 6]),
@@ -27,11 +27,11 @@ def check_owner(owner: Callable[[list[list[int]], torch.Tensor], Any]) -> None:
 
 @exercise(2)
 def check_original_order(original_order: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
-    """``original_order(rows, node_map)``: a table with one row per new id, sorted by original id instead."""
+    """``original_order(rows, node_map)`` changes the order of rows from new IDs to original IDs."""
     maps = ([2, 0, 1], [3, 0, 4, 1, 2], [1, 2, 3, 4, 5, 6, 0])
     for ids in maps:
         node_map = torch.tensor(ids)
-        rows = torch.stack([node_map * 10, node_map * 10 + 1], dim=1)  # each row tells its original id
+        rows = torch.stack([node_map * 10, node_map * 10 + 1], dim=1)  # each row contains its original ID
         expected, _ = rows.sort(dim=0)
         kept = rows.clone()
         hint = "row i of the input belongs to original node node_map[i]: that is where it has to go"
@@ -44,11 +44,11 @@ TOLERANCE = 0.10
 
 
 def check_prediction(prediction: Any, result: str | Path) -> None:
-    """Exercise 3: the bytes that the reader has predicted, against those that the reader's job has measured.
+    """Exercise 3: compare the predicted bytes with the measured ones of the learner's job.
 
     Args:
-        prediction: bytes that reach both machines in one epoch.
-        result: what the program has written: for each rank its settings, and bytes by phase.
+        prediction: bytes that both machines receive in one epoch.
+        result: output of the program, the settings of each rank and its bytes by phase.
     """
     exercise(3)(lambda answer: _check_bytes(answer, Path(result)))(prediction)
 

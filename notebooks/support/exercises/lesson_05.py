@@ -1,4 +1,4 @@
-"""Checkers of lesson 5, data parallel by hand. Two read what a program of the reader's wrote on three ranks."""
+"""Checkers of lesson 5, data parallel by hand. Two of them read the results of a program on three ranks."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ RANKS = 3
 
 
 def one_process() -> Tensor:
-    """The weights after the five steps of the lesson's task."""
+    """Return the weights after the five steps of the lesson's task in one process."""
     from scripts.ddp_task import batches, new_model, points
 
     x, y = points()
@@ -39,23 +39,23 @@ def _check_weights(program: str, hint: str) -> None:
 
 @exercise(1)
 def check_average_gradients(program: str) -> None:
-    """Exercise 1: a program whose ``average_gradients`` is right for uneven shares."""
+    """Exercise 1: the ``average_gradients`` of a program is right for uneven shares."""
     _check_weights(program, "multiply by `examples` before the sum, and divide by the examples of all ranks after it")
 
 
 @exercise(3)
 def check_hook(program: str) -> None:
-    """Exercise 3: a program with a communication hook that adds."""
+    """Exercise 3: a program uses a communication hook that adds gradients."""
     _check_weights(program, "the loss has been divided already: all_reduce bucket.buffer(), and divide by nothing")
 
 
-# ids, ranks
+# IDs, ranks
 SPLITS = ((8, 2), (10, 4), (7, 3), (2, 3), (1, 4))
 
 
 @exercise(2)
 def check_share_of(share_of: Callable[[Tensor, int, int, bool], tuple[Tensor, float]]) -> None:
-    """Exercise 2: ``share_of(batch, rank, world_size, pad)`` gives the rank's ids, and the factor of its loss."""
+    """Exercise 2: ``share_of(batch, rank, world_size, pad)`` returns the IDs of a rank and the factor of its loss."""
     for pad in (False, True):
         for count, ranks in SPLITS:
             _check_shares(share_of, count, ranks, pad)

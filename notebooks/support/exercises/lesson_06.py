@@ -13,13 +13,13 @@ from support.exercises.programs import result
 from support.processes import RanksTimedOut, fork
 from support.processes import fix_openmp as in_a_thread
 
-# number of ids, ranks
+# number of IDs, ranks
 SHARE_CASES = ((40, 2), (41, 2), (50, 4), (3, 5))
 
 
 @exercise(1)
 def check_epoch_share(epoch_share: Callable[[int, int, int, int], Tensor]) -> None:
-    """Exercise 1: shares that cover all ids once, and are new in each epoch."""
+    """Exercise 1: the shares of all ranks contain every ID once and differ between epochs."""
     before = torch.get_rng_state()
     for count, ranks in SHARE_CASES:
         epochs = [_shares(epoch_share, count, ranks, epoch) for epoch in range(2)]
@@ -58,7 +58,7 @@ RANKS = 3
 
 @exercise(2)
 def check_macro_accuracy(program: str) -> None:
-    """Exercise 2: a program in which every rank finds the mean of the accuracies of all classes."""
+    """Exercise 2: every rank of a program computes the mean of the accuracies of all classes."""
     found = result(program)
     predictions, labels = torch.load(Path(program).with_name("out") / "answers.pt")
     classes = [(predictions[labels == k] == k).double().mean().item() for k in labels.unique()]
@@ -69,7 +69,7 @@ def check_macro_accuracy(program: str) -> None:
 
 
 def _add(first: int, second: int = 0) -> tuple[int, float]:
-    """Needs OpenMP, as a training step does."""
+    """Use OpenMP, as a training step does."""
     return first + second, torch.ones(2_000_000).sum().item()
 
 
@@ -77,7 +77,7 @@ def _raise(what: BaseException) -> None:
     raise what
 
 
-# what is called, its arguments, and what is to come of it
+# function, its arguments, and the expected result
 CALLS = (
     (_add, (2,), {"second": 3}, "returned (5, 2000000.0)"),
     (_raise, (ValueError("a label is -1"),), {}, "raised ValueError: a label is -1"),
@@ -87,7 +87,7 @@ CALLS = (
 
 @exercise(3)
 def check_fix_openmp(fix_openmp: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Exercise 3: what the function returns and raises arrives, in a forked child of a process that used OpenMP."""
+    """Exercise 3: results and exceptions of the function arrive in a forked child of a process that used OpenMP."""
     for function, args, options, expected in CALLS:
 
         def child(answers: Any) -> None:

@@ -15,7 +15,7 @@ from support.exercises.programs import result, results
 
 @exercise(1)
 def check_openmp(program: str) -> None:
-    """Exercise 1: a program whose child ends, although its parent has used OpenMP on two threads."""
+    """Exercise 1: the child of a program ends, although its parent has used OpenMP with two threads."""
     found = result(program)
     expect("the sum of the parent", found["parent"], 2_000_000.0)
     expect("threads of the parent", found["threads of the parent"], 2, "leave the parent as it was")
@@ -25,7 +25,7 @@ def check_openmp(program: str) -> None:
 
 @exercise(2)
 def check_arguments(program: str) -> None:
-    """Exercise 2: a program whose two spawned ranks read one file, each its own lines."""
+    """Exercise 2: two spawned ranks read different lines of one file."""
     files = results(program, f"{Path(program).stem}-*.json")
     expect("ranks that have written their sum", len(files), 2)
     found = [json.loads(file.read_text()) for file in files]
@@ -36,7 +36,7 @@ def check_arguments(program: str) -> None:
 
 @exercise(3)
 def check_guard(program: str) -> None:
-    """Exercise 3: a program that receives a number from a spawned process."""
+    """Exercise 3: a program receives a number from a spawned process."""
     hint = "below the guard stands what only the parent does; above it what the child needs when it imports this"
     expect("what was received: the number, and how its sender was started", result(program), [42, "spawn"], hint)
 
@@ -46,7 +46,7 @@ JOINED = 6.609375  # five steps in one process, each with the mean over the rank
 
 @exercise(4)
 def check_join(program: str) -> None:
-    """Exercise 4: a program that makes all eight batches count under ``Join``."""
+    """Exercise 4: all eight batches of a program count under ``Join``."""
     files = results(program, f"{Path(program).stem}-*.json")
     expect("ranks that have written their weight", len(files), 2, "with Join([model]): around the loop")
     weights = [json.loads(file.read_text()) for file in files]
@@ -54,9 +54,9 @@ def check_join(program: str) -> None:
     expect("the weight of rank 0 and of rank 1", weights, [JOINED] * 2, hint)
 
 
-# What each process does: (seconds, then the exit code or minus a signal); what the function should return.
+# For each process (seconds, exit code or minus a signal), and the expected result of the function
 NAP = 8.0
-QUICK = 4.0  # a function that returns later has waited for a process that it should have ended
+QUICK = 4.0  # a slower function has waited for a process that it should have ended
 WATCH_CASES = (
     ([(0.0, 0), (0.2, 3), (NAP, 0)], (1, 3)),
     ([(0.2, -9), (NAP, 0)], (0, -9)),
@@ -67,7 +67,7 @@ WATCH_CASES = (
 
 @exercise(5)
 def check_first_failure(first_failure: Callable[[Sequence[Any], float], tuple[int, int] | None]) -> None:
-    """Exercise 5: real processes, of which one fails, or all sleep too long."""
+    """Exercise 5: with real processes, one process fails, or all of them sleep too long."""
     for plan, expected in WATCH_CASES:
         what = "processes: " + ", ".join(f"{k} {_words(*entry)}" for k, entry in enumerate(plan))
         got, seconds, left = _watch(first_failure, plan, 30.0)
@@ -92,7 +92,7 @@ def _watch(
     plan: Sequence[tuple[float, int]],
     limit: float,
 ) -> tuple[Any, float, list[int]]:
-    """Start the processes and call the function: its answer, its seconds, and the numbers of those that still run."""
+    """Start the processes and call the function. Return its result, its seconds, and the processes that still run."""
     processes = [multiprocessing.get_context("fork").Process(target=_nap, args=entry, daemon=True) for entry in plan]
     for process in processes:
         process.start()
@@ -111,7 +111,7 @@ def _watch(
 
 
 def _nap(seconds: float, code: int) -> None:
-    """Ends earlier when the parent has gone."""
+    """Sleep. The process ends earlier if its parent is gone."""
     parent, end = os.getppid(), time.monotonic() + seconds
     while time.monotonic() < end and os.getppid() == parent:
         time.sleep(0.02)
@@ -122,7 +122,7 @@ def _nap(seconds: float, code: int) -> None:
 
 @exercise(6)
 def check_seeds(program: str) -> None:
-    """Exercise 6: two ranks that divide 40 nodes alike and drop differently, in runs with seeds 7, 7 and 8."""
+    """Exercise 6: with seeds 7, 7 and 8, two ranks share 40 nodes consistently and use different dropout masks."""
     files = results(program, f"{Path(program).stem}-*.json")
     expect("ranks that have written what they drew", len(files), 2)
     first, second = (json.loads(file.read_text()) for file in files)  # by run, then by epoch
@@ -142,7 +142,7 @@ def check_seeds(program: str) -> None:
 
 @exercise(7)
 def check_four(program: str) -> None:
-    """Exercise 7: a program whose two ranks add the numbers from 1 to 10, cured of four pitfalls."""
+    """Exercise 7: two ranks of a program add the numbers from 1 to 10, without any of four pitfalls."""
     files = results(program, f"{Path(program).stem}-*.json")
     found = {f"rank {file.stem[-1]}": json.loads(file.read_text()) for file in files}
     for rank, wrote in found.items():
@@ -157,7 +157,7 @@ def check_four(program: str) -> None:
 
 
 def _check_rank(rank: str, wrote: dict[str, Any]) -> None:
-    """What a rank tells of its own: was it refused the GPU, did it find the other rank, its threads, its end."""
+    """Check a rank's GPU error, its connection to the other rank, its number of threads, and its end."""
     expect(f"{rank} has asked for the GPU", "cuda" in wrote, True, "leave ask_cuda() in rank_main")
     hint = "the parent asks the CUDA library before it forks: spawn the ranks, or do not ask"
     expect(f"{rank} is refused the GPU because of a fork", "Cannot re-initialize CUDA" in wrote["cuda"], False, hint)

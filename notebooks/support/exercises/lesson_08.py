@@ -25,7 +25,7 @@ BATCH_CASES = (
 
 
 def batches_of_replicas(total: int, ranks: int, batch_size: int, drop_last: bool, drop_uneven: bool) -> list[int]:
-    """What GraphBolt does, without starting any rank: the number of batches of each."""
+    """Return the number of batches of each rank in GraphBolt, without starting ranks."""
     import numpy as np
     from dgl.graphbolt import ItemSet
     from dgl.graphbolt.item_sampler import ItemShufflerAndBatcher
@@ -42,7 +42,7 @@ def batches_of_replicas(total: int, ranks: int, batch_size: int, drop_last: bool
 
 @exercise(2)
 def check_batches_per_rank(batches_per_rank: Callable[[int, int, int, bool, bool], list[int]]) -> None:
-    """Exercise 2: the number of batches of each rank, against what GraphBolt does."""
+    """Exercise 2: compare the computed number of batches of each rank with GraphBolt's."""
     for total, ranks, batch_size, drop_last, drop_uneven in BATCH_CASES:
         expected = batches_of_replicas(total, ranks, batch_size, drop_last, drop_uneven)
         got = plain(batches_per_rank(total, ranks, batch_size, drop_last, drop_uneven))
@@ -64,7 +64,7 @@ def _batches_hint(drop_last: bool, drop_uneven: bool) -> str:
 
 @exercise(1)
 def check_degree_stage(degree_stage: Callable[[Any], Callable[[Any], Any]]) -> None:
-    """Exercise 1: a stage of one's own, which appends a column to the features."""
+    """Exercise 1: a custom stage appends a column to the features."""
     for seed, nodes, width in ((0, 9, 2), (1, 20, 4)):
         _check_stage(degree_stage, seed, nodes, width)
 
@@ -99,7 +99,7 @@ RANKS, ENOUGH = 2, 0.9
 
 @exercise(3)
 def check_early_stop(out: str | Path) -> None:
-    """Exercise 3: what the ranks of the learner's program wrote to ``out``; the data set lies beside it."""
+    """Exercise 3: check the results of the learner's program in ``out``. The data set is beside ``out``."""
     out = Path(out)
     files = [out / f"rank-{rank}.json" for rank in range(RANKS)]
     if not any(file.exists() for file in files):
@@ -118,7 +118,7 @@ def check_early_stop(out: str | Path) -> None:
 
 
 def _check_what_was_trained(reports: list[dict[str, list[Any]]], folder: Path) -> None:
-    """All training nodes in each epoch; accuracies that are a number of right answers by the number of nodes."""
+    """Each epoch trains on all training nodes, and each accuracy is a fraction of the number of nodes."""
     train = sorted(np.load(folder / "train-ids.npy").tolist())
     for seeds in zip(*(report["seeds"] for report in reports), strict=True):
         if sorted(node for of_rank in seeds for node in of_rank) != train:

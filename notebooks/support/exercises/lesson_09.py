@@ -1,4 +1,4 @@
-"""Checkers of lesson 9: the environment of each process of a job, and a job that ends by itself."""
+"""Checkers of lesson 9, the environment of each process of a job, and a job that ends by itself."""
 
 import json
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from typing import Any
 
 from support.exercises import Unfinished, exercise, expect, expect_type, plain
 
-Process = tuple[int, dict[str, Any]]  # number of its machine, environment
-Wanted = tuple[str, int, dict[str, Any]]  # its role before them
+Process = tuple[int, dict[str, Any]]  # number of the machine, environment
+Wanted = tuple[str, int, dict[str, Any]]  # role, number of the machine, environment
 
 # addresses, servers and trainers of each machine, samplers of each trainer
 LAYOUTS = (
@@ -67,10 +67,10 @@ KILLED = -9
 
 
 def check_job_ends(folder: str | Path) -> None:
-    """Exercise 2: what a job of the reader's program has left, whose rank 1 was killed.
+    """Exercise 2: check the files of a job after its rank 1 was killed.
 
     Args:
-        folder: with ``exits.json``, as the lesson's ``wait_for_end`` writes it, and the logs.
+        folder: contains ``exits.json``, which ``wait_for_end`` of the lesson writes, and the logs.
     """
     exercise(2)(lambda _: _check_job(Path(folder)))(None)
 

@@ -23,7 +23,7 @@ PLAN_CASES = (
 
 @exercise(1)
 def check_plan_epoch(plan_epoch: Callable[[int, int, int, tuple[int, float]], Any]) -> None:
-    """Exercise 1: steps of each rank, effective batch size, learning rate by the linear rule."""
+    """Exercise 1: steps of each rank, effective batch size, and learning rate by the linear rule."""
     for arguments, (steps, effective, rate) in PLAN_CASES:
         nodes, ranks, batch_size, alone = arguments
         what = f"{nodes} training nodes, {ranks} rank(s) with batches of {batch_size}, alone {alone}"
@@ -36,11 +36,11 @@ def check_plan_epoch(plan_epoch: Callable[[int, int, int, tuple[int, float]], An
 
 
 def check_hot_rows(program: str, part_config: str | Path) -> None:
-    """Exercise 2: which rows the reader's cache had kept on each machine, against the files of the parts.
+    """Exercise 2: compare the rows in the learner's cache on each machine with the files of the parts.
 
     Args:
-        program: its path; it has written ``out/PROGRAM-0.json`` and ``out/PROGRAM-1.json`` by ``measure``.
-        part_config: of the parts that the job ran on.
+        program: path of the program, which has written ``out/PROGRAM-0.json`` and ``out/PROGRAM-1.json``.
+        part_config: description of the partition that the job used.
     """
     exercise(2)(lambda _: _check_caches(program, Path(part_config)))(None)
 
@@ -66,7 +66,7 @@ def _check_caches(program: str, part_config: Path) -> None:
 
 
 def _degrees(part_config: Path) -> tuple[Tensor, Tensor]:
-    """Of each node, in the numbering of the parts: the number of edges into it, and the part that owns it."""
+    """Return in-degree and owner of each node, in the order of the new IDs."""
     import dgl
 
     parts = json.loads(part_config.read_text())["num_parts"]

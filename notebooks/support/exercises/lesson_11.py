@@ -12,7 +12,7 @@ LOST = "[10.0.0.2]:41873: Connection reset by peer"
 STOPPED = "killed by signal 15 (SIGTERM)"
 
 
-# what is tested: the position of the first cause, then the reports
+# description of the case, then the position of the first cause and the reports
 CAUSE_CASES: dict[str, tuple[Any, ...]] = {
     "a killed trainer": (
         1,
@@ -43,7 +43,7 @@ CAUSE_CASES: dict[str, tuple[Any, ...]] = {
 
 @exercise(1)
 def check_first_cause(first_cause: Callable[[list[Report]], int]) -> None:
-    """Exercise 1: of many reports, the one to read."""
+    """Exercise 1: find the first cause among many reports."""
     for what, (expected, *rows) in CAUSE_CASES.items():
         got = first_cause([dict(zip(("time", "process", "message"), row, strict=True)) for row in rows])
         hint = "a lost connection and SIGTERM are consequences; of the rest, the earliest; of nothing else, too"
@@ -51,7 +51,7 @@ def check_first_cause(first_cause: Callable[[list[Report]], int]) -> None:
 
 
 IN_STEP = "all_reduce step train main"
-# what is tested: the rank that is waited for, then the calls of each rank, the innermost first
+# description of the case, the rank that blocks the others, and the calls of each rank, innermost first
 WAIT_CASES: dict[str, tuple[Any, ...]] = {
     "two ranks": (1, "all_reduce wrapper train main", "wait_for_file train main"),
     "four ranks, one reads a file": (2, IN_STEP, IN_STEP, "read open_file next_batch train main", IN_STEP),
@@ -68,7 +68,7 @@ WAIT_CASES: dict[str, tuple[Any, ...]] = {
 
 @exercise(2)
 def check_waited_for(waited_for: Callable[[dict[int, list[str]]], int]) -> None:
-    """Exercise 2: the rank that the others wait for."""
+    """Exercise 2: find the rank that blocks the other ranks."""
     for what, (expected, *stacks) in WAIT_CASES.items():
         got = waited_for({rank: frames.split() for rank, frames in enumerate(stacks)})
         hint = "look in each stack for the first name that is a collective call; one rank has none, or another one"
@@ -79,11 +79,12 @@ SETTINGS = ("batch_size", "fanouts", "hidden", "dropout", "lr", "seed")
 
 
 def check_refuses(checkpoint: str | Path, said: Sequence[str], again: Sequence[str]) -> None:
-    """Exercise 3: the checkpoint of the reader's program, and what it said when it was to continue with other options.
+    """Exercise 3: the learner's program refuses to continue its checkpoint with other options.
 
     Args:
-        checkpoint: of a run of two epochs; the two runs after it asked for three.
-        said, again: lines of the run with ``--lr 0.5``, and of the one with ``--fanouts 5,5``, alone or under launch.
+        checkpoint: of a run of two epochs. The two later runs ask for three epochs.
+        said: output of the run with ``--lr 0.5``, started alone or with launch.
+        again: output of the run with ``--fanouts 5,5``.
     """
     exercise(3)(lambda _: _check_refuses(Path(checkpoint), list(said), list(again)))(None)
 
@@ -110,7 +111,7 @@ def _check_refuses(checkpoint: Path, said: list[str], again: list[str]) -> None:
 
 
 def _check_refusal(run: str, option: str, said: list[str]) -> None:
-    """What a run said that must not continue, because of one option."""
+    """Check the output of a run that must refuse to continue because of one option."""
     lines = [re.sub(r"^(\[[\w-]+ \d+\] |  \| )", "", line) for line in said if line.strip()]  # prefixes of launch
     expect(f"{run}: it has said something", bool(lines), True, "keep its lines: NAME = !COMMAND 2>&1")
     trained = [line for line in lines if line.startswith("epoch ")]
@@ -123,7 +124,7 @@ def _check_refusal(run: str, option: str, said: list[str]) -> None:
 
 
 def _values(saved: dict[str, Any]) -> dict[str, Any]:
-    """The options, wherever in the checkpoint they are."""
+    """Return the options, which may have any place in the checkpoint."""
     found = dict(saved)
     for value in saved.values():
         if isinstance(value, dict) and "lr" in value:

@@ -1,4 +1,4 @@
-"""Checkers of lesson 12, the whole run: predictions in the data set's order, and what a run will need."""
+"""Checkers of lesson 12: predictions in the order of the data set, and the needs of a run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +10,12 @@ from support.exercises import exercise, expect, expect_type
 from support.exercises.programs import results
 from tutorial_lib.data import load_dataset
 
-SCALE = 0.01  # of the graph that the lesson's jobs have
+SCALE = 0.01  # of the graph in the lesson's jobs
 
 
 @exercise(1)
 def check_to_original(program: str) -> None:
-    """Exercise 1: what the machines predicted, in the file that the program has written, against the labels here."""
+    """Exercise 1: compare the predictions in the program's file with the labels."""
     (path,) = results(program, "exercise_12_1.npz")
     hint = "look at what the job printed: it has failed before it wrote the file"
     expect("the file of predictions has come home whole", path.stat().st_size > 0, True, hint)
@@ -30,7 +30,7 @@ def check_to_original(program: str) -> None:
     expect("test nodes that are right in the file; expected: what the machines counted", found, right, hint)
 
 
-COUNTS = ("nodes", "edges", "train", "widths", "machines", "batch", "remote")  # the last: remote rows of a step
+COUNTS = ("nodes", "edges", "train", "widths", "machines", "batch", "remote")  # last: remote rows of a step
 PLANS: tuple[tuple[tuple[Any, ...], tuple[int, int]], ...] = (
     ((1000, 20_000, 100, (100, 16, 7), 1, 30, 0), (1000 * 123 * 4 + 20_000 * 32, 0)),
     ((1001, 20_001, 101, (8, 4), 2, 10, 25), (501 * 12 * 4 + 10_001 * 32, 2 * 6 * 25 * 8 * 4)),
@@ -40,7 +40,7 @@ PLANS: tuple[tuple[tuple[Any, ...], tuple[int, int]], ...] = (
 
 @exercise(2)
 def check_plan_machines(plan_machines: Callable[..., tuple[int, int]]) -> None:
-    """Exercise 2: shared memory of a machine, and bytes of features on the wire in an epoch."""
+    """Exercise 2: shared memory of a machine, and bytes of features that the network carries in an epoch."""
     for row, (memory, wire) in PLANS:
         counts = dict(zip(COUNTS, row, strict=True))
         got = plan_machines(**counts)

@@ -10,7 +10,7 @@ from support.exercises.programs import result
 
 
 def _symmetric(nodes: int, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Ends of the edges of a random symmetric graph, in a random order."""
+    """Return sources and destinations of a random symmetric graph, in a random order."""
     generator = torch.Generator().manual_seed(seed)
     u, v = torch.randint(nodes, (2, pairs), generator=generator)
     keys = (torch.minimum(u, v) * nodes + torch.maximum(u, v))[u != v].unique()
@@ -22,7 +22,7 @@ def _symmetric(nodes: int, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
 
 @exercise(1)
 def check_with_twins(with_twins: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    """Exercise 1: hold out the other direction of every edge that is held out."""
+    """Exercise 1: hold out both directions of each held-out edge."""
     cases = [
         (torch.tensor([0, 2, 1, 3, 1, 0]), torch.tensor([1, 1, 0, 0, 2, 3]), torch.tensor([0, 1, 1, 0, 0, 0]) == 1)
     ]
@@ -45,10 +45,10 @@ def check_with_twins(with_twins: Callable[[Tensor, Tensor, Tensor], Tensor]) -> 
 
 @exercise(2)
 def check_in_batch(program: str) -> None:
-    """Exercise 2: what the reader's program has written about the last batch of each rank, and about the wire.
+    """Exercise 2: check the program's output about the last batch of each rank and about the traffic.
 
     Args:
-        program: its path.
+        program: path of the program.
     """
     found = result(program)
     hint = "the program must run on two machines with --ways in_batch"

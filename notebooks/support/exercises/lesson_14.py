@@ -1,4 +1,4 @@
-"""Checkers of lesson 14, learned rows on many machines."""
+"""Checkers of lesson 14, learnable embeddings on many machines."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 from support.exercises import exercise, expect, expect_type, plain, rounded
 from support.exercises.programs import result
 
-# nodes of each machine's part, width, optimiser -> bytes on each machine
+# nodes of each machine's part, width, optimizer -> bytes on each machine
 MEMORY_CASES = (
     (([1000, 1000], 64, "SparseAdam"), [772_000, 772_000]),
     (([300, 500, 200], 16, "SparseAdam"), [58_800, 98_000, 39_200]),
@@ -21,7 +21,7 @@ MEMORY_CASES = (
 
 @exercise(2)
 def check_machine_bytes(machine_bytes: Callable[[list[int], int, str], Any]) -> None:
-    """Exercise 2: memory of rows and of their optimiser on each machine."""
+    """Exercise 2: memory of the embeddings and their optimizer state on each machine."""
     for (nodes, width, optimizer), expected in MEMORY_CASES:
         got = machine_bytes(list(nodes), width, optimizer)
         expect(f"{nodes} nodes, rows of {width}, {optimizer}", plain(got), expected, _memory_hint(got, nodes, width))
@@ -37,7 +37,7 @@ def _memory_hint(got: Any, nodes: Sequence[int], width: int) -> str:
 
 @exercise(1)
 def check_merge_gradients(merge_gradients: Callable[[list[Tensor], list[Tensor]], Any]) -> None:
-    """Exercise 1: one gradient for each row out of those of all ranks."""
+    """Exercise 1: merge the gradients of all ranks into one gradient for each row."""
     generator = torch.Generator().manual_seed(14)
     cases = [([torch.tensor([0]), torch.tensor([0])], [torch.tensor([[2.0]]), torch.tensor([[6.0]])])]
     for ranks, rows, width in ((2, 9, 3), (3, 12, 2), (1, 5, 4)):
@@ -55,22 +55,22 @@ def check_merge_gradients(merge_gradients: Callable[[list[Tensor], list[Tensor]]
 
 
 def merged(ids: Sequence[Tensor], gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows in rising order, and for each the mean of its gradients."""
+    """Return the IDs in ascending order, and the mean of the gradients of each row."""
     rows, place, count = torch.cat(list(ids)).unique(return_inverse=True, return_counts=True)
     total = torch.zeros(len(rows), gradients[0].shape[1]).index_add_(0, place, torch.cat(list(gradients)))
     return rows, total / count[:, None]
 
 
-# node -> gradients of two ranks; None: the rank does not need the row
+# node -> gradients of two ranks, None if the rank does not use the row
 GRADIENTS = {"0": (2.0, 6.0), "1": (4.0, None), "2": (None, 3.0), "12000": (1.0, -5.0)}
 
 
 @exercise(3)
 def check_sparse_sgd(program: str) -> None:
-    """Exercise 3: rows after two steps of gradient descent on two machines, as the reader's program has written them.
+    """Exercise 3: compare the rows after two SGD steps of the learner's program on two machines.
 
     Args:
-        program: its path.
+        program: path of the program.
     """
     found = result(program)
     expect(f"{program}: nodes", sorted(found), sorted(GRADIENTS), "leave GRADIENTS as they are")

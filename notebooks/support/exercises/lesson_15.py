@@ -11,7 +11,7 @@ from torch import Tensor
 from support.exercises import Unfinished, exercise, expect, expect_type, plain
 from support.exercises.programs import results
 
-# node_map of a part config, ids on the line, -> names and type-wise ids
+# node_map of a partition description, homogeneous IDs -> types and type-wise IDs
 RANGES = (
     (
         {"a": [[0, 3], [8, 10]], "b": [[3, 8], [10, 12]]},
@@ -31,7 +31,7 @@ RANGES = (
 
 @exercise(1)
 def check_typed_ids(typed_ids: Callable[[Mapping[str, list[list[int]]], Tensor], Any]) -> None:
-    """Exercise 1: type and type-wise id of nodes on the homogeneous line."""
+    """Exercise 1: type and type-wise ID of nodes with homogeneous IDs."""
     for ranges, ids, names, numbers in RANGES:
         got = typed_ids({name: [list(pair) for pair in own] for name, own in ranges.items()}, torch.tensor(ids))
         what = f"ranges {ranges}, nodes {ids}"
@@ -42,17 +42,17 @@ def check_typed_ids(typed_ids: Callable[[Mapping[str, list[list[int]]], Tensor],
 
 
 FIELD, HIDDEN = "field", 32
-WORSE = 0.05  # of the accuracy, that one run may be by chance
+WORSE = 0.05  # difference of accuracies that can occur by chance
 TOLERANCE = 0.01
 
 
 def check_without_fields(saved: Any, program: str | Path, before: str | Path) -> None:
-    """Exercise 2: a job that draws no neighbours of type field, and the share of the bytes that it saves.
+    """Exercise 2: a job samples no neighbors of type field. Check the share of bytes that this saves.
 
     Args:
-        saved: the share, 0 to 1.
-        program: that the reader has written; it has written types/NAME.json in the folder ``out`` beside it.
-        before: what the lesson's own program has written.
+        saved: the share, from 0 to 1.
+        program: path of the learner's program, which has written types/NAME.json in its folder ``out``.
+        before: results of the lesson's program.
     """
     exercise(2)(lambda answer: _check_job(answer, Path(program), Path(before)))(saved)
 

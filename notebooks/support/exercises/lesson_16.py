@@ -20,13 +20,13 @@ PIECES = (2, 4)  # epochs after the first and after the second job of the chain
 def check_chain(
     program: str, first: str | None, jobs: Sequence[str], undisturbed: Sequence[Mapping[str, float]]
 ) -> None:
-    """Exercise 1: a training of two jobs, of which the second was submitted by the first.
+    """Exercise 1: a training consists of two jobs, and the first job submits the second one.
 
     Args:
-        program: path of the batch script; its training has written ``out/PROGRAM.json``.
-        first: number of the job that the reader has submitted.
+        program: path of the batch script. Its training has written ``out/PROGRAM.json``.
+        first: number of the job that the learner submitted.
         jobs: number and state of each job with the name ``chain``, as ``squeue`` prints them.
-        undisturbed: epochs of a job with the same options that nobody interrupted.
+        undisturbed: epochs of an uninterrupted job with the same options.
     """
     exercise(1)(lambda _: _check_chain(program, first, list(jobs), undisturbed))(None)
 
@@ -55,7 +55,7 @@ SCRIPT_SECONDS = 20
 
 
 def options_of(script: str) -> dict[str, str]:
-    """The options of a batch script as ``sbatch`` reads them: up to the first command, and not further."""
+    """Return the options of a batch script as ``sbatch`` reads them, which stops at the first command."""
     found: dict[str, str] = {}
     for line in script.splitlines():
         if line.strip() and not line.startswith("#"):
@@ -73,7 +73,7 @@ def options_of(script: str) -> dict[str, str]:
 
 
 def calls_of(script: Path) -> list[tuple[bool, list[str]]]:
-    """How the script calls Python in each of the starts: whether it is then Python itself, and the words."""
+    """Return how the script calls Python in each start: whether the script becomes Python itself, and the words."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for name in ("python", "python3"):
@@ -93,7 +93,7 @@ def calls_of(script: Path) -> list[tuple[bool, list[str]]]:
                 process.wait(SCRIPT_SECONDS)
             finally:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # and what it has started
+                    os.killpg(process.pid, signal.SIGKILL)  # with all processes that it started
                 process.wait()
             hint = "the last line calls python -m tutorial_lib launch"
             expect(f"job {job}: the script calls python", noted.exists(), True, hint)
@@ -103,7 +103,7 @@ def calls_of(script: Path) -> list[tuple[bool, list[str]]]:
 
 
 def _value(words: Sequence[str], option: str) -> str:
-    """What stands behind an option, also inside of the word with the command of a trainer."""
+    """Return the value of an option, which may be a part of the command of a trainer."""
     found = re.search(rf"{option}[ =]+(\S+)", " ".join(words))
     expect(f"{option} is there", found is not None, True, "launch needs what the broken script gave it")
     return found[1] if found else ""
@@ -111,7 +111,7 @@ def _value(words: Sequence[str], option: str) -> str:
 
 @exercise(2)
 def check_script(program: str) -> None:
-    """Exercise 2: a batch script that survives a preemption, and another job of its kind."""
+    """Exercise 2: a batch script survives a preemption."""
     script = Path(program)
     expect(f"{program} is there", script.exists(), True, "a cell that begins with %%writefile, or the editor")
     options = options_of(script.read_text())
@@ -141,7 +141,7 @@ def check_script(program: str) -> None:
 
 GB = 10**9
 ASKED = ("graph", "node_memory", "cores", "trainers", "samplers", "process")
-# what is asked, and nodes, shm, memory, threads, clients; None: no number of nodes is enough
+# the job, and its nodes, shm, memory, threads and clients. None: no number of nodes is enough
 SIZES: tuple[tuple[tuple[int, ...], tuple[int, ...] | None], ...] = (
     ((10 * GB, 64 * GB, 16, 4, 0, 2 * GB), (1, 10 * GB, 20 * GB, 3, 4)),
     ((105 * GB, 128 * GB, 32, 4, 1, 6 * GB), (3, 35 * GB, 89 * GB, 6, 24)),

@@ -1,4 +1,4 @@
-"""Exercises that change a program and run it: what the program has written, if that is newer than the program."""
+"""Results of the programs that learners change. A result must be newer than its program."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,10 @@ from support.exercises import expect
 
 
 def results(program: str, pattern: str) -> list[Path]:
-    """Files in the folder ``out`` beside the program that it has written since it was last changed, in order of name.
+    """Return the files in the folder ``out`` of a program that are newer than the program, sorted by name.
 
     Raises:
-        Unfinished: there is none.
+        Unfinished: there is no such file.
     """
     source = Path(program)
     expect(f"{program} is there", source.exists(), True, "run the cell that begins with %%writefile")
@@ -23,10 +23,10 @@ def results(program: str, pattern: str) -> list[Path]:
 
 
 def result(program: str) -> Any:
-    """What the program has written as ``out/PROGRAM.json``.
+    """Return the content of ``out/PROGRAM.json``.
 
     Raises:
-        Unfinished: nothing, since it was last changed.
+        Unfinished: the file does not exist or is older than the program.
     """
     (path,) = results(program, f"{Path(program).stem}.json")
     return json.loads(path.read_text())

@@ -1,1 +1,1 @@
-"""Programs that a lesson starts as real trainers: a server or a rank cannot load a function of a notebook cell."""
+"""Programs that a lesson starts as trainers, because a server or a rank cannot load a function of a notebook cell."""

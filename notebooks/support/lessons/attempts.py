@@ -1,4 +1,4 @@
-"""Things that may go wrong, done and shown: the message of an error without what differs from run to run."""
+"""Run calls that may fail, and print their error messages without the parts that differ between runs."""
 
 import contextlib
 import os
@@ -15,20 +15,20 @@ ERRORS: Rules = (
     (r'File "(?:[^"]*/)?([^"/]+/[^"/]+)", line \d+', r'File "\1"'),
     (r"(Current thread|Thread) 0x[0-9a-f]+", r"\1"),
     (r" at 0x[0-9a-f]+", ""),
-    (r"The server socket has failed to bind to \[::\].*?\)\. ", ""),  # where there is IPv6
+    (r"The server socket has failed to bind to \[::\].*?\)\. ", ""),  # on computers with IPv6
     (r"(\[[\d.:]+\]|0\.0\.0\.0):\d+", r"\1:PORT"),
 )
 
 
 def plain(text: str, rules: Rules = ERRORS) -> str:
-    """A message without what differs from one machine or run to the next: folders, lines, threads, ports, addresses."""
+    """Return a message without folders, lines, threads, ports and addresses, which differ between machines or runs."""
     for pattern, words in rules:
         text = re.sub(pattern, words, text)
     return text
 
 
 def attempt(call: Callable[..., Any], *args: Any, **options: Any) -> None:
-    """Print what a call returns, or the message of its error and, where there is one, what to do."""
+    """Print the result of a call, or the message and the remedy of its error."""
     try:
         print("returned", call(*args, **options))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Lesson 11: what the reader uses to break a job, to see what is left, and to show a report."""
+"""Tools of lesson 11 to break a job, list its remains, and print a report."""
 
 import sys
 import tempfile
@@ -17,7 +17,7 @@ from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.partition import Partition
 
-# ---- what is said
+# ---- messages
 
 
 REPORTS = (
@@ -30,15 +30,15 @@ REPORTS = (
 
 
 def plain(text: str) -> str:
-    """A message without what differs from run to run: folders, line numbers, seconds, ports and numbers of clients."""
+    """Return a message without folders, line numbers, seconds, ports and client numbers, which differ between runs."""
     return attempts.plain(text, REPORTS)
 
 
 def failure_of(call: Callable[[], Any]) -> TutorialError:
-    """The failure that a call ends with, ``job.watch`` for one.
+    """Return the failure that a call raises.
 
     Raises:
-        RuntimeError: it ended well.
+        RuntimeError: the call did not fail.
     """
     try:
         call()
@@ -48,7 +48,7 @@ def failure_of(call: Callable[[], Any]) -> TutorialError:
 
 
 def show(error: TutorialError, lines: int = 1) -> None:
-    """Print what a report says: who, where, the cause, and the end of the log; or what to do before a start."""
+    """Print the process, the cause and the end of the log of a failure, or the remedy of an error before the start."""
     if isinstance(error, JobFailed):
         print(f"machine: {error.machine}   role: {error.role}   rank: {error.rank}")
         print("message:", plain(error.message))
@@ -61,11 +61,11 @@ def show(error: TutorialError, lines: int = 1) -> None:
         print("   ", line)
 
 
-# ---- before a start
+# ---- checks before a start
 
 
 def try_addresses(cluster: EmulatedBackend, partition: Partition, lines: Sequence[str]) -> None:
-    """Run the preflight of a job whose ``ip_config.txt`` has these lines. No process of the job is started.
+    """Check a job whose ``ip_config.txt`` has these lines. No process of the job is started.
 
     Raises:
         InputError: the file cannot be read. PreflightFailed: a check failed.

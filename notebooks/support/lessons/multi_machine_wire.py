@@ -1,15 +1,15 @@
-"""Lesson 10: every rank can change the speed of its own machine's network card, between two epochs of one job."""
+"""Lesson 10: a rank changes the bandwidth of its machine between two epochs of a job."""
 
 from pyroute2 import IPRoute
 
 from tutorial_lib.launcher.backends.emulated import parse_wire
 
 HANDLE, ROOT = 0x10000, 0xFFFFFFFF
-BURST = 256 * 1024  # bytes that may go at once
+BURST = 256 * 1024  # bytes that may be sent at once
 
 
 def set_wire(speed: str, interface: str = "eth0") -> None:
-    """Limit what leaves this machine: ``tc qdisc replace dev eth0 root tbf rate SPEED``; "unshaped" has no limit."""
+    """Limit the bandwidth of this machine: ``tc qdisc replace dev eth0 root tbf rate SPEED``, or "unshaped"."""
     rate = parse_wire(speed)  # bytes per second, None for no limit
     with IPRoute() as ip:
         (index,) = ip.link_lookup(ifname=interface)

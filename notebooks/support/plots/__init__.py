@@ -1,1 +1,1 @@
-"""Every picture that a lesson shows; one module per subject. Functions return a matplotlib Figure and import no DGL."""
+"""The pictures of the lessons, with one module per subject. Functions return a matplotlib Figure and import no DGL."""

@@ -1,4 +1,4 @@
-"""The picture of lesson 9: a cluster as it was found running."""
+"""The picture of lesson 9, the processes of a running cluster."""
 
 from collections.abc import Collection, Mapping
 
@@ -10,7 +10,7 @@ from support.plots.colors import BLUE, GREEN, ORANGE, SAND, SKY
 from support.plots.pieces import Point, arrow, box, frame
 from support.plots.style import drawing, legend_below
 
-MACHINE, GAP = 3.4, 1.4  # width of a machine, and what is between two
+MACHINE, GAP = 3.4, 1.4  # width of a machine, and distance between two machines
 WIDTH, HEIGHT = 2.0, 0.8  # of a process
 LEVELS = {"trainer": 3.2, "server": 0.6}
 LOOKS = {"trainer": (SKY, BLUE), "server": (SAND, ORANGE)}
@@ -18,11 +18,11 @@ TO_SERVER, TO_CLIENT, OF_TORCH = BLUE, ORANGE, GREEN
 
 
 def cluster(roles: Mapping[tuple[str, int], str], calls: Collection[tuple[str, str]]) -> Figure:
-    """Machines, one server and one trainer on each, and an arrow from who called to who was called.
+    """Draw machines with one server and one trainer each, and an arrow for each connection.
 
     Args:
         roles: (machine, process number) -> "server 0" or "trainer 1".
-        calls: (who called, who was called), once for each connection.
+        calls: (client, server), once for each connection.
     """
     machines = sorted({machine for machine, _pid in roles})
     fig, ax = drawing(8.5, 4.2, len(machines) * (MACHINE + GAP) - GAP + 0.1, 4.75, -0.1)
@@ -45,15 +45,15 @@ def cluster(roles: Mapping[tuple[str, int], str], calls: Collection[tuple[str, s
 
 
 def _arrow(ax: Axes, caller: str, called: str, places: Mapping[str, Point]) -> None:
-    """Beside the one that goes the other way."""
+    """Draw an arrow next to the opposite one."""
     (x1, y1), (x2, y2) = places[caller], places[called]
-    if y1 == y2:  # side by side
+    if y1 == y2:  # horizontal
         aside = 0.55 if x1 < x2 else 0.25
         start, end = (x1 + WIDTH * (x1 < x2), y1 + aside), (x2 + WIDTH * (x2 < x1), y2 + aside)
         arrow(ax, start, end, color=OF_TORCH, shrinkA=0, shrinkB=0)
         return
     up = y2 > y1
-    lean = 0.5 * (x2 > x1) - 0.5 * (x2 < x1)  # towards the other machine
+    lean = 0.5 * (x2 > x1) - 0.5 * (x2 < x1)  # toward the other machine
     aside = 0.12 if up else -0.12
     start = (x1 + WIDTH / 2 + lean + aside, y1 + HEIGHT * up)
     end = (x2 + WIDTH / 2 - lean + aside, y2 + HEIGHT * (not up))

@@ -1,4 +1,4 @@
-"""The picture of lesson 11: the losses of a job that was killed and continued."""
+"""The picture of lesson 11, the losses of a job that was killed and resumed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,11 +10,11 @@ from support.plots.style import LOOKS, figure
 
 
 def restart(whole: Sequence[float], starts: Mapping[str, tuple[int, Sequence[float]]], killed: float) -> Figure:
-    """The loss of each epoch: of an undisturbed job, and of each start of one that was broken.
+    """Draw the loss of each epoch of an uninterrupted job, and of each start of a killed one.
 
     Args:
-        starts: name -> the first epoch that it did, and its losses.
-        killed: where the first start ended, in epochs.
+        starts: name -> index of its first epoch, and its losses.
+        killed: epoch in which the first start ended.
     """
     fig, ax = figure(8, 3)
     ax.plot(range(len(whole)), whole, color=GREY, lw=7, alpha=0.45, label="undisturbed", solid_capstyle="round")

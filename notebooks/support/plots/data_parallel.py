@@ -1,4 +1,4 @@
-"""The pictures of lesson 5: what each rank holds, and when it talks. Importing this module does not import DGL."""
+"""The pictures of lesson 5: the data of each rank, and the times of communication. This module does not import DGL."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ EVERYONE = (MINT, GREEN)
 
 
 def one_step() -> Figure:
-    """A training step in one process, beside the same step on two ranks."""
+    """Draw a training step in one process next to the same step on two ranks."""
     fig, (left, right) = figure(10.5, 4.9, 1, 2, width_ratios=[1, 2.1])
     canvas(left, 4, 6.6, title="one process")
     canvas(right, 8.2, 6.6, title="two ranks: the same step")
@@ -39,18 +39,18 @@ def _step_column(ax: Axes, x: float, batch: str, gradient: str, fill: str, edge:
 
 
 def _cells(ax: Axes, x: float, y: float, values: Sequence[str], fill: str, edge: str, width: float) -> None:
-    """Numbers of a tensor, one per box; ``x`` is the middle."""
+    """Draw the numbers of a tensor, one per box. ``x`` is the center."""
     left = x - width * len(values) / 2
     for k, value in enumerate(values):
         cell(ax, left + k * width, y - 0.3, width, 0.6, value, fill, edge)
 
 
 def collectives(held: Sequence[Mapping[str, Sequence[float]]], undefined: str) -> Figure:
-    """What two ranks hold after each collective.
+    """Draw the values of two ranks after each collective.
 
     Args:
-        held: per rank, the numbers after each collective, by its name.
-        undefined: the collective after which only rank 0 has an answer.
+        held: for each rank, name of a collective -> its values afterwards.
+        undefined: the collective whose result is defined on rank 0 only.
     """
     names = list(held[0])
     fig, ax = drawing(9.5, 4.4, 9.6, len(names), -0.1, -0.75)
@@ -78,10 +78,10 @@ def collectives(held: Sequence[Mapping[str, Sequence[float]]], undefined: str) -
 
 
 def backward(steps: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure:
-    """Measured backward passes: when each layer was computed, and when each bucket was on its way.
+    """Draw measured backward passes with the times of each layer and of each bucket's communication.
 
     Args:
-        steps: by name; of each event its seconds, "begin", "gradient", "starts", "done" or "end", and the parameters.
+        steps: name -> events with seconds, "begin", "gradient", "starts", "done" or "end", and the parameters.
     """
     fig, axes = figure(9.5, 4.2, len(steps), 1, sharex=True, height_ratios=[2, 5])
     longest = max(events[-1][0] for events in steps.values()) * 1e3

@@ -22,7 +22,7 @@ STAGES = (
 
 
 def stages() -> Figure:
-    """The pipeline: one box per stage, what it adds to the mini-batch, and what stands beside it."""
+    """Draw the pipeline with one box per stage, its output, and its data sources."""
     fig, ax = drawing(10.5, 4.1, 12.2, 5.1, -1.7, 0.3)
     for k, (name, adds, does) in enumerate(STAGES):
         x = 2.5 * k
@@ -42,7 +42,7 @@ def stages() -> Figure:
 
 
 def _replica_row(ax: Axes, row: int, share: Sequence[int], batches: Batches) -> None:
-    """The items of one rank as squares, grouped in batches; those that it leaves out in outline."""
+    """Draw the items of one rank as squares in batches. Dropped items are outlined."""
     used = [item for batch in batches for item in batch]
     for k, batch in enumerate(batches):
         for item in batch:
@@ -54,11 +54,11 @@ def _replica_row(ax: Axes, row: int, share: Sequence[int], batches: Batches) -> 
 
 
 def replicas(shares: Sequence[Sequence[int]], settings: Mapping[str, Sequence[Batches]]) -> Figure:
-    """Which items each rank gets, in which batches, for several settings of ``DistributedItemSampler``.
+    """Draw the items of each rank in batches, for several settings of ``DistributedItemSampler``.
 
     Args:
-        shares: per rank, the items of its share, dropped ones included.
-        settings: title of a panel -> per rank its batches; no shuffling.
+        shares: for each rank, all items of its share, including dropped ones.
+        settings: title of a panel -> batches of each rank, without shuffling.
     """
     count = sum(len(share) for share in shares)
     fig, axes = figure(10.5, 4.6, 2, -(-len(settings) // 2), squeeze=False)
@@ -73,10 +73,10 @@ def replicas(shares: Sequence[Sequence[int]], settings: Mapping[str, Sequence[Ba
 
 
 def classes_seen(panels: Mapping[str, np.ndarray]) -> Figure:
-    """How many items of each class each rank trains on, over all epochs.
+    """Draw the number of items of each class that each rank trains on in all epochs.
 
     Args:
-        panels: title -> int (ranks, classes); columns without any item may be left out by the caller.
+        panels: title -> int array of shape (ranks, classes). Classes without items can be omitted.
     """
     fig, axes = figure(10.5, 3.2, len(panels), 1, sharex=True)
     colors = LinearSegmentedColormap.from_list("", ["white", SKY, BLUE])
@@ -92,7 +92,7 @@ def classes_seen(panels: Mapping[str, np.ndarray]) -> Figure:
 
 
 def repeats(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """Every repeat of every loader as a point, and the median as a line; a panel for each thing that was timed.
+    """Draw each repetition of each loader as a point, and the median as a line, with one panel per measurement.
 
     Args:
         panels: title -> loader -> seconds.

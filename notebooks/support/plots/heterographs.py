@@ -1,4 +1,4 @@
-"""Pictures of lesson 15: types and relations, the two kinds of ids, remote rows by type, memory."""
+"""Pictures of lesson 15: node types and relations, the two kinds of IDs, remote rows by type, memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ PLACES = {"author": (0.13, 0.76), "paper": (0.5, 0.2), "field": (0.87, 0.76)}
 
 
 def metagraph(nodes: Mapping[str, int], edges: Mapping[Relation, int], with_features: Sequence[str]) -> Figure:
-    """The three types as boxes, a relation and its reverse as two arrows with the relation's name."""
+    """Draw the three types as boxes, and each relation and its reverse as two labeled arrows."""
     fig, ax = drawing(10.5, 4.6, 1, 1)
     for name, (x, y) in PLACES.items():
         feature = "features, labels" if name in with_features else "no features"
@@ -44,8 +44,8 @@ def _relation(ax: Axes, start: Point, end: Point, bend: float) -> None:
 
 
 def _ends(start: Point, end: Point) -> tuple[Point, Point]:
-    """Where an arrow leaves one box and meets the other."""
-    if start[1] == end[1]:  # side by side
+    """Return the points where an arrow leaves one box and touches the other."""
+    if start[1] == end[1]:  # horizontal
         right = 1 if end[0] > start[0] else -1
         return (start[0] + right * 0.125, start[1]), (end[0] - right * 0.125, end[1])
     down = 1 if end[1] > start[1] else -1
@@ -53,25 +53,25 @@ def _ends(start: Point, end: Point) -> tuple[Point, Point]:
 
 
 def _name_of(ax: Axes, start: Point, end: Point, name: str) -> None:
-    """The relation's name beside its arrow: each of two opposite arrows bends to its own right."""
+    """Write the name of a relation next to its arrow. Each of two opposite arrows bends to its right side."""
     (x0, y0), (x1, y1) = _ends(start, end)
     length = ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5
-    across = ((y1 - y0) / length, -(x1 - x0) / length)  # to the right of the way
+    across = ((y1 - y0) / length, -(x1 - x0) / length)  # to the right of the arrow
     off = 0.045 if y0 != y1 else 0.085
     x, y = (x0 + x1) / 2 + across[0] * off * 1.6, (y0 + y1) / 2 + across[1] * off
     write(ax, x, y, name, bbox={"fc": "white", "ec": "none", "pad": 1})
 
 
 def id_line(ranges: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
-    """The line of homogeneous ids, cut by part and type, and the type-wise ids below it.
+    """Draw the homogeneous IDs, divided by part and type, above the type-wise IDs.
 
     Args:
-        ranges: ``node_map`` of the part config: by type, [first, end] for each part.
+        ranges: ``node_map`` of the partition description, type -> [first, end] for each part.
     """
     fig, ax = figure(10.5, 2.3)
     seen = dict.fromkeys(ranges, 0)
     pieces = sorted((first, end, part, name) for name, own in ranges.items() for part, (first, end) in enumerate(own))
-    least = 0.055 * pieces[-1][1]  # a type with few nodes is drawn wider than it is
+    least = 0.055 * pieces[-1][1]  # minimal width of a type with few nodes
     at = 0.0
     for first, end, part, name in pieces:
         width = max(least, end - first)
@@ -95,10 +95,10 @@ def id_line(ranges: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
 
 
 def remote_rows(rows: Mapping[str, Sequence[int]]) -> Figure:
-    """By type, the rows that were read: those of the own machine, and those of others.
+    """Draw the number of local and remote rows that were read, by type.
 
     Args:
-        rows: by type, rows read, and how many of them were remote.
+        rows: type -> number of rows that were read, and of the remote rows among them.
     """
     fig, ax = figure(7.5, 2.2)
     names = list(rows)
@@ -115,7 +115,7 @@ def remote_rows(rows: Mapping[str, Sequence[int]]) -> Figure:
 
 
 def peaks(of: Mapping[str, float]) -> Figure:
-    """The most memory that each command had, in MB."""
+    """Draw the peak memory of each command in MB."""
     fig, ax = figure(7.5, 0.5 + 0.42 * len(of))
     bars(ax, of, [f" {value:,.0f} MB" for value in of.values()])
     ax.set(xlim=(0, max(of.values()) * 1.15), xlabel="most memory, MB")

@@ -1,4 +1,4 @@
-"""Pictures of lesson 14: accuracies of several seeds, a row in one step, rows in a plane."""
+"""Pictures of lesson 14: accuracies of several seeds, one training step of an embedding, embeddings in a plane."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ __all__ = ["dots", "one_step", "planes"]
 
 
 def one_step() -> Figure:
-    """Two trainers need the same row in one step; what happens to it."""
+    """Draw a training step in which two trainers use the same row of an embedding."""
     fig, ax = drawing(10.5, 3.6, 12, 4.8, 0, 0.6)
     for k, y in enumerate((3.3, 0.9)):
         box(ax, 0.1, y, 3.0, 1.2, f"trainer {k}, on machine {k}\nhas a gradient of row 0: {[2, 6][k]}", LIGHT)
@@ -30,11 +30,11 @@ def one_step() -> Figure:
 
 
 def planes(tables: Mapping[str, Tensor], labels: Tensor, classes: Sequence[int]) -> Figure:
-    """Rows of the nodes of some classes, in the plane of the two directions in which they differ most.
+    """Draw the embeddings of some classes in the plane of their first two principal components.
 
     Args:
-        tables: by title, float32 (N, width).
-        labels: int64 (N,).
+        tables: title -> float32 array of shape (N, width).
+        labels: int64 array of shape (N,).
     """
     fig, axes = figure(10.5, 4.4, 1, len(tables), squeeze=False)
     for ax, (title, table) in zip(axes[0], tables.items(), strict=True):

@@ -10,17 +10,19 @@ from support.plots.pieces import VERMILION, lines
 from support.plots.style import LOOKS, figure, legend_below, percent, stack
 
 Pairs = Sequence[tuple[int, int]]
-PLACES = [1, 2, 5, 10, 20, 50, 100]  # that are marked on the axis of ranks
+PLACES = [1, 2, 5, 10, 20, 50, 100]  # ticks on the axis of ranks
 
 
 def batch_of_edges(points: Any, train: Pairs, held_out: Pairs, batch: Pairs, negatives: Pairs, seen: Pairs) -> Figure:
-    """A small graph three times: its split, a batch of edges with negatives, and what messages may pass through.
+    """Draw a small graph three times: its split, a batch of edges with negatives, and the edges for message passing.
 
     Args:
-        points: (N, 2), where the nodes are.
-        train, held_out: undirected pairs of nodes, by side of the split; batch: some of ``train``.
-        negatives: one pair for each of the batch, the source first.
-        seen: the pairs of the batch's blocks.
+        points: positions of the nodes, shape (N, 2).
+        train: undirected training edges as pairs of nodes.
+        held_out: held-out edges as pairs of nodes.
+        batch: some of the training edges.
+        negatives: one pair for each edge of the batch, source first.
+        seen: edges in the blocks of the batch.
     """
     fig, (left, middle, right) = figure(10.5, 4.3, 1, 3)
     lines(left, points, train, color=GREY, lw=1.3, label="training")
@@ -50,11 +52,11 @@ def batch_of_edges(points: Any, train: Pairs, held_out: Pairs, batch: Pairs, neg
 
 
 def rank_curves(ranks: Mapping[str, Any], candidates: int) -> Figure:
-    """Share of the test edges that are among the first k candidates, for every k.
+    """Draw the share of the test edges that rank among the first k candidates, for every k.
 
     Args:
-        ranks: by name, float array of ranks from 1 up.
-        candidates: the edge itself and its negatives.
+        ranks: name -> float array of ranks, starting at 1.
+        candidates: number of candidates, which are the edge and its negatives.
     """
     fig, ax = figure(8.5, 3.9)
     at = list(range(1, candidates + 1))
@@ -73,10 +75,10 @@ def rank_curves(ranks: Mapping[str, Any], candidates: int) -> Figure:
 
 
 def cost_of_negatives(ways: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Input rows of a batch for each way to draw negatives: from this machine, from the other one.
+    """Draw the input rows of a batch for each way to sample negatives, divided into local and remote rows.
 
     Args:
-        ways: by name, ``rows``, how many of them are ``remote``, and ``came``, bytes.
+        ways: name -> ``rows``, the ``remote`` ones among them, and ``came``, received bytes.
     """
     fig, ax = figure(8.5, 2.6)
     local, remote = [way["rows"] - way["remote"] for way in ways.values()], [way["remote"] for way in ways.values()]
@@ -91,7 +93,7 @@ def cost_of_negatives(ways: Mapping[str, Mapping[str, float]]) -> Figure:
 
 
 def dots(groups: Mapping[str, Sequence[float]], quantity: str) -> Figure:
-    """A row for each group: a dot for each run, and a line at their mean."""
+    """Draw a row for each group, with a dot for each run and a line at the mean."""
     fig, ax = figure(8.5, 0.7 + 0.5 * len(groups))
     for row, ((name, values), (color, marker, _dashes)) in enumerate(zip(groups.items(), LOOKS * 2, strict=False)):
         ax.plot(values, [row] * len(values), marker, color=color, alpha=0.7, label=name)

@@ -15,7 +15,7 @@ RANKS = (BLUE, ORANGE, GREEN, PURPLE)
 
 
 def two_ranks() -> Figure:
-    """Two ranks that read one graph, each with its own share, loader and model."""
+    """Draw two ranks that read one graph and have separate shares, loaders and models."""
     fig, ax = drawing(10.5, 4.9, 10.8, 7.2)
     for rank, x in enumerate((0.1, 6.1)):
         frame(ax, x, 2.2, 4.6, 4.9, f"rank {rank}: one process, one CPU share or one GPU")
@@ -37,11 +37,11 @@ def two_ranks() -> Figure:
 
 
 def shares(rows: Mapping[str, Sequence[Sequence[int]]], ids: Sequence[int]) -> Figure:
-    """Which rank trains on which node; who is left out, and who comes twice.
+    """Draw which rank trains on which node, with omitted and duplicated nodes.
 
     Args:
-        rows: per way to share, the ids of each rank (at most four ranks).
-        ids: all training nodes, in order.
+        rows: name of a division -> IDs of each rank, for at most four ranks.
+        ids: all training nodes in order.
     """
     low = -1.6 * (len(rows) - 1) - 0.15
     fig, ax = drawing(10.5, 0.95 + 0.95 * len(rows), len(ids) + 0.05, 1.75, -0.05, low)
@@ -67,11 +67,11 @@ def shares(rows: Mapping[str, Sequence[Sequence[int]]], ids: Sequence[int]) -> F
 
 
 def throughput(rates: Mapping[int, Sequence[float]], cpus: int) -> Figure:
-    """Seed nodes per second of each epoch over the number of ranks, and what ranks would bring that share nothing.
+    """Draw seed nodes per second of each epoch against the number of ranks, and a line of perfect scaling.
 
     Args:
-        rates: for each number of ranks, one value for each epoch.
-        cpus: of this computer; more ranks than that have no CPU of their own.
+        rates: number of ranks -> one value for each epoch.
+        cpus: of this computer. More ranks share CPUs.
     """
     fig, ax = figure(6.5, 3.4)
     counts = sorted(rates)
@@ -89,10 +89,10 @@ def throughput(rates: Mapping[int, Sequence[float]], cpus: int) -> Figure:
 
 
 def memory(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Figure:
-    """Memory of a parent and its ranks together over the number of ranks.
+    """Draw the total memory of a parent and its ranks against the number of ranks.
 
     Args:
-        runs: by name and number of ranks, "together" in MiB.
+        runs: name -> number of ranks -> "together" in MiB.
     """
     fig, ax = figure(6.5, 3.2)
     for (name, rows), (color, marker, dashes) in zip(runs.items(), style.LOOKS, strict=False):

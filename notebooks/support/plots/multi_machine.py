@@ -1,4 +1,4 @@
-"""Pictures of lesson 10: accuracy against the number of machines; the wire. Drawn without pyplot."""
+"""Pictures of lesson 10: accuracy against the number of machines, and traffic. The figures do not use pyplot."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,10 +10,10 @@ from support.plots.style import LOOKS, figure, legend_above, percent
 
 
 def accuracies(found: Mapping[tuple[int, str], Sequence[float]]) -> Figure:
-    """Test accuracy of each way to treat rate and batch, by number of machines.
+    """Draw the test accuracy against the number of machines, for each choice of learning rate and batch size.
 
     Args:
-        found: (machines, way) -> accuracies of runs that began differently. One machine has the way "same" alone.
+        found: (machines, choice) -> accuracies of runs with different seeds. One machine has only the choice "same".
     """
     fig, ax = figure(7.5, 3.4)
     counts = sorted({machines for machines, _ in found})
@@ -33,10 +33,10 @@ def accuracies(found: Mapping[tuple[int, str], Sequence[float]]) -> Figure:
 
 
 def wires(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
-    """Seconds and megabytes of an epoch, by way: the bar is the median, the dots are all epochs that were measured.
+    """Draw the seconds and megabytes of an epoch. Bars are medians, and dots are measured epochs.
 
     Args:
-        found: way -> epochs with seconds, waited (the part in which the model waited for a batch) and bytes.
+        found: choice -> epochs with ``seconds``, ``waited`` (time in which the model waited for a batch) and ``bytes``.
     """
     fig, (left, right) = figure(10.5, 1.3 + 0.42 * len(found), 1, 2, width_ratios=[2.1, 1], sharey=True)
     names = list(found)

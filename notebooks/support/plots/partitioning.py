@@ -1,4 +1,4 @@
-"""The pictures of lesson 4: who owns which node, what the cut costs, what a part stores."""
+"""The pictures of lesson 4: owners of nodes, costs of a cut, and the content of a part."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ MARKERS = ("o", "s", "^")
 
 
 def positions(groups: Sequence[int]) -> list[tuple[float, float]]:
-    """Places for the nodes of a small graph: one disc of nodes for each group, the discs on a circle."""
+    """Return positions for the nodes of a small graph, one disc for each group, with the discs on a circle."""
     count = max(groups) + 1
     members = [[node for node, group in enumerate(groups) if group == k] for k in range(count)]
     places = [(0.0, 0.0)] * len(groups)
     for k, nodes in enumerate(members):
         angle = math.pi / 2 + 2 * math.pi * k / count
-        for i, node in enumerate(nodes):  # a sunflower: even density, no two in line
+        for i, node in enumerate(nodes):  # a spiral of even density
             radius, turn = math.sqrt((i + 0.5) / len(nodes)), i * 2.39996
             places[node] = (
                 1.55 * math.cos(angle) + radius * math.cos(turn),
@@ -38,12 +38,12 @@ def _nodes(ax: Axes, places: Sequence[Any], nodes: Sequence[int], part: int, **s
 
 
 def coloured_parts(graph: Any, groups: Sequence[int], part_of: Mapping[str, Any]) -> Figure:
-    """A small graph, once for each way to cut it; colour and shape say the part, dashed edges are cut.
+    """Draw a small graph once for each partition. Color and shape show the part, and cut edges are dashed.
 
     Args:
-        graph: undirected, each edge stored in both directions.
-        groups: community of each node, for the places only.
-        part_of: title to the part of each node, int64 of shape (N,), at most 3 parts.
+        graph: undirected, with both directions of each edge.
+        groups: community of each node, which determines the positions only.
+        part_of: title -> part of each node, int64 tensor of shape (N,), at most 3 parts.
     """
     fig, axes = figure(10.5, 5.2, 1, len(part_of))
     places = positions(groups)
@@ -64,11 +64,11 @@ def coloured_parts(graph: Any, groups: Sequence[int], part_of: Mapping[str, Any]
 
 
 def renumbering(node_map: Any, ranges: Sequence[Sequence[int]]) -> Figure:
-    """Old ids above, new ids below, a line from each node to itself.
+    """Draw old IDs above new IDs, with a line from each node to itself.
 
     Args:
-        node_map: original id of each new id, int64 of shape (N,), N a few dozen.
-        ranges: first and end new id of each part, at most 3 parts.
+        node_map: original ID of each new ID, int64 tensor of shape (N,), where N is a few dozen.
+        ranges: first and end new ID of each part, at most 3 parts.
     """
     fig, ax = drawing(10.5, 2.9, len(node_map), 1.5, -1, -0.65)
     for part, (first, end) in enumerate(ranges):
@@ -87,12 +87,12 @@ def renumbering(node_map: Any, ranges: Sequence[Sequence[int]]) -> Figure:
 
 
 def one_part(graph: Any, groups: Sequence[int], stored: Any, original: Any, part: int) -> Figure:
-    """What one part stores: inner nodes, halo nodes, owned edges, and the edges that it stores but does not own.
+    """Draw the content of one part: inner nodes, halo nodes, owned edges, and stored edges that it does not own.
 
     Args:
-        graph: the whole small graph, drawn in pale grey behind.
+        graph: the whole small graph, drawn in pale gray in the background.
         stored: the graph of ``load_partition``, with ``inner_node``, ``inner_edge`` and ``part_id``.
-        original: original id of each node of ``stored``.
+        original: original ID of each node of ``stored``.
     """
     fig, ax = figure(9, 5.4)
     places, ids, owner = positions(groups), original.tolist(), stored.ndata["part_id"].tolist()
@@ -106,7 +106,7 @@ def one_part(graph: Any, groups: Sequence[int], stored: Any, original: Any, part
     inside = [(ids[a], ids[b]) for a, b, inner in pairs if inner and owner[a] == part]
     lines(ax, places, inside, color=COLOURS[part], lw=1.0)
     for a, b, inner in pairs:
-        if owner[a] != owner[b]:  # owned: from a halo node in; not owned: from an inner node out
+        if owner[a] != owner[b]:  # edges from halo nodes are owned, and edges to halo nodes are not
             style = {"color": INK if inner else VERMILION, "lw": 1.2, "ls": "-" if inner else "--"}
             bend = "arc3,rad=0.18"
             arrow = {"arrowstyle": "-|>", "connectionstyle": bend, "shrinkA": 5, "shrinkB": 5, **style}

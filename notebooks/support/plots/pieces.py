@@ -1,4 +1,4 @@
-"""What the drawings of the lessons are made of: boxes, cells, frames, arrows, words; and the colours of our own."""
+"""Elements of the drawings: boxes, cells, frames, arrows and texts, and further colors."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,14 +14,14 @@ Point = tuple[float, float]
 
 
 def write(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
-    """Text with its middle at a point."""
+    """Write a text centered at a point."""
     ax.text(x, y, text, **{"ha": "center", "va": "center", **style})
 
 
 def box(
     ax: Axes, x: float, y: float, width: float, height: float, text: str, fill: str, edge: str = INK, **style: Any
 ) -> None:
-    """A box with round corners and a text in its middle; ``style`` is that of the text."""
+    """Draw a box with round corners and centered text. ``style`` applies to the text."""
     shape = "round,pad=0,rounding_size=0.12"
     ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=shape, facecolor=fill, edgecolor=edge))
     write(ax, x + width / 2, y + height / 2, text, **style)
@@ -30,13 +30,13 @@ def box(
 def cell(
     ax: Axes, x: float, y: float, width: float, height: float, text: str, fill: str, edge: str, **style: Any
 ) -> None:
-    """A box with square corners and a text in its middle; ``style`` is that of the text, but for ``patch``."""
+    """Draw a box with square corners and centered text. ``style`` applies to the text, except for ``patch``."""
     ax.add_patch(Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, **style.pop("patch", {})))
     write(ax, x + width / 2, y + height / 2, text, **style)
 
 
 def frame(ax: Axes, x: float, y: float, width: float, height: float, text: str) -> None:
-    """A dashed frame with its name at the top: a process or a machine that holds the boxes inside."""
+    """Draw a dashed frame with its name at the top, for a process or a machine."""
     patch = FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.15")
     patch.set(facecolor="none", edgecolor=GREY, linestyle="--", linewidth=1.2)
     ax.add_patch(patch)
@@ -44,11 +44,11 @@ def frame(ax: Axes, x: float, y: float, width: float, height: float, text: str) 
 
 
 def arrow(ax: Axes, start: Point, end: Point, heads: str = "->", **style: Any) -> None:
-    """An arrow; ``heads`` as in ``annotate``: "<->" for a question and its answer."""
+    """Draw an arrow. ``heads`` has the format of ``annotate``, such as "<->" for a request and its response."""
     ax.annotate("", end, start, arrowprops={"arrowstyle": heads, "color": INK, "lw": 1.2, **style})
 
 
 def lines(ax: Axes, points: Sequence[Any], pairs: Iterable[tuple[int, int]], **style: Any) -> None:
-    """A line for each pair of nodes; ``points`` says where the nodes are."""
+    """Draw a line for each pair of nodes. ``points`` are the positions of the nodes."""
     segments = [(tuple(points[a]), tuple(points[b])) for a, b in pairs]
     ax.add_collection(LineCollection(segments, **{"zorder": 1, **style}))

@@ -1,4 +1,4 @@
-"""Pictures of lesson 7: what a fork copies, who waits for whom, and what threads, files and seeds do."""
+"""Pictures of lesson 7: the effects of fork, ``Join``, threads, files and seeds."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def _pointer(ax: Axes, x: float, text: str, color: str = INK) -> None:
 
 
 def what_a_fork_copies() -> Figure:
-    """A parent with an OpenMP pool, the child that waits for it, and the child with ``fix_openmp``."""
+    """Draw a parent with an OpenMP pool, the child that hangs, and the child with ``fix_openmp``."""
     fig, (parent, child, cured) = figure(10.5, 3.9, 1, 3)
     titles = ("before the fork: the parent", "after the fork: the child", "the child with fix_openmp")
     for ax, title in zip((parent, child, cured), titles, strict=True):
@@ -39,7 +39,7 @@ def what_a_fork_copies() -> Figure:
 
 
 def steps_of_ranks(counts: Sequence[int]) -> Figure:
-    """Who meets whom in each step when ranks have different numbers of batches, without and with ``Join``."""
+    """Draw the collectives of ranks with different numbers of batches, without and with ``Join``."""
     fig, (plain, joined) = figure(10.5, 2.7, 1, 2)
     longest, least = max(counts), min(counts)
     for ax, cure in ((plain, False), (joined, True)):

@@ -1,4 +1,4 @@
-"""The picture of lesson 16: a job that made room for another and went on; its losses beside those of one left alone."""
+"""The picture of lesson 16: a preempted job, and the losses of an interrupted and an uninterrupted job."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ Seen = Sequence[tuple[float, Mapping[str, str]]]
 
 
 def spans(seen: Seen, job: str) -> list[tuple[str, float, float]]:
-    """State, beginning and end of each time that a job was in one, in seconds from when it was first looked at."""
+    """Return state, start and end of each period of a job, in seconds since the first observation."""
     zero, found = seen[0][0], []
     for (at, states), (after, _) in zip(seen, [*seen[1:], seen[-1]], strict=True):
         state = states.get(job)
@@ -28,13 +28,13 @@ def spans(seen: Seen, job: str) -> list[tuple[str, float, float]]:
 
 
 def preempted(seen: Seen, names: Mapping[str, str], losses: Sequence[Sequence[float]], kept: int) -> Figure:
-    """The states of jobs over time; and the losses of two jobs, of which the second was interrupted.
+    """Draw the states of jobs over time, and the losses of two jobs, of which the second was interrupted.
 
     Args:
-        seen: time, and the states that Slurm named at it, by job.
-        names: of the jobs that are shown, from the top.
-        losses: of the job that was left alone, and of the one that was not.
-        kept: epochs that the second had before it was interrupted.
+        seen: times, and the state of each job in Slurm at this time.
+        names: names of the jobs, from top to bottom.
+        losses: of the uninterrupted and of the interrupted job.
+        kept: epochs of the second job before its interruption.
     """
     fig, (left, right) = figure(10.5, 2.5, 1, 2, width_ratios=[1.6, 1])
     for row, job in enumerate(names):

@@ -1,4 +1,4 @@
-"""The pictures of lesson 3: how a mini-batch is found, and what it costs. Importing this module does not import DGL."""
+"""The pictures of lesson 3: how a mini-batch is sampled, and its size. This module does not import DGL."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,20 +10,20 @@ from support.plots.colors import BLUE, GREEN, GREY, INK, ORANGE
 from support.plots.pieces import PALE, VERMILION, lines
 from support.plots.style import figure
 
-# Marker and colour of the nodes found by each hop; hop 0 are the seeds.
+# Marker and color of the nodes of each hop. Hop 0 is the seeds.
 HOPS = (("o", ORANGE), ("s", BLUE), ("^", GREEN), ("D", VERMILION))
 
 
 def frontier(
     points: Tensor, edges: tuple[Tensor, Tensor], seeds: Tensor, hops: Sequence[tuple[Tensor, Tensor]]
 ) -> Figure:
-    """A small graph, once per hop: what is known so far, and the edges that this hop has sampled.
+    """Draw a small graph once per hop, with the nodes so far and the edges that this hop sampled.
 
     Args:
-        points: float32 (N, 2), where to draw each node.
+        points: positions of the nodes, float32 tensor of shape (N, 2).
         edges: sources and destinations of all edges.
-        seeds: int64 ids where the sampling starts.
-        hops: up to three hops, the one at the seeds first: sources and destinations of its sampled edges.
+        seeds: int64 IDs of the seed nodes.
+        hops: sources and destinations of the sampled edges of up to three hops, first the hop of the seeds.
     """
     fig, axes = figure(10.5, 3.6, 1, len(hops), squeeze=False)
     axes = axes[0]
@@ -65,11 +65,11 @@ def _known_nodes(ax: Axes, points: Tensor, found: Mapping[int, int]) -> None:
 def input_nodes(
     fanouts: Sequence[int], sizes: Mapping[int, Sequence[float]], batch_size: int, num_nodes: int
 ) -> Figure:
-    """Input nodes of a batch by fan-out, one line per depth, with the limits: the sampling tree and the graph.
+    """Draw the input nodes of a batch against the fan-out, one line per depth, with two upper limits.
 
     Args:
-        fanouts: neighbours per node, the same in every hop.
-        sizes: number of hops to the input nodes at each fan-out.
+        fanouts: neighbors per node, equal in all hops.
+        sizes: number of hops -> input nodes at each fan-out.
         batch_size: seeds of the batch.
         num_nodes: nodes of the whole graph.
     """

@@ -1,4 +1,4 @@
-"""The pictures of lesson 1: one process beside many, a mini-batch, losses, which neighbours are drawn."""
+"""The pictures of lesson 1: one process and many processes, a mini-batch, losses."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,7 +13,7 @@ from support.plots.style import bare, bars, canvas, figure, legend_below, loss_c
 
 
 def standalone_and_distributed() -> Figure:
-    """One process that holds everything, beside two machines with a trainer and a server each."""
+    """Draw one process with all data next to two machines with a trainer and a server each."""
     fig, (left, right) = figure(10.5, 4.6, 1, 2, width_ratios=[1, 2.35])
     canvas(left, 4, 5.9, title="standalone: this notebook")
     canvas(right, 9.4, 5.9, title="distributed: the same code, many processes")
@@ -30,7 +30,7 @@ def standalone_and_distributed() -> Figure:
 
 
 def _layers(ax: Axes, x: float, name: str, code: str, store: str) -> None:
-    """A machine: the reader's code, DistGraph, and where the graph is."""
+    """Draw a machine with the learner's code, DistGraph, and the place of the graph."""
     frame(ax, x, 0.1, 3.8, 5.7, name)
     box(ax, x + 0.3, 4.2, 3.2, 0.8, code, LIGHT)
     box(ax, x + 0.3, 2.5, 3.2, 1.1, "DistGraph\ndata · node_split · mini-batches", SKY, BLUE)
@@ -40,16 +40,16 @@ def _layers(ax: Axes, x: float, name: str, code: str, store: str) -> None:
 
 
 def _draw_blocks(ax: Axes, blocks: Sequence[Any]) -> None:
-    """Every node and edge of a small mini-batch, seeds on the right."""
+    """Draw every node and edge of a small mini-batch, with the seeds on the right."""
     counts = [*(block.num_src_nodes() for block in blocks), blocks[-1].num_dst_nodes()]
     columns = [[1 - (i + 0.5) / count for i in range(count)] for count in counts]  # heights, from the top
     hops = len(blocks)
-    # A column starts with the nodes of the column to its right; those after them were found by this hop.
+    # A column starts with the nodes of the column to its right. This hop found the other nodes.
     styles = [("o", ORANGE, "seed"), ("s", BLUE, "found by hop 1"), ("^", GREEN, "found by hop 2")]
     for k, block in enumerate(blocks):
         for src, dst in zip(*(ends.tolist() for ends in block.edges()), strict=True):
             ax.plot([k, k + 1], [columns[k][src], columns[k + 1][dst]], color=INK, lw=0.6, zorder=1)
-        for node, height in enumerate(columns[k + 1]):  # needs its own last vector too
+        for node, height in enumerate(columns[k + 1]):  # the node's features are an input, too
             ax.plot([k, k + 1], [columns[k][node], height], color=GREY, lw=0.9, ls=":", zorder=0)
         write(ax, k + 0.5, 1.03, f"blocks[{k}]", va="baseline")
     for k in range(hops + 1):
@@ -65,7 +65,7 @@ def _draw_blocks(ax: Axes, blocks: Sequence[Any]) -> None:
 
 
 def mini_batch(drawn: Sequence[Any], counted: Sequence[Any], num_nodes: int) -> Figure:
-    """A small mini-batch with all its nodes and edges, beside the node counts of a real one.
+    """Draw all nodes of a small mini-batch next to the numbers of nodes of a real one.
 
     Args:
         drawn: two blocks, outermost hop first, of a few dozen nodes.
@@ -85,5 +85,5 @@ def mini_batch(drawn: Sequence[Any], counted: Sequence[Any], num_nodes: int) -> 
 
 
 def loss_curve(losses: Sequence[float], steps_per_epoch: int, title: str = "") -> Figure:
-    """Loss of every step of one run."""
+    """Draw the loss of every step of one run."""
     return loss_curves({"": losses}, steps_per_epoch, (7, 3.2), title=title)

@@ -1,4 +1,4 @@
-"""The pictures of lesson 0: what is distributed, and how large graphs are."""
+"""The pictures of lesson 0: the parts of a distributed job, and the sizes of graphs."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ MEMORIES = (("laptop, 16 GB", 16e9, "right"), ("large GPU, 80 GB", 80e9, "left")
 
 
 def one_step() -> Figure:
-    """Two machines, the graph cut between them, and what crosses the network in one training step."""
+    """Draw two machines with a partitioned graph, and the traffic of one training step."""
     fig, ax = drawing(10.5, 5.2, 12, 6.6)
     for k, x in enumerate((0.1, 7.1)):
         frame(ax, x, 0.1, 4.8, 6.4, f"machine {k}")
@@ -36,7 +36,7 @@ def one_step() -> Figure:
 
 
 def _draw_cut_graph(ax: Axes) -> None:
-    """A fixed small graph: circles lie on machine 0, squares on machine 1; the seed has neighbours on both."""
+    """Draw a fixed small graph. Machine 0 stores circles, machine 1 squares. The seed has neighbors on both."""
     left = [(1.0, 2.2), (1.2, 0.9), (2.3, 1.6), (3.3, 2.35), (3.5, 0.85), (4.2, 1.6)]
     right = [(7.8, 1.6), (8.5, 2.35), (8.7, 0.85), (9.7, 2.4), (10.8, 1.9), (11.0, 0.9)]
     inside = [(0, 1), (0, 2), (1, 2), (2, 3), (2, 4), (3, 5), (4, 5), (3, 4)]
@@ -60,7 +60,7 @@ def _draw_cut_graph(ax: Axes) -> None:
 
 
 def sizes(rows: Sequence[tuple[str, int, int]]) -> Figure:
-    """Bytes of structure, of features and of both for some graphs, on a logarithmic axis, beside common memories.
+    """Draw the bytes of structure and features of some graphs on a logarithmic axis, with typical memory sizes.
 
     Args:
         rows: (name, bytes of structure, bytes of features), smallest graph first.

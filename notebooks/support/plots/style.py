@@ -1,8 +1,8 @@
-"""One style for every picture of the lessons, and how figures, bars and curves are made. Needs no DGL.
+"""The style of all pictures, and functions that create figures, bars and curves. This module does not import DGL.
 
-The figures are made without pyplot, so that none is shown twice or stays open. A notebook that shows them says
-``%matplotlib inline`` once. Colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart;
-what a colour says is also said by a word or a shape.
+The figures do not use pyplot, so none is shown twice or stays open. A notebook calls ``%matplotlib inline`` once. The
+colors are those of Okabe and Ito (2008), which color-blind readers can tell apart. Each color has a word or a shape
+with the same meaning.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from torch import Tensor
 from support.plots.colors import BLUE, GREEN, GREY, INK, ORANGE, SKY
 from support.plots.pieces import PURPLE, VERMILION
 
-# One look for each of several lines or groups of points: colour, marker, dashes.
+# Color, marker and dashes of several lines or groups of points.
 LOOKS = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", ":"), (VERMILION, "D", "-."))
 
 matplotlib.rcParams.update(
@@ -36,33 +36,33 @@ matplotlib.rcParams.update(
 
 
 def figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """A figure, in inches, and its axes; options as in ``pyplot.subplots``."""
+    """Return a figure, with sizes in inches, and its axes. The options are those of ``pyplot.subplots``."""
     fig = Figure(figsize=(width, height))
     return fig, fig.subplots(rows, columns, **options)
 
 
 def drawing(width: float, height: float, right: float, top: float, left: float = 0, bottom: float = 0) -> Any:
-    """A figure for boxes and arrows, and its axes without lines: coordinates from (left, bottom) to (right, top)."""
+    """Return a figure for boxes and arrows, and its invisible axes with limits (left, bottom) and (right, top)."""
     fig, ax = figure(width, height)
     canvas(ax, right, top, left, bottom)
     return fig, ax
 
 
 def canvas(ax: Axes, right: float, top: float, left: float = 0, bottom: float = 0, title: str = "") -> None:
-    """Axes of a drawing: limits, a title, no lines."""
+    """Set limits and title of the axes of a drawing, and hide their lines."""
     ax.set(xlim=(left, right), ylim=(bottom, top), title=title)
     ax.axis("off")
 
 
 def bare(*axes: Axes) -> None:
-    """Leave neither axis lines nor tick marks; the names at the ticks stay."""
+    """Hide axis lines and tick marks, but not tick labels."""
     for ax in axes:
         ax.spines[:].set_visible(False)
         ax.tick_params(which="both", length=0)
 
 
 def cells(ax: Axes, columns: int, rows: int, width: float = 0.6) -> None:
-    """Lines between the cells of an image, and no ticks."""
+    """Draw lines between the cells of an image, without ticks."""
     ax.set_xticks([k - 0.5 for k in range(columns + 1)], minor=True)
     ax.set_yticks([k - 0.5 for k in range(rows + 1)], minor=True)
     ax.grid(which="minor", color=GREY, lw=width)
@@ -71,22 +71,22 @@ def cells(ax: Axes, columns: int, rows: int, width: float = 0.6) -> None:
 
 
 def named_rows(ax: Axes, name: str, count: int, at: float = 0, by: int = 1) -> None:
-    """Name the rows of a picture: "rank 0", "rank 1", ...; the first is at the height ``at``."""
+    """Label the rows of a picture "rank 0", "rank 1" and so on. The first label has the height ``at``."""
     ax.set_yticks([at + by * k for k in range(count)], [f"{name} {k}" for k in range(count)])
 
 
 def percent(axis: Axis) -> None:
-    """Write the numbers of an axis as percentages."""
+    """Show the numbers of an axis as percentages."""
     axis.set_major_formatter(lambda value, _at: f"{value:.0%}")
 
 
 def legend_below(ax: Axes, down: float = -0.2, columns: int = 4, **options: Any) -> None:
-    """A legend in the middle below the axes."""
+    """Add a centered legend below the axes."""
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, down), ncol=columns, **options)
 
 
 def legend_above(ax: Axes, columns: int, **options: Any) -> None:
-    """A legend in the middle above the axes."""
+    """Add a centered legend above the axes."""
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=columns, **options)
 
 
@@ -98,10 +98,10 @@ def bars(
     height: float = 0.6,
     **style: Any,
 ) -> Any:
-    """Bars to the right, the first one at the top, with a text at the end of each.
+    """Draw horizontal bars from top to bottom, with a text at the end of each.
 
     Args:
-        labels: the texts, or the format of a number: ``".0%"``.
+        labels: the texts, or a format of numbers such as ``".0%"``.
     """
     if isinstance(labels, str):
         labels = [f" {value:{labels}}" for value in values.values()]
@@ -113,10 +113,10 @@ def bars(
 
 
 def stack(ax: Axes, names: Sequence[str], parts: Iterable[tuple[Sequence[float], dict[str, Any]]]) -> list[float]:
-    """Bars to the right that are made of parts: of each the widths, one for each name, and its look.
+    """Draw stacked horizontal bars. Each part has a name, one width per bar, and a style.
 
     Returns:
-        Where each bar ends.
+        The end of each bar.
     """
     ends = [0.0] * len(names)
     for widths, look in parts:
@@ -127,7 +127,7 @@ def stack(ax: Axes, names: Sequence[str], parts: Iterable[tuple[Sequence[float],
 
 
 def curves(ax: Axes, runs: Mapping[str, Sequence[float]], looks: Iterable[Sequence[Any]] = LOOKS, **style: Any) -> None:
-    """A line for each run over 1, 2, ...: epochs or steps. Looks are (colour, marker, dashes)."""
+    """Draw a line for each run against 1, 2, and so on. Looks are (color, marker, dashes)."""
     for (name, values), (color, marker, dashes) in zip(runs.items(), looks, strict=False):
         ax.plot(range(1, len(values) + 1), values, dashes, color=color, marker=marker, label=name, **style)
 
@@ -139,11 +139,11 @@ def loss_curves(
     looks: Iterable[Sequence[Any]] = LOOKS,
     title: str = "",
 ) -> Figure:
-    """Loss of every step of some runs, over each other, with a thin line where an epoch begins.
+    """Draw the loss of every step of some runs, with a thin line at the start of each epoch.
 
     Args:
-        runs: by name; lengths may differ.
-        looks: of each run, colour, marker and dashes; and other options of its line.
+        runs: name -> losses. Lengths may differ.
+        looks: name -> color, marker and dashes, and other options of the line.
     """
     fig, ax = figure(*size)
     for (name, values), (color, marker, dashes, *more) in zip(runs.items(), looks, strict=False):
@@ -161,7 +161,7 @@ def loss_curves(
 
 
 def plane(ax: Axes, table: Tensor, labels: Tensor, classes: Sequence[int], **style: Any) -> None:
-    """Rows (N, width) of the nodes of up to five classes, in the plane in which these rows differ most."""
+    """Draw rows of up to five classes, shape (N, width), in the plane of their first two principal components."""
     chosen = torch.isin(labels, torch.tensor(list(classes)))
     rows = table[chosen] - table[chosen].mean(0)
     points = rows @ torch.linalg.svd(rows, full_matrices=False).Vh[:2].T

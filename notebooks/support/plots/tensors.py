@@ -1,4 +1,4 @@
-"""The pictures of lesson 2: names and rows of a DistTensor, rows that a step touches, how embeddings train."""
+"""The pictures of lesson 2: names and rows of a DistTensor, rows of a step, training of embeddings."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ from support.plots.style import bars, canvas, cells, curves, drawing, figure
 
 
 def names_and_rows() -> Figure:
-    """Python names in a trainer, keys of ``g.ndata``, and the named tensors in the store that they lead to."""
+    """Draw the Python names in a trainer, the keys of ``g.ndata``, and the named tensors in the store."""
     fig, ax = drawing(10, 4.3, 11, 5.9)
     frame(ax, 0.1, 0.1, 4.6, 5.7, "a trainer")
     frame(ax, 6.3, 0.1, 4.6, 5.7, "the store: in this process, or on servers")
@@ -35,10 +35,12 @@ def names_and_rows() -> Figure:
 
 
 def lost_update(start: float, end: float, safe_end: float) -> Figure:
-    """Two ranks that read, add 1 and write at the same time, beside two that ask the server to add.
+    """Draw two ranks that read, add 1 and write at the same time, next to two ranks that let the server add.
 
     Args:
-        start: the row before; end: the row after both ranks wrote; safe_end: after the server added twice.
+        start: value of the row at the start.
+        end: value after both ranks wrote.
+        safe_end: value after the server added twice.
     """
     fig, (left, right) = figure(10, 3.7, 1, 2)
     asks = "asks: add 1"
@@ -55,7 +57,7 @@ def lost_update(start: float, end: float, safe_end: float) -> Figure:
 
 
 def _ladder(ax: Axes, title: str, steps: Sequence[str]) -> None:
-    """What both ranks do, time downwards."""
+    """Draw the operations of both ranks from top to bottom."""
     canvas(ax, 6, 6.2, title=title)
     for k, x in enumerate((0.25, 3.35)):
         write(ax, x + 1.2, 5.75, f"rank {k}", va="baseline")
@@ -66,11 +68,11 @@ def _ladder(ax: Axes, title: str, steps: Sequence[str]) -> None:
 
 
 def touched_rows(before: Tensor, after: Tensor, touched: Sequence[int]) -> Figure:
-    """An embedding table before and after a step, and the difference.
+    """Draw an embedding before and after a step, and the difference.
 
     Args:
-        before, after: float32 (rows, width), a few dozen rows.
-        touched: the rows that the batch asked for; marked with an arrow.
+        before, after: float32 arrays of shape (rows, width), with a few dozen rows.
+        touched: rows of the batch, which are marked with an arrow.
     """
     fig, axes = figure(10, 4.8, 1, 3)
     change = after - before
@@ -90,7 +92,7 @@ def touched_rows(before: Tensor, after: Tensor, touched: Sequence[int]) -> Figur
 
 
 def two_optimizers() -> Figure:
-    """One forward and backward pass, and which optimizer changes which numbers."""
+    """Draw a forward and backward pass, and the parameters that each of two optimizers updates."""
     fig, ax = drawing(10, 3.9, 11.9, 5.4)
     frame(ax, 0.1, 0.1, 3.4, 5.2, "the store: in general, servers")
     frame(ax, 4.6, 0.1, 7.0, 5.2, "each trainer")
@@ -114,10 +116,10 @@ def two_optimizers() -> Figure:
 
 
 def moved_rows(asked: Tensor, dense: Tensor, sparse: Tensor) -> Figure:
-    """Which rows were asked for and which moved, step by step, with two optimizers.
+    """Draw the requested and the changed rows of each step, for two optimizers.
 
     Args:
-        asked, dense, sparse: bool (steps, rows).
+        asked, dense, sparse: boolean arrays of shape (steps, rows).
     """
     fig, axes = figure(10, 2.5, 1, 3)
     tables = [("asked for by the batch", asked, GREY), ("moved by torch Adam, dense", dense, VERMILION)]
@@ -138,12 +140,12 @@ LINES = [(VERMILION, "s", "--"), (BLUE, "o", "-"), (GREEN, "^", "-.")]
 def embedding_training(
     losses: Mapping[str, Sequence[float]], accuracies: Mapping[str, float], most_common: float
 ) -> Figure:
-    """Loss of each epoch of several runs, and their test accuracy beside the most common class.
+    """Draw the loss of each epoch of several runs, and their test accuracies next to the share of the largest class.
 
     Args:
-        losses: for each run, the mean loss of each epoch.
-        accuracies: for the same runs, the share of test nodes that are right.
-        most_common: share of the test nodes in the most common class.
+        losses: mean loss of each epoch, for each run.
+        accuracies: test accuracy of each run.
+        most_common: share of the test nodes in the largest class.
     """
     fig, (left, right) = figure(10, 3.6, 1, 2)
     curves(left, losses, LINES, ms=4)

@@ -10,7 +10,7 @@ from support.plots.colors import BLUE, GREY, LIGHT, ORANGE, SKY
 from support.plots.pieces import arrow, box, frame, write
 from support.plots.style import LOOKS, drawing, figure
 
-# name, what it does, what it leaves
+# name, task, output
 STEPS = (
     ("machines", "does each have\nwhat a job needs?", ""),
     ("data", "load and check", ""),
@@ -23,7 +23,7 @@ WIDTH, GAP, HEIGHT = 2.15, 0.35, 2.1
 
 
 def steps_figure() -> Figure:
-    """The steps from left to right, and the files that each leaves for the next."""
+    """Draw the steps from left to right, and the output files of each step."""
     end = len(STEPS) * (WIDTH + GAP) - GAP
     fig, ax = drawing(11.5, 3.3, end + 0.15, 4.15, -0.15, -0.15)
     for k, (name, does, leaves) in enumerate(STEPS):
@@ -46,11 +46,11 @@ def steps_figure() -> Figure:
 
 
 def scaling_figure(runs: Mapping[int, Sequence[Mapping[str, Any]]], cpus: int) -> Figure:
-    """How the same training learned on several numbers of machines, and what its epochs took.
+    """Draw the validation accuracy and the seconds of the epochs on several numbers of machines.
 
     Args:
-        runs: for each number of machines its epochs, with ``epoch``, ``val_accuracy`` and ``seconds``.
-        cpus: that all machines share.
+        runs: number of machines -> epochs with ``epoch``, ``val_accuracy`` and ``seconds``.
+        cpus: CPUs that all machines share.
     """
     fig, (left, right) = figure(9.5, 3.3, 1, 2)
     for (count, epochs), (color, marker, dashes) in zip(sorted(runs.items()), LOOKS, strict=False):

@@ -1,11 +1,11 @@
-"""One machine, many processes: start ranks, bring home what they return, print or raise, and leave nothing behind.
+"""Run a function on several ranks of one machine, and return their results or raise the first error.
 
-    ranks      spawn, fork: torch starts the ranks; wait, stop, collect           (in the parent)
-    child      its output, life line and process group, then the user's function  (in a rank)
-    failures   how a failed rank is told
-    forking    fix_openmp, for what a fork breaks
+    ranks      spawn and fork: torch starts the ranks, then wait, stop and collect    (in the parent)
+    child      output, lifeline and process group of a rank, then the user's function  (in a rank)
+    failures   the errors of a failed rank
+    forking    fix_openmp, a repair for forked processes
 
-Needs torch and the standard library only, on Linux.
+This package needs torch, the standard library, and Linux.
 """
 
 from support.processes.failures import RankFailed, RanksTimedOut

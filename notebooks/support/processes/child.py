@@ -1,7 +1,7 @@
-"""What runs inside a rank: its output, its life line, its process group, then the user's function.
+"""The code of a rank: its output, lifeline and process group, then the user's function.
 
-A rank writes what its function returned or raised to its report, and waits until all have returned before it ends, so
-that one which is through never looks to its peers like one that died.
+A rank writes the result or the exception of its function to its report. Before it ends, it waits until the functions
+of all ranks have returned, so no rank sees the regular end of another rank as a failure.
 """
 
 import contextlib
@@ -28,23 +28,23 @@ from typing import Any
 from tutorial_lib.errors import InputError
 from tutorial_lib.launcher.logs import PEER_GONE
 
-SETTLE = 0.3  # seconds that a rank whose peer has gone lets the cause be told first
-F_SETSIG, PR_SET_PDEATHSIG = 10, 1  # of Linux; Python does not name them
+SETTLE = 0.3  # seconds for the cause to be reported, before a rank reports that its peer is gone
+F_SETSIG, PR_SET_PDEATHSIG = 10, 1  # of Linux. Python does not define them
 
 
 class Call:
-    """A function and its arguments. A forked rank has them as they are, a spawned one gets pickles.
+    """A function and its arguments. A forked rank shares them with its parent, and a spawned rank gets pickles.
 
-    Pickled one by one, to name what cannot be; and unpickled only where the rank's output already goes home.
+    Each argument is pickled separately, so an error can name it. It is unpickled after the rank's output is redirected.
     """
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.parts: list[Any] = [fn, *args]
         self.pickles: list[bytes] = []
-        self.picklers: list[Any] = []  # they hold what they have pickled: it must exist until the rank has it
+        self.picklers: list[Any] = []  # a pickler keeps its objects alive until the rank has loaded them
 
     def load(self) -> list[Any]:
-        """The function, then its arguments."""
+        """Return the function and its arguments."""
         return [pickle.loads(one) for one in self.pickles] or self.parts
 
     def __getstate__(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Call:
 
 class _Pickler(ForkingPickler):
     def reducer_override(self, obj: Any) -> Any:
-        """Refuse what lives in a ``__main__`` that a fresh interpreter cannot run again: of Jupyter, or of ``-c``."""
+        """Refuse objects of a ``__main__`` that a new interpreter cannot run again, as in Jupyter or with ``-c``."""
         if isinstance(obj, (type, types.FunctionType)) and obj.__module__ == "__main__":
             main = sys.modules["__main__"]
             if getattr(main, "__spec__", None) is None and not os.path.exists(getattr(main, "__file__", None) or ""):
@@ -82,15 +82,15 @@ class _Pickler(ForkingPickler):
 
 @dataclass(frozen=True)
 class Plan:
-    """What the ranks must know.
+    """The settings of all ranks.
 
     Attributes:
-        port: where the parent keeps the store through which they meet.
+        port: port of the parent's store, where the ranks meet.
         threads: OpenMP threads of each rank.
-        backend: of the process group to make, or None.
+        backend: backend of the process group, or None for no process group.
         seconds: time limit of a collective.
-        files: for each rank, those of its output, its stacks and its report; they have no names but these.
-        inherited: number of a socket that only the parent may hold, in a forked rank.
+        files: for each rank the files of its output, its stacks and its report. They have no names in a folder.
+        inherited: number of a socket in a forked rank that only the parent may keep open.
     """
 
     call: Call
@@ -104,7 +104,7 @@ class Plan:
 
 
 def rank_main(rank: int, plan: Plan) -> None:
-    """Start of a rank, called by torch: forget the parent's signals and streams; call the function and report."""
+    """Start of a rank, called by torch. Reset signals and streams, call the function and report its result."""
     output, stacks, report = plan.files[rank]
     os.setsid()
     end_with_parent()
@@ -122,9 +122,9 @@ def rank_main(rank: int, plan: Plan) -> None:
     if returned:
         wait_until_all_have_returned(plan)
         end: Any = util
-        end._exit_function()  # what multiprocessing does at a normal exit: ends DataLoader workers, calls finalizers
-    # At once: a normal exit would wait for peers that wait for this rank; and with torch 2.2.1 destroy_process_group
-    # hung in 2 of about 50 runs of DDP over four ranks. The kernel closes the connections.
+        end._exit_function()  # as at a normal exit: ends the workers of DataLoaders and calls finalizers
+    # A normal exit would wait for peers that wait for this rank. With torch 2.2.1, destroy_process_group
+    # hung in 2 of about 50 runs of DDP on four ranks. The kernel closes the connections.
     sys.stdout.flush()
     sys.stderr.flush()
     flush_c()
@@ -134,9 +134,10 @@ def rank_main(rank: int, plan: Plan) -> None:
 def end_with_parent() -> None:
     """Let the kernel kill this rank's process group when the parent's end of a pipe closes.
 
-    PR_SET_PDEATHSIG, which torch has set, is taken back: it fires when the *thread* that started us ends, and ends us
-    before the kernel closes the pipe and kills our children too. A thread of ours that waits would not do: C code
-    that holds the interpreter lock could stop it. (Ranks forked later hold the other end too; they end first.)
+    torch has set PR_SET_PDEATHSIG, and this function resets it. This signal is sent when the *thread* that started the
+    rank ends, and it would end the rank before the kernel closes the pipe and kills the children, too. A waiting thread
+    is no alternative, because C code that holds the interpreter lock can block it. (Ranks that are forked later also
+    hold the other end of the pipe. They end first.)
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -144,14 +145,14 @@ def end_with_parent() -> None:
     fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(parent.sentinel, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
-    if connection.wait([parent.sentinel], 0):  # the parent had died before the kernel was asked
+    if connection.wait([parent.sentinel], 0):  # the parent ended before this call
         os._exit(1)
 
 
 def own_output(path: str) -> None:
-    """Send file descriptors 1 and 2 into a file; standard input is empty.
+    """Redirect file descriptors 1 and 2 to a file, and make standard input empty.
 
-    Fresh text streams pass on each line at once: in order with what C code writes, also before ``os._exit``.
+    New text streams write each line immediately, so the order agrees with that of C code, also before ``os._exit``.
     """
     for name, flags, numbers in ((path, os.O_WRONLY | os.O_APPEND, (1, 2)), (os.devnull, os.O_RDONLY, (0,))):
         opened = os.open(name, flags)
@@ -164,12 +165,12 @@ def own_output(path: str) -> None:
 
 
 def flush_c() -> None:
-    """Write out what C code has printed and the C library still holds."""
+    """Flush the output buffers of the C library."""
     ctypes.CDLL(None).fflush(None)
 
 
 def environment(rank: int, plan: Plan) -> dict[str, str]:
-    """What torchrun would set, so that ``init_process_group("gloo")`` needs no address."""
+    """Set the variables of torchrun, so that ``init_process_group("gloo")`` needs no address."""
     return {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(plan.port),
@@ -177,17 +178,17 @@ def environment(rank: int, plan: Plan) -> dict[str, str]:
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(plan.world_size),
         "LOCAL_WORLD_SIZE": str(plan.world_size),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # every rank is a client of the parent's store; none binds a port
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # all ranks are clients of the parent's store, and none binds a port
         "TORCHELASTIC_RESTART_COUNT": "0",
         "OMP_NUM_THREADS": str(plan.threads),
-        # Gloo would bind the address of the host name, which on a laptop may not even be reachable.
+        # Gloo would bind the address of the host name, which on a laptop may not be reachable.
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo"),
     }
 
 
 def call(rank: int, plan: Plan) -> tuple[bool, bytes]:
-    """Whether the function returned; pickle of ("value", value), ("exit", code) or ("error", ...), see ``describe``."""
+    """Return whether the function returned, and a pickle of ("value", value), ("exit", code) or ("error", ...)."""
     try:
         fn, *args = plan.call.load()
         join_process_group(rank, plan)
@@ -210,22 +211,22 @@ def call(rank: int, plan: Plan) -> tuple[bool, bytes]:
 
 
 def join_process_group(rank: int, plan: Plan) -> None:
-    """With a backend: make the default process group. The addresses are in the environment."""
+    """Create the default process group if there is a backend. The environment has the addresses."""
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(plan.threads)  # OMP_NUM_THREADS is read when a runtime is loaded, and torch is here already
+    torch.set_num_threads(plan.threads)  # OMP_NUM_THREADS would have no effect, because torch is already loaded
     backend = plan.backend
     if backend == "nccl":
         torch.cuda.set_device(rank)
-        backend = "cpu:gloo,cuda:nccl"  # NCCL alone takes no CPU tensor: counts are summed on the CPU
+        backend = "cpu:gloo,cuda:nccl"  # NCCL does not support CPU tensors, and counts are summed on the CPU
     if backend is not None:
         dist.init_process_group(backend, timeout=timedelta(seconds=plan.seconds))
 
 
 def describe(error: BaseException) -> tuple[str, str, bytes | None]:
-    """Name, traceback, and a pickle of the exception where it can also be unpickled; the effect of a cause waits."""
-    frames = error.__traceback__  # without our own at its start
+    """Return name and traceback of an exception, and its pickle if it can be unpickled. Consequences are delayed."""
+    frames = error.__traceback__  # without frames of this module at its start
     while frames is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) == os.path.dirname(__file__):
         frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
@@ -240,7 +241,7 @@ def describe(error: BaseException) -> tuple[str, str, bytes | None]:
 
 
 def wait_until_all_have_returned(plan: Plan) -> None:
-    """The last one tells it to all."""
+    """Wait until the functions of all ranks have returned."""
     from torch.distributed import TCPStore
 
     store = TCPStore("127.0.0.1", plan.port, is_master=False, timeout=timedelta(seconds=plan.seconds))

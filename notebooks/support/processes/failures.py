@@ -1,4 +1,4 @@
-"""How a failed rank is told: the errors that ``spawn`` and ``fork`` raise when they cannot raise the rank's own."""
+"""The errors that ``spawn`` and ``fork`` raise if they cannot raise the exception of a rank."""
 
 import contextlib
 import pickle
@@ -14,17 +14,17 @@ _STDLIB_THREAD = re.compile(r'File ".*/threading\.py"')
 
 
 class RankTraceback(Exception):
-    """The traceback of an exception in a rank, as its cause here."""
+    """The traceback of an exception in a rank, used as its cause in the parent."""
 
 
 class RankFailed(JobError):
-    """A rank ended without a result, or with an exception that cannot be rebuilt in the parent.
+    """A rank ended without a result, or with an exception that cannot be unpickled in the parent.
 
     Attributes:
         rank: the rank that failed first.
-        exit_code: its exit code; negative: minus the number of the signal that ended it; None: it was still running.
-        signal: name of that signal, or None.
-        output: the last lines that it wrote.
+        exit_code: exit code, or minus the number of the signal that ended the rank, or None if it was still running.
+        signal: name of the signal, or None.
+        output: last lines of its output.
     """
 
     def __init__(self, rank: int, what: str, exit_code: int | None, output: str, remedy: str = "") -> None:
@@ -38,11 +38,11 @@ class RankFailed(JobError):
 
 
 class RanksTimedOut(JobError):
-    """Ranks that did not return in time.
+    """Ranks did not return in time.
 
     Attributes:
-        ranks: which.
-        stacks: Python stack of every thread of each of them when the time was up, innermost call first.
+        ranks: numbers of these ranks.
+        stacks: for each rank, the Python stacks of all threads at the time limit, innermost call first.
     """
 
     def __init__(self, stacks: dict[int, str], world_size: int, seconds: float, remedy: str) -> None:
@@ -63,7 +63,7 @@ def signal_name(exit_code: int | None) -> str | None:
 
 
 def failure_of(rank: int, code: int, report: tuple[Any, ...], output: str, remedy: str) -> BaseException:
-    """What to raise for a rank that ended with an exit code, and with a report (see ``child.call``) or none."""
+    """Return the error for a rank with this exit code and this report (see ``child.call``)."""
     what = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
     if code == -signals.SIGKILL:
         what = "was killed by SIGKILL (by someone, or by the kernel when memory ran out: see dmesg)"
@@ -84,7 +84,7 @@ def failure_of(rank: int, code: int, report: tuple[Any, ...], output: str, remed
 
 
 def users_frames(text: str) -> str:
-    """Stacks without what lies outside the user's function: our frames, and what a forked rank has of its parent's."""
+    """Return stacks without our frames and without the frames that a forked rank has copied from its parent."""
     threads = []
     for block in text.strip().split("\n\n") if text else ():
         heading, *frames = block.splitlines()

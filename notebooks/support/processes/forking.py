@@ -1,4 +1,4 @@
-"""What DGL's tutorials call ``fix_openmp``: the function of a forked process in a fresh thread."""
+"""``fix_openmp`` of DGL's tutorials, which runs the function of a forked process in a new thread."""
 
 import contextvars
 import functools
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class FreshThread:
-    """A function that runs in a new thread each time it is called. Made by ``fix_openmp``."""
+    """A function that runs in a new thread each time it is called. ``fix_openmp`` returns such objects."""
 
     __name__: str
     __qualname__: str
@@ -25,18 +25,18 @@ class FreshThread:
         def target() -> None:
             try:
                 found["value"] = context.run(self.fn, *args, **kwargs)
-            except BaseException as caught:  # also SystemExit: a thread would swallow it
+            except BaseException as caught:  # also SystemExit, which a thread would ignore
                 found["error"] = caught
 
         thread = threading.Thread(target=target, name=f"fix_openmp {self.__name__}", daemon=True)
         thread.start()
         thread.join()
         if "error" in found:
-            raise found.pop("error")  # and keep it nowhere: its traceback holds this frame
+            raise found.pop("error")  # without a reference, because the traceback refers to this frame
         return found["value"]
 
     def __reduce__(self) -> Any:
-        """As a decorator: by name, like any function. Called on a function: that function, wrapped again there."""
+        """Pickle a decorated function by its name, and other functions together with this wrapper."""
         found: Any = sys.modules.get(self.__module__)
         for part in self.__qualname__.split("."):
             found = getattr(found, part, None)
@@ -44,17 +44,16 @@ class FreshThread:
 
 
 def fix_openmp(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator for the function of a forked process: runs it in a fresh thread, so that OpenMP does not hang.
+    """Decorate the function of a forked process to run in a new thread, so that OpenMP does not hang.
 
-    GNU's libgomp keeps its pool of worker threads in a variable of the thread that opened the first parallel region.
-    A fork copies that variable but not the workers: the child's copy of the thread waits at its next parallel
-    region for workers that do not exist, for ever. A new thread of the child has no pool yet and makes its own.
-    Reported as pytorch/pytorch#17199 (open), and cured like this in dmlc/dgl's multi-GPU examples; it is not in
-    dgl 2.1.0 under this name, but ``dgl.multiprocessing.Process`` does the same. LLVM's and Intel's runtimes do not
-    need it: they start anew in a forked child.
+    GNU's libgomp stores its pool of worker threads in a variable of the thread that opened the first parallel region. A
+    fork copies this variable but not the workers. At its next parallel region, the copied thread waits forever for
+    workers that do not exist. A new thread of the child has no pool and creates one. The problem is reported as
+    pytorch/pytorch#17199 (open), and DGL's multi-GPU examples solve it in this way. DGL 2.1.0 has no function of this
+    name, but ``dgl.multiprocessing.Process`` does the same. The OpenMP runtimes of LLVM and Intel do not need this,
+    because they start again in a forked child.
 
-    What the function returns or raises (also SystemExit) arrives in the caller as if it had been called directly;
-    nothing is pickled. Under spawn it is harmless. Each thread has its own gradient mode and CUDA device: set them
-    inside the function.
+    Results and exceptions (also SystemExit) of the function reach the caller without pickling. The decorator has no
+    effect on spawned processes. Each thread has a separate gradient mode and CUDA device, so set them in the function.
     """
     return FreshThread(fn)

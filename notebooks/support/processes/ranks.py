@@ -1,7 +1,7 @@
-"""``spawn`` and ``fork``: run a function in several processes as if it were one call.
+"""``spawn`` and ``fork`` run a function in several processes as if it were one call.
 
-The parent starts the ranks, waits until one has failed or all have ended, stops what is left, prints their output,
-and tells the first failure in the best words.
+The parent starts the ranks, waits until one has failed or all have ended, stops the remaining ones, prints their
+output, and raises the first failure.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ from support.processes.child import Call, Plan, flush_c, rank_main
 from support.processes.failures import RanksTimedOut, failure_of, users_frames
 from tutorial_lib.errors import InputError
 
-COLLECTIVE_EXTRA = 30.0  # seconds: a collective must not give up before we have asked the ranks where they are
+COLLECTIVE_EXTRA = 30.0  # seconds. A collective must not time out before the parent has collected the stacks
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-LEAVE = 30.0  # seconds for the end of ranks that have all returned
+LEAVE = 30.0  # seconds for ranks to end after all functions have returned
 PATIENCE = 1.0  # seconds for a stack to be written
 FORKED = (
     "A forked rank hangs at its first parallel region where this process has used OpenMP, unless its function is in "
     "fix_openmp or it has one thread; and it cannot use CUDA where this process has."
 )
-# Of calls in several threads, one starts its ranks at a time: they share os.environ, and a copy of this process made
-# while another thread makes a store has half of it.
+# Only one thread at a time starts ranks, because all threads share os.environ, and a fork while another thread creates
+# a store would copy an incomplete store.
 STARTING = threading.Lock()
 
 
@@ -47,33 +47,32 @@ def spawn(
     threads: int | None = None,
     echo: bool = True,
 ) -> list[Any]:
-    """Call ``fn(rank, world_size, *args)`` in ``nprocs`` fresh Python processes; return the results in rank order.
+    """Call ``fn(rank, world_size, *args)`` in ``nprocs`` new Python processes and return the results in rank order.
 
-    The ranks find each other through a store that the parent holds: a socket that the parent has bound to a port
-    of the kernel's choice is handed to a ``TCPStore``, so no other program can take the port in between. The variables
-    of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, ...) are set: ``init_process_group("gloo")`` in ``fn`` works too.
-    Nothing is left when the call ends, however it ends: each rank leads a process group of its own, and the kernel
-    kills that group when the parent dies.
+    The ranks meet at a ``TCPStore`` of the parent. Its socket is bound before, so no other program can take its port.
+    The variables of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, ...) are set, so ``init_process_group("gloo")`` works in
+    ``fn``. However the call ends, no process remains, because each rank leads a process group, and the kernel kills
+    this group when the parent ends.
 
     Args:
-        fn: importable by a fresh interpreter: not from a notebook cell, no lambda, no inner function.
+        fn: a function that a new interpreter can import, so not one of a notebook cell, a lambda or an inner function.
         nprocs: number of ranks, at least 1.
-        args: pickled for each rank. Tensors go through shared memory: a rank that writes to one writes to everybody's.
-        timeout: seconds for everything, the start of the processes included.
-        backend: make a process group ("gloo", "nccl") before ``fn``; it ends with the rank. None: do not.
-            With "nccl", rank k uses GPU k, and collectives of CPU tensors go over gloo (not run here: no GPU).
-        threads: OpenMP threads per rank; None: this process's CPUs divided by ``nprocs``.
-        echo: print what the ranks wrote (Python and C code, both streams) when all are done, in rank order.
+        args: pickled for each rank. Tensors are in shared memory, so all ranks see what a rank writes to one.
+        timeout: time limit in seconds, including the start of the processes.
+        backend: create a process group ("gloo", "nccl") before ``fn`` is called. None: do not create one.
+            With "nccl", rank k uses GPU k, and gloo runs the collectives of CPU tensors (not run here: no GPU).
+        threads: OpenMP threads per rank. None: the CPUs of this process divided by ``nprocs``.
+        echo: print the output of all ranks (Python and C code, both streams) at the end, in rank order.
 
     Returns:
-        What each rank returned (None after ``sys.exit(0)``).
+        The result of each rank (None after ``sys.exit(0)``).
 
     Raises:
-        InputError: a wrong argument, or one that cannot be pickled; no process was started.
-        RanksTimedOut: time is up; tells where each rank was.
+        InputError: an argument is wrong or cannot be pickled. No process was started.
+        RanksTimedOut: the time limit was reached. The error has the stacks of the ranks.
         RankFailed: a rank ended without a result (``os._exit``, a signal, ``sys.exit(2)``), or its exception cannot be
             pickled.
-        Exception: what the first failed rank raised, with its own type; ``__cause__`` holds the rank's traceback.
+        Exception: the exception of the first failed rank. ``__cause__`` has the rank's traceback.
     """
     return _run("spawn", Call(fn, args), nprocs, timeout, backend, threads, echo, "")
 
@@ -88,20 +87,20 @@ def fork(
     threads: int | None = None,
     echo: bool = True,
 ) -> list[Any]:
-    """As ``spawn``, but in copies of this process: nothing is pickled on the way in, memory is shared until written.
+    """Like ``spawn``, but the ranks are forks of this process, which share its memory until they write to it.
 
-    ``fn`` may be any function, also one from a notebook cell. Of this process's threads only the calling one is
-    copied: ``fix_openmp`` cures the commonest harm of that. Random generators are copied too: torch and numpy draw the
-    same numbers in every rank until ``fn`` sets a seed.
+    ``fn`` may be any function, also of a notebook cell, and nothing is pickled. A fork copies only the calling thread.
+    ``fix_openmp`` repairs the most common problem of this. Random generators are copied, too, so torch and numpy
+    generate the same numbers in every rank until ``fn`` sets a seed.
 
-    Args, Returns, Raises: as ``spawn``.
+    Args, Returns, Raises: see ``spawn``.
     """
-    flush_c()  # or the ranks would print once more what C code has printed here
+    flush_c()  # otherwise, the ranks would print the buffered output of C code again
     return _run("fork", Call(fn, args), nprocs, timeout, backend, threads, echo, FORKED)
 
 
 class _Rank:
-    """A rank as its parent sees it: its process, and the nameless files that it opens by their paths and writes."""
+    """A rank in its parent: its process, and nameless files that the rank opens and writes."""
 
     def __init__(self, number: int, open_files: contextlib.ExitStack) -> None:
         files = [open_files.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(3)]  # noqa: SIM115
@@ -111,7 +110,7 @@ class _Rank:
 
     @property
     def code(self) -> int | None:
-        """Exit code; None while it runs. For a process that was not started there is nothing to wait."""
+        """Exit code, or None while the process runs. A process that was not started counts as ended."""
         return 0 if self.process is None else self.process.exitcode
 
     @property
@@ -120,7 +119,7 @@ class _Rank:
 
     @property
     def failed(self) -> bool:
-        """It has ended badly, or without a report."""
+        """Whether the rank ended with an error or without a report."""
         return self.code is not None and (self.code != 0 or not self.reported)
 
     def told(self) -> tuple[Any, ...]:
@@ -129,7 +128,7 @@ class _Rank:
         return pickle.load(self.report)
 
     def signal(self, number: signal.Signals) -> None:
-        """To the rank and to all processes that it started."""
+        """Send a signal to the rank and to all processes that it started."""
         if self.process is not None and self.process.pid is not None:
             with contextlib.suppress(OSError):
                 os.killpg(self.process.pid, number)
@@ -153,7 +152,7 @@ def _run(
     echo: bool,
     remedy: str,
 ) -> list[Any]:
-    """Start, wait, stop, print; then return or raise."""
+    """Start the ranks, wait, stop them, print their output, and return the results or raise an error."""
     from torch.distributed import TCPStore
 
     _check(call.parts[0], nprocs, timeout, threads)
@@ -168,9 +167,9 @@ def _run(
                 files, seconds = [rank.paths for rank in ranks], timeout + COLLECTIVE_EXTRA
                 plan = Plan(call, nprocs, port, threads, backend, seconds, files, inherited)
                 with STARTING:
-                    started = _start(method, plan, ranks)  # may hold semaphores that spawned ranks look up by name
-                    # Made after the forks, so that no rank inherits half a store (its thread would be missing).
-                    # libuv, where it is torch's default, takes no socket that is bound already.
+                    started = _start(method, plan, ranks)  # may hold semaphores that spawned ranks open by name
+                    # The store starts after the forks, because no rank may copy a store without its thread.
+                    # libuv, the default of newer torch, does not accept a bound socket.
                     options: Any = {"wait_for_workers": False, "master_listen_fd": os.dup(number), "use_libuv": False}
                     store = TCPStore("127.0.0.1", port, None, True, timedelta(seconds=seconds), **options)
                 _wait(ranks, deadline - time.monotonic(), lambda: all(rank.reported for rank in ranks))
@@ -181,7 +180,7 @@ def _run(
         finally:
             _stop(ranks)
             if echo:
-                for rank in ranks:  # ``print``, so that a notebook shows it in the cell
+                for rank in ranks:  # ``print`` shows the output in the cell of a notebook
                     for line in _text(rank.output).splitlines():
                         print(f"[rank {rank.number}] {line}")
                 sys.stdout.flush()
@@ -191,7 +190,7 @@ def _run(
 
 
 def _check(fn: Any, nprocs: Any, timeout: Any, threads: Any) -> None:
-    """Wrong arguments, found before a process is started."""
+    """Raise an error for wrong arguments before a process is started."""
     if not callable(fn):
         raise InputError(f"fn must be a function, it is {fn!r}")
     if not isinstance(nprocs, int) or nprocs < 1:
@@ -208,14 +207,14 @@ def _check(fn: Any, nprocs: Any, timeout: Any, threads: Any) -> None:
 
 
 def _start(method: str, plan: Plan, ranks: list[_Rank]) -> Any:
-    """Let torch start the ranks. Libraries that a spawned one loads first take their threads from its environment."""
+    """Let torch start the ranks. Libraries that a spawned rank loads first take their threads from its environment."""
     from torch.multiprocessing.spawn import start_processes
 
     children, before = set(multiprocessing.active_children()), os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(plan.threads)
     try:
         started: Any = start_processes(rank_main, (plan,), len(ranks), join=False, start_method=method)
-    except BaseException:  # Ctrl-C, or no more processes: torch does not say which have been started
+    except BaseException:  # Ctrl-C, or the limit of processes: torch does not report the processes that it has started
         for child in set(multiprocessing.active_children()) - children:
             child.kill()
         raise
@@ -229,15 +228,15 @@ def _start(method: str, plan: Plan, ranks: list[_Rank]) -> Any:
 
 
 def _wait(ranks: list[_Rank], seconds: float, through: Callable[[], bool]) -> None:
-    """Until they are through, one has failed, or time is up."""
+    """Wait until all ranks have ended, one has failed, or the time limit is reached."""
     end = time.monotonic() + seconds
     while not through() and not any(rank.failed for rank in ranks) and (left := end - time.monotonic()) > 0:
         running = [rank.process.sentinel for rank in ranks if rank.process and rank.code is None]
-        connection.wait(running, min(left, 0.05))  # a rank's own child may keep a sentinel from telling
+        connection.wait(running, min(left, 0.05))  # a child of a rank may keep a sentinel open
 
 
 def _stop(ranks: list[_Rank]) -> None:
-    """End what still runs, first politely; then what the ranks have started and left."""
+    """Stop the running ranks, first with SIGTERM, and then the processes that they have started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for rank in ranks:
             rank.signal(number)
@@ -245,15 +244,15 @@ def _stop(ranks: list[_Rank]) -> None:
         while any(rank.code is None for rank in ranks) and time.monotonic() < end:
             time.sleep(0.01)
     for rank in ranks:
-        with contextlib.suppress(ValueError):  # it still runs: only if even SIGKILL did not end it in time
+        with contextlib.suppress(ValueError):  # even SIGKILL did not end the process in time
             if rank.process is not None:
-                with STARTING:  # a start in another thread looks through the children, and must not see half a close
+                with STARTING:  # a start in another thread checks the children, and must not see a half-closed one
                     rank.process.close()
 
 
 def _failure(ranks: list[_Rank], timeout: float, remedy: str) -> BaseException | None:
-    """The error to raise: the first failure, else the time limit, else None."""
-    if failed := [rank for rank in ranks if rank.failed]:  # a death has left its report as it was made, empty
+    """Return the first failure, or the error of the time limit, or None."""
+    if failed := [rank for rank in ranks if rank.failed]:  # a killed rank has an empty report
         rank = min(failed, key=lambda rank: os.fstat(rank.report.fileno()).st_mtime_ns)
         assert rank.code is not None
         return failure_of(rank.number, rank.code, rank.told() if rank.reported else (), _text(rank.output), remedy)
@@ -265,10 +264,10 @@ def _failure(ranks: list[_Rank], timeout: float, remedy: str) -> BaseException |
 
 
 def _stacks_of(ranks: list[_Rank]) -> dict[int, str]:
-    """Stacks of ranks that still run, innermost call first; of a rank that is not that far, a word why not.
+    """Return the stacks of running ranks, innermost call first, or the reason why a rank has none.
 
-    ``faulthandler`` writes them at the C level, so also out of a stuck call. A rank that has not come to ask for that
-    dies of the signal, a moment before it would be ended anyway.
+    ``faulthandler`` writes them in C code, so it also works in a call that hangs. If a rank has not registered the
+    handler yet, the signal ends it.
     """
     for rank in ranks:
         if rank.process is not None and rank.process.pid is not None and rank.code is None:
