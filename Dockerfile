@@ -12,7 +12,6 @@ RUN pip install --no-cache-dir --no-compile --require-hashes --no-deps -r /src/r
 
 COPY pyproject.toml README.md LICENSE /src/
 COPY tutorial_lib /src/tutorial_lib
-COPY notebooks/support /src/notebooks/support
 RUN pip install --no-cache-dir --no-deps --no-build-isolation /src
 # The root of a pod is read-only, so Python compiles all modules now. A few packages contain templates that are not valid Python.
 RUN python -m compileall -q /usr/local/lib/python3.11/site-packages || true

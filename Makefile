@@ -101,6 +101,7 @@ bench-plan: venv
 lint: venv
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) -m codespell_lib
 	$(PY) -m basedpyright
 	$(dir $(PY))lint-imports --no-cache >/dev/null || $(dir $(PY))lint-imports --no-cache
 
@@ -117,9 +118,9 @@ doctor: venv
 
 lock: venv
 	uv pip compile --universal --fork-strategy fewest --python-version 3.10 --generate-hashes \
-	  --no-emit-index-url --no-header --extra dev --upgrade pyproject.toml -o requirements.lock
+	  --no-emit-index-url --no-header --extra lessons --extra dev --upgrade pyproject.toml -o requirements.lock
 	uv pip compile --universal --fork-strategy fewest --python-version 3.10 --generate-hashes \
-	  --no-emit-index-url --no-header --extra dev --upgrade --overrides requirements-modern.in pyproject.toml \
+	  --no-emit-index-url --no-header --extra lessons --extra dev --upgrade --overrides requirements-modern.in pyproject.toml \
 	  -o requirements-modern.lock
 	$(PY) scripts/make_environment_yml.py
 

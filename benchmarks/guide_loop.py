@@ -3,7 +3,7 @@
     python -m tutorial_lib launch --emulate 2 --workspace . --part_config data/... "python benchmarks/guide_loop.py"
 
 Our own version of the loop in DGL's guide, chapter 7 (distributed training), and of its GraphSAGE example: draw the
-neighbours, pull the features, forward, backward, step. The hyper-parameters are those of the example: 3 layers of 256,
+neighbors, pull the features, forward, backward, step. The hyper-parameters are those of the example: 3 layers of 256,
 fan-out 15,10,5 (drawn in this order from the outermost hop inwards), batches of 1000, Adam at 0.003, dropout 0.5.
 Nothing of ``tutorial_lib`` is in it. ``epoch`` is what the benchmark times.
 """

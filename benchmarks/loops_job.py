@@ -2,7 +2,7 @@
 
     python benchmarks/loops_job.py SETTINGS     (started by bench.py and growth.py on every machine)
 
-Every loop has its own model and optimiser, and all read the same servers over the same wire. An epoch is timed from a
+Every loop has its own model and optimizer, and all read the same servers over the same wire. An epoch is timed from a
 barrier before it to a barrier after it; the bytes are those that left this machine's interface meanwhile.
 
     guide            guide_loop.py

@@ -1,10 +1,10 @@
-"""Start the DGL server of part 0 alone, and ask it for neighbours and features of nodes that it owns.
+"""Start the DGL server of part 0 alone, and ask it for neighbors and features of nodes that it owns.
 
     python benchmarks/one_server.py FOLDER_OF_A_PARTITION
 
 To see that a part of a graph that no machine here could hold is one that DGL serves: how long loading it takes, how
 much memory, and whether what comes back is right. The other parts' servers are not there, so there is no DistGraph,
-which counts the rows of all of them: the requests are those that one sends, for nodes of part 0. Neighbours are
+which counts the rows of all of them: the requests are those that one sends, for nodes of part 0. Neighbors are
 compared with the edges in the part's file, features with those in its file.
 """
 
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ASKED, FANOUT, LIMIT = 1000, 10, 900  # nodes, neighbours of each, seconds
+ASKED, FANOUT, LIMIT = 1000, 10, 900  # nodes, neighbors of each, seconds
 
 
 def serve(config: Path) -> dict[str, float]:

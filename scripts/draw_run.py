@@ -42,7 +42,7 @@ def shown_from(times: list[float], k: int) -> str:
     )
 
 
-def curve(points: list[tuple[float, float]], times: list[float], colour: str) -> str:
+def curve(points: list[tuple[float, float]], times: list[float], color: str) -> str:
     """A line that grows as the run went on."""
     total = SECONDS + PAUSE
     path = " ".join(f"{'M' if k == 0 else 'L'}{x:.1f} {y:.1f}" for k, (x, y) in enumerate(points))
@@ -53,7 +53,7 @@ def curve(points: list[tuple[float, float]], times: list[float], colour: str) ->
     keys = ";".join(f"{time / total:.4f}" for time in [0.0, *times, total])
     values = ";".join(f"{whole - length:.1f}" for length in [0.0, *lengths, whole])
     return (
-        f'<path class="curve" stroke="{colour}" d="{path}" stroke-dasharray="{whole:.1f}">'
+        f'<path class="curve" stroke="{color}" d="{path}" stroke-dasharray="{whole:.1f}">'
         f'<animate attributeName="stroke-dashoffset" dur="{total}s" repeatCount="indefinite" '
         f'keyTimes="{keys}" values="{values}"/></path>'
     )

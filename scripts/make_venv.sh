@@ -136,6 +136,8 @@ else
     "$@" --require-hashes --no-deps -r $lock
 fi
 "$@" --no-deps --no-build-isolation -e .
+# The lessons and the programs that they start import `support` in any folder.
+echo "$(pwd -P)/notebooks" > $site/lessons.pth
 if [ "$stack" = modern ]; then
     # `import dgl` then works in every program: lessons start some that do not import tutorial_lib first.
     ln -s "$(pwd -P)/tutorial_lib/compat/stack.py" $site/dgl_without_graphbolt.py

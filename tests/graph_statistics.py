@@ -52,25 +52,25 @@ def graph_statistics(dataset: Dataset, sample: int = 2000, seed: int = 0) -> dic
 
 
 def average_clustering(graph: dgl.DGLGraph, sample: int = 2000, seed: int = 0) -> float:
-    """Mean local clustering: of the pairs of a node's neighbours, the share that is joined itself.
+    """Mean local clustering: of the pairs of a node's neighbors, the share that is joined itself.
 
     Watts and Strogatz, Collective dynamics of small-world networks, Nature 393 (1998). A node with fewer than two
-    neighbours counts as 0, as in networkx. Self loops and repeated edges are ignored at the node itself.
+    neighbors counts as 0, as in networkx. Self loops and repeated edges are ignored at the node itself.
     """
     indptr, indices, _ = (tensor.numpy() for tensor in graph.adj_tensors("csc"))
     n = graph.num_nodes()
     rng = np.random.Generator(np.random.PCG64(seed))
     nodes = np.arange(n) if sample >= n else rng.choice(n, sample, replace=False)
-    is_neighbour = np.zeros(n, dtype=bool)  # one scratch array for all nodes; each leaves it as it was
-    return float(np.mean([_local_clustering(indptr, indices, int(node), is_neighbour) for node in nodes]))
+    is_neighbor = np.zeros(n, dtype=bool)  # one scratch array for all nodes; each leaves it as it was
+    return float(np.mean([_local_clustering(indptr, indices, int(node), is_neighbor) for node in nodes]))
 
 
-def _local_clustering(indptr: np.ndarray, indices: np.ndarray, node: int, is_neighbour: np.ndarray) -> float:
-    neighbours = np.unique(indices[indptr[node] : indptr[node + 1]])
-    neighbours = neighbours[neighbours != node]
-    if len(neighbours) < 2:
+def _local_clustering(indptr: np.ndarray, indices: np.ndarray, node: int, is_neighbor: np.ndarray) -> float:
+    neighbors = np.unique(indices[indptr[node] : indptr[node + 1]])
+    neighbors = neighbors[neighbors != node]
+    if len(neighbors) < 2:
         return 0.0
-    is_neighbour[neighbours] = True
-    joined = sum(int(is_neighbour[indices[indptr[v] : indptr[v + 1]]].sum()) for v in neighbours)
-    is_neighbour[neighbours] = False
-    return joined / (len(neighbours) * (len(neighbours) - 1))
+    is_neighbor[neighbors] = True
+    joined = sum(int(is_neighbor[indices[indptr[v] : indptr[v + 1]]].sum()) for v in neighbors)
+    is_neighbor[neighbors] = False
+    return joined / (len(neighbors) * (len(neighbors) - 1))

@@ -88,7 +88,7 @@ def all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished_run(emulation: None, data_root: Path, all_workers: Path) -> FinishedRun:
     """A run on two machines, for tests that only look at one: 25 steps an epoch, and a date as the seed.
 
-    Batches come from the pipeline, which keeps some lists of neighbours and asks the servers to draw from the others.
+    Batches come from the pipeline, which keeps some lists of neighbors and asks the servers to draw from the others.
     """
     settings = ["--wire", "1gbit", "--scale", "0.005", "--epochs", "3", "--seed", str(seed := 20251120)]
     settings += ["--batch-size", "20", "--fanouts", "5,5", "--cache", "200kB"]

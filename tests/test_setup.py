@@ -282,7 +282,7 @@ def test_without_python_the_venv_that_is_there_stays(clone):
 
 
 def test_uv_is_used_when_there_is_no_python(clone):
-    uv = 'echo "uv $*" >> calls; mkdir -p .venv/bin; cp venv-python .venv/bin/python'
+    uv = 'echo "uv $*" >> calls; mkdir -p .venv/bin .venv/lib/python3.11/site-packages; cp venv-python .venv/bin/python'
     program(clone / "bin" / "uv", f"[ $2 = find ] && exit 2\n{uv}")
     program(clone / "venv-python", "")
     done = make_venv(clone)

@@ -19,7 +19,7 @@ def item_sampler(itemset, args):
 
 
 def create_dataloader(dataset, itemset, args, device):
-    """Share of the items -> seed nodes on the device -> sampled neighbours -> their features."""
+    """Share of the items -> seed nodes on the device -> sampled neighbors -> their features."""
     datapipe = item_sampler(itemset, args)
     datapipe = datapipe.copy_to(device, extra_attrs=["seed_nodes"])
     datapipe = datapipe.sample_neighbor(dataset.graph, args.fanouts)

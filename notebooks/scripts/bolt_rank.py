@@ -36,7 +36,7 @@ def open_dataset(folder, device):
 
 
 def make_model(rank, dataset, args, device):
-    """The same weights on every rank; other dropout and other neighbours on each."""
+    """The same weights on every rank; other dropout and other neighbors on each."""
     torch.manual_seed(0)
     in_size = dataset.feature.size("node", None, "feat")[0]
     num_classes = dataset.tasks[0].metadata["num_classes"]

@@ -54,7 +54,7 @@ def accuracy(model, graph, ids, args):
 
 def main(args):
     dist.init_process_group("gloo")
-    torch.manual_seed(dist.get_rank())  # dropout and neighbours differ between the ranks
+    torch.manual_seed(dist.get_rank())  # dropout and neighbors differ between the ranks
     dgl.seed(dist.get_rank())
     graph = dgl.load_graphs(args.graph)[0][0]
     train_ids, val_ids = (graph.ndata[mask].nonzero().flatten() for mask in ("train_mask", "val_mask"))

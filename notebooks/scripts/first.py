@@ -17,7 +17,7 @@ if __name__ == "__main__":
 
     rows = sources.unique()
     remote = (book.nid2partid(rows) != book.partid).sum()
-    print(f"rank {rank}: {len(mine)} training nodes, {len(rows):,} neighbours, {remote:,} on the other machine")
+    print(f"rank {rank}: {len(mine)} training nodes, {len(rows):,} neighbors, {remote:,} on the other machine")
 
     equal = (g.ndata["label"][sources] == g.ndata["label"][targets]).sum()
     dist.all_reduce(equal)  # the sum over all ranks, on every rank

@@ -15,7 +15,7 @@ from train import batches, join_job, leave_job, split
 def measure(args, make):
     """Compare RowCache with ``make(tensor, book, capacity, degrees)``; each rank writes FILE-RANK.json for --out FILE.
 
-    capacity: rows, a quarter of those of the other machines. degrees: number of neighbours of each node.
+    capacity: rows, a quarter of those of the other machines. degrees: number of neighbors of each node.
     """
     if not args.out:
         sys.exit("hits.py: --out FILE is missing")

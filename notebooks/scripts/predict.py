@@ -9,7 +9,7 @@ from dgl.distributed import DistTensor, node_split
 
 @torch.no_grad()
 def inference(model, g, name):
-    """Scores (N, classes), a DistTensor: layer after layer, each over all neighbours. ``name``: new in each call."""
+    """Scores (N, classes), a DistTensor: layer after layer, each over all neighbors. ``name``: new in each call."""
     model.eval()
     everyone = torch.ones(g.num_nodes(), dtype=torch.bool)
     nodes = node_split(everyone, g.get_partition_book(), force_even=False)  # the nodes of the own part

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 
-def mean_of_neighbours(block, relation, x):
-    """Mean of the rows x of the neighbours in one relation (destination nodes, width); zeros where there are none."""
+def mean_of_neighbors(block, relation, x):
+    """Mean of the rows x of the neighbors in one relation (destination nodes, width); zeros where there are none."""
     if relation not in block.canonical_etypes:  # a DistGraph leaves out relations of which no edge was drawn
         return x[:0].sum(0).expand(block.num_dst_nodes(relation[2]), -1)  # zeros that hang on x: gradients get there
     edges = block[relation]
@@ -19,7 +19,7 @@ def mean_of_neighbours(block, relation, x):
 
 
 class RelationalLayer(nn.Module):
-    """For a node of type t: W_t h + b_t, and for each relation r into t, W_r (mean of h over its neighbours in r)."""
+    """For a node of type t: W_t h + b_t, and for each relation r into t, W_r (mean of h over its neighbors in r)."""
 
     def __init__(self, relations, types, in_size, out_size):
         super().__init__()
@@ -31,7 +31,7 @@ class RelationalLayer(nn.Module):
         """Rows of the destination nodes, by type. They are the first of the source nodes."""
         out = {name: own(h[name][: block.num_dst_nodes(name)]) for name, own in self.own.items()}
         for relation in self.relations:
-            mean = mean_of_neighbours(block, relation, h[relation[0]])
+            mean = mean_of_neighbors(block, relation, h[relation[0]])
             out[relation[2]] = out[relation[2]] + self.of[":".join(relation)](mean)
         return out
 
@@ -64,7 +64,7 @@ class RGCN(nn.Module):
 
     @torch.no_grad()
     def inference(self, graph, x):
-        """Exact scores of all nodes of the target: layer after layer, type after type, each over all neighbours."""
+        """Exact scores of all nodes of the target: layer after layer, type after type, each over all neighbors."""
         self.eval()
         # Not the fused one: it loses nodes of a type at which no relation ends (DGL 2.1.0).
         sampler = dgl.dataloading.MultiLayerFullNeighborSampler(1, fused=False)

@@ -10,7 +10,7 @@ from torch.distributed.algorithms.join import Joinable, JoinHook
 
 
 class Rows:
-    """A DistEmbedding and its optimiser. Every rank must make it, and call save and load, at the same time."""
+    """A DistEmbedding and its optimizer. Every rank must make it, and call save and load, at the same time."""
 
     def __init__(self, g, args):
         policy, name = g.get_node_partition_policy("_N"), f"learned-{args.seed}"
@@ -28,7 +28,7 @@ class Rows:
         return 0.1 * torch.randn(len(node_map), args.width, generator=generator)[node_map]
 
     def save(self, args, epochs):
-        """Each rank writes its rows; DGL's optimiser writes their state. Both names end with the rank's number."""
+        """Each rank writes its rows; DGL's optimizer writes their state. Both names end with the rank's number."""
         if args.checkpoint:
             torch.save(self.table.weight[self.mine], f"{args.checkpoint}-{epochs}-rows_{dist.get_rank()}")
             self.optimizer.save(f"{args.checkpoint}-{epochs}-state")  # waits for all ranks at its end
@@ -47,7 +47,7 @@ class Rows:
 
 
 class SparseSteps(Joinable, JoinHook):
-    """Tells Join that the step of a sparse optimiser is a collective, too."""
+    """Tells Join that the step of a sparse optimizer is a collective, too."""
 
     def __init__(self, model, optimizer):
         super().__init__()
@@ -71,7 +71,7 @@ class SparseSteps(Joinable, JoinHook):
 
 
 def share_state(optimizer, rank):
-    """Give all ranks what the dense optimiser of one of them remembers."""
+    """Give all ranks what the dense optimizer of one of them remembers."""
     state = [optimizer.state_dict()]
     dist.broadcast_object_list(state, src=rank)
     optimizer.load_state_dict(state[0])

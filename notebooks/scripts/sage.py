@@ -28,7 +28,7 @@ class GraphSAGE(nn.Module):
 
     @torch.no_grad()
     def inference(self, graph, x, batch_size=2048):
-        """Exact scores of all nodes (N, out_size): layer after layer, each over all neighbours.
+        """Exact scores of all nodes (N, out_size): layer after layer, each over all neighbors.
 
         graph: a DGLGraph, or a DistGraph in one process. x: features (N, in_size), a tensor or a DistTensor.
         """

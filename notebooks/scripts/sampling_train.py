@@ -48,7 +48,7 @@ def main(folder):
     torch.manual_seed(0)  # every rank begins with the same weights
     model = DistributedDataParallel(GraphSAGE(g.ndata["feat"].shape[1], 64, 47, dropout=0))
 
-    # One step with all neighbours. There is no chance in it, so the notebook can compare it with one process.
+    # One step with all neighbors. There is no chance in it, so the notebook can compare it with one process.
     blocks, _ = NeighborSampler(g, [-1, -1], dgl.distributed.sample_neighbors).sample_blocks(train_nid[:8])
     loss = loss_of(model, g, blocks)
     loss.backward()

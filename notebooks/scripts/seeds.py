@@ -29,10 +29,10 @@ rpc.register_service(20_001, Seed, Seed)  # DGL's own services have other number
 
 
 def seed_job(seed):
-    """Seed all ranks and all servers, which draw neighbours for other machines, each with a number of its own."""
+    """Seed all ranks and all servers, which draw neighbors for other machines, each with a number of its own."""
     own = (seed * 1000 + dist.get_rank()) % 2**31  # DGL takes a C int
     torch.manual_seed(own)  # dropout
-    dgl.seed(own)  # neighbours
+    dgl.seed(own)  # neighbors
     if dist.get_rank() == 0 and os.environ.get("DGL_DIST_MODE") == "distributed":
         for server in range(rpc.get_num_server()):
             rpc.send_request(server, Seed((seed * 1000 + 500 + server) % 2**31))

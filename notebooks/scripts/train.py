@@ -67,7 +67,7 @@ def train_epoch(model, optimizer, g, ids, args, epoch):
 
 @torch.no_grad()
 def evaluate(model, g, ids, args):
-    """Accuracy over the nodes of all ranks, with sampled neighbours: counts are summed, accuracies not averaged."""
+    """Accuracy over the nodes of all ranks, with sampled neighbors: counts are summed, accuracies not averaged."""
     model.eval()
     counts = torch.tensor([0, len(ids)])  # right ones, all
     for input_nodes, seeds, blocks in batches(g, ids, args, epoch=0):
@@ -86,7 +86,7 @@ def save(model, optimizer, epochs, args):
 
 
 def load(model, optimizer, args):
-    """The epochs that the checkpoint has. Model and optimiser become what they were after the last of them."""
+    """The epochs that the checkpoint has. Model and optimizer become what they were after the last of them."""
     there = dist.get_rank() == 0 and args.checkpoint and Path(args.checkpoint).exists()
     state = [torch.load(args.checkpoint) if there else {"epochs": []}]
     dist.broadcast_object_list(state)  # the file is on the machine of rank 0

@@ -24,7 +24,7 @@ def split(g, target):
 
 
 def make_sampler(g, fanouts):
-    """Draws neighbours of each relation by itself: for each hop, a number by relation; -1: all."""
+    """Draws neighbors of each relation by itself: for each hop, a number by relation; -1: all."""
     return dgl.dataloading.MultiLayerNeighborSampler([dict.fromkeys(g.canonical_etypes, int(f)) for f in fanouts])
 
 

@@ -31,7 +31,7 @@ class Rows:
         self.counts = {name: torch.zeros(2, dtype=torch.int64) for name in g.ntypes}
 
     def read(self, input_nodes):
-        """The rows of a batch, by type. A learned row remembers that it was read, until its optimiser's step."""
+        """The rows of a batch, by type. A learned row remembers that it was read, until its optimizer's step."""
         rows = {}
         for name, ids in input_nodes.items():
             learned = name in self.learned and len(ids)
@@ -59,7 +59,7 @@ def make_stores(model, g):
 
 @torch.no_grad()
 def inference(model, g, tables, stores, sampler):
-    """Exact scores of all nodes of the target, a DistTensor. ``sampler`` draws all neighbours of one hop."""
+    """Exact scores of all nodes of the target, a DistTensor. ``sampler`` draws all neighbors of one hop."""
     model.eval()
     for number, store in enumerate(stores):
         for name, out in store.items():  # every rank computes the nodes of its own machine, and writes nowhere else

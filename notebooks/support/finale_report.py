@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from rich.filesize import decimal
 
-from support.plots.colors import BLUE, GREEN, GREY, INK, ORANGE, SAND, SKY
+from support.plots.colors import BLUE, GRAY, GREEN, INK, ORANGE, SAND, SKY
 from support.plots.style import bare, figure, legend_above, stack
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import read_json
@@ -127,7 +127,7 @@ def phases_figure(ranks: Sequence[Mapping[str, Any]]) -> Figure:
     """
     fig, ax = figure(10.5, 1.6 + 0.55 * len(ranks))
     seconds = {phase: [rank["seconds"][phase] for rank in ranks] for phase in PHASES}
-    looks = {phase: {"color": COLORS[phase], "ec": GREY, "lw": 0.6, "label": phase} for phase in PHASES}
+    looks = {phase: {"color": COLORS[phase], "ec": GRAY, "lw": 0.6, "label": phase} for phase in PHASES}
     longest = max(stack(ax, [f"rank {rank['rank']}" for rank in ranks], [(seconds[p], looks[p]) for p in PHASES]))
     for phase, drawn in zip(PHASES, ax.containers, strict=True):
         labels = [f"{width:.2f}" if width > LABELED_SHARE * longest else "" for width in seconds[phase]]

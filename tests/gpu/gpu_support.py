@@ -24,7 +24,7 @@ def random_block(dst: int, src: int, edges: int, seed: int = 0, reached: int | N
 
 BLOCKS = {
     "random": (400, 1000, 3000),
-    "empty neighbourhoods": (50, 80, 60, 2, 10),
+    "empty neighborhoods": (50, 80, 60, 2, 10),
     "isolated nodes only": (7, 9, 0),
     "one node": (1, 1, 1),
 }

@@ -70,7 +70,7 @@ def test_stacks_of_a_running_and_of_a_stopped_process(tmp_path):
 
 BYSTANDER = """
 import signal, sys, time
-signal.signal(signal.SIGRTMAX - 1, lambda *_: print("signalled", flush=True))
+signal.signal(signal.SIGRTMAX - 1, lambda *_: print("signaled", flush=True))
 print("up", flush=True)
 sys.stdin.readline()
 print("alive", flush=True)

@@ -118,7 +118,7 @@ class LinearBeforeMaximum(Conv):
         return self.fc_self(x[: block.num_dst_nodes()]) + self.received(block, self.fc_neigh(x))
 
 
-class NoNeighbours(Conv):
+class NoNeighbors(Conv):
     def forward(self, block: Any, x: Tensor) -> Tensor:
         return self.fc_self(x[: block.num_dst_nodes()])
 
@@ -135,7 +135,7 @@ def test_max_conv_right(right: type[nn.Module], capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     "wrong",
-    [Mean, Sum, WithItself, ReLUBefore, ReLUAfter, LinearBeforeMaximum, NoNeighbours, AllSources],
+    [Mean, Sum, WithItself, ReLUBefore, ReLUAfter, LinearBeforeMaximum, NoNeighbors, AllSources],
     ids=lambda wrong: wrong.__name__,
 )
 def test_max_conv_wrong(wrong: type[nn.Module], capsys: pytest.CaptureFixture[str]) -> None:

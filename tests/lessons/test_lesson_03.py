@@ -99,7 +99,7 @@ def test_checkers_leave_the_generators_alone() -> None:
 
 
 def reach(stored: Any, seeds: torch.Tensor, *, hops: int = 2, remote: bool = False) -> torch.Tensor:
-    """New ids of the seeds (places in the part) and of their neighbours, by sets."""
+    """New ids of the seeds (places in the part) and of their neighbors, by sets."""
     inner = stored.ndata["inner_node"].bool().tolist()
     pairs = list(zip(*(ends.tolist() for ends in stored.edges()), strict=True))
     found = set(seeds.tolist())

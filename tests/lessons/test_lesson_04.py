@@ -156,9 +156,9 @@ def test_pictures():
     graph = dgl.to_bidirected(dgl.graph((range(11), range(1, 12))))
     part_of = torch.tensor(groups)
     assert len(set(partitioning.positions(groups))) == 12
-    figure = partitioning.coloured_parts(graph, groups, {"a": part_of, "b": torch.arange(12) // 4})
+    figure = partitioning.colored_parts(graph, groups, {"a": part_of, "b": torch.arange(12) // 4})
     titles = [ax.get_title() for ax in figure.axes]
-    assert titles == ["a: 11 of 11 pairs of neighbours cut", "b: 2 of 11 pairs of neighbours cut"]
+    assert titles == ["a: 11 of 11 pairs of neighbors cut", "b: 2 of 11 pairs of neighbors cut"]
     node_map = torch.arange(12).flip(0)
     stored = dgl.in_subgraph(graph, [0, 3, 6, 9])
     stored.edata["inner_edge"] = torch.ones(stored.num_edges(), dtype=torch.uint8)

@@ -256,10 +256,10 @@ def test_the_hottest_rows(tmp_path, parts, capsys) -> None:
 COLD = {
     "nothing is kept": ((lambda _d, r, _c: r[:0],), "rows kept\n  got       0"),
     "all remote rows": ((lambda _d, r, _c: r,), "rows kept"),
-    "the first remote rows": ((lambda _d, r, c: r[:c],), "neighbours of all kept nodes"),
-    "fewest neighbours": ((lambda d, r, c: r[d[r].argsort()[:c]],), "neighbours of all kept nodes"),
+    "the first remote rows": ((lambda _d, r, c: r[:c],), "neighbors of all kept nodes"),
+    "fewest neighbors": ((lambda d, r, c: r[d[r].argsort()[:c]],), "neighbors of all kept nodes"),
     "of all nodes": ((lambda d, _r, c: d.argsort(descending=True)[:c],), "nodes of its own part"),
-    "positions for ids": ((lambda d, r, c: d[r].argsort(descending=True)[:c],), "own part|neighbours of all kept"),
+    "positions for ids": ((lambda d, r, c: d[r].argsort(descending=True)[:c],), "own part|neighbors of all kept"),
     "filled after the batches": ((hottest, (20, 100)), "more of them were here"),
     "does not count": ((hottest, (0, 0)), "asked for as many rows"),
 }

@@ -68,7 +68,7 @@ def test_wrong_answer(
     assert_not_yet(verdict(capsys, check, answer), words)
 
 
-# Exercise 3: the program's class, with a table and an optimiser of this process in the place of DGL's.
+# Exercise 3: the program's class, with a table and an optimizer of this process in the place of DGL's.
 
 
 class Table:

@@ -1,6 +1,6 @@
 """Run by test_pipeline.py on two machines: logits of the same nodes through DGL's loader and through the pipeline.
 
-Over all neighbours nothing is left to chance, so every setting must give the same logits.
+Over all neighbors nothing is left to chance, so every setting must give the same logits.
 """
 
 import os

@@ -31,7 +31,7 @@ def new_rows(graph: Any, name: str) -> Any:
 
 
 def step_together(graph: Any, gradients: list[float | None], optimizer_class: Callable[..., Any]) -> dict[str, float]:
-    """Node 0's row and the state of its optimiser after one step of all ranks.
+    """Node 0's row and the state of its optimizer after one step of all ranks.
 
     Args:
         gradients: of each rank, for each number of the row; None: the rank has no batch that needs it.

@@ -201,7 +201,7 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
 def test_a_killed_trainer_changes_no_row(
     emulation, nothing_left, parts: Partition, two_machines, tmp_path: Path
 ) -> None:
-    """Killed in mid-epoch and resumed: rows, optimiser and predictions of a run that was left alone, bit for bit."""
+    """Killed in mid-epoch and resumed: rows, optimizer and predictions of a run that was left alone, bit for bit."""
     out = tmp_path / "broken"
     with ThreadPoolExecutor(1) as pool:
         broken = pool.submit(run_distributed, parts, Patient(emulate=2), SEVERAL, out)

@@ -79,8 +79,8 @@ def exact_accuracy(weights: Mapping[str, Tensor]) -> float:
     x = graph.ndata["feat"]
     for depth in (0, 1):
         names = ("fc_self.weight", "fc_self.bias", "fc_neigh.weight")
-        own, bias, neighbours = (weights[f"layers.{depth}.{name}"] for name in names)
+        own, bias, neighbors = (weights[f"layers.{depth}.{name}"] for name in names)
         x = F.relu(x) if depth else x
-        x = x @ own.T + bias + dgl.ops.copy_u_mean(graph, x) @ neighbours.T
+        x = x @ own.T + bias + dgl.ops.copy_u_mean(graph, x) @ neighbors.T
     mask = graph.ndata["val_mask"]
     return (x[mask].argmax(1) == graph.ndata["label"][mask]).double().mean().item()

@@ -59,7 +59,7 @@ def _check_blocks(got: Any, graph: Any, seeds: Tensor, fanouts: Sequence[int], v
         asked = torch.cat([known, graph.in_edges(known)[0]])
         if fanout == -1:
             every = visible[graph.in_edges(known)[0]].sum()
-            expect(f"edges of {where}", len(start), int(every), "fan-out -1 takes every visible neighbour")
+            expect(f"edges of {where}", len(start), int(every), "fan-out -1 takes every visible neighbor")
         else:
             most = int(block.in_degrees().max()) if len(known) else 0
             expect(f"at most {fanout} edges for a node, {where}", most <= fanout, True, "fan-outs: outermost hop first")
@@ -102,7 +102,7 @@ def _check_ranks(folder: Path, part_config: str | Path) -> None:
             more[start[reached[end]]] = True
             reached = more
         got = torch.tensor(found["inputs"])
-        hint = "count, among the files of the part: every neighbour that it owns, in two hops, each once"
+        hint = "count, among the files of the part: every neighbor that it owns, in two hops, each once"
         expect(f"rank {rank}: input rows", len(got), int(reached.sum()), hint)
         same = torch.equal(got.sort().values, ids[reached].sort().values)
         expect(f"rank {rank}: the same rows as in the files of the part", same, True, hint)

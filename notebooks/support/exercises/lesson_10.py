@@ -57,7 +57,7 @@ def _check_caches(program: str, part_config: Path) -> None:
         expect(f"rank {rank}: rows kept of nodes of its own part", int((~remote[kept]).sum()), 0, hint)
         most = degrees[remote].sort(descending=True).values[: len(kept)].sum()
         hint = "degrees[remote] goes with remote: the positions that argsort gives are positions in remote"
-        expect(f"rank {rank}: neighbours of all kept nodes, in all", int(degrees[kept].sum()), int(most), hint)
+        expect(f"rank {rank}: neighbors of all kept nodes, in all", int(degrees[kept].sum()), int(most), hint)
         (hits, asked), (hits_before, asked_before) = found["mine"], found["first come"]
         hint = "__getitem__ of RowCache counts; leave it as it is"
         expect(f"rank {rank}: both caches were asked for as many rows", asked, asked_before, hint)

@@ -98,9 +98,9 @@ def _check_refuses(checkpoint: Path, said: list[str], again: list[str]) -> None:
     hint = "the later runs must end before they train or save; the first must have done two epochs"
     expect("epochs in the checkpoint", len(saved.get("epochs", [])), 2, hint)
     hint = "a program that cannot continue needs both; call torch.save with what train.save writes, and more"
-    expect("model and optimiser are in the checkpoint", {"model", "optimizer"} <= set(saved), True, hint)
+    expect("model and optimizer are in the checkpoint", {"model", "optimizer"} <= set(saved), True, hint)
     remembers = isinstance(saved["optimizer"], dict) and bool(saved["optimizer"].get("state"))
-    expect("what the optimiser remembers is in the checkpoint", remembers, True, "optimizer.state_dict()")
+    expect("what the optimizer remembers is in the checkpoint", remembers, True, "optimizer.state_dict()")
     kept = _values(saved)
     wanted = {"lr": 0.01, "batch_size": 256, "hidden": 16, "dropout": 0.5, "fanouts": "10,10", "seed": 0}
     for name in SETTINGS:

@@ -29,7 +29,7 @@ def check_machine_bytes(machine_bytes: Callable[[list[int], int, str], Any]) -> 
 
 def _memory_hint(got: Any, nodes: Sequence[int], width: int) -> str:
     if got == [4 * count * width for count in nodes]:
-        return "these are the rows alone; the optimiser has tensors, too"
+        return "these are the rows alone; the optimizer has tensors, too"
     if got == [12 * count * width for count in nodes]:
         return "SparseAdam also counts the steps of each row, as a float32"
     return "a float32 has four bytes; SparseAdam keeps 2 numbers for each of the row's and a counter, SparseAdagrad 1"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from support.plots.colors import GREY
+from support.plots.colors import GRAY
 from support.plots.pieces import VERMILION, write
 from support.plots.style import LOOKS, figure
 
@@ -17,7 +17,7 @@ def restart(whole: Sequence[float], starts: Mapping[str, tuple[int, Sequence[flo
         killed: epoch in which the first start ended.
     """
     fig, ax = figure(8, 3)
-    ax.plot(range(len(whole)), whole, color=GREY, lw=7, alpha=0.45, label="undisturbed", solid_capstyle="round")
+    ax.plot(range(len(whole)), whole, color=GRAY, lw=7, alpha=0.45, label="undisturbed", solid_capstyle="round")
     for (name, (first, losses)), (color, marker, _) in zip(starts.items(), LOOKS, strict=False):
         ax.plot(range(first, first + len(losses)), losses, color=color, marker=marker, lw=1.2, label=name)
     ax.axvline(killed - 1, color=VERMILION, lw=1, ls="--")

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
+from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import MINT, arrow, box, cell, frame, write
 from support.plots.style import canvas, drawing, figure, legend_below
 
@@ -19,13 +19,13 @@ def one_step() -> Figure:
     fig, (left, right) = figure(10.5, 4.9, 1, 2, width_ratios=[1, 2.1])
     canvas(left, 4, 6.6, title="one process")
     canvas(right, 8.2, 6.6, title="two ranks: the same step")
-    _step_column(left, 0.2, "the whole batch", "gradient of the batch", LIGHT, GREY)
+    _step_column(left, 0.2, "the whole batch", "gradient of the batch", LIGHT, GRAY)
     for rank, x in enumerate((0.2, 4.4)):
         _step_column(right, x, f"share {rank} of the batch", "gradient of the share", *RANKS[rank])
         frame(right, x - 0.15, 0.05, 3.9, 6.5, f"rank {rank}")
     frame(left, 0.05, 0.05, 3.9, 6.5, "process")
     box(right, 0.35, 1.6, 7.5, 0.75, "all_reduce, then divide: each rank gets the mean of both gradients", *EVERYONE)
-    box(left, 0.35, 1.6, 3.3, 0.75, "(nothing to do)", "white", GREY)
+    box(left, 0.35, 1.6, 3.3, 0.75, "(nothing to do)", "white", GRAY)
     return fig
 
 
@@ -64,14 +64,14 @@ def collectives(held: Sequence[Mapping[str, Sequence[float]]], undefined: str) -
             for k, half in enumerate(halves):
                 where = x + (k - (len(halves) - 1) / 2) * 1.5
                 if rank and name == undefined:
-                    _cells(ax, where, y, ["?", "?"], "white", GREY, 0.72)
+                    _cells(ax, where, y, ["?", "?"], "white", GRAY, 0.72)
                     continue
                 owner = origin.get(tuple(half))
                 look = EVERYONE if owner is None else RANKS[owner]
                 _cells(ax, where, y, [f"{value:g}" for value in half], *look, 0.72)
     for rank, x in enumerate((4.6, 7.9)):
         write(ax, x, len(names) - 0.35, f"rank {rank} holds", va="baseline", fontsize=11)
-    keys = (*RANKS, EVERYONE, ("white", GREY)), ("from rank 0", "from rank 1", "the sum", "not defined")
+    keys = (*RANKS, EVERYONE, ("white", GRAY)), ("from rank 0", "from rank 1", "the sum", "not defined")
     handles = [Patch(facecolor=fill, edgecolor=edge, label=text) for (fill, edge), text in zip(*keys, strict=True)]
     legend_below(ax, 0.02, 4, handles=handles)
     return fig

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from support.plots.colors import BLUE, GREY, INK, LIGHT, ORANGE, SAND, SKY
+from support.plots.colors import BLUE, GRAY, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import arrow, box, cell, write
 from support.plots.style import LOOKS, bare, cells, drawing, figure, named_rows
 
@@ -29,8 +29,8 @@ def stages() -> Figure:
         last = k == len(STAGES) - 1
         box(ax, x, 2.2, 2.0, 0.7, name, LIGHT if last else SKY, INK if last else BLUE)
         write(ax, x + 1, 3.2, does, va="bottom")
-        box(ax, x, 0.5, 2.0, 1.0, adds, "white", GREY)
-        ax.plot([x + 1, x + 1], [1.55, 2.15], color=GREY, lw=1, ls=":")
+        box(ax, x, 0.5, 2.0, 1.0, adds, "white", GRAY)
+        ax.plot([x + 1, x + 1], [1.55, 2.15], color=GRAY, lw=1, ls=":")
         if not last:
             arrow(ax, (x + 2.03, 2.55), (x + 2.47, 2.55))
     for x, text in ((0.0, "item set"), (5.0, "graph"), (7.5, "feature store")):
@@ -49,8 +49,8 @@ def _replica_row(ax: Axes, row: int, share: Sequence[int], batches: Batches) -> 
             look = (SKY, SAND)[k % 2], (BLUE, ORANGE)[k % 2]
             cell(ax, item - 0.38, row - 0.3, 0.76, 0.6, str(item), *look, fontsize=8.5)
     for item in sorted(set(share) - set(used)):
-        write(ax, item, row, str(item), fontsize=8.5, color=GREY)
-        ax.plot([item - 0.3, item + 0.3], [row + 0.25, row - 0.25], color=GREY, lw=1)
+        write(ax, item, row, str(item), fontsize=8.5, color=GRAY)
+        ax.plot([item - 0.3, item + 0.3], [row + 0.25, row - 0.25], color=GRAY, lw=1)
 
 
 def replicas(shares: Sequence[Sequence[int]], settings: Mapping[str, Sequence[Batches]]) -> Figure:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
+from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import Point, cell, write
 from support.plots.style import bars, drawing, figure, legend_below, stack
 
@@ -80,7 +80,7 @@ def id_line(ranges: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
         seen[name] += count
         ax.text(at, 1.1, f"{first:,}", ha="center", va="bottom", fontsize=9)
         between = f"{begin:,} to\n{begin + count - 1:,}"
-        ax.text(at + width / 2, -0.12, between, ha="center", va="top", fontsize=9, color=GREY)
+        ax.text(at + width / 2, -0.12, between, ha="center", va="top", fontsize=9, color=GRAY)
         if first == min(row[0] for row in pieces if row[2] == part):
             for low, high in ((-0.75, 1), (1.42, 1.95)):
                 ax.plot([at, at], [low, high], color=INK, lw=1.4)
@@ -88,7 +88,7 @@ def id_line(ranges: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
         at += width
     ax.text(at, 1.1, f"{pieces[-1][1]:,}", ha="center", va="bottom", fontsize=9)
     ax.text(-least * 0.4, 1.1, "homogeneous", ha="right", va="bottom")
-    ax.text(-least * 0.4, -0.12, "type-wise", ha="right", va="top", color=GREY)
+    ax.text(-least * 0.4, -0.12, "type-wise", ha="right", va="top", color=GRAY)
     ax.set(xlim=(-least * 2.4, at * 1.03), ylim=(-0.85, 2.0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
     return fig

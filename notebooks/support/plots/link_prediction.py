@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from support.plots.colors import BLUE, GREEN, GREY, INK, ORANGE, SKY
+from support.plots.colors import BLUE, GRAY, GREEN, INK, ORANGE, SKY
 from support.plots.pieces import VERMILION, lines
 from support.plots.style import LOOKS, figure, legend_below, percent, stack
 
@@ -25,7 +25,7 @@ def batch_of_edges(points: Any, train: Pairs, held_out: Pairs, batch: Pairs, neg
         seen: edges in the blocks of the batch.
     """
     fig, (left, middle, right) = figure(10.5, 4.3, 1, 3)
-    lines(left, points, train, color=GREY, lw=1.3, label="training")
+    lines(left, points, train, color=GRAY, lw=1.3, label="training")
     lines(left, points, held_out, color=VERMILION, lw=1.8, ls=(0, (2, 2)), label="held out")
     left.set_title("every pair is on one side")
 
@@ -63,8 +63,8 @@ def rank_curves(ranks: Mapping[str, Any], candidates: int) -> Figure:
     styles = [(BLUE, "-", 4.5), (ORANGE, "--", 2), (GREEN, "-.", 2), (VERMILION, ":", 2)]
     for (name, found), (color, dash, width) in zip(ranks.items(), styles, strict=False):
         ax.plot(at, [float((found <= k).mean()) for k in at], color=color, ls=dash, lw=width, label=name)
-    ax.plot(at, [k / candidates for k in at], color=GREY, lw=1, label="chance")
-    ax.axvline(10, color=GREY, lw=0.8, ls=":")
+    ax.plot(at, [k / candidates for k in at], color=GRAY, lw=1, label="chance")
+    ax.axvline(10, color=GRAY, lw=0.8, ls=":")
     ax.text(10.5, 0.03, "hits@10")
     percent(ax.yaxis)
     ax.set(xscale="log", xlim=(1, candidates), ylim=(0, 1.02), xlabel="k", ylabel="test edges of rank k or better")
@@ -100,5 +100,5 @@ def dots(groups: Mapping[str, Sequence[float]], quantity: str) -> Figure:
         ax.plot([sum(values) / len(values)] * 2, [row - 0.3, row + 0.3], color=color, lw=2)
     ax.set_yticks(range(len(groups)), list(groups))
     ax.set(xlabel=quantity, ylim=(len(groups) - 0.5, -0.5))
-    ax.grid(axis="x", color=GREY, lw=0.4)
+    ax.grid(axis="x", color=GRAY, lw=0.4)
     return fig

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from support.plots import style
-from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
+from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import PURPLE, arrow, box, cell, frame, write
 from support.plots.style import drawing, figure, legend_below
 
@@ -77,7 +77,7 @@ def throughput(rates: Mapping[int, Sequence[float]], cpus: int) -> Figure:
     counts = sorted(rates)
     middles = {count: median(rates[count]) for count in counts}
     ideal = [middles[counts[0]] * min(count, cpus) for count in counts]
-    ax.plot(counts, ideal, "--", color=GREY, label="if ranks shared nothing but the CPUs")
+    ax.plot(counts, ideal, "--", color=GRAY, label="if ranks shared nothing but the CPUs")
     for count in counts:
         ax.plot([count] * len(rates[count]), rates[count], "o", color=ORANGE, ms=4)
     ax.plot(counts, [middles[count] for count in counts], "-s", color=BLUE, label="median of the epochs")

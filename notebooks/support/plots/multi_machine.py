@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from support.plots.colors import GREY, INK, LIGHT, SKY
+from support.plots.colors import GRAY, INK, LIGHT, SKY
 from support.plots.pieces import write
 from support.plots.style import LOOKS, figure, legend_above, percent
 
@@ -50,7 +50,7 @@ def wires(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
         )
         left.plot([epoch["seconds"] for epoch in epochs], [row] * len(epochs), ".", color=INK, ms=5)
         size = middle["bytes"] / 1e6
-        right.barh(row, size, 0.6, color=LIGHT, edgecolor=GREY, linewidth=0.7)
+        right.barh(row, size, 0.6, color=LIGHT, edgecolor=GRAY, linewidth=0.7)
         write(right, size, row, f" {size:.1f}", ha="left")
     left.set_yticks(range(len(names)), names)
     left.invert_yaxis()

@@ -12,7 +12,7 @@ from support.plots.colors import BLUE, GREEN, INK, ORANGE
 from support.plots.pieces import PALE, VERMILION, lines, write
 from support.plots.style import drawing, figure, legend_below
 
-COLOURS = (BLUE, ORANGE, GREEN)
+COLORS = (BLUE, ORANGE, GREEN)
 MARKERS = ("o", "s", "^")
 
 
@@ -34,10 +34,10 @@ def positions(groups: Sequence[int]) -> list[tuple[float, float]]:
 
 def _nodes(ax: Axes, places: Sequence[Any], nodes: Sequence[int], part: int, **style: Any) -> None:
     xs, ys = [places[n][0] for n in nodes], [places[n][1] for n in nodes]
-    ax.scatter(xs, ys, marker=MARKERS[part], zorder=2, **{"s": 42, "color": COLOURS[part], **style})
+    ax.scatter(xs, ys, marker=MARKERS[part], zorder=2, **{"s": 42, "color": COLORS[part], **style})
 
 
-def coloured_parts(graph: Any, groups: Sequence[int], part_of: Mapping[str, Any]) -> Figure:
+def colored_parts(graph: Any, groups: Sequence[int], part_of: Mapping[str, Any]) -> Figure:
     """Draw a small graph once for each partition. Color and shape show the part, and cut edges are dashed.
 
     Args:
@@ -56,7 +56,7 @@ def coloured_parts(graph: Any, groups: Sequence[int], part_of: Mapping[str, Any]
         for part in sorted(set(owner)):
             _nodes(ax, places, [n for n, p in enumerate(owner) if p == part], part, label=f"part {part}")
         ax.plot([], [], color=VERMILION, lw=1.3, ls="--", label="cut")
-        ax.set_title(f"{title}: {len(cut)} of {len(pairs)} pairs of neighbours cut")
+        ax.set_title(f"{title}: {len(cut)} of {len(pairs)} pairs of neighbors cut")
         legend_below(ax, 0.02, 4)
         ax.set(aspect="equal")
         ax.axis("off")
@@ -74,9 +74,9 @@ def renumbering(node_map: Any, ranges: Sequence[Sequence[int]]) -> Figure:
     for part, (first, end) in enumerate(ranges):
         for new in range(first, end):
             old = int(node_map[new])
-            ax.plot([old, new], [1, 0], color=COLOURS[part], lw=0.9, zorder=1)
+            ax.plot([old, new], [1, 0], color=COLORS[part], lw=0.9, zorder=1)
             for x, y in ((old, 1.0), (new, -0.24)):
-                ax.add_patch(Rectangle((x - 0.45, y), 0.9, 0.24, facecolor=COLOURS[part], edgecolor="none"))
+                ax.add_patch(Rectangle((x - 0.45, y), 0.9, 0.24, facecolor=COLORS[part], edgecolor="none"))
         low, high = first - 0.45, end - 0.55
         ax.plot([low, low, high, high], [-0.3, -0.36, -0.36, -0.3], color=INK, lw=1)
         text = f"part {part}: new ids {first} to {end - 1}"
@@ -104,7 +104,7 @@ def one_part(graph: Any, groups: Sequence[int], stored: Any, original: Any, part
 
     pairs = list(zip(*(ends.tolist() for ends in stored.edges()), stored.edata["inner_edge"].tolist(), strict=True))
     inside = [(ids[a], ids[b]) for a, b, inner in pairs if inner and owner[a] == part]
-    lines(ax, places, inside, color=COLOURS[part], lw=1.0)
+    lines(ax, places, inside, color=COLORS[part], lw=1.0)
     for a, b, inner in pairs:
         if owner[a] != owner[b]:  # edges from halo nodes are owned, and edges to halo nodes are not
             style = {"color": INK if inner else VERMILION, "lw": 1.2, "ls": "-" if inner else "--"}
@@ -114,10 +114,10 @@ def one_part(graph: Any, groups: Sequence[int], stored: Any, original: Any, part
     for k in sorted(set(owner)):
         nodes = [ids[n] for n, p in enumerate(owner) if p == k]
         inner = k == part
-        face = COLOURS[k] if inner else "white"
+        face = COLORS[k] if inner else "white"
         label = f"inner node of part {k}" if inner else f"halo node, owned by part {k}"
-        _nodes(ax, places, nodes, k, color=None, facecolors=face, edgecolors=COLOURS[k], linewidths=1.8, label=label)
-    ax.plot([], [], color=COLOURS[part], lw=1.2, label="owned edge between inner nodes")
+        _nodes(ax, places, nodes, k, color=None, facecolors=face, edgecolors=COLORS[k], linewidths=1.8, label=label)
+    ax.plot([], [], color=COLORS[part], lw=1.2, label="owned edge between inner nodes")
     ax.plot([], [], color=INK, lw=1.2, label="owned edge, from a halo node to an inner node")
     ax.plot([], [], color=VERMILION, lw=1.2, ls="--", label="stored but not owned, from inner to halo")
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

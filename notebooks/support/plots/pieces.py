@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from support.plots.colors import GREY, INK
+from support.plots.colors import GRAY, INK
 
 VERMILION, PURPLE, MINT, PALE = "#D55E00", "#CC79A7", "#CFEBDF", "#D0D0D0"
 Point = tuple[float, float]
@@ -38,7 +38,7 @@ def cell(
 def frame(ax: Axes, x: float, y: float, width: float, height: float, text: str) -> None:
     """Draw a dashed frame with its name at the top, for a process or a machine."""
     patch = FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.15")
-    patch.set(facecolor="none", edgecolor=GREY, linestyle="--", linewidth=1.2)
+    patch.set(facecolor="none", edgecolor=GRAY, linestyle="--", linewidth=1.2)
     ax.add_patch(patch)
     write(ax, x + width / 2, y + height - 0.26, text)
 

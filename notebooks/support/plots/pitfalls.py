@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from support.plots.colors import BLUE, GREY, INK, LIGHT, ORANGE, SAND, SKY
+from support.plots.colors import BLUE, GRAY, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import VERMILION, arrow, box, cell, frame, write
 from support.plots.style import bare, canvas, figure, named_rows
 
@@ -50,7 +50,7 @@ def steps_of_ranks(counts: Sequence[int]) -> Figure:
                     waits = not cure and step == least
                     text, fill, edge = ("waits", "white", VERMILION) if waits else ("gradient", SKY, BLUE)
                 elif cure:
-                    text, fill, edge = "zeros", LIGHT, GREY
+                    text, fill, edge = "zeros", LIGHT, GRAY
                 else:
                     text, fill, edge = ("gone" if step >= count else "never"), "white", LIGHT
                 box(ax, step + 0.06, y + 0.18, 0.88, 0.64, text, fill, edge)

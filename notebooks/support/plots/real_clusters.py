@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from support.plots.colors import BLUE, GREY, INK, LIGHT, ORANGE, SKY
+from support.plots.colors import BLUE, GRAY, INK, LIGHT, ORANGE, SKY
 from support.plots.pieces import VERMILION, write
 from support.plots.style import figure, legend_above
 
@@ -51,7 +51,7 @@ def preempted(seen: Seen, names: Mapping[str, str], losses: Sequence[Sequence[fl
     left.set(xlabel="seconds", xlim=(0, None))
     left.tick_params(axis="y", length=0)
     epochs = range(1, len(losses[0]) + 1)
-    right.plot(epochs, losses[0], "-", color=GREY, label="left alone")
+    right.plot(epochs, losses[0], "-", color=GRAY, label="left alone")
     right.plot(epochs[:kept], losses[1][:kept], "o", color=BLUE, label="first start")
     right.plot(epochs[kept:], losses[1][kept:], "s", color=ORANGE, label="second start")
     right.axvline(kept + 0.5, color=VERMILION, lw=0.8, ls="--")

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from support.plots.colors import BLUE, GREEN, GREY, INK, ORANGE
+from support.plots.colors import BLUE, GRAY, GREEN, INK, ORANGE
 from support.plots.pieces import PALE, VERMILION, lines
 from support.plots.style import figure
 
@@ -82,7 +82,7 @@ def input_nodes(
         label = f"{name}: {values[-1] / num_nodes:.0%} of nodes"
         below = -8 if values[-1] > 0.8 * num_nodes else 0  # not on the line of the whole graph
         ax.annotate(label, (fanouts[-1], values[-1]), (8, below), textcoords="offset points", va="center", color=color)
-    ax.axhline(num_nodes, color=GREY, lw=1)
+    ax.axhline(num_nodes, color=GRAY, lw=1)
     whole = f"the whole graph: {num_nodes:,} nodes"
     ax.text(fanouts[-1] * 1.3, num_nodes * 1.06, whole, ha="right", va="bottom")
     ax.plot([], [], color=INK, lw=1, ls=":", label="if no node were met twice")

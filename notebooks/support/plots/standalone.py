@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
+from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import arrow, box, frame, write
 from support.plots.style import bare, bars, canvas, figure, legend_below, loss_curves
 
@@ -24,7 +24,7 @@ def standalone_and_distributed() -> Figure:
     write(right, 4.7, 4.72, "gradients", va="bottom")
     arrow(right, (3.4, 1.4), (6.0, 2.5), "<->", linestyle="--")
     arrow(right, (3.4, 2.5), (6.0, 1.4), "<->", linestyle="--")
-    write(right, 4.7, 2.75, "rows and\nneighbours\nof the\nother part", va="bottom")
+    write(right, 4.7, 2.75, "rows and\nneighbors\nof the\nother part", va="bottom")
     write(right, 4.7, 0.62, "dashed:\nover the\nnetwork")
     return fig
 
@@ -50,7 +50,7 @@ def _draw_blocks(ax: Axes, blocks: Sequence[Any]) -> None:
         for src, dst in zip(*(ends.tolist() for ends in block.edges()), strict=True):
             ax.plot([k, k + 1], [columns[k][src], columns[k + 1][dst]], color=INK, lw=0.6, zorder=1)
         for node, height in enumerate(columns[k + 1]):  # the node's features are an input, too
-            ax.plot([k, k + 1], [columns[k][node], height], color=GREY, lw=0.9, ls=":", zorder=0)
+            ax.plot([k, k + 1], [columns[k][node], height], color=GRAY, lw=0.9, ls=":", zorder=0)
         write(ax, k + 0.5, 1.03, f"blocks[{k}]", va="baseline")
     for k in range(hops + 1):
         bounds = [0, *reversed(counts[k:])]
@@ -58,7 +58,7 @@ def _draw_blocks(ax: Axes, blocks: Sequence[Any]) -> None:
             name, size = label if k == 0 else None, min(36, 700 / counts[k])
             ax.scatter([k] * (high - low), columns[k][low:high], size, color, marker=marker, label=name, zorder=2)
     ax.plot([], [], color=INK, lw=0.8, label="sampled edge")
-    ax.plot([], [], color=GREY, lw=1.1, ls=":", label="the node itself")
+    ax.plot([], [], color=GRAY, lw=1.1, ls=":", label="the node itself")
     ax.set_xticks(range(hops + 1), [f"{counts[0]} input nodes", f"{counts[1]} nodes", f"{counts[2]} seeds"])
     ax.set(yticks=[], xlim=(-0.3, hops + 0.3), ylim=(-0.02, 1.12))
     legend_below(ax, -0.1, 3)

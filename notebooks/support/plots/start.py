@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 
-from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND
+from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND
 from support.plots.pieces import Point, arrow, box, frame, write
 from support.plots.style import drawing, figure, legend_below
 
@@ -46,7 +46,7 @@ def _draw_cut_graph(ax: Axes) -> None:
 
     for nodes in (left, right):
         for a, b in inside:
-            line(nodes[a], nodes[b], 1, GREY)
+            line(nodes[a], nodes[b], 1, GRAY)
     line(left[4], right[2], 1.2, dashes="--")
     line(left[5], left[3], 2)
     line(left[5], left[4], 2)
@@ -75,7 +75,7 @@ def sizes(rows: Sequence[tuple[str, int, int]]) -> Figure:
     ax.scatter(features, heights, 50, ORANGE, marker="s", label="features", zorder=3)
     ax.scatter(structure + features, heights, 55, INK, marker="D", label="both", zorder=2)
     for name, memory, side in MEMORIES:
-        ax.axvline(memory, color=GREY, lw=1.2, ls="--", zorder=1)
+        ax.axvline(memory, color=GRAY, lw=1.2, ls="--", zorder=1)
         write(ax, memory * (1.1 if side == "left" else 1 / 1.1), len(rows) - 0.42, name, ha=side)
     ticks = {1e7: "10 MB", 1e8: "100 MB", 1e9: "1 GB", 1e10: "10 GB", 1e11: "100 GB", 1e12: "1 TB", 1e13: "10 TB"}
     ax.set(xscale="log", xlim=(6e6, 1.3e13), ylim=(-0.6, len(rows) + 0.1))

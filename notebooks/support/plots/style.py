@@ -15,7 +15,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from support.plots.colors import BLUE, GREEN, GREY, INK, ORANGE, SKY
+from support.plots.colors import BLUE, GRAY, GREEN, INK, ORANGE, SKY
 from support.plots.pieces import PURPLE, VERMILION
 
 # Color, marker and dashes of several lines or groups of points.
@@ -65,7 +65,7 @@ def cells(ax: Axes, columns: int, rows: int, width: float = 0.6) -> None:
     """Draw lines between the cells of an image, without ticks."""
     ax.set_xticks([k - 0.5 for k in range(columns + 1)], minor=True)
     ax.set_yticks([k - 0.5 for k in range(rows + 1)], minor=True)
-    ax.grid(which="minor", color=GREY, lw=width)
+    ax.grid(which="minor", color=GRAY, lw=width)
     ax.spines[:].set_visible(True)
     ax.tick_params(which="both", length=0)
 
@@ -151,7 +151,7 @@ def loss_curves(
         ax.plot(range(1, len(values) + 1), values, label=name, **line)
     longest = max(map(len, runs.values()))
     for epoch, step in enumerate(range(0, longest, steps_per_epoch)):
-        ax.axvline(step + 0.5, color=GREY, lw=0.8, ls=":", zorder=0)
+        ax.axvline(step + 0.5, color=GRAY, lw=0.8, ls=":", zorder=0)
         ax.text(step + 0.8, 0.98, f"epoch {epoch}", transform=ax.get_xaxis_transform(), va="top", fontsize=9)
     top = max(map(max, runs.values())) * 1.15
     ax.set(xlabel="step (one mini-batch)", ylabel="loss", ylim=(0, top), xlim=(0.5, longest + 0.5), title=title)
@@ -165,7 +165,7 @@ def plane(ax: Axes, table: Tensor, labels: Tensor, classes: Sequence[int], **sty
     chosen = torch.isin(labels, torch.tensor(list(classes)))
     rows = table[chosen] - table[chosen].mean(0)
     points = rows @ torch.linalg.svd(rows, full_matrices=False).Vh[:2].T
-    looks = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (GREY, "v"))
+    looks = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (GRAY, "v"))
     for kind, (color, marker) in zip(classes, looks, strict=False):
         x, y = points[labels[chosen] == kind].T
         ax.scatter(x, y, color=color, marker=marker, linewidths=0, label=f"class {kind}", **style)

@@ -8,7 +8,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from support.plots.colors import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, SAND, SKY
+from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import VERMILION, arrow, box, frame, write
 from support.plots.style import bars, canvas, cells, curves, drawing, figure
 
@@ -25,7 +25,7 @@ def names_and_rows() -> Figure:
         (0.45, 'g.ndata["mine"]', "a plain tensor: rows here", LIGHT),
     ]
     for y, name, note, fill in left:
-        box(ax, 0.4, y, 4.0, 0.85, f"{name}\n{note}", fill, BLUE if fill == SKY else GREY)
+        box(ax, 0.4, y, 4.0, 0.85, f"{name}\n{note}", fill, BLUE if fill == SKY else GRAY)
     box(ax, 6.6, 3.15, 4.0, 0.85, '"views"\nrows 0, 1, 2, ...', SAND, ORANGE)
     box(ax, 6.6, 1.6, 4.0, 0.85, '"kept", persistent\nstays when its owner is gone', SAND, ORANGE)
     for y in (4.72, 3.57, 2.42):
@@ -122,7 +122,7 @@ def moved_rows(asked: Tensor, dense: Tensor, sparse: Tensor) -> Figure:
         asked, dense, sparse: boolean arrays of shape (steps, rows).
     """
     fig, axes = figure(10, 2.5, 1, 3)
-    tables = [("asked for by the batch", asked, GREY), ("moved by torch Adam, dense", dense, VERMILION)]
+    tables = [("asked for by the batch", asked, GRAY), ("moved by torch Adam, dense", dense, VERMILION)]
     tables.append(("moved by SparseAdam", sparse, BLUE))
     for ax, (title, table, color) in zip(axes, tables, strict=True):
         ax.imshow(table, cmap=ListedColormap(["white", color]), vmin=0, vmax=1, aspect="auto")
@@ -152,7 +152,7 @@ def embedding_training(
     left.set(xlabel="epoch", ylabel="loss", ylim=(0, None), title="loss on the training nodes")
     left.legend()
     shares = {"most common class": most_common, **accuracies}
-    colors = [GREY, *(color for color, _, _ in LINES)]
+    colors = [GRAY, *(color for color, _, _ in LINES)]
     bars(right, shares, ".0%", colors[: len(shares)], 0.55)
     right.set(xlim=(0, 1), xticks=[], title="share of test nodes that are right")
     right.spines["bottom"].set_visible(False)

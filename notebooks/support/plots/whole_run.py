@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from support.plots.colors import BLUE, GREY, LIGHT, ORANGE, SKY
+from support.plots.colors import BLUE, GRAY, LIGHT, ORANGE, SKY
 from support.plots.pieces import arrow, box, frame, write
 from support.plots.style import LOOKS, drawing, figure
 
@@ -33,13 +33,13 @@ def steps_figure() -> Figure:
             for row, part in enumerate(("copy and launch", "epochs", "evaluation")):
                 box(ax, x + 0.25, 2.48 - 0.5 * row, WIDTH - 0.5, 0.4, part, SKY, BLUE)
         else:
-            box(ax, x, 1.3, WIDTH, HEIGHT, f"{k + 1}  {name}\n\n{does}", LIGHT, GREY)
+            box(ax, x, 1.3, WIDTH, HEIGHT, f"{k + 1}  {name}\n\n{does}", LIGHT, GRAY)
         if leaves:
             write(ax, x + WIDTH / 2, 0.85, leaves, va="top", fontsize=9, family="monospace")
-            arrow(ax, (x + WIDTH / 2, 1.28), (x + WIDTH / 2, 0.9), color=GREY)
+            arrow(ax, (x + WIDTH / 2, 1.28), (x + WIDTH / 2, 0.9), color=GRAY)
         if k + 1 < len(STEPS):
             arrow(ax, (x + WIDTH, 2.35), (x + WIDTH + GAP, 2.35), lw=1.4)
-    arrow(ax, (0, 3.65), (end, 3.65), "|-|", color=GREY, mutation_scale=4)
+    arrow(ax, (0, 3.65), (end, 3.65), "|-|", color=GRAY, mutation_scale=4)
     words = "finale.json: the seconds of each step. The same command continues an interrupted training."
     write(ax, end / 2, 3.75, words, va="bottom")
     return fig
