@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
         lambda total, memory: np.ceil(2 * total / memory),
     ],
 )
-def test_machines_needed_right(right: Callable[[int, int], int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_machines_needed_right(right, capsys):
     lesson_00.check_machines_needed(right)
     assert capsys.readouterr().out == "Exercise 1: correct\n"
 
@@ -46,9 +45,7 @@ def test_machines_needed_right(right: Callable[[int, int], int], capsys: pytest.
         (lambda _total, _memory: 1, "1", "2"),
     ],
 )
-def test_machines_needed_wrong(
-    wrong: Callable[[int, int], int], got: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_machines_needed_wrong(wrong, got, expected, capsys):
     lesson_00.check_machines_needed(wrong)
     text = capsys.readouterr().out
     assert text.startswith("Exercise 1: not yet. machines_needed(")
@@ -81,13 +78,13 @@ EDGES = "edges join equal classes"
 
 
 @pytest.mark.parametrize("form", ["{}", "tensor({})", "{:_}", "{:,}", "{}.0"])
-def test_test_edges_right(form, graph, capsys: pytest.CaptureFixture[str]) -> None:
+def test_test_edges_right(form, graph, capsys):
     right = edges_that_join_equal_classes(graph, graph.ndata["test_mask"].nonzero().flatten())
     said = verdict(capsys, lesson_00.check_test_edges, job([form.format(right)] * 2, EDGES))
     assert said == "Exercise 2: correct\n"
 
 
-def test_test_edges_wrong(graph, capsys: pytest.CaptureFixture[str]) -> None:
+def test_test_edges_wrong(graph, capsys):
     test = graph.ndata["test_mask"].nonzero().flatten()
     right, half = (edges_that_join_equal_classes(graph, nodes) for nodes in (test, test[: len(test) // 2]))
     train = edges_that_join_equal_classes(graph, graph.ndata["train_mask"].nonzero().flatten())
@@ -120,13 +117,13 @@ def unseen_by_shares(graph) -> tuple[int, list[int]]:
     return count(train, test), halves
 
 
-def test_unseen_right(graph, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unseen_right(graph, capsys):
     right, _ = unseen_by_shares(graph)
     assert right > 0
     assert verdict(capsys, lesson_00.check_unseen, job([right, right], UNSEEN)) == "Exercise 3: correct\n"
 
 
-def test_unseen_wrong(graph, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unseen_wrong(graph, capsys):
     right, halves = unseen_by_shares(graph)
     assert sum(halves) > right  # a class that only the other rank has seen
     wrong = {
@@ -143,14 +140,14 @@ def test_unseen_wrong(graph, capsys: pytest.CaptureFixture[str]) -> None:
     assert_not_yet(verdict(capsys, lesson_00.check_unseen, []), "ranks that said")
 
 
-def test_the_map_links_every_lesson() -> None:
+def test_the_map_links_every_lesson():
     cells = json.loads((NOTEBOOKS / "00_start_here.ipynb").read_text())["cells"]
     (table,) = ["".join(cell["source"]) for cell in cells if "| what you build |" in "".join(cell["source"])]
     linked = re.findall(r"\]\((\d\d_\w+\.ipynb)\)", table)
     assert ["00_start_here.ipynb", *linked] == sorted(path.name for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 
 
-def test_the_exercises_start_from_the_program_of_the_lesson() -> None:
+def test_the_exercises_start_from_the_program_of_the_lesson():
     """Exercise 2 differs from first.py by what the exercise does not need; its solution by one word from the stub."""
     programs = {}
     for folder in (NOTEBOOKS, NOTEBOOKS / "solutions"):

@@ -3,7 +3,6 @@
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,12 @@ ANSWERS = solutions("01")
 nodes_to_read = ANSWERS.nodes_to_read
 
 
-def test_nodes_to_read_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nodes_to_read_right(capsys):
     for _ in range(20):  # the draws differ, the answer must not
         assert verdict(capsys, lesson_01.check_nodes_to_read, nodes_to_read) == "Exercise 1: correct\n"
 
 
-def test_a_number_in_a_tensor_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_in_a_tensor_is_a_number(capsys):
     def in_a_tensor(*args: Any) -> Tensor:
         return torch.tensor(nodes_to_read(*args))
 
@@ -62,9 +61,7 @@ def first_hop_only(graph: Any, seeds: Tensor, per_hop: list[int]) -> int:
         (first_hop_only, "per_hop \\[4, 2\\]", "5", "13"),
     ],
 )
-def test_nodes_to_read_wrong(
-    wrong: Callable[..., int], what: str, got: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nodes_to_read_wrong(wrong, what, got, expected, capsys):
     said = verdict(capsys, lesson_01.check_nodes_to_read, wrong)
     assert_not_yet(said, f"{what}\n  got       {got}\n  expected  {expected}\n")
     assert "outermost hop first" in said
@@ -129,7 +126,7 @@ class AllSources(Conv):
 
 
 @pytest.mark.parametrize("right", [ANSWERS.MaxConv, Conv])
-def test_max_conv_right(right: type[nn.Module], capsys: pytest.CaptureFixture[str]) -> None:
+def test_max_conv_right(right, capsys):
     assert verdict(capsys, lesson_01.check_max_conv, right) == "Exercise 2: correct\n"
 
 
@@ -138,7 +135,7 @@ def test_max_conv_right(right: type[nn.Module], capsys: pytest.CaptureFixture[st
     [Mean, Sum, WithItself, ReLUBefore, ReLUAfter, LinearBeforeMaximum, NoNeighbors, AllSources],
     ids=lambda wrong: wrong.__name__,
 )
-def test_max_conv_wrong(wrong: type[nn.Module], capsys: pytest.CaptureFixture[str]) -> None:
+def test_max_conv_wrong(wrong, capsys):
     assert_not_yet(verdict(capsys, lesson_01.check_max_conv, wrong), "a block with edges")
 
 
@@ -168,12 +165,12 @@ def models(graph, sage) -> list[tuple[nn.Module, float]]:
     return sorted(found, key=lambda pair: pair[1])
 
 
-def test_inference_in_the_method_and_by_matrices_agree(models) -> None:
+def test_inference_in_the_method_and_by_matrices_agree(models):
     for model, value in models:
         assert lesson_01.exact_accuracy(model.state_dict()) == pytest.approx(value, abs=1e-9)
 
 
-def test_best_epoch_right(models, tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_best_epoch_right(models, tmp_path, capsys):
     (_, low), _, (best, high) = models
     rounded = [high + 0.0006] * 8  # near enough: the sums may be in another order
     for valid in ([low] * 5 + [high] + [low] * 2, [torch.tensor(high), *[torch.tensor(low)] * 7], rounded):
@@ -181,7 +178,7 @@ def test_best_epoch_right(models, tmp_path, capsys: pytest.CaptureFixture[str]) 
         assert verdict(capsys, lesson_01.check_best_epoch, tmp_path / "x.pt") == "Exercise 3: correct\n"
 
 
-def test_best_epoch_wrong(models, tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_best_epoch_wrong(models, tmp_path, capsys):
     (worst, low), (_, middle), (best, high) = models
     wrong = {
         "nothing counted": ([], best, 'numbers in "valid"'),
@@ -198,7 +195,7 @@ def test_best_epoch_wrong(models, tmp_path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.whole_run
-def test_the_plain_program_learns_and_prints_its_epochs(graph, tmp_path) -> None:
+def test_the_plain_program_learns_and_prints_its_epochs(graph, tmp_path):
     """On a folder that DGL itself has written, as in the lesson."""
     small = load_dataset("synthetic-products", scale=0.002).graph
     dgl.distributed.partition_graph(small, "products", 1, str(tmp_path))

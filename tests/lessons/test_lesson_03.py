@@ -50,7 +50,7 @@ def sampler(
     return sample_visible
 
 
-def test_right_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_answer(capsys):
     assert verdict(capsys, lesson_03.check_sample_visible, ANSWERS.sample_visible) == "Exercise 1: correct\n"
     assert verdict(capsys, lesson_03.check_sample_visible, sampler()) == "Exercise 1: correct\n"
 
@@ -61,7 +61,7 @@ def hide_in_the_graph(draw, graph, seeds, fanouts, visible):
     return sampler(hops_filtered=0)(draw, kept, seeds, fanouts, visible)
 
 
-def test_another_right_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_right_answer(capsys):
     assert verdict(capsys, lesson_03.check_sample_visible, hide_in_the_graph) == "Exercise 1: correct\n"
 
 
@@ -81,13 +81,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("answer", "said"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_answer(answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_answer(answer, said, capsys):
     output = verdict(capsys, lesson_03.check_sample_visible, answer)
     assert output.startswith("Exercise 1: not yet.")
     assert re.search(said, output), output
 
 
-def test_checkers_leave_the_generators_alone() -> None:
+def test_checkers_leave_the_generators_alone():
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
@@ -133,7 +133,7 @@ def stays_at_home(folder: Path, parts: Path, capsys: pytest.CaptureFixture[str])
     return capsys.readouterr().out
 
 
-def test_a_batch_that_stays_at_home(tmp_path, parts, capsys) -> None:
+def test_a_batch_that_stays_at_home(tmp_path, parts, capsys):
     assert stays_at_home(write(tmp_path, parts), parts, capsys) == "Exercise 2: correct\n"
 
 
@@ -148,17 +148,17 @@ LEAVES = {
 
 
 @pytest.mark.parametrize(("changes", "said"), LEAVES.values(), ids=LEAVES.keys())
-def test_a_batch_that_leaves(changes, said, tmp_path, parts, capsys) -> None:
+def test_a_batch_that_leaves(changes, said, tmp_path, parts, capsys):
     assert_not_yet(stays_at_home(write(tmp_path, parts, **changes), parts, capsys), said)
 
 
-def test_a_program_that_did_not_run(tmp_path, parts, capsys) -> None:
+def test_a_program_that_did_not_run(tmp_path, parts, capsys):
     assert "rank-0.json is not there" in stays_at_home(tmp_path, parts, capsys)
     assert "rank-1.json is not there" in stays_at_home(write(tmp_path, parts, ranks=1), parts, capsys)
     assert "no batch with the fan-outs" in stays_at_home(write(tmp_path, parts, fanouts=(5, 10)), parts, capsys)
 
 
-def test_pictures() -> None:
+def test_pictures():
     points = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     edges = (torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 3, 0]))
     hops = [(torch.tensor([3]), torch.tensor([0])), (torch.tensor([3, 2]), torch.tensor([0, 3]))]

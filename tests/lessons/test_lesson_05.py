@@ -4,7 +4,6 @@ import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -34,7 +33,7 @@ def scripts(tmp_path: Path) -> Path:
         ("exercise_05_3.py", HOOK, lesson_05.check_hook),
     ],
 )
-def test_right_program(name: str, source: str, check: Any, scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_program(name, source, check, scripts, capsys):
     program = run(scripts, name, source, 3, torchrun=True)
     assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, str(program)))
     program.touch()  # as if it had been changed since
@@ -59,9 +58,7 @@ WRONG_PROGRAMS = {
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize(("source", "changes", "said"), WRONG_PROGRAMS.values(), ids=WRONG_PROGRAMS.keys())
-def test_wrong_program(
-    source: str, changes: list[tuple[str, str]], said: str, scripts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_program(source, changes, said, scripts, capsys):
     number = 1 if source is AVERAGE else 3
     check = lesson_05.check_average_gradients if source is AVERAGE else lesson_05.check_hook
     program = run(scripts, f"exercise_05_{number}.py", changed(source, *changes), 3)
@@ -69,7 +66,7 @@ def test_wrong_program(
 
 
 @pytest.mark.whole_run
-def test_a_program_that_is_not_there_or_runs_on_two_ranks(scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_is_not_there_or_runs_on_two_ranks(scripts, capsys):
     missing = str(scripts / "exercise_05_1.py")
     assert_not_yet(verdict(capsys, lesson_05.check_average_gradients, missing), "is there\n  got       False")
     program = run(scripts, "exercise_05_1.py", AVERAGE, 2)
@@ -80,7 +77,7 @@ def test_a_program_that_is_not_there_or_runs_on_two_ranks(scripts: Path, capsys:
 @pytest.mark.parametrize(
     ("program", "ranks", "equal"), [("ddp_by_hand", 2, True), ("ddp_by_hand", 3, False), ("ddp_wrapped", 3, True)]
 )
-def test_the_programs_take_the_steps_of_one_process(program: str, ranks: int, equal: bool, scripts: Path) -> None:
+def test_the_programs_take_the_steps_of_one_process(program, ranks, equal, scripts):
     run(scripts, f"{program}.py", (scripts / f"{program}.py").read_text(), ranks, torchrun=True)
     expected = lesson_05.one_process()
     for rank in range(ranks):
@@ -96,7 +93,7 @@ def contiguous(batch: Tensor, rank: int, world_size: int, pad: bool) -> tuple[Te
 
 
 @pytest.mark.parametrize("answer", [share_of, contiguous])
-def test_right_share(answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_share(answer, capsys):
     assert verdict(capsys, lesson_05.check_share_of, answer) == "Exercise 2: correct\n"
 
 
@@ -131,11 +128,11 @@ WRONG_SHARES = {
 
 
 @pytest.mark.parametrize(("answer", "said"), WRONG_SHARES.values(), ids=WRONG_SHARES.keys())
-def test_wrong_share(answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_share(answer, said, capsys):
     assert_not_yet(verdict(capsys, lesson_05.check_share_of, answer), said)
 
 
-def test_pictures() -> None:
+def test_pictures():
     assert len(plots.one_step().axes) == 2
     events = [(0.0, "begin", ""), (0.1, "gradient", "0.weight"), (0.2, "starts", "0.weight"), (0.3, "done", "0.weight")]
     figure = plots.backward({"one": [*events, (0.4, "end", "")], "two": [*events, (0.5, "end", "")]})
@@ -152,7 +149,7 @@ def test_pictures() -> None:
         "cpu:gloo,cuda:nccl": ["barrier", "keep cpu", "destroy", "exit 0"],
     }.items(),
 )
-def test_leave_destroys_nccl_and_never_gloo(backend: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leave_destroys_nccl_and_never_gloo(backend, expected, monkeypatch):
     """Which calls it makes: no GPU is needed to see that."""
     from scripts.leave import leave
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from support.exercises import lesson_06
 from support.plots import multi_gpu as plots
-from tutorial_lib.data import Dataset
 from tutorial_lib.sampling.nodes import sampling_threads
 
 ANSWERS = solutions("06")
@@ -43,7 +42,7 @@ def scripts(tmp_path: Path) -> Path:
         (lesson_06.check_fix_openmp, fix_openmp),
     ],
 )
-def test_right_answer(check: Callable[[Any], None], answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_answer(check, answer, capsys):
     torch.ones(2_000_000).sum()  # a learner's kernel has used OpenMP, too
     assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, answer))
 
@@ -86,11 +85,11 @@ WRONG_SHARES = {
 
 
 @pytest.mark.parametrize(("answer", "said"), WRONG_SHARES.values(), ids=WRONG_SHARES.keys())
-def test_wrong_share(answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_share(answer, said, capsys):
     assert_not_yet(verdict(capsys, lesson_06.check_epoch_share, answer), said)
 
 
-def test_global_generator_is_given_back() -> None:
+def test_global_generator_is_given_back():
     torch.manual_seed(0)
     before = torch.get_rng_state()
     lesson_06.check_epoch_share(_global_seed)
@@ -98,7 +97,7 @@ def test_global_generator_is_given_back() -> None:
 
 
 @pytest.mark.whole_run
-def test_right_program(scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_program(scripts, capsys):
     program = run(scripts, "exercise_06_2.py", MACRO, 3, torchrun=True)
     assert verdict(capsys, lesson_06.check_macro_accuracy, str(program)) == "Exercise 2: correct\n"
 
@@ -117,9 +116,7 @@ WRONG_PROGRAMS = {
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize(("changes", "said"), WRONG_PROGRAMS.values(), ids=WRONG_PROGRAMS.keys())
-def test_wrong_program(
-    changes: list[tuple[str, str]], said: str, scripts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_program(changes, said, scripts, capsys):
     program = run(scripts, "exercise_06_2.py", changed(MACRO, *changes), 3)
     assert_not_yet(verdict(capsys, lesson_06.check_macro_accuracy, str(program)), said)
 
@@ -161,11 +158,11 @@ WRONG_FIXES = {
 
 
 @pytest.mark.parametrize(("answer", "said"), WRONG_FIXES.values(), ids=WRONG_FIXES.keys())
-def test_wrong_fix(answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_fix(answer, said, capsys):
     assert_not_yet(verdict(capsys, lesson_06.check_fix_openmp, answer), said)
 
 
-def test_own_sampler_draws_what_dgl_draws(small_dataset: Dataset) -> None:
+def test_own_sampler_draws_what_dgl_draws(small_dataset):
     from scripts.ddp_loader import FrontierSampler
 
     graph, seeds = small_dataset.graph, torch.arange(50)
@@ -182,7 +179,7 @@ def test_own_sampler_draws_what_dgl_draws(small_dataset: Dataset) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_folder_goes_with_a_killed_process() -> None:
+def test_folder_goes_with_a_killed_process():
     code = (
         "import os, signal; from support.multi_process import temporary_folder\n"
         "print(temporary_folder().name, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
@@ -193,7 +190,7 @@ def test_folder_goes_with_a_killed_process() -> None:
     wait_until(lambda: not folder.exists(), "the end of the folder", 10)
 
 
-def test_pictures() -> None:
+def test_pictures():
     assert {"its copy of the model", "seed nodes"} <= {text.get_text() for text in plots.two_ranks().axes[0].texts}
     figure = plots.shares({"floor": [[0, 1], [2, 3]], "padded": [[0, 1, 2], [3, 4, 3]]}, range(5))
     texts = {text.get_text() for text in figure.axes[0].texts}

@@ -48,7 +48,7 @@ def said_about(scripts: Path, name: str, source: str, capsys: pytest.CaptureFixt
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize("name", EXERCISES)
-def test_right_program(name: str, scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_program(name, scripts, capsys):
     assert re.fullmatch(r"Exercise \d: correct\n", said_about(scripts, name, EXERCISES[name][0], capsys))
 
 
@@ -66,7 +66,7 @@ OTHER_CURES = {
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize("changes", OTHER_CURES.values(), ids=OTHER_CURES.keys())
-def test_other_cures(changes: list[tuple[str, str]], scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_cures(changes, scripts, capsys):
     source = changed(OPENMP, *changes)
     assert said_about(scripts, "exercise_07_1.py", source, capsys) == "Exercise 1: correct\n"
 
@@ -132,14 +132,12 @@ WRONG_PROGRAMS = {
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize(("number", "changes", "said"), WRONG_PROGRAMS.values(), ids=WRONG_PROGRAMS.keys())
-def test_wrong_program(
-    number: int, changes: list[tuple[str, str]], said: str, scripts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_program(number, changes, said, scripts, capsys):
     name = f"exercise_07_{number}.py"
     assert_not_yet(said_about(scripts, name, changed(EXERCISES[name][0], *changes), capsys), said)
 
 
-def test_the_weight_that_join_must_reach() -> None:
+def test_the_weight_that_join_must_reach():
     from scripts.ddp_uneven import TARGETS
 
     weight = 0.0
@@ -149,7 +147,7 @@ def test_the_weight_that_join_must_reach() -> None:
     assert weight == lesson_07.JOINED
 
 
-def test_right_watch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_watch(capsys):
     assert verdict(capsys, lesson_07.check_first_failure, first_failure) == "Exercise 5: correct\n"
 
 
@@ -181,18 +179,18 @@ WRONG_WATCHES = {
 
 
 @pytest.mark.parametrize(("answer", "said"), WRONG_WATCHES.values(), ids=WRONG_WATCHES.keys())
-def test_wrong_watch(answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_watch(answer, said, capsys):
     start = time.monotonic()
     assert_not_yet(verdict(capsys, lesson_07.check_first_failure, answer), said)
     assert time.monotonic() - start < lesson_07.NAP - 1  # who still sleeps is ended
 
 
-def test_an_error_of_the_answer_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_answer_is_told(capsys):
     output = verdict(capsys, lesson_07.check_first_failure, lambda processes, _s: processes.oops)
     assert "Your code raised AttributeError" in output
 
 
-def test_join_in_order_is_too_slow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_join_in_order_is_too_slow(capsys, monkeypatch):
     monkeypatch.setattr(lesson_07, "QUICK", 1.0)
     monkeypatch.setattr(lesson_07, "NAP", 1.5)
     monkeypatch.setattr(lesson_07, "WATCH_CASES", (([(1.5, 0), (0.1, 3)], (1, 3)),))
@@ -225,9 +223,7 @@ def _sleepers_left(_processes: list[Any], _seconds: float) -> None:
         (_sleepers_left, r"still running\n  got       \[0, 1\]"),
     ],
 )
-def test_the_limit_is_looked_at(
-    answer: Any, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_limit_is_looked_at(answer, said, capsys, monkeypatch):
     monkeypatch.setattr(lesson_07, "QUICK", 1.0)
     monkeypatch.setattr(lesson_07, "NAP", 1.5)
     monkeypatch.setattr(lesson_07, "WATCH_CASES", ())
@@ -245,7 +241,7 @@ def what_was_drawn(scripts: Path, source: str, monkeypatch: pytest.MonkeyPatch) 
     return str(path)
 
 
-def test_right_seeds(scripts: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_right_seeds(scripts, capsys, monkeypatch):
     program = what_was_drawn(scripts, SEEDS, monkeypatch)
     assert verdict(capsys, lesson_07.check_seeds, program) == "Exercise 6: correct\n"
 
@@ -271,13 +267,7 @@ WRONG_SEEDS = {
 
 
 @pytest.mark.parametrize(("changes", "said"), WRONG_SEEDS.values(), ids=WRONG_SEEDS.keys())
-def test_wrong_seeds(
-    changes: list[tuple[str, str]],
-    said: str,
-    scripts: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wrong_seeds(changes, said, scripts, capsys, monkeypatch):
     program = what_was_drawn(scripts, changed(SEEDS, *changes), monkeypatch)
     assert_not_yet(verdict(capsys, lesson_07.check_seeds, program), said)
 
@@ -319,9 +309,7 @@ OTHER_CURES_OF_FOUR = {
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize(("ranks", "changes"), OTHER_CURES_OF_FOUR.values(), ids=OTHER_CURES_OF_FOUR.keys())
-def test_cures_of_four(
-    ranks: int, changes: list[tuple[str, str]], scripts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cures_of_four(ranks, changes, scripts, capsys):
     assert said_about_four(scripts, changed(FOUR, *changes), ranks, capsys) == "Exercise 7: correct\n"
 
 
@@ -366,16 +354,14 @@ WRONG_FOUR = {
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize(("changes", "said"), WRONG_FOUR.values(), ids=WRONG_FOUR.keys())
-def test_wrong_four(
-    changes: list[tuple[str, str]], said: str, scripts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_four(changes, said, scripts, capsys):
     assert_not_yet(said_about_four(scripts, changed(FOUR, *changes), 0, capsys), said)
 
 
 # ---- helpers of the lesson
 
 
-def test_plain_leaves_out_what_differs() -> None:
+def test_plain_leaves_out_what_differs():
     frame = '  File "/a/b/torch/autograd/__init__.py", line 266 in backward'
     stack = "Current thread 0x00007f9b (most recent call first):\n" + frame
     assert attempts.plain(stack) == (
@@ -390,7 +376,7 @@ def test_plain_leaves_out_what_differs() -> None:
     assert attempts.plain("<function f at 0x7fab12>") == "<function f>"
 
 
-def test_attempt_prints_result_error_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_attempt_prints_result_error_and_remedy(capsys):
     def refuse() -> None:
         raise InputError("no", "do this")
 
@@ -405,14 +391,14 @@ def test_attempt_prints_result_error_and_remedy(capsys: pytest.CaptureFixture[st
     ]
 
 
-def test_stderr_of_children_is_collected() -> None:
+def test_stderr_of_children_is_collected():
     with attempts.stderr_of_children() as lines:
         subprocess.run([sys.executable, "-c", "import sys; print('to', 'me', file=sys.stderr)"], check=True)
     assert lines == ["to me"]
 
 
 @pytest.mark.whole_run
-def test_cuda_marks_a_fork(scripts: Path) -> None:
+def test_cuda_marks_a_fork(scripts):
     done = subprocess.run(
         [sys.executable, str(scripts / "ddp_cuda_fork.py")], capture_output=True, text=True, timeout=100, check=True
     )
@@ -423,7 +409,7 @@ def test_cuda_marks_a_fork(scripts: Path) -> None:
     ]
 
 
-def test_pictures() -> None:
+def test_pictures():
     assert [ax.get_title() for ax in plots.what_a_fork_copies().axes][1] == "after the fork: the child"
     texts = [text.get_text() for text in plots.steps_of_ranks([1, 3]).axes[0].texts]
     assert texts == ["gradient", "gone", "gone", "gradient", "waits", "never"]

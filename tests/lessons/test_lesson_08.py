@@ -77,11 +77,11 @@ CHECKS = (lesson_08.check_degree_stage, lesson_08.check_batches_per_rank)
 
 
 @pytest.mark.parametrize(("check", "answer"), zip(CHECKS, (degree_stage, batches_per_rank), strict=True))
-def test_right_answer(check: Callable[[Any], None], answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_answer(check, answer, capsys):
     assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, answer))
 
 
-def test_a_stage_may_be_any_callable(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_may_be_any_callable(capsys):
     class Stage(torch.nn.Module):
         def __init__(self, graph: gb.FusedCSCSamplingGraph) -> None:
             super().__init__()
@@ -90,7 +90,7 @@ def test_a_stage_may_be_any_callable(capsys: pytest.CaptureFixture[str]) -> None
     assert verdict(capsys, lesson_08.check_degree_stage, Stage) == "Exercise 1: correct\n"
 
 
-def test_numbers_out_of_numpy_are_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_out_of_numpy_are_right(capsys):
     for kind in (np.array, torch.tensor, lambda counts: [np.int64(count) for count in counts]):
         said = verdict(capsys, lesson_08.check_batches_per_rank, lambda *case, kind=kind: kind(batches_per_rank(*case)))
         assert said == "Exercise 2: correct\n"
@@ -112,16 +112,16 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("number", "answer", "said"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_answer(number: int, answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_answer(number, answer, said, capsys):
     assert_not_yet(verdict(capsys, CHECKS[number], answer), said)
 
 
-def test_what_raises_is_not_yet_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_raises_is_not_yet_right(capsys):
     said = verdict(capsys, lesson_08.check_degree_stage, lambda graph: graph.no_such_thing)
     assert said.startswith("Exercise 1: not yet. Your code raised AttributeError")
 
 
-def test_the_checker_agrees_with_the_distributed_sampler() -> None:
+def test_the_checker_agrees_with_the_distributed_sampler():
     settings = [{"drop_last": last, "drop_uneven_inputs": even} for last in (False, True) for even in (False, True)]
 
     def count(_rank: int, _world_size: int) -> list[int]:
@@ -178,7 +178,7 @@ def ran(tmp_path: Path) -> Callable[..., Path]:
     return run
 
 
-def test_right_early_stop(ran: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_early_stop(ran, capsys):
     assert verdict(capsys, lesson_08.check_early_stop, ran()) == "Exercise 3: correct\n"
 
 
@@ -206,16 +206,14 @@ WRONG_STOPS = {
 
 
 @pytest.mark.parametrize(("how", "spoil", "said"), WRONG_STOPS.values(), ids=WRONG_STOPS.keys())
-def test_wrong_early_stop(
-    how: dict[str, Any], spoil: Any, said: str, ran: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_early_stop(how, spoil, said, ran, capsys):
     out = ran(**how)
     if spoil:
         spoil(out)
     assert_not_yet(verdict(capsys, lesson_08.check_early_stop, out), said)
 
 
-def test_nothing_run_and_another_program(ran: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_run_and_another_program(ran, capsys):
     out = ran()
     said = verdict(capsys, lesson_08.check_early_stop, str(out / "none"))
     assert said.startswith("Exercise 3: not yet. none holds no result")
@@ -223,7 +221,7 @@ def test_nothing_run_and_another_program(ran: Callable[..., Path], capsys: pytes
     assert "did not train on every node once" in verdict(capsys, lesson_08.check_early_stop, out)
 
 
-def test_reshuffled_keeps_items_together() -> None:
+def test_reshuffled_keeps_items_together():
     items = gb.ItemSet((torch.arange(50), torch.arange(50) * 2), names=("seed_nodes", "labels"))
     first, again, other = (bolt_loader.reshuffled(items, seed) for seed in (1, 1, 2))
     ids, labels = first[:]
@@ -234,7 +232,7 @@ def test_reshuffled_keeps_items_together() -> None:
     assert not torch.equal(ids, other[:][0])
 
 
-def test_a_rank_without_items_counts_nothing() -> None:
+def test_a_rank_without_items_counts_nothing():
     accuracy, count = bolt_loader.evaluate(torch.nn.Linear(1, 1), [], 3, torch.device("cpu"))
     assert (accuracy.item(), count) == (0.0, 0)
     means, counts = [0.5, 1.0, 0.0], [6, 2, 0]
@@ -248,7 +246,7 @@ def test_a_rank_without_items_counts_nothing() -> None:
     assert [on_all for _, on_all in found] == [pytest.approx(5 / 8)] * 3
 
 
-def test_items_of_all_ranks_in_each_step() -> None:
+def test_items_of_all_ranks_in_each_step():
     def steps(_rank: int, _world_size: int) -> list[int]:
         items = gb.ItemSet(torch.arange(19), names="seed_nodes")
         args = Namespace(batch_size=4, drop=False)
@@ -257,7 +255,7 @@ def test_items_of_all_ranks_in_each_step() -> None:
     assert fork(steps, 3, backend="gloo", threads=1, timeout=60) == [[12, 7]] * 3
 
 
-def test_pictures() -> None:
+def test_pictures():
     assert {"copy_to", "picks items", "feature store"} <= {text.get_text() for text in graphbolt.stages().axes[0].texts}
     panels = {"a": [[[0, 1]], [[2]]], "b": [[[0, 1]], []]}
     figure = graphbolt.replicas([[0, 1], [2]], panels)
@@ -279,9 +277,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize("problem", [None, "this is torch 2.13.0"])
-def test_without_graphbolt_the_cells_below_are_skipped(
-    problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_graphbolt_the_cells_below_are_skipped(problem, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(stack, "problem", lambda _folders: problem)
     shell = InteractiveShell()

@@ -85,7 +85,7 @@ def scripts(tmp_path: Path) -> Path:
     return scripts_in(tmp_path)
 
 
-def test_the_program_is_short_and_imports_torch_and_dgl_only() -> None:
+def test_the_program_is_short_and_imports_torch_and_dgl_only():
     source = (NOTEBOOKS / "scripts" / "train.py").read_text()
     assert len(source.splitlines()) < 150
     imported = set(re.findall(r"^(?:import|from) (\w+)", source, re.M))
@@ -93,7 +93,7 @@ def test_the_program_is_short_and_imports_torch_and_dgl_only() -> None:
 
 
 @pytest.mark.whole_run
-def test_alone_it_is_a_plain_loop(scripts, partition_of, small_dataset) -> None:
+def test_alone_it_is_a_plain_loop(scripts, partition_of, small_dataset):
     expected = by_hand(scripts, small_dataset.graph)
     torch.testing.assert_close(losses(alone(scripts, partition_of(1), EXACT)), expected, atol=1e-4, rtol=0)
 
@@ -143,7 +143,7 @@ def in_steps(scripts: Path, graph: Any, shares: list[torch.Tensor], size: int, e
 @pytest.mark.cluster
 def test_a_rank_with_fewer_steps_does_not_change_the_losses(
     scripts, emulation, nothing_left, partition_of, small_dataset
-) -> None:
+):
     """Steps 6, 6, 6 and 5: after the first epoch, Adam of the last rank must be what that of the others is."""
     (scripts / "shares.py").write_text(SHARES)
     part, options = partition_of(2), "--fanouts=-1,-1 --dropout 0 --hidden 16 --batch_size 49 --num_epochs 2"
@@ -177,7 +177,7 @@ class Tensor:
 BOOK = SimpleNamespace(partid=0, nid2partid=lambda ids: (ids >= 4).long())
 
 
-def test_a_row_that_has_come_does_not_come_again(scripts) -> None:
+def test_a_row_that_has_come_does_not_come_again(scripts):
     sys.path.insert(0, str(scripts))
     from row_cache import RowCache
 
@@ -206,14 +206,14 @@ WRONG = [
 ]
 
 
-def test_right_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_plan(capsys):
     assert verdict(capsys, lesson_10.check_plan_epoch, plan_epoch) == "Exercise 1: correct\n"
     tensors = lambda *case: tuple(torch.tensor(each) for each in plan_epoch(*case))  # noqa: E731
     assert verdict(capsys, lesson_10.check_plan_epoch, tensors) == "Exercise 1: correct\n"
 
 
 @pytest.mark.parametrize(("answer", "complaint"), WRONG)
-def test_wrong_plan(answer: Callable[..., Any], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_plan(answer, complaint, capsys):
     assert_not_yet(verdict(capsys, lesson_10.check_plan_epoch, answer), complaint)
 
 
@@ -248,7 +248,7 @@ def hottest(degrees: torch.Tensor, remote: torch.Tensor, capacity: int) -> torch
     return remote[degrees[remote].argsort(descending=True)[:capacity]]
 
 
-def test_the_hottest_rows(tmp_path, parts, capsys) -> None:
+def test_the_hottest_rows(tmp_path, parts, capsys):
     lesson_10.check_hot_rows(caches(tmp_path, parts, hottest), parts)
     assert capsys.readouterr().out == "Exercise 2: correct\n"
 
@@ -266,12 +266,12 @@ COLD = {
 
 
 @pytest.mark.parametrize(("how", "said"), COLD.values(), ids=COLD.keys())
-def test_colder_rows(how, said, tmp_path, parts, capsys) -> None:
+def test_colder_rows(how, said, tmp_path, parts, capsys):
     lesson_10.check_hot_rows(caches(tmp_path, parts, *how), parts)
     assert_not_yet(capsys.readouterr().out, said)
 
 
-def test_a_program_that_did_not_run(tmp_path, parts, capsys) -> None:
+def test_a_program_that_did_not_run(tmp_path, parts, capsys):
     lesson_10.check_hot_rows(str(tmp_path / "exercise_10_2.py"), parts)
     assert "exercise_10_2.py is there\n  got       False" in capsys.readouterr().out
     program = caches(tmp_path, parts, hottest)
@@ -280,7 +280,7 @@ def test_a_program_that_did_not_run(tmp_path, parts, capsys) -> None:
     assert "start it on both machines" in capsys.readouterr().out
 
 
-def test_pictures() -> None:
+def test_pictures():
     found = {(1, "same"): [0.7, 0.72], (2, "same"): [0.6, 0.62], (2, "scaled"): [0.7, 0.7]}
     (ax,) = plots.accuracies(found).axes
     assert [text.get_text() for text in ax.get_xticklabels()] == ["1 machine", "2 machines"]

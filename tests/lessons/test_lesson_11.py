@@ -3,7 +3,6 @@
 import re
 import subprocess
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,12 @@ CHECKS = (lesson_11.check_first_cause, lesson_11.check_waited_for)
 @pytest.mark.parametrize(
     ("check", "answer"), zip(CHECKS, (first_cause, waited_for), strict=True), ids=lambda f: f.__name__
 )
-def test_right_answer(check: Callable[[Any], None], answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_answer(check, answer, capsys):
     check(answer)
     assert re.fullmatch(r"Exercise \d: correct\n", capsys.readouterr().out)
 
 
-def test_a_number_out_of_numpy_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_out_of_numpy_is_a_number(capsys):
     CHECKS[0](lambda reports: np.int64(first_cause(reports)))
     assert capsys.readouterr().out == "Exercise 1: correct\n"
 
@@ -86,7 +85,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("number", "answer", "said"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_answer(number: int, answer: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_answer(number, answer, said, capsys):
     CHECKS[number](answer)
     output = capsys.readouterr().out
     assert output.startswith(f"Exercise {number + 1}: not yet.")
@@ -96,7 +95,7 @@ def test_wrong_answer(number: int, answer: Any, said: str, capsys: pytest.Captur
 # ---- helpers of the lesson
 
 
-def test_plain_leaves_out_what_differs() -> None:
+def test_plain_leaves_out_what_differs():
     assert breaking.plain("in f (a.py:12), called from b.py:3 in g") == "in f (a.py), called from b.py in g"
     assert breaking.plain("Client [7] waits on 10.77.0.1:50757") == "client K waits on 10.77.0.1:PORT"
     assert breaking.plain("/a/b/c/d.json has 2 parts") == ".../d.json has 2 parts"
@@ -104,7 +103,7 @@ def test_plain_leaves_out_what_differs() -> None:
     assert breaking.plain("for 26 s: it is down") == "for N s: it is down"
 
 
-def test_reports_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_are_shown(capsys):
     log = Path("logs") / "machine-1" / "trainer-0.log"
     failed = JobFailed(
         "trainer 0 (rank 1) on machine-1: exit code 3",
@@ -128,12 +127,12 @@ def test_reports_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_a_call_that_does_not_fail() -> None:
+def test_a_call_that_does_not_fail():
     with pytest.raises(RuntimeError, match="the job ended well"):
         breaking.failure_of(lambda: None)
 
 
-def test_processes_are_found_by_their_log(tmp_path: Path) -> None:
+def test_processes_are_found_by_their_log(tmp_path):
     for name in ("machine-0/trainer-0.log", "machine-0/trainer-1.log", "machine-1/trainer-1.log"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -178,7 +177,7 @@ def refuses(capsys: pytest.CaptureFixture[str], *answer: Any) -> str:
     return capsys.readouterr().out
 
 
-def test_a_run_with_other_settings_is_refused(tmp_path, capsys) -> None:
+def test_a_run_with_other_settings_is_refused(tmp_path, capsys):
     for changes in ({}, {"args": None, **SETTINGS}, {"args": Namespace(**SETTINGS)}):
         assert refuses(capsys, checkpoint(tmp_path, **changes), SAID, AGAIN) == "Exercise 3: correct\n"
     again = [line.replace("lr is 0.5, and was 0.01", "fanouts are 5,5") for line in LAUNCHED]
@@ -204,11 +203,11 @@ NOT_REFUSED = {
 
 
 @pytest.mark.parametrize(("changes", "said", "again", "complaint"), NOT_REFUSED.values(), ids=NOT_REFUSED.keys())
-def test_a_run_that_is_not_refused(changes, said, again, complaint, tmp_path, capsys) -> None:
+def test_a_run_that_is_not_refused(changes, said, again, complaint, tmp_path, capsys):
     assert_not_yet(refuses(capsys, checkpoint(tmp_path, **changes), said, again), complaint)
 
 
-def test_the_picture() -> None:
+def test_the_picture():
     (ax,) = plots.restart([3.0, 2.0, 1.0], {"a": (0, [3.0]), "b": (1, [2.0, 1.0])}, killed=1.5).axes
     assert [list(line.get_xdata()) for line in ax.lines[:3]] == [[0, 1, 2], [0], [1, 2]]
     assert {text.get_text() for text in ax.get_legend().get_texts()} == {"undisturbed", "a", "b"}

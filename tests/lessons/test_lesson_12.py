@@ -60,16 +60,16 @@ def judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Call
 
 
 @pytest.mark.parametrize("function", RIGHT_ORDERS.values(), ids=RIGHT_ORDERS.keys())
-def test_right_order(function, judged) -> None:
+def test_right_order(function, judged):
     assert judged(function) == "Exercise 1: correct\n"
 
 
 @pytest.mark.parametrize(("function", "says"), WRONG_ORDERS.values(), ids=WRONG_ORDERS.keys())
-def test_wrong_order(function, says: str, judged) -> None:
+def test_wrong_order(function, says, judged):
     assert_not_yet(judged(function), says)
 
 
-def test_a_program_that_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_was_not_run(tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "program.py").write_text("")
     assert_not_yet(verdict(capsys, lesson_12.check_to_original, str(tmp_path / "program.py")), "run the program")
@@ -99,16 +99,16 @@ WRONG_PLANS = {
 }
 
 
-def test_right_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_plan(capsys):
     assert verdict(capsys, lesson_12.check_plan_machines, plan_machines) == "Exercise 2: correct\n"
 
 
 @pytest.mark.parametrize(("answer", "says"), WRONG_PLANS.values(), ids=WRONG_PLANS.keys())
-def test_wrong_plan(answer, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_plan(answer, says, capsys):
     assert_not_yet(verdict(capsys, lesson_12.check_plan_machines, answer), f"(?s){says}")
 
 
-def test_pictures_say_what_they_show() -> None:
+def test_pictures_say_what_they_show():
     steps = plots.steps_figure()
     words = " ".join(text.get_text() for text in steps.axes[0].texts)
     for word in ("machines", "partition", "copy and launch", "evaluation", "predictions.npy", "report.html"):

@@ -41,12 +41,12 @@ WRONG = [
 ]
 
 
-def test_right_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_answer(capsys):
     assert verdict(capsys, lesson_13.check_with_twins, with_twins) == "Exercise 1: correct\n"
 
 
 @pytest.mark.parametrize(("answer", "words"), WRONG)
-def test_wrong_answer(answer: Callable[..., Any], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_answer(answer, words, capsys):
     assert_not_yet(verdict(capsys, lesson_13.check_with_twins, answer), words)
 
 
@@ -94,16 +94,16 @@ def write(
     return str(program)
 
 
-def test_right_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_program(tmp_path, capsys):
     assert verdict(capsys, lesson_13.check_in_batch, write(tmp_path, in_batch())) == "Exercise 2: correct\n"
 
 
-def test_as_many_nodes_as_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_as_many_nodes_as_ends(tmp_path, capsys):
     program = write(tmp_path, in_batch(), apart=True)
     assert verdict(capsys, lesson_13.check_in_batch, program) == "Exercise 2: correct\n"
 
 
-def test_another_right_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_right_program(tmp_path, capsys):
     def draw(_g: Any, _src: Tensor, dst: Tensor, k: int) -> Tensor:
         others = [torch.tensor([j for j in range(len(dst)) if j != i]) for i in range(len(dst))]
         return torch.stack([dst[places[torch.randperm(len(places))[:k]]] for places in others])
@@ -129,11 +129,11 @@ WRONG_PROGRAMS: dict[str, tuple[Callable[..., Tensor], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("draw", "options", "said"), WRONG_PROGRAMS.values(), ids=WRONG_PROGRAMS.keys())
-def test_wrong_program(draw, options, said, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_program(draw, options, said, tmp_path, capsys):
     assert_not_yet(verdict(capsys, lesson_13.check_in_batch, write(tmp_path, draw, **options)), said)
 
 
-def test_a_program_that_did_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_did_not_run(tmp_path, capsys):
     program = tmp_path / "exercise_13_2.py"
     assert_not_yet(verdict(capsys, lesson_13.check_in_batch, str(program)), "is there")
     program.write_text("")
@@ -150,7 +150,7 @@ def graph() -> Any:
     return dgl.to_bidirected(dgl.rand_graph(300, 1500))
 
 
-def test_a_pair_is_on_one_side_and_the_shares_are_right(graph: Any) -> None:
+def test_a_pair_is_on_one_side_and_the_shares_are_right(graph):
     src, dst = torch.randint(10_000, (2, 200_000))
     side = side_of(src, dst)
     assert torch.equal(side, side_of(dst, src))
@@ -162,7 +162,7 @@ def test_a_pair_is_on_one_side_and_the_shares_are_right(graph: Any) -> None:
 
 
 @pytest.mark.parametrize("leak", [False, True])
-def test_a_batch_leaves_out_what_it_must(graph: Any, leak: bool) -> None:
+def test_a_batch_leaves_out_what_it_must(graph, leak):
     links = Links(graph, torch.arange(300), share=0.1, leak=leak)
     side = links.side(*graph.edges(order="eid"))
     edges = (side == 0).nonzero().flatten()[::40]
@@ -180,7 +180,7 @@ def test_a_batch_leaves_out_what_it_must(graph: Any, leak: bool) -> None:
         assert torch.equal(block.edata[dgl.EID].sort().values, expected.nonzero().flatten())
 
 
-def test_ranks_and_loss_by_hand() -> None:
+def test_ranks_and_loss_by_hand():
     h = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6], [0.0, 1.0], [0.6, -0.8]])
     one, two = torch.tensor([0]), torch.tensor([1])
     assert ranks_among(h, one, two, torch.tensor([2, 3])).tolist() == [2.0]
@@ -190,7 +190,7 @@ def test_ranks_and_loss_by_hand() -> None:
     assert pair_loss(h, one, two, torch.tensor([[2]])).item() == pytest.approx(expected)
 
 
-def test_joint_negatives_are_the_same_for_all_edges(graph: Any) -> None:
+def test_joint_negatives_are_the_same_for_all_edges(graph):
     src = torch.arange(20)
     for way in ("uniform", "joint"):
         drawn = WAYS[way](graph, src, src, 8)
@@ -214,7 +214,7 @@ print(sum(1 for _ in batches(links, torch.arange(8 + rank), args, 0)))
 
 
 @pytest.mark.parametrize(("epoch_edges", "steps"), [(100, 2), (8, 1)])
-def test_ranks_with_uneven_shares_make_equally_many_steps(epoch_edges: int, steps: int, tmp_path: Path) -> None:
+def test_ranks_with_uneven_shares_make_equally_many_steps(epoch_edges, steps, tmp_path):
     """Shares of 8 and 9 edges, batches of 4: a rank with a third batch would wait for ever in DDP."""
     words = [sys.executable, "-c", STEPS]
     more = [str(tmp_path / "store"), str(epoch_edges)]
@@ -225,7 +225,7 @@ def test_ranks_with_uneven_shares_make_equally_many_steps(epoch_edges: int, step
     assert [int(rank.communicate(timeout=60)[0]) for rank in ranks] == [steps, steps]
 
 
-def test_pictures() -> None:
+def test_pictures():
     points = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     drawn = plots.batch_of_edges(points, [(0, 1), (1, 2)], [(2, 3)], [(0, 1)], [(0, 3)], [(1, 2)])
     titles = ["every pair is on one side", "a batch", "what its ends may look at"]

@@ -57,14 +57,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("check", "answer"), RIGHT.items(), ids=lambda f: f.__name__)
-def test_right_answer(check: Callable[[Any], None], answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_answer(check, answer, capsys):
     assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, answer))
 
 
 @pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_wrong_answer(
-    check: Callable[[Any], None], answer: Any, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_answer(check, answer, words, capsys):
     assert_not_yet(verdict(capsys, check, answer), words)
 
 
@@ -112,7 +110,7 @@ def write(folder: Path, body: str) -> str:
     return str(program)
 
 
-def test_right_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_program(tmp_path, capsys):
     assert verdict(capsys, lesson_14.check_sparse_sgd, write(tmp_path, BODY)) == "Exercise 3: correct\n"
 
 
@@ -136,15 +134,15 @@ WRONG_PROGRAMS = {
 
 
 @pytest.mark.parametrize(("body", "said"), WRONG_PROGRAMS.values(), ids=WRONG_PROGRAMS.keys())
-def test_wrong_program(body: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_program(body, said, tmp_path, capsys):
     assert_not_yet(verdict(capsys, lesson_14.check_sparse_sgd, write(tmp_path, body)), said)
 
 
-def test_a_program_that_did_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_did_not_run(tmp_path, capsys):
     assert_not_yet(verdict(capsys, lesson_14.check_sparse_sgd, str(tmp_path / "exercise_14_3.py")), "is there")
 
 
-def test_pictures() -> None:
+def test_pictures():
     table, labels = torch.rand(60, 5), torch.arange(60) % 3
     assert "has a gradient of row 0: 6" in " ".join(text.get_text() for text in plots.one_step().axes[0].texts)
     axes = plots.planes({"before": table, "after": table}, labels, [0, 2]).axes

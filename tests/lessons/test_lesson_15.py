@@ -22,7 +22,7 @@ ANSWERS = solutions("15")
 typed_ids = ANSWERS.typed_ids
 
 
-def test_right_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_answer(capsys):
     assert verdict(capsys, lesson_15.check_typed_ids, typed_ids) == "Exercise 1: correct\n"
     numpy = lambda ranges, ids: (typed_ids(ranges, ids)[0], typed_ids(ranges, ids)[1].numpy())  # noqa: E731
     assert verdict(capsys, lesson_15.check_typed_ids, numpy) == "Exercise 1: correct\n"
@@ -51,7 +51,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("answer", "complaint"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_ids(answer: Callable[..., Any], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_ids(answer, complaint, capsys):
     assert_not_yet(verdict(capsys, lesson_15.check_typed_ids, answer), complaint)
 
 
@@ -91,7 +91,7 @@ def check_job(saved: Any, paths: tuple[Path, Path], capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("saved", [SAVED, SAVED + 0.009, np.float32(SAVED), torch.tensor(SAVED), np.float64(SAVED)])
-def test_right_job(saved: Any, write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_job(saved, write, capsys):
     assert check_job(saved, write(), capsys) == "Exercise 2: correct\n"
 
 
@@ -111,13 +111,11 @@ WRONG_JOBS = {
 
 
 @pytest.mark.parametrize(("saved", "changes", "complaint"), WRONG_JOBS.values(), ids=WRONG_JOBS.keys())
-def test_wrong_job(
-    saved: Any, changes: dict[str, Any], complaint: str, write: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_job(saved, changes, complaint, write, capsys):
     assert_not_yet(check_job(saved, write(**changes), capsys), complaint)
 
 
-def test_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_program(tmp_path, capsys):
     paths = tmp_path / "exercise_15_2.py", tmp_path / "trained.json"
     assert_not_yet(check_job(SAVED, paths, capsys), "exercise_15_2.py is there")
 
@@ -162,7 +160,7 @@ def write_chunks(folder: Path) -> dict[tuple[str, str, str], torch.Tensor]:
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize("parts", [1, 3])
-def test_dispatched_parts_hold_the_graph(parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatched_parts_hold_the_graph(parts, tmp_path, monkeypatch):
     """As DGL reads and verifies them: each edge once, in the part of its destination, and each row with its node."""
     ends = write_chunks(tmp_path / "chunks")
     (tmp_path / "assigned").mkdir()
@@ -201,7 +199,7 @@ def test_dispatched_parts_hold_the_graph(parts: int, tmp_path: Path, monkeypatch
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize("words", [[], ["--out", "o", "--checkpoint", "c"]])
-def test_results_that_could_not_be_written_are_refused_at_once(words: list[str]) -> None:
+def test_results_that_could_not_be_written_are_refused_at_once(words):
     words = ["--graph_name", "g", "--part_config", "p", "--ip_config", "i", "--weights", "w", *words]
     program = [sys.executable, "train_types.py", *words]
     ended = subprocess.run(program, cwd=NOTEBOOKS / "scripts", capture_output=True, text=True, timeout=60)
@@ -209,7 +207,7 @@ def test_results_that_could_not_be_written_are_refused_at_once(words: list[str])
     assert "--out is needed, and there are no checkpoints" in ended.stderr
 
 
-def test_a_layer_adds_up_means_by_relation_and_every_weight_gets_a_gradient() -> None:
+def test_a_layer_adds_up_means_by_relation_and_every_weight_gets_a_gradient():
     from scripts.rgcn import RGCN, RelationalLayer
 
     torch.manual_seed(0)
@@ -240,7 +238,7 @@ def test_a_layer_adds_up_means_by_relation_and_every_weight_gets_a_gradient() ->
     )
 
 
-def test_pictures() -> None:
+def test_pictures():
     relations = {("author", "writes", "paper"): 3, ("paper", "written-by", "author"): 3, ("paper", "cites", "paper"): 2}
     figure = plots.metagraph({"author": 5, "field": 2, "paper": 3}, relations, ["paper"])
     words = {text.get_text() for text in figure.axes[0].texts}

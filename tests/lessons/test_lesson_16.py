@@ -36,7 +36,7 @@ def chain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., s
 
 
 @pytest.mark.parametrize("jobs", [DONE, ["2 FAILED", "5 COMPLETED", *DONE]], ids=["at once", "after other tries"])
-def test_right_chain(jobs, chain) -> None:
+def test_right_chain(jobs, chain):
     assert chain("7", jobs, EPOCHS[:4]) == "Exercise 1: correct\n"
 
 
@@ -54,7 +54,7 @@ WRONG_CHAINS = {
 
 
 @pytest.mark.parametrize(("answer", "says"), WRONG_CHAINS.values(), ids=WRONG_CHAINS.keys())
-def test_wrong_chain(answer, says: str, chain) -> None:
+def test_wrong_chain(answer, says, chain):
     assert_not_yet(chain(*answer), says)
 
 
@@ -111,12 +111,12 @@ WRONG_SCRIPTS = {
 
 
 @pytest.mark.parametrize("script", RIGHT_SCRIPTS.values(), ids=RIGHT_SCRIPTS.keys())
-def test_right_script(script: str, judged) -> None:
+def test_right_script(script, judged):
     assert judged(script) == "Exercise 2: correct\n"
 
 
 @pytest.mark.parametrize(("script", "says"), WRONG_SCRIPTS.values(), ids=WRONG_SCRIPTS.keys())
-def test_wrong_script(script: str, says: str, judged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_script(script, says, judged, monkeypatch):
     monkeypatch.setattr(lesson_16, "SCRIPT_SECONDS", 1)
     said = judged(script)
     assert said.startswith("Exercise 2: not yet")
@@ -157,18 +157,18 @@ WRONG_SIZES = {
 }
 
 
-def test_right_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_sizes(capsys):
     assert verdict(capsys, lesson_16.check_size_job, size_job) == "Exercise 3: correct\n"
     as_tensors = lambda **asked: (found := size_job(**asked)) and {k: torch.tensor(v) for k, v in found.items()}  # noqa: E731
     assert verdict(capsys, lesson_16.check_size_job, as_tensors) == "Exercise 3: correct\n"
 
 
 @pytest.mark.parametrize(("answer", "says"), WRONG_SIZES.values(), ids=WRONG_SIZES.keys())
-def test_wrong_sizes(answer, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_sizes(answer, says, capsys):
     assert_not_yet(verdict(capsys, lesson_16.check_size_job, answer), says)
 
 
-def test_the_lesson_s_script_would_pass_its_own_exercise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lesson_s_script_would_pass_its_own_exercise(tmp_path, capsys):
     """train_job.sh, but for the signal that it does not ask for."""
     script = scripts_in(tmp_path) / "train_job.sh"
     script.write_text(changed(script.read_text(), ("#SBATCH --requeue\n", "#SBATCH --requeue --signal=B:TERM@120\n")))
@@ -176,7 +176,7 @@ def test_the_lesson_s_script_would_pass_its_own_exercise(tmp_path: Path, capsys:
     assert capsys.readouterr().out == "Exercise 2: correct\n"
 
 
-def test_the_picture_shows_the_states_one_after_the_other() -> None:
+def test_the_picture_shows_the_states_one_after_the_other():
     running, waiting = {"3": "RUNNING"}, {"3": "PENDING", "4": "RUNNING"}
     seen = [
         (10.0, running),

@@ -29,7 +29,7 @@ def scripts(small_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) ->
     return scripts
 
 
-def test_ranks_take_the_steps_of_one_process(scripts: Path, small_dataset: Dataset) -> None:
+def test_ranks_take_the_steps_of_one_process(scripts, small_dataset):
     """All neighbors and no dropout leave nothing to chance. The last step leaves one of three ranks without a node."""
     count = int(small_dataset.graph.ndata["train_mask"].sum())
     batch_size = next(size for size in range(60, 400, 3) if count % size in (1, 2))

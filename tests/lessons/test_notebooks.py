@@ -92,17 +92,17 @@ def _texts(output: dict[str, Any]) -> list[str]:
     return [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", []), *data]
 
 
-def test_there_are_notebooks() -> None:
+def test_there_are_notebooks():
     assert NOTEBOOKS
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_is_as_agreed(path: Path) -> None:
+def test_notebook_is_as_agreed(path):
     assert complaints(path) == []
     assert too_much(path) == []
 
 
-def test_too_much_is_noticed(tmp_path: Path) -> None:
+def test_too_much_is_noticed(tmp_path):
     source = "\n".join([*(f"from support.{name} import x" for name in "abcd"), *["import os"] * 7])
     cells = [new_code_cell(source), *[new_markdown_cell("text")] * MOST_CELLS]
     nbformat.write(new_notebook(cells=cells), tmp_path / "much.ipynb")
@@ -111,7 +111,7 @@ def test_too_much_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_programs_of_a_lesson_are_files(path: Path) -> None:
+def test_the_programs_of_a_lesson_are_files(path):
     """What a cell writes to scripts/ lies there, word for word; the last time counts. Exercises are the learner's."""
     cells = nbformat.read(path, as_version=4).cells
     written = dict(
@@ -133,7 +133,7 @@ def terms(glossary: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ALL_NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_linked_terms_are_in_the_glossary(path: Path) -> None:
+def test_linked_terms_are_in_the_glossary(path):
     known = terms(GLOSSARY.read_text())
     for cell in nbformat.read(path, as_version=4).cells:
         for file, term in TERM_LINK.findall(cell.source):
@@ -141,7 +141,7 @@ def test_linked_terms_are_in_the_glossary(path: Path) -> None:
             assert term in known, f"GLOSSARY.md has no heading for #{term}"
 
 
-def test_the_glossary_is_in_order_and_names_a_lesson_for_each_term() -> None:
+def test_the_glossary_is_in_order_and_names_a_lesson_for_each_term():
     text = GLOSSARY.read_text()
     assert terms(text) == sorted(set(terms(text)))
     assert text.count("\n## ") == len(terms(text))
@@ -152,7 +152,7 @@ def test_the_glossary_is_in_order_and_names_a_lesson_for_each_term() -> None:
         assert all((ROOT / "notebooks" / lesson).exists() for lesson in lessons), lessons
 
 
-def test_a_term_without_a_heading_is_seen() -> None:
+def test_a_term_without_a_heading_is_seen():
     links = TERM_LINK.findall("a [rank](GLOSSARY.md#rank), a [halo node](../GLOSSARY.md#halo-node)")
     assert links == [("GLOSSARY.md", "rank"), ("../GLOSSARY.md", "halo-node")]
     assert terms("# Glossary\n\n## halo node\n\ntext\n") == ["halo-node"]
@@ -175,7 +175,7 @@ def make_notebook(path: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-def test_checker_accepts_a_good_notebook(tmp_path: Path) -> None:
+def test_checker_accepts_a_good_notebook(tmp_path):
     make_notebook(tmp_path / "good.ipynb")
     assert complaints(tmp_path / "good.ipynb") == []
 
@@ -219,7 +219,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("breaks", "complaint"), BROKEN.values(), ids=BROKEN.keys())
-def test_checker_sees(breaks: Any, complaint: str, tmp_path: Path) -> None:
+def test_checker_sees(breaks, complaint, tmp_path):
     notebook = make_notebook(tmp_path / "broken.ipynb")
     breaks(notebook)
     nbformat.write(notebook, tmp_path / "broken.ipynb")
@@ -228,7 +228,7 @@ def test_checker_sees(breaks: Any, complaint: str, tmp_path: Path) -> None:
     assert re.search(complaint, found[0])
 
 
-def test_checker_allows_an_error_that_is_announced(tmp_path: Path) -> None:
+def test_checker_allows_an_error_that_is_announced(tmp_path):
     notebook = make_notebook(tmp_path / "raises.ipynb")
     notebook.cells[1].outputs.append(ERROR)
     notebook.cells[1].metadata.tags = ["raises-exception"]
@@ -236,7 +236,7 @@ def test_checker_allows_an_error_that_is_announced(tmp_path: Path) -> None:
     assert complaints(tmp_path / "raises.ipynb") == []
 
 
-def test_nbval_reads_every_line_of_the_sanitize_file() -> None:
+def test_nbval_reads_every_line_of_the_sanitize_file():
     text = (ROOT / "tests" / "nbval_sanitize.cfg").read_text()
     patterns = get_sanitize_patterns(text)
     meant = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
@@ -245,7 +245,7 @@ def test_nbval_reads_every_line_of_the_sanitize_file() -> None:
 
 
 @pytest.mark.whole_run
-def test_one_lesson_asked_for_by_name_also_runs_in_a_folder_of_its_own() -> None:
+def test_one_lesson_asked_for_by_name_also_runs_in_a_folder_of_its_own():
     # It once did not: its programs, and those of the exercises, were then written into notebooks/scripts.
     words = ["-m", "pytest", "--collect-only", "--trace-config", "notebooks/01_standalone_distgraph.ipynb"]
     said = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
@@ -264,7 +264,7 @@ def run_nbval(pytester: pytest.Pytester, source: str, text: str) -> pytest.RunRe
 
 
 @pytest.mark.whole_run
-def test_dead_kernel_is_noticed_at_once(pytester: pytest.Pytester) -> None:
+def test_dead_kernel_is_noticed_at_once(pytester):
     result = run_nbval(pytester, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*the kernel died in this cell (exit status -9*", "*Kernel dead on test start*"])
@@ -272,7 +272,7 @@ def test_dead_kernel_is_noticed_at_once(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.whole_run
-def test_output_of_child_processes_is_compared(pytester: pytest.Pytester) -> None:
+def test_output_of_child_processes_is_compared(pytester):
     # The kernel passes it on in a thread of its own, which on a busy computer comes after the end of the cell.
     source = "import subprocess, time\n_ = subprocess.run(['echo', 'from a child'])\ntime.sleep(1)"
     run_nbval(pytester, source, "from a child\n").assert_outcomes(passed=2)
