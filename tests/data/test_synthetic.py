@@ -14,7 +14,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from support.metis import fixed_fresh_memory
 from tutorial_lib.data import Dataset, cache, check_dataset, load_dataset, synthetic
 from tutorial_lib.data.base import MASKS
 from tutorial_lib.data.synthetic import load_products
@@ -103,15 +102,6 @@ def test_neighbors_are_neighbors_of_each_other(small, small_statistics):
     assert small_statistics["clustering"] > 5 * average_clustering(rewired, 500)
 
 
-def test_metis_finds_a_small_cut(small):
-    src, dst = small.graph.edges()
-    at_random = torch.randint(0, 2, (small.graph.num_nodes(),), generator=torch.Generator().manual_seed(0))
-    assert float((at_random[src] != at_random[dst]).double().mean()) == pytest.approx(0.5, abs=0.02)
-    with fixed_fresh_memory():  # METIS reads memory that it has not written
-        part = dgl.metis_partition_assignment(small.graph, 2)
-    assert float((part[src] != part[dst]).double().mean()) < 0.2
-
-
 def test_features_help_but_neighbors_help_more(small):
     graph, label = small.graph, small.graph.ndata["label"]
     alone = graph.ndata["feat"]
@@ -190,19 +180,3 @@ def test_different_scales_never_share_a_cache(tmp_path):
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {
         f"x-{scale}-seed3-v2" for scale in ("0.04", "1", "0.1234567", "0.12345671")
     }
-
-
-def test_statistics_of_two_small_graphs():
-    triangle, path = (
-        dgl.add_reverse_edges(dgl.graph(pairs))
-        for pairs in ([(0, 1), (0, 2), (1, 2), (2, 3)], [(0, 1), (1, 2), (2, 3)])
-    )
-    assert average_clustering(triangle) == pytest.approx(7 / 12)  # 1, 1, 1/3, 0
-    path.ndata["label"] = torch.tensor([0, 0, 2, 2])
-    for k, mask in enumerate(MASKS):
-        path.ndata[mask] = torch.arange(4) == k
-    measured = graph_statistics(Dataset("path", path, 3))
-    assert measured["edge_homophily"] == pytest.approx(2 / 3)
-    assert (measured["mean_degree"], measured["median_degree"], measured["max_degree"]) == (1.5, 1.5, 2)
-    assert (measured["classes"], measured["classes_with_nodes"]) == (3, 2)
-    assert measured["split_mean_degree"] == {"train_mask": 1.0, "val_mask": 2.0, "test_mask": 2.0}
