@@ -61,6 +61,17 @@ def test_kaminpar_cuts_few_edges_and_balances_training_nodes(small_dataset, tmp_
     assert np.bincount(part_of[train]).max() <= np.ceil(1.03 * len(train) / parts)
 
 
+def test_a_compressed_graph_is_cut_as_well(small_dataset, tmp_path, monkeypatch):
+    src, dst = small_dataset.graph.edges()
+    cut = {}
+    for limit in (2**28, 0):
+        monkeypatch.setattr("tutorial_lib.partition.assign.COMPRESSED", limit)
+        one, other = (assign_nodes(small_dataset, 4, "kaminpar", tmp_path, np.arange(0)) for _ in range(2))
+        assert (one == other).all()
+        cut[limit] = float((one[src] != one[dst]).mean())
+    assert cut[0] == pytest.approx(cut[2**28], rel=0.2)
+
+
 def test_balancing_moves_the_nodes_that_cost_least():
     graph = undirected_adjacency(Dataset("g", dgl.graph(([0, 0, 1, 3], [1, 2, 2, 4])), 0))
     part_of = np.array([0, 0, 0, 0, 1])
