@@ -11,9 +11,10 @@ import torch
 from scipy import sparse
 from shared_data import shared_data
 
-from tutorial_lib.data import check_dataset, load_dataset, npz
+from tutorial_lib.data import load_dataset
 from tutorial_lib.data.base import MASKS
-from tutorial_lib.data.npz import STEMS, load_npz
+from tutorial_lib.data.cache import STEMS
+from tutorial_lib.data.own_graph import load_own, standardize
 from tutorial_lib.errors import InputError
 
 N, F, CLASSES = 40, 6, 3
@@ -58,7 +59,7 @@ def error_of(load: Callable[[], object]) -> InputError:
 
 def test_toy_edges_and_node_data(toy: Path):
     """Every edge by hand: both ways, once, without self loops."""
-    dataset = check_dataset(load_npz(toy))
+    dataset = load_dataset(toy)
     graph = dataset.graph
     edges = list(zip(*(end.tolist() for end in graph.edges()), strict=True))
     expected = {(s, t) for s, t in PAIRS if s != t} | {(t, s) for s, t in PAIRS if s != t}
@@ -74,18 +75,16 @@ def test_toy_edges_and_node_data(toy: Path):
 
 def test_features_can_be_dense_or_missing(toy: Path, tmp_path: Path):
     arrays = toy_arrays()
-    data, indices, indptr, shape = (arrays.pop(f"attr_{part}") for part in ("data", "indices", "indptr", "shape"))
-    arrays["attr_matrix"] = sparse.csr_matrix((data, indices, indptr), shape=shape).toarray().astype(np.int8)
-    assert load_npz(save(tmp_path / "dense.npz", arrays)).fingerprint() == load_npz(toy).fingerprint()
+    csr = tuple(arrays.pop(f"attr_{part}") for part in ("data", "indices", "indptr"))
+    arrays["attr_matrix"] = sparse.csr_matrix(csr, shape=arrays.pop("attr_shape")).toarray().astype(np.int8)
+    assert load_own(save(tmp_path / "dense.npz", arrays)).fingerprint() == load_own(toy).fingerprint()
     del arrays["attr_matrix"]
-    path = save(tmp_path / "plain.npz", arrays)
-    assert load_dataset(path, features=False).num_features == 0
-    assert "no node features" in error_of(lambda: load_dataset(path)).message
+    assert load_dataset(save(tmp_path / "plain.npz", arrays), features=False).num_features == 0
 
 
 def test_standardize_large_and_tiny_values():
     rows = [[1e4 + 1, 0.1, 3e30, 1.4e-45], [1e4, 0.1, -3e30, 0], [1e4 - 1, 0.1, 0, 0]]
-    result = npz.standardize(np.array(rows, dtype=np.float32))
+    result = standardize(np.array(rows, dtype=np.float32))
     assert np.allclose(result.mean(axis=0), 0, atol=1e-6)
     # Column 1 is constant, column 3 all but constant.
     assert np.allclose(result.std(axis=0), [1, 0, 1, 0], atol=1e-6)
@@ -93,10 +92,10 @@ def test_standardize_large_and_tiny_values():
 
 
 def test_split_is_seeded(toy: Path):
-    first, again, other = load_npz(toy, seed=3), load_npz(toy, seed=3), load_npz(toy, seed=4)
+    first, again, other = load_own(toy, seed=3), load_own(toy, seed=3), load_own(toy, seed=4)
     assert first.fingerprint() == again.fingerprint() != other.fingerprint()
     # The same on every machine and numpy version: these ids were written down once.
-    assert load_npz(toy, seed=0).graph.ndata["val_mask"].nonzero().flatten().tolist() == [1, 7, 12, 24, 26, 31, 32, 33]
+    assert load_own(toy, seed=0).graph.ndata["val_mask"].nonzero().flatten().tolist() == [1, 7, 12, 24, 26, 31, 32, 33]
 
 
 def test_real_computers_are_the_same_as_in_dgl(computers: Path, tmp_path: Path):
@@ -113,7 +112,7 @@ def test_real_computers_are_the_same_as_in_dgl(computers: Path, tmp_path: Path):
     theirs = dgl.data.AmazonCoBuyComputerDataset(raw_dir=str(tmp_path))[0]
     ours = load_dataset("amazon-computers", root=tmp_path)
     assert (ours.name, ours.info["file"]) == ("amazon-computers", str(folder / f"{COMPUTERS}.npz"))
-    assert ours.fingerprint() == load_npz(computers).fingerprint()
+    assert ours.fingerprint() == load_own(computers).fingerprint()
     counts = (ours.graph.num_nodes(), ours.graph.num_edges(), ours.num_features, ours.num_classes)
     assert counts == (13_752, theirs.num_edges(), 767, 10)
     assert ours.split_counts() == {"train_mask": 8_251, "val_mask": 2_751, "test_mask": 2_750}
@@ -128,7 +127,7 @@ def test_real_computers_are_the_same_as_in_dgl(computers: Path, tmp_path: Path):
 
 @pytest.mark.parametrize(("name", "stem"), STEMS.items())
 def test_by_name_not_there(tmp_path: Path, name: str, stem: str):
-    error = error_of(lambda: load_npz(name, root=tmp_path))
+    error = error_of(lambda: load_dataset(name, root=tmp_path))
     assert error.message == f"{name} is not in {tmp_path}"
     for needed in (f"https://data.dgl.ai/dataset/{stem}.zip", "MIT", "MB", str(tmp_path / f"{stem}.zip"), "download"):
         assert needed in error.remedy
@@ -145,12 +144,12 @@ def zip_of(npz_file: Path, archive: Path) -> Path:
 
 def test_zip_of_dgl_in_root(toy: Path, tmp_path: Path):
     archive = zip_of(toy, tmp_path / "root" / f"{COMPUTERS}.zip")
-    dataset = load_npz("amazon-computers", root=archive.parent)
-    assert dataset.fingerprint() == load_npz(toy).fingerprint()
+    dataset = load_dataset("amazon-computers", root=archive.parent)
+    assert dataset.fingerprint() == load_own(toy).fingerprint()
     assert list(archive.parent.iterdir()) == [archive]
     with zipfile.ZipFile(archive, "w") as zipped:
         zipped.writestr("readme.txt", "x")
-    error = error_of(lambda: load_npz("amazon-computers", root=archive.parent))
+    error = error_of(lambda: load_dataset("amazon-computers", root=archive.parent))
     assert f"{archive}: cut off, damaged or pickled" in error.message
 
 
@@ -160,12 +159,12 @@ def test_a_download_is_kept_if_it_is_whole(toy: Path, tmp_path: Path, monkeypatc
     source.write_bytes(whole[:-30])
     for url, problem in (("http://127.0.0.1:9/", "download of http://127.0.0.1:9/dataset/"), (None, "not a zip file")):
         monkeypatch.setenv("DGL_REPO", url or f"file://{tmp_path}/source/")
-        assert problem in error_of(lambda: load_npz("amazon-computers", root=root, download=True)).message
+        assert problem in error_of(lambda: load_dataset("amazon-computers", root=root, download=True)).message
         assert list(root.iterdir()) == []
     source.write_bytes(whole)
     for _ in range(2):
-        dataset = load_npz("amazon-computers", root=root, download=True)
-        assert dataset.fingerprint() == load_npz(toy).fingerprint()
+        dataset = load_dataset("amazon-computers", root=root, download=True)
+        assert dataset.fingerprint() == load_own(toy).fingerprint()
         assert list(root.iterdir()) == [root / source.name]
         source.unlink(missing_ok=True)  # the second call does not download the file again
 
@@ -177,17 +176,12 @@ def test_damaged_file(toy: Path):
     starts = (b"", b"<html>404</html>", b"\x80\x04\x95pickle", b"\x93NUMPY\x01\x00")
     for content in (*starts, whole[: len(whole) // 2], whole[:-1], flipped):
         toy.write_bytes(content)
-        assert error_of(lambda: load_npz(toy)).message.startswith(f"{toy}: cut off, damaged or pickled")
+        assert error_of(lambda: load_own(toy)).message.startswith(f"{toy}: cut off, damaged or pickled")
     toy.unlink()
-    assert "is not a file" in error_of(lambda: load_npz(toy)).message
-
-
-def test_missing_key(toy: Path):
+    assert "is neither a folder nor a file" in error_of(lambda: load_own(toy)).message
     for key in toy_arrays().keys() - {"attr_data", "labels"}:
-        arrays = toy_arrays()
-        del arrays[key]
-        save(toy, arrays)
-        assert f"in another layout: KeyError: '{key}" in error_of(lambda: load_npz(toy)).message
+        save(toy, {name: array for name, array in toy_arrays().items() if name != key})
+        assert f"in another layout: KeyError: '{key}" in error_of(lambda: load_own(toy)).message
 
 
 def changed(key: int, value: object) -> Callable[[np.ndarray], np.ndarray]:
@@ -197,23 +191,18 @@ def changed(key: int, value: object) -> Callable[[np.ndarray], np.ndarray]:
 @pytest.mark.parametrize(
     ("key", "change", "text"),
     [
-        ("adj_indptr", lambda a: a[:-1], "adj_indices, adj_indptr and adj_shape are not those of a CSR matrix"),
+        ("adj_indptr", lambda a: a[:-1], "index pointer size 40 should be 41"),
         ("adj_indptr", changed(3, 30), "indptr must be a non-decreasing sequence"),
-        ("adj_indptr", changed(0, 1), "index pointer should start with 0"),
         ("adj_indices", changed(2, N), "indices must be < 40"),
         ("adj_indices", changed(2, -1), "indices must be >= 0"),
-        ("adj_indices", lambda a: a.astype(float), "are not those of a CSR matrix"),
         ("adj_data", lambda a: a[:-1], "indices and data should have the same size"),
         ("adj_shape", lambda _: np.array([N, N + 1]), "the adjacency is 40 by 41"),
         ("adj_shape", lambda _: np.array([N]), "in another layout"),
-        ("adj_shape", lambda _: np.array([10**15, 10**15]), "index pointer size 41 should be"),
-        ("attr_indptr", lambda a: np.append(a, a[-1]), "index pointer size 42"),
-        ("attr_shape", lambda _: np.array([N, 10**15]), "does not fit in memory"),
+        ("attr_shape", lambda _: np.array([N, 10**15]), "Unable to allocate"),
         ("attr_data", changed(3, np.nan), "NaN or infinite values in 1 of 40 rows, first in row"),
         ("labels", lambda a: a[:-1], "of shape (39,), expected whole numbers of shape (40,)"),
-        ("labels", changed(0, -1), "labels run from -1 to 2, expected 0 to 2"),
-        ("labels", lambda a: a + 0.5, "label is float64, expected whole numbers"),
-        ("labels", lambda a: a.astype("U3"), "labels has dtype <U3, expected numbers"),
+        ("labels", lambda a: a + 0.5, "label is float64 of shape (40,), expected whole numbers"),
+        ("labels", lambda a: a.astype("U3"), "label is <U3"),
         ("attr_data", lambda a: a.astype(object), "cut off, damaged or pickled"),
     ],
 )
@@ -231,17 +220,14 @@ def test_pickle_is_never_run(tmp_path: Path):
             return (Path.touch, (tmp_path / "ran",))
 
     arrays = {**toy_arrays(), "labels": np.array([Trap()], dtype=object)}
-    assert "pickled" in error_of(lambda: load_npz(save(tmp_path / "trap.npz", arrays))).message
+    assert "pickled" in error_of(lambda: load_own(save(tmp_path / "trap.npz", arrays))).message
     arrays = {**toy_arrays(), "node_names": np.array([Trap()], dtype=object)}
-    assert load_npz(save(tmp_path / "named.npz", arrays)).num_classes == CLASSES
+    assert load_own(save(tmp_path / "named.npz", arrays)).num_classes == CLASSES
     assert not (tmp_path / "ran").exists()
 
 
 def test_own_masks_take_the_place_of_a_random_split(toy: Path):
     masks = {name: np.arange(N) % 3 == number for number, name in enumerate(MASKS)}
-    dataset = load_npz(save(toy, toy_arrays() | masks))
+    dataset = load_own(save(toy, toy_arrays() | masks))
     assert all((dataset.graph.ndata[name].numpy() == mask).all() for name, mask in masks.items())
     assert (dataset.info["split"], dataset.info["directed"]) == ("masks", False)
-    assert dataset.info["edges_in_the_file"] == len(set(PAIRS))
-    masks.pop("val_mask")
-    assert "has no val_mask" in error_of(lambda: load_npz(save(toy, toy_arrays() | masks))).message

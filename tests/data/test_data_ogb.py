@@ -1,6 +1,5 @@
 """ogbn-arxiv and ogbn-products from small files in their layout."""
 
-import importlib.util
 import subprocess
 import sys
 import zipfile
@@ -11,8 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from tutorial_lib.data import load_dataset
-from tutorial_lib.data.ogb import SPECS, load_ogb
+from tutorial_lib.data.ogb import load_ogb
 from tutorial_lib.errors import InputError
 
 N, F = 60, 5
@@ -29,6 +27,7 @@ BOTH_WAYS = {(s, t) for s, t in ROWS.tolist()} | {(t, s) for s, t in ROWS.tolist
 NEEDED = [
     "RELEASE_v1.txt",
     "raw/edge.csv.gz",
+    "raw/node-feat.csv.gz",
     "raw/node-label.csv.gz",
     "raw/node_year.csv.gz",
     "split/time/test.csv.gz",
@@ -36,10 +35,8 @@ NEEDED = [
 
 
 @pytest.fixture(autouse=True)
-def _toy_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counts of the toy files count as published. A call of ``input()`` fails the test."""
-    for name, edges in (("ogbn-arxiv", len(BOTH_WAYS)), ("ogbn-products", 2 * len(ROWS))):
-        monkeypatch.setitem(SPECS, name, (N, edges, *SPECS[name][2:]))
+def _no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of ``input()`` fails the test."""
     monkeypatch.setattr("builtins.input", lambda *prompt: pytest.fail(f"input() was called: {prompt}"))
 
 
@@ -89,15 +86,6 @@ def edges_of(dataset) -> list[tuple[int, int]]:
     return list(zip(*(end.tolist() for end in dataset.graph.edges()), strict=True))
 
 
-def test_names_agree_with_the_table_inside_ogb():
-    package = importlib.util.find_spec("ogb").submodule_search_locations[0]
-    master = pd.read_csv(Path(package) / "nodeproppred" / "master.csv", index_col=0, keep_default_na=False)
-    for name in SPECS:
-        stem = name.removeprefix("ogbn-")
-        assert (master[name]["download_name"], master[name]["version"]) == (stem, "1")
-        assert master[name]["url"].endswith(f"/{stem}.zip")
-
-
 def test_arxiv_gets_reverse_edges(toy: Path, capsys: pytest.CaptureFixture[str]):
     dataset = load_ogb("ogbn-arxiv", root=toy.parent)
     graph = dataset.graph
@@ -128,50 +116,34 @@ def test_nothing_there(tmp_path: Path):
 
 
 def test_a_missing_or_damaged_file_is_named_and_leaves_no_cache(toy: Path):
-    for name in [*NEEDED, "raw/node-feat.csv.gz"]:
+    for name in NEEDED:
         content = (toy / name).read_bytes()
         (toy / name).unlink()
-        if name in NEEDED:
-            message = error_of(toy.parent, download=True).message
-            assert "is incomplete or damaged" in message
-            assert name in message
+        message = error_of(toy.parent, download=True).message
+        assert f"{toy}: is incomplete or damaged" in message
+        assert name in message
         for part in (content[:-9], b"") if name.endswith(".gz") else ():
             (toy / name).write_bytes(part)
-            place = toy / name if name.startswith("split") else toy / "raw"
-            assert f"{place} is incomplete or damaged" in error_of(toy.parent).message
-        assert not (toy / CACHE).exists()
+            assert f"{toy}: is incomplete or damaged" in error_of(toy.parent).message
+        assert name.startswith("split") or not (toy / CACHE).exists()
         (toy / name).write_bytes(content)
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "text"),
-    [
-        ("raw/edge", ROWS + 1000, "raw is incomplete or damaged"),
-        ("raw/edge", ROWS - 1, "an edge has a negative node ID"),
-        ("raw/num-edge-list", np.array([149]), "nodes, directed edges and labels are (60, "),
-        ("raw/node-label", np.where(LABELS == 1, np.nan, LABELS), "60, torch.float32), published: (60, "),
-        ("split/time/train", np.array([0, N]), "train.csv.gz is incomplete or damaged"),
-        ("split/time/test", np.array([0, 50]), "1 nodes are in more than one split"),
-    ],
+    ("name", "values"), [("raw/edge", ROWS + 1000), ("split/time/train", np.array([0, N]))], ids=["edge", "split"]
 )
-def test_a_file_has_the_wrong_content(toy: Path, name: str, values: np.ndarray, text: str):
+def test_a_file_has_the_wrong_content(toy: Path, name: str, values: np.ndarray):
     _write_gz(toy / f"{name}.csv.gz", values)
-    with pytest.raises(InputError) as caught:
-        load_dataset("ogbn-arxiv", root=toy.parent)
-    assert text in caught.value.message
+    assert "is incomplete or damaged" in error_of(toy.parent).message
 
 
 def test_features_can_be_missing_or_dropped(toy: Path):
     (toy / "raw" / "node-feat.csv.gz").rename(toy / "kept")
-    error = error_of(toy.parent)
-    assert "it has no node features" in error.message
-    assert "--graph-only" in error.message
-    assert not (toy / CACHE).exists()  # a cache without features would hide features that are added later
     assert load_ogb("ogbn-arxiv", root=toy.parent, features=False).num_features == 0
     (toy / "kept").rename(toy / "raw" / "node-feat.csv.gz")
     error = error_of(toy.parent)
-    assert "it has no node features" in error.message
-    assert str(toy / CACHE) in error.remedy
+    assert "the saved graph was loaded without features" in error.message
+    assert f"move {toy}/processed away" in error.remedy
     (toy / CACHE).unlink()
     assert load_ogb("ogbn-arxiv", root=toy.parent).num_features == F
     assert "feat" not in load_ogb("ogbn-arxiv", root=toy.parent, features=False).graph.ndata
@@ -182,8 +154,7 @@ def test_a_damaged_cache_is_named_and_a_pickled_split_is_not_read(toy: Path):
     torch.save({"train": torch.zeros(1)}, toy / "split" / "time" / "split_dict.pt")
     assert load_ogb("ogbn-arxiv", root=toy.parent).split_counts()["train_mask"] == len(PARTS["train"])
     (toy / CACHE).write_bytes(b"not a graph" * 9)
-    assert f"{toy / CACHE} is incomplete or damaged" in error_of(toy.parent).message
-    assert (toy / CACHE).exists()
+    assert f"{toy}: is incomplete or damaged" in error_of(toy.parent).message
 
 
 def test_zip_is_unpacked_into_its_folder_and_kept(toy_zip: Path):
@@ -203,7 +174,7 @@ def test_bad_zip_leaves_nothing(toy_zip: Path):
     changed = whole[:500] + bytes(byte ^ 255 for byte in whole[500:900]) + whole[900:]
     for content in (whole[: len(whole) // 2], b"<html>moved</html>", changed):
         toy_zip.write_bytes(content)
-        assert f"{toy_zip} is incomplete or damaged" in error_of(toy_zip.parent).message
+        assert f"{toy_zip}: is damaged" in error_of(toy_zip.parent).message
         assert names(toy_zip.parent) == ["arxiv.zip"]
         assert toy_zip.read_bytes() == content
     (toy_zip.parent / "ogbn_arxiv").mkdir()  # a broken folder is not replaced by the zip

@@ -46,8 +46,7 @@ def test_texts_as_ids_and_labels(how, folder):
     masks = {name: graph.ndata[name].nonzero().flatten().tolist() for name in MASKS}
     assert masks == {"train_mask": [0], "val_mask": [1], "test_mask": [3]}
     assert dataset.ids.to_pylist() == ["ann", "bob", "cy", "dee"]
-    expected = {"class_names": ["blue", "red"], "unlabelled_nodes": 1, "self_loops": 1, "isolated_nodes": 1}
-    assert expected.items() <= dataset.info.items()
+    assert {"class_names": ["blue", "red"], "unlabelled_nodes": 1}.items() <= dataset.info.items()
     assert dataset.info["classes_without_a_training_node"] == ["blue"]
     assert json.loads(json.dumps(dataset.info)) == dataset.info
 
@@ -55,9 +54,7 @@ def test_texts_as_ids_and_labels(how, folder):
 def test_reverse_edges_are_added_when_asked_for(folder):
     write(folder, {"edges.csv": EDGES + "ann,bob\n"})
     dataset = load_dataset(folder, both_ways=True)
-    assert (dataset.info["duplicate_edges"], dataset.info["edges_in_the_file"]) == (1, 5)  # of the file
-    ends = dataset.graph.edges()
-    pairs = sorted(zip(*(end.tolist() for end in ends), strict=True))
+    pairs = sorted(zip(*(end.tolist() for end in dataset.graph.edges()), strict=True))
     assert pairs == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
 
 
@@ -178,12 +175,12 @@ def test_graphs_without_labels_can_be_partitioned(how, tmp_path):
     ("arrays", "message"),
     [
         ({"feat": np.zeros((3, 2))}, "feat has 3 rows, and there are 4 nodes"),
-        ({"label": np.array([0, 0.5, 1, 1])}, "label is float64, expected whole numbers .*, but node 1 has 0.5"),
+        ({"label": np.array([0, 0.5, 1, 1])}, "label is float64 .*, expected whole numbers .*, but node 1 has 0.5"),
         ({"label": np.zeros((4, 2), int)}, r"label is int64 of shape \(4, 2\), expected whole numbers of shape \(4,\)"),
-        ({"train_mask": np.ones(4, bool)}, "has no val_mask and no test_mask"),
-        ({name: np.arange(4) == 1 for name in MASKS}, "not disjoint masks of 4 nodes: train_mask bool"),
-        ({name: np.arange(4) for name in MASKS}, "not disjoint masks of 4 nodes: train_mask int64"),
-        ({name: np.ones((4, 1), bool) for name in MASKS}, r"not disjoint masks of 4 nodes: .*\(4, 1\)"),
+        ({"train_mask": np.ones(4, bool)}, "train_mask, val_mask, test_mask are not disjoint masks of 4 nodes"),
+        ({name: np.arange(4) == 1 for name in MASKS}, "are not disjoint masks of 4 nodes"),
+        ({name: np.arange(4) for name in MASKS}, "are not disjoint masks of 4 nodes"),
+        ({name: np.ones((4, 1), bool) for name in MASKS}, "are not disjoint masks of 4 nodes"),
     ],
 )
 def test_arrays_of_other_lengths_and_kinds(arrays, message, folder):

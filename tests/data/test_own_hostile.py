@@ -8,15 +8,14 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import dgl
 import numpy as np
-import pyarrow as pa
+import psutil
 import pytest
-from pyarrow import parquet
 
 EDGES = "src,dst\n" + "".join(f"{k},{(k + 1) % 6}\n" for k in range(6))
-MAGIC = bytes.fromhex("3fa1b446f04f2edd")  # of a file of dgl.save_graphs
 
 
 @pytest.fixture
@@ -66,14 +65,6 @@ def yaml_of(folder: Path, text: str = "", *, count: int = 6, file: str = "e.csv"
     (folder / "e.csv").write_text(EDGES)
 
 
-def aborting(path: Path) -> None:
-    """A file at which DGL's C++ code ends its process."""
-    dgl.save_graphs(str(path), [dgl.graph(([0, 1], [1, 0]))])
-    content = bytearray(path.read_bytes())
-    content[24:32] = b"\xff" * 7 + b"\x7f"  # the number of graphs
-    path.write_bytes(content)
-
-
 class Runs:
     """Unpickled, it makes a file."""
 
@@ -81,57 +72,35 @@ class Runs:
         return os.system, ("touch executed",)
 
 
-def table(folder: Path, stem: str, columns: list, names: list[str]) -> None:
-    (folder / "edges.csv").unlink() if stem == "edges" else None
-    parquet.write_table(pa.table([pa.array(column) for column in columns], names=names), folder / f"{stem}.parquet")
-
-
 WRITE: dict[str, tuple[Callable[[Path], object], str]] = {
     # what is wrong: how the valid graph is broken, and the message
-    "no features": (lambda f: (f / "feat.npy").unlink(), "what to do: Train with --task embedding"),
-    "nan": (lambda f: np.save(f / "feat.npy", np.full((6, 2), np.nan)), "what to do: Fill the gaps"),
     "pickle as .npy": (lambda f: (f / "label.npy").write_bytes(pickle.dumps(Runs())), "label.npy: cannot be read"),
-    "objects": (lambda f: np.save(f / "label.npy", np.array([{}] * 6)), "label.npy: cannot be read"),
     "a single number": (lambda f: np.save(f / "label.npy", np.array(3)), "the content is int64, expected an array"),
-    "label 2e9": (lambda f: np.save(f / "label.npy", [0, 0, 2 * 10**9, 1, 1, 1]), "but node 2 has 2000000000"),
-    "10**12 rows": (lambda f: (f / "feat.npy").write_bytes(header(f"({10**12}, 2)")), "feat.npy: cannot be read"),
     "2**70 rows": (lambda f: (f / "feat.npy").write_bytes(header(f"({2**70}, 2)")), "feat.npy: cannot be read"),
     "code as header": (lambda f: (f / "feat.npy").write_bytes(header("__import__('os')")), "feat.npy: cannot be read"),
-    "cut .npy": (lambda f: os.truncate(f / "feat.npy", 150), "feat.npy: cannot be read"),
     "cut .csv.gz": (lambda f: only(f, "edges.csv.gz", gzip.compress(EDGES.encode() * 999)[:-20]), "edges.csv.gz: "),
-    "latin-1": (lambda f: only(f, "edges.csv", b"src,dst\ncaf\xe9,b\n"), "edges.csv: cannot be read"),
     "an empty file": (lambda f: only(f, "edges.csv", b""), "edges.csv: cannot be read: Empty CSV file"),
-    "a name twice": (lambda f: only(f, "edges.csv", b"src,dst,src\n0,1,2\n"), "two columns are called 'src'"),
     "a long text": (lambda f: only(f, "edges.csv", EDGES.encode() + b"x" * 200_000 + b",1\n"), "line 8: src x"),
-    "a line of 20 MB": (lambda f: only(f, "edges.csv", b"x" * 20_000_000 + b",d\n0,1\n"), "csv: cannot be read"),
     "ids above int64": (lambda f: only(f, "edges.csv", b"src,dst\n99999999999999999999,1\n"), "src has double"),
     "ids below 0": (lambda f: only(f, "edges.csv", b"src,dst\n-1,1\n"), "line 2: src -1 is not among the nodes"),
     "a pipe": (lambda f: instead(f, os.mkfifo), "has none of edges.csv"),
     "a device": (lambda f: instead(f, lambda path: path.symlink_to("/dev/zero")), "has none of edges.csv"),
     "no edges": (lambda f: only(f, "edges.npy", saved(np.zeros((0, 2), int))), "edges.npy is int64 of shape (0, 2)"),
-    "noise": (lambda f: only(f, "edges.parquet", b"PAR1" + bytes(99) + b"PAR1"), "edges.parquet: cannot be read"),
-    "lists as labels": (
-        lambda f: [(f / "label.npy").unlink(), table(f, "nodes", [range(6), [[1]] * 6], ["id", "label"])],
-        "nodes.parquet, column label: cannot be read",
-    ),
-    "bytes as ids": (lambda f: table(f, "nodes", [[b"%d" % k for k in range(6)]], ["id"]), "column id has binary"),
     "yaml: a pipe": (lambda f: [yaml_of(f, file="pipe"), os.mkfifo(f / "pipe")], "pipe: no such file or folder"),
-    "yaml: 10**14 nodes": (lambda f: yaml_of(f, count=10**14), "does not fit in memory"),
+    "yaml: 10**14 nodes": (lambda f: yaml_of(f, count=10**14), "Input should be less than 2147483648"),
     "yaml: nested": (lambda f: yaml_of(f, "[" * 1500), "graph.yaml: cannot be read: maximum recursion depth"),
     "yaml: code": (
         lambda f: yaml_of(f, "!!python/object/apply:os.system ['touch executed']"),
         "graph.yaml: cannot be read: could not determine a construc",
     ),
 }
-DGL = "g.bin: no file with one DGL graph, damaged, or too large for the memory"
+DGL = "g.bin: no file with one DGL graph, or damaged"
 FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "npz: label 2e9": ("g.npz", lambda p: npz(p, labels=np.full(6, 2 * 10**9)), "but node 0 has 2000000000"),
-    "npz: a pipe": ("g.npz", os.mkfifo, "g.npz: is not a file"),
+    "npz: a pipe": ("g.npz", os.mkfifo, "g.npz is neither a folder nor a file"),
     "dgl: a pipe": ("g.bin", os.mkfifo, "g.bin is neither a folder nor a file"),
-    "dgl: an abort": ("g.bin", aborting, DGL),
     "dgl: no edges": ("g.bin", lambda p: dgl.save_graphs(str(p), [dgl.graph(([], []))]), "0 nodes and 0 edges"),
     "dgl: pickle": ("g.bin", lambda p: p.write_bytes(pickle.dumps(Runs())), DGL),
-    "not UTF-8": ("caf\udce9", lambda p: p.mkdir(), "the name is not UTF-8"),
     "a link to itself": ("loop", lambda p: p.symlink_to(p), "unknown data set"),
     "no such user": ("~nobody-of-this-name/g", str, "unknown data set"),
     "a long name": ("x" * 5000, str, "unknown data set"),
@@ -168,26 +137,14 @@ def test_the_other_commands_end_alike(command, folder, run_here, tmp_path):
 
 def test_a_graph_larger_than_memory_is_an_error(folder, run_here, tmp_path, monkeypatch):
     """A small compressed file may hold millions of edges."""
-
-    def concatenate(*_arguments: object, **_options: object) -> None:
-        raise MemoryError
-
     only(folder, "edges.csv.gz", gzip.compress(b"src,dst\n" + b"0,1\n" * 500_000))
-    monkeypatch.setattr("tutorial_lib.data.own_graph._add_reverse_edges", concatenate)
-    ends_with_a_sentence(run_here, ("data", str(folder), "--both-ways"), "does not fit in memory", tmp_path)
-    monkeypatch.setattr("tutorial_lib.data.tables.free_memory", lambda: 1_000_000)
-    text = "edges.csv.gz: the content does not fit in memory"
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
+    text = "edges.csv.gz: cannot be read: the content does not fit in memory"
     ends_with_a_sentence(run_here, ("data", str(folder)), text, tmp_path)
 
 
-def test_a_single_high_label_and_a_misspelled_file_are_warnings(folder, run_here):
-    np.save(folder / "label.npy", [0, 1, 0, 65535, 0, 1])
-    done = run_here("data", str(folder))
-    assert done.returncode == 0
-    assert f"warning: {folder}: label 65535 of node 3 makes 65,536 classes, and 3 of them occur\n" in done.stderr
+def test_a_misspelled_file_is_a_warning(folder, run_here):
     (folder / "label.npy").rename(folder / "labels.npy")
-    warning = f"warning: {folder}: labels.npy is not read\n  The names of the files are edges.csv, "
-    assert warning in run_here("data", str(folder)).stderr
-    np.save(folder / "label.npy", [0, 1, 0, 2, 0, 1])
+    assert f"warning: {folder}: labels.npy is not read" in run_here("data", str(folder)).stderr
     (folder / "labels.npy").unlink()
     assert "warning" not in run_here("data", str(folder)).stderr

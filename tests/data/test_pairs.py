@@ -1,7 +1,5 @@
 """``Pairs`` give the same counts, partitions and fingerprints as the DGLGraph with the same edges."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import psutil
 import pytest
@@ -10,12 +8,8 @@ from dgl.data.utils import load_graphs
 
 from tutorial_lib.data import Dataset, base, load_dataset
 from tutorial_lib.data.base import Pairs, ends, let_go
-from tutorial_lib.errors import InputError
-from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import assign, partition_dataset, writer
 from tutorial_lib.partition.assign import undirected_adjacency
-from tutorial_lib.trainer.config import TrainConfig
 
 
 @pytest.fixture
@@ -69,25 +63,6 @@ def test_parts_are_the_same_files(method, both, tmp_path):
         for one, other_data in ((ours.ndata, theirs.ndata), (ours.edata, theirs.edata)):
             assert all(torch.equal(value, other_data[name]) for name, value in one.items())
     assert kept.report == made.report
-
-
-def test_a_large_graph_has_no_edge_map_and_no_link_prediction(both, tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "MOST_MAPPED", 1000)
-    done = partition_dataset(both[0], 2, tmp_path / "parts", method="random")
-    assert not (tmp_path / "parts" / "edge_map.npy").exists()
-    assert (np.sort(done.node_map) == np.arange(both[0].structure.num_nodes())).all()
-    with pytest.raises(InputError, match=r"edge_map\.npy is not there, because the generated graph is large"):
-        _ = done.edge_map
-    with pytest.raises(InputError, match=r"edge_map\.npy is not there"):
-        run_distributed(done, Layout(2), TrainConfig(task="link", epochs=1), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_graph_for_which_there_is_no_memory_is_refused(both, monkeypatch):
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
-    with pytest.raises(InputError, match=r"as one DGLGraph take .* and 0\.0 GB is free"):
-        _ = both[0].graph
-    assert isinstance(both[0].structure, Pairs)
 
 
 def test_let_go_releases_memory_and_keeps_changes(tmp_path):

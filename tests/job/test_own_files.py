@@ -13,7 +13,7 @@ import torch
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.data.base import Dataset
-from tutorial_lib.data.cache import cached
+from tutorial_lib.data.cache import load_generated, temporary_beside
 from tutorial_lib.errors import InputError, JobError, WaitedTooLong, attempts
 from tutorial_lib.files import alone_in, write_json
 from tutorial_lib.job.display import Reporter
@@ -157,8 +157,9 @@ def test_left_over_folders_of_killed_processes_go_and_others_stay(tmp_path):
     (tmp_path / ".made.tmp").mkdir()
     (tmp_path / ".made.tmp" / "x.npy").write_bytes(b"half")
     (tmp_path / ".made.tmp-of-mine").mkdir()
-    cached(tmp_path / "made", iter([("x", np.arange(3))]))
-    assert {path.name for path in tmp_path.iterdir()} == {"made", ".made.tmp-of-mine"}
+    with temporary_beside(tmp_path / "made") as new:
+        assert list(new.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".made.tmp-of-mine"]
 
 
 def test_json_that_cannot_be_written_leaves_nothing(tmp_path):
@@ -181,7 +182,7 @@ def write_everything(_rank: int, _ranks: int, out: Path, dataset: Dataset, umask
     os.umask(umask)
     partition_dataset(dataset, 2, out / "kaminpar", method="kaminpar")
     partition_dataset(dataset, 2, out / "random", method="random")
-    cached(out / "cache" / "made", iter([("x", np.arange(3))]))
+    load_generated(out, "made", 1, 0.01, 0, lambda *_: iter([("x", np.arange(3))]))
     write_json(out / "x.json", {})
 
 

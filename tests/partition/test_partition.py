@@ -127,19 +127,6 @@ def test_another_process_may_finish_first(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
 
 
-def test_parts_without_graphbolt_are_refused_where_it_is_needed(tmp_path, monkeypatch):
-    problem = "tutorial_lib.partition.{}.graphbolt_problem"
-    with monkeypatch.context() as patch:
-        for module in ("folder", "writer"):
-            patch.setattr(problem.format(module), lambda: "not here")
-        first = partition_dataset(tiny_dataset(), 2, tmp_path / "p", method="random")
-        assert not first.has_graphbolt
-        assert partition_dataset(tiny_dataset(), 2, tmp_path / "p", method="random").reused
-    monkeypatch.setattr(problem.format("folder"), lambda: None)
-    with pytest.raises(InputError, match="lacks GraphBolt's files"):
-        partition_dataset(tiny_dataset(), 2, tmp_path / "p", method="random")
-
-
 @pytest.mark.parametrize("parts", [0, 10**9])
 def test_a_wrong_number_of_parts(parts, small_dataset, tmp_path):
     with pytest.raises(InputError, match=f"nodes into {parts} parts"):

@@ -4,11 +4,10 @@ import os
 from difflib import get_close_matches
 from pathlib import Path
 
-from tutorial_lib.data.academic import load_academic
 from tutorial_lib.data.base import Dataset, check_dataset
-from tutorial_lib.data.npz import STEMS, load_npz
+from tutorial_lib.data.cache import STEMS, find_amazon
 from tutorial_lib.data.ogb import SPECS, load_ogb
-from tutorial_lib.data.synthetic import load_products
+from tutorial_lib.data.synthetic import load_academic, load_products
 from tutorial_lib.errors import InputError
 
 DEFAULT_SCALE, SMALLEST_SCALE = 0.04, 0.002
@@ -24,15 +23,13 @@ def default_root() -> Path:
 
 def check_arguments(name: str, scale: float, seed: int) -> None:
     """Raise an InputError for an unknown name, or for a scale or seed out of range. This loads no data."""
-    if name != name.encode(errors="replace").decode():  # Python represents other bytes by surrogates
-        raise InputError(f"{name!r}: the name is not UTF-8", "Rename the file or the folder.")
     if not 0 <= seed < 2**32:
         raise InputError(f"{name}: seed is {seed}, expected 0 to {2**32 - 1}")
     largest = 8.0 if name == "synthetic-products" else 1.0
     if name in GENERATED and not SMALLEST_SCALE <= scale <= largest:
         remedy = "At 1.0 it has the size of ogbn-products or ogbn-mag. 0.04 is made for a laptop."
         raise InputError(f"{name}: scale {scale} is outside {SMALLEST_SCALE} to {largest}", remedy)
-    if name not in NAMES and not name.endswith(".npz") and not os.path.exists(os.path.expanduser(name)):
+    if name not in NAMES and not os.path.exists(os.path.expanduser(name)):
         meant = "".join(f"Did you mean {near}? " for near in get_close_matches(name, NAMES, 1))
         text = f"{meant}Known are {', '.join(NAMES)}, and the path of a graph of your own (docs/own-graph.md)."
         raise InputError(f"unknown data set {name[:200]!r}", text)
@@ -59,9 +56,6 @@ def load_dataset(
         features: False accepts a data set without features.
         download: allow a download.
         both_ways: add the reverse of each edge of the user's graph. The other data sets have both directions.
-
-    Raises:
-        InputError: the name is unknown, or the data are missing, damaged or invalid.
     """
     root = Path(root).expanduser() if root is not None else default_root()
     name = str(name_or_path)
@@ -70,10 +64,11 @@ def load_dataset(
         dataset = GENERATED[name](scale=scale, seed=seed, root=root)
     elif name in SPECS:
         dataset = load_ogb(name, root=root, features=features, download=download)
-    elif name in STEMS or (name.endswith(".npz") and not Path(name).expanduser().is_dir()):
-        dataset = load_npz(name, root=root, seed=seed, download=download)
     else:
         from tutorial_lib.data.own_graph import load_own  # only now, because DGL takes 2 s and 80 MB
 
-        dataset = load_own(Path(name), seed=seed, both_ways=both_ways)
+        path = find_amazon(name, root, download=download) if name in STEMS else Path(name)
+        dataset = load_own(path, seed=seed, both_ways=both_ways)
+        if name in STEMS:
+            dataset.name = name
     return check_dataset(dataset, need_features=features)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import secrets
 import shutil
 import zipfile
@@ -16,6 +17,7 @@ from tutorial_lib.files import alone_in
 Arrays = dict[str, np.ndarray]
 Named = Iterator[tuple[str, np.ndarray]]
 QUIET_SCALE = 0.05  # up to this scale, generating takes at most two seconds, so no message is printed
+STEMS = {"amazon-computers": "amazon_co_buy_computer", "amazon-photo": "amazon_co_buy_photo"}  # DGL's file names
 WAIT_SECONDS = 7200.0  # for another process that writes the same files
 
 
@@ -36,11 +38,9 @@ def fetch_zip(name: str, url: str, archive: Path, facts: str, *, download: bool)
     """Download ``archive`` unless the file exists. Only a complete file appears. ``facts`` are size and license."""
     if archive.exists():
         return
-    steps = (
-        f"{name} is a download of {facts}.\n"
-        "With a network: allow the download (download=True; command line: --download).\n"
-        f"Without: download {url} elsewhere, copy it to {archive} and run the same command again."
-    )
+    steps = f"""{name} is a download of {facts}.
+With a network: allow the download (download=True; command line: --download).
+Without: download {url} elsewhere, copy it to {archive} and run the same command again."""
     if not download:
         raise InputError(f"{name} is not in {archive.parent}", steps)
     try:
@@ -54,20 +54,26 @@ def fetch_zip(name: str, url: str, archive: Path, facts: str, *, download: bool)
         raise InputError(f"download of {url} failed: {' '.join(str(error).split())}", steps) from error
 
 
+def find_amazon(name: str, root: Path, *, download: bool) -> Path:
+    """Return the file ``STEM.npz`` in ``root`` or in DGL's folder ``STEM_...`` there, or else DGL's ``STEM.zip``."""
+    stem = STEMS[name]
+    for file in (*root.glob(f"{stem}.npz"), *root.glob(f"{stem}_*/{stem}.npz")):
+        return file
+    url = os.environ.get("DGL_REPO", "https://data.dgl.ai").rstrip("/") + f"/dataset/{stem}.zip"
+    facts = "about 3 MB, license: MIT (github.com/shchur/gnn-benchmark)"
+    fetch_zip(name, url, root / f"{stem}.zip", facts, download=download)
+    return root / f"{stem}.zip"
+
+
 def load_generated(root: Path, name: str, version: int, scale: float, seed: int, draw: Callable[..., Named]) -> Arrays:
-    """Return the arrays of a generated data set from a cache, whose folder name contains all arguments."""
+    """Return the memory-mapped arrays of a generated data set from a cache, which is written array by array."""
     short = f"{scale:g}" if float(f"{scale:g}") == scale else repr(float(scale))
     folder = root / "cache" / f"{name}-{short}-seed{seed}-v{version}"
-    if scale > QUIET_SCALE and not folder.exists():
-        to_stderr(f"{name}: generating it at scale {scale:g}")
-    return cached(folder, draw(scale, seed))
-
-
-def cached(folder: Path, named: Named) -> Arrays:
-    """Return the memory-mapped arrays of a cache. A missing or damaged cache is written array by array."""
     if (found := read_cache(folder)) is not None:
         return found
-    arrays: Arrays = {}
+    if scale > QUIET_SCALE:
+        to_stderr(f"{name}: generating it at scale {scale:g}")
+    arrays, named = Arrays(), draw(scale, seed)
     try:
         with temporary_beside(folder) as temporary:
             if (found := read_cache(folder)) is not None:  # another process was faster
@@ -75,9 +81,9 @@ def cached(folder: Path, named: Named) -> Arrays:
             if folder.exists():
                 to_stderr(f"the cache {folder} is damaged and is generated again")
                 shutil.rmtree(folder, ignore_errors=True)
-            for name, arrays[name] in named:
-                np.save(temporary / f"{name}.npy", arrays[name])
-                arrays[name] = np.load(temporary / f"{name}.npy", mmap_mode="c")
+            for key, arrays[key] in named:
+                np.save(temporary / f"{key}.npy", arrays[key])
+                arrays[key] = np.load(temporary / f"{key}.npy", mmap_mode="c")
             (temporary / "meta.json").write_text(json.dumps({"arrays": [*arrays]}) + "\n")
             temporary.rename(folder)
     except OSError as error:  # with a full disk or a read-only folder, the next start generates the arrays again

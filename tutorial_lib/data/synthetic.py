@@ -1,8 +1,11 @@
-"""synthetic-products: an imitation of ogbn-products in any size, for a machine without a network.
+"""Generated data sets in the sizes of ogbn-products and ogbn-mag, for a machine without a network.
 
-data/README.md compares it with ogbn-products. All random numbers come from one generator in a fixed order, on one
-thread, so equal seeds give equal bytes on every machine. Sorts that decide an order are stable, because numpy selects
-its other sorts by processor.
+data/README.md compares synthetic-products with ogbn-products. All random numbers come from one generator in a fixed
+order, on one thread, so equal seeds give equal bytes on every machine. Sorts that decide an order are stable, because
+numpy selects its other sorts by processor.
+
+synthetic-academic has authors, papers and fields. Each of them has a hidden topic, and the label of a paper is its
+topic. Papers have weak features. Authors and fields have none, so a model must learn a row for each of them.
 """
 
 from dataclasses import dataclass
@@ -10,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tutorial_lib.data.base import Dataset, Pairs, node_data
+from tutorial_lib.data.base import Dataset, Pairs, make_graph, node_data, random_split
 from tutorial_lib.data.cache import Named, load_generated
 
-NAME = "synthetic-products"
 VERSION = 1  # part of the name of the cache. Increase it with every change of the generated data
 NUM_CLASSES, FEATURES = 47, 100
 NODES, EDGES = 2_449_029, 61_859_140  # those of ogbn-products, with each edge counted once
@@ -44,6 +46,22 @@ NOISE = 0.055  # share of the edges from a random node to a random member of a b
 CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.238, 0.2  # standard deviation of the centers, where the noise has 1
 CHUNK = 1 << 22
 
+# synthetic-academic has the sizes of ogbn-mag (Hu et al. 2020).
+SIZES = {"paper": 736_389, "author": 1_134_649, "field": 59_965}
+TOPICS, PAPER_FEATURES = 16, 64
+# (source type, relation, destination type): reverse relation, number of edges, share of the edges inside one topic.
+# Two relations are called has-topic.
+RELATIONS = {
+    ("author", "writes", "paper"): ("written-by", 7_145_660, 0.45),
+    ("paper", "cites", "paper"): ("cited-by", 5_416_271, 0.4),
+    ("paper", "has-topic", "field"): ("topic-of", 7_505_078, 0.15),
+    ("author", "has-topic", "field"): ("topic-of", 1_700_000, 0.15),
+}
+# With these values, a model predicts about half of the papers from the features, and most of them with the graph.
+TOPIC_SPREAD, ACTIVITY_SPREAD = 0.5, 1.0  # standard deviations of the logarithms of a topic's size, a node's edges
+STRAY = 0.08  # share of the papers with the neighbors of another topic
+FEATURE_SIGNAL = 0.22  # standard deviation of a topic's center, where the noise has 1
+
 
 @dataclass
 class Nodes:
@@ -64,7 +82,7 @@ def scaled_counts(counts: np.ndarray, total: int) -> np.ndarray:
 
 
 def split_class_counts(scale: float) -> np.ndarray:
-    """Return the number of nodes in each split and class at a scale: int64 of shape (3, 47)."""
+    """Return the number of nodes in each split and class at a scale: int64 (3, 47)."""
     per_split = scaled_counts(SPLIT_CLASS_COUNTS.sum(axis=1), round(NODES * scale))
     return np.stack([scaled_counts(row, int(n)) for row, n in zip(SPLIT_CLASS_COUNTS, per_split, strict=True)])
 
@@ -175,8 +193,8 @@ def draw_features(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
     return feat
 
 
-def draw(scale: float, seed: int) -> Named:
-    """Generate the arrays of the data set by name. Equal seeds give equal bytes."""
+def draw_products(scale: float, seed: int) -> Named:
+    """Generate the arrays of synthetic-products by name."""
     rng = np.random.Generator(np.random.PCG64(seed))
     nodes = draw_nodes(rng, split_class_counts(scale))
     yield from zip(("low", "high"), draw_edges(rng, nodes, round(EDGES * scale)), strict=True)
@@ -186,7 +204,67 @@ def draw(scale: float, seed: int) -> Named:
 
 
 def load_products(*, scale: float, seed: int = 0, root: Path) -> Dataset:
-    arrays = load_generated(root, NAME, VERSION, scale, seed, draw)
+    name = "synthetic-products"
+    arrays = load_generated(root, name, VERSION, scale, seed, draw_products)
     ndata = node_data(arrays["feat"], arrays["label"], arrays["split"])
     info = {"scale": scale, "seed": seed, "version": VERSION, "imitation_of": "ogbn-products", "real_data": False}
-    return Dataset(NAME, Pairs(arrays["low"], arrays["high"], ndata, arrays["feat"]), NUM_CLASSES, info)
+    return Dataset(name, Pairs(arrays["low"], arrays["high"], ndata, arrays["feat"]), NUM_CLASSES, info)
+
+
+class _Pool:
+    """Nodes of one type as intervals of a line, sorted by topic. Their lengths are the expected numbers of edges."""
+
+    def __init__(self, rng: np.random.Generator, topic: np.ndarray) -> None:
+        self.rng, self.order = rng, np.argsort(topic, kind="stable")
+        self.ends = np.cumsum(rng.lognormal(0.0, ACTIVITY_SPREAD, len(topic)))
+        first = np.searchsorted(topic[self.order], np.arange(TOPICS + 1))
+        self.topic_ends = np.concatenate([[0.0], self.ends])[first]
+
+    def edges(self, topic: np.ndarray, count: int, same: float, *, loops: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Sample about ``count`` sorted edges, without duplicates, from nodes with these topics into the pool."""
+        n, rng = len(topic), self.rng
+        node = np.concatenate([np.arange(n), rng.integers(0, n, max(0, count - n))])
+        inside, wanted = rng.random(len(node)) < same, topic[node]
+        low = np.where(inside, self.topic_ends[wanted], 0.0)
+        high = np.where(inside, self.topic_ends[wanted + 1], self.ends[-1])
+        point = low + rng.random(len(node)) * (high - low)
+        other = self.order[np.minimum(np.searchsorted(self.ends, point, side="right"), len(self.order) - 1)]
+        node, other = np.divmod(np.unique(node * len(self.order) + other), len(self.order))
+        keep = (node != other) | loops
+        return node[keep], other[keep]
+
+
+def draw_academic(scale: float, seed: int) -> Named:
+    """Generate the arrays of synthetic-academic by name."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    share = np.exp(TOPIC_SPREAD * rng.standard_normal(TOPICS))
+    share /= share.sum()
+    topics = {kind: rng.choice(TOPICS, round(size * scale), p=share) for kind, size in SIZES.items()}
+    label = topics["paper"].copy()
+    stray = np.flatnonzero(rng.random(len(label)) < STRAY)
+    topics["paper"][stray] = rng.integers(0, TOPICS, len(stray))
+    pools = {kind: _Pool(rng, topic) for kind, topic in topics.items()}
+    yield "label", label.astype(np.uint8)
+    yield "split", random_split(rng.permutation(len(label)))
+    for (start, name, end), (_, full, same) in RELATIONS.items():
+        # The nodes of the more frequent type choose: a paper chooses its authors and fields.
+        turn = -1 if name == "writes" else 1
+        chooser, chosen = (start, end)[::turn]
+        pairs = pools[chosen].edges(topics[chooser], round(full * scale), same, loops=start != end)
+        yield f"{start}-{name}-{end}", np.stack(pairs[::turn]).astype(np.int32)
+    centers = rng.standard_normal((TOPICS, PAPER_FEATURES), dtype=np.float32) * np.float32(FEATURE_SIGNAL)
+    feat = rng.standard_normal((len(label), PAPER_FEATURES), dtype=np.float32)
+    yield "feat", feat + centers[label]
+
+
+def load_academic(*, scale: float, seed: int = 0, root: Path) -> Dataset:
+    """Load synthetic-academic. Edge e of a relation is edge e of its reverse."""
+    name = "synthetic-academic"
+    arrays, edges = load_generated(root, name, VERSION, scale, seed, draw_academic), {}
+    for (start, relation, end), (reverse, _, _) in RELATIONS.items():
+        src, dst = arrays[f"{start}-{relation}-{end}"].astype(np.int64)
+        edges |= {(start, relation, end): (src, dst), (end, reverse, start): (dst, src)}
+    graph = make_graph(edges, {kind: round(size * scale) for kind, size in SIZES.items()})
+    graph.nodes["paper"].data.update(node_data(arrays["feat"], arrays["label"], arrays["split"]))
+    info = {"scale": scale, "seed": seed, "version": VERSION, "sizes_of": "ogbn-mag", "real_data": False}
+    return Dataset(name, graph, TOPICS, info)

@@ -1,25 +1,31 @@
-"""Read arrays and tables from files, and read and write IDs. Every error names the file, and the line if possible."""
+"""Read arrays, tables and nodes of the user's files. Every error names the file, and the line if possible."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
-from tutorial_lib.data.memory import free_memory, not_enough_memory
-from tutorial_lib.errors import InputError
+from tutorial_lib.data.base import MASKS, random_split
+from tutorial_lib.errors import InputError, to_stderr
 
 TABLES = (".csv", ".csv.gz", ".parquet")
+SPLITS = {"train": 0, "valid": 1, "val": 1, "validation": 1, "test": 2, "": 3}
+FIELDS = ("feat", "label", *MASKS)
+SPLIT = "column split"  # name of the array with the content of this column
+MOST_CLASSES = 1_000_000  # the model has a row of weights for each class
 BLOCK_BYTES = 128 << 20  # bytes of a CSV file that are parsed together
 FIRST_BYTES = 4 << 20  # first bytes of a CSV file. They decide whether a column of IDs has whole numbers
-IDS = "node_ids.parquet"  # file in a partition folder
 BATCH_ROWS = 1 << 22  # rows of a parquet file that are read together
 WHOLE_NUMBER = r"^\s*((0|-?[1-9]\d*(\.\d*)?)?)\s*$"
 REMEDY = "Use UTF-8 and the same columns in every row. IDs are whole numbers below 2**63, or all texts in quotes."
+IDS = "node_ids.parquet"  # file in a partition folder
 
 
 def place_in(path: Path, row: int) -> str:
@@ -28,7 +34,6 @@ def place_in(path: Path, row: int) -> str:
 
 
 def one_of(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | None:
-    """Return the file with this stem and one of the endings, or None."""
     found = [path for ending in endings if (path := folder / f"{stem}{ending}").is_file()]
     if len(found) > 1:
         raise InputError(f"{folder} has {' and '.join(path.name for path in found)}", "Leave one of them.")
@@ -40,8 +45,6 @@ def reading(path: Path | str, remedy: str, problem: str = "cannot be read") -> I
     """Turn the errors of the libraries that read files into an InputError."""
     try:
         yield
-    except MemoryError:
-        raise not_enough_memory(path) from None
     except InputError:
         raise
     except Exception as error:  # numpy, scipy, pyarrow, yaml, pydantic and zipfile have different errors
@@ -52,20 +55,15 @@ def reading(path: Path | str, remedy: str, problem: str = "cannot be read") -> I
 def read_array(path: Path) -> np.ndarray:
     """Map an array of numbers from an .npy file. Writing into the array does not change the file."""
     with reading(path, "Save an array of numbers with numpy.save."):
-        with np.errstate(over="ignore"):  # a damaged header may describe an array of any size
-            array = np.load(path, mmap_mode="c", allow_pickle=False)
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or array.ndim == 0:
             raise ValueError(f"the content is {getattr(array, 'dtype', 'an archive')}, expected an array of numbers")
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def columns_of(path: Path) -> list[str]:
-    """Return the names of a table's columns. In a CSV file, these are the first line."""
     with reading(path, REMEDY):
-        names = (parquet.read_schema(path) if path.suffix == ".parquet" else _open_csv(path).schema).names
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"two columns are called {twice[0]!r}")
-        return names
+        return (parquet.read_schema(path) if path.suffix == ".parquet" else _open_csv(path).schema).names
 
 
 def read_table(path: Path, columns: list[str], ids: list[str]) -> dict[str, pa.Array]:
@@ -78,8 +76,8 @@ def read_table(path: Path, columns: list[str], ids: list[str]) -> dict[str, pa.A
                 arrays.append(_as_ids(path, rows, name, batch[name]) if name in ids else batch[name])
                 size += arrays[-1].nbytes
             rows += len(batch)
-            if size > free_memory():  # the tensors of the table will need about the same memory
-                raise not_enough_memory(path)
+            if size > psutil.virtual_memory().available:  # the tensors of the table will need about the same memory
+                raise ValueError("the content does not fit in memory. Leave rows or columns out")
         if not rows:
             raise ValueError("there is no row in it")
         return {name: pa.concat_arrays(arrays) if arrays[1:] else arrays[0] for name, arrays in found.items()}
@@ -112,13 +110,105 @@ def _as_ids(path: Path, rows: int, name: str, column: pa.Array) -> pa.Array:
     return column.cast(pa.int64())
 
 
+@dataclass
+class Nodes:
+    """The nodes of one type. If ``ids`` is None, the edges name the nodes. Messages contain ``where``."""
+
+    where: Path
+    ids: Any = None  # range, or pyarrow array of whole numbers or texts
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # a row for each node: FIELDS, SPLIT, and other data
+    class_names: list[str] = field(default_factory=list)  # empty if the labels are numbers
+
+    def labels(self) -> np.ndarray | None:
+        """Return the class of each node (int64, -1 means without a class), or None if the nodes have no labels."""
+        if (label := self.arrays.get("label")) is None:
+            return None
+        remedy = "Number the classes from 0 on, and write -1 for a node without a label."
+        text = f"{self.where}: label is {label.dtype} of shape {label.shape}, expected whole numbers"
+        if label.dtype.kind not in "iuf" or label.shape != (len(self.ids),):
+            raise InputError(f"{text} of shape ({len(self.ids)},)", remedy)
+        label = np.where(np.isnan(label), -1, label)
+        if (wrong := (label >= MOST_CLASSES) | (label != np.floor(label))).any():
+            row = int(wrong.argmax())
+            raise InputError(f"{text} below {MOST_CLASSES:,}, but node {row} has {label[row]}", remedy)
+        return np.maximum(label.astype(np.int64), -1)
+
+    def split(self, seed: int, info: dict[str, Any]) -> np.ndarray | None:
+        """Return 0 (train), 1 (valid), 2 (test) or 3 (no split) per node: uint8 (N,). Store the source in ``info``."""
+        n, masks = len(self.ids), [self.arrays[name] for name in MASKS if name in self.arrays]
+        if masks:
+            info["split"] = "masks"
+            fits = len(masks) == 3 and all(mask.shape == (n,) and np.isin(mask, (0, 1)).all() for mask in masks)
+            if not fits or (np.sum(masks, axis=0) > 1).any():
+                remedy = "Save all three masks, or none. Each has 0 or 1 for each node, and no node is in two masks."
+                raise InputError(f"{self.where}: {', '.join(MASKS)} are not disjoint masks of {n} nodes", remedy)
+            return np.where(np.any(masks, axis=0), np.argmax(masks, axis=0), len(MASKS)).astype(np.uint8)
+        if SPLIT in self.arrays:
+            info["split"] = "nodes"
+            return self.arrays[SPLIT]
+        if "label" not in self.arrays:
+            return None
+        info |= {"split": [0.6, 0.2, 0.2], "seed": seed}
+        return random_split(np.random.RandomState(seed).permutation(n))  # numpy never changes these numbers
+
+
+def read_nodes(path: Path) -> Nodes:
+    """Read the nodes of one type from a folder or from a table. Arrays replace the columns of a table."""
+    nodes, table = Nodes(path), path
+    if path.is_dir():
+        unknown = {file.name for file in path.glob("*.npy")} - {"edges.npy", *(f"{name}.npy" for name in FIELDS)}
+        if unknown and not (path / "graph.yaml").exists():
+            to_stderr(f"warning: {path}: {', '.join(sorted(unknown))} is not read, see docs/own-graph.md")
+        table = one_of(path, "nodes", TABLES)
+        nodes.arrays = {name: read_array(file) for name in FIELDS if (file := path / f"{name}.npy").is_file()}
+    if table is not None:
+        _read_node_table(table, nodes)
+    for name, array in nodes.arrays.items():
+        nodes.ids = range(len(array)) if nodes.ids is None else nodes.ids
+        if len(array) != len(nodes.ids):
+            text = f"{path}: {name} has {len(array):,} rows, and there are {len(nodes.ids):,} nodes"
+            raise InputError(text, "Each file has a row for each node, in the same order.")
+    return nodes
+
+
+def _read_node_table(file: Path, nodes: Nodes) -> None:
+    names = columns_of(file)
+    if "id" not in names:
+        raise InputError(f"{file} has the columns {', '.join(names)}", "One of them has to be id.")
+    table = read_table(file, names, ["id"])
+    ids, label, split = table.pop("id"), table.pop("label", None), table.pop("split", None)
+    nodes.ids = ids = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
+    counts = pc.value_counts(ids)
+    if twice := counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist():
+        row = np.flatnonzero(pc.equal(ids, twice[0]))[1]
+        raise InputError(f"{place_in(file, row)}: {twice[0]} is listed more than once", "Write one row for each node.")
+    if table and "feat" not in nodes.arrays:
+        nodes.arrays["feat"] = np.empty((len(ids), len(table)), np.float32)
+        for number, (name, column) in enumerate(table.items()):
+            with reading(f"{file}, column {name}", "Leave it out, or write a column of 0 and 1 for each value."):
+                nodes.arrays["feat"][:, number] = column.cast("float32", safe=False).to_numpy(zero_copy_only=False)
+    if label is not None and "label" not in nodes.arrays:
+        with reading(f"{file}, column label", "Write one class for each node, as a whole number or a text."):
+            if not pa.types.is_integer(label.type):
+                classes = pc.unique(label.drop_null())
+                classes = classes.take(pc.sort_indices(classes))
+                nodes.class_names = [str(name) for name in classes]
+                label = pc.index_in(label, value_set=classes)
+            nodes.arrays["label"] = label.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    if split is not None:
+        numbers = [SPLITS.get(str(word or "").lower()) for word in split.to_pylist()]
+        if None in numbers:
+            row = numbers.index(None)
+            raise InputError(f"{place_in(file, row)}: {split[row]} is no split", "Write train, valid, test or nothing.")
+        nodes.arrays[SPLIT] = np.array(numbers, np.uint8)
+
+
 def write_ids(folder: Path, ids: pa.Array) -> None:
-    """Write original node IDs, which are in the order of the data set, into a partition folder."""
+    """Write the user's node IDs, in the order of the data set, into a partition folder."""
     parquet.write_table(pa.table({"id": ids}), folder / IDS)
 
 
 def read_ids(folder: Path) -> pa.Array | None:
-    """Return the array that ``write_ids`` wrote, or None if the folder has no such file."""
     return parquet.read_table(folder / IDS)["id"].combine_chunks() if (folder / IDS).exists() else None
 
 

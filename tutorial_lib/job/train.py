@@ -78,8 +78,6 @@ def run_distributed(
         partition = source.partition(_load(source, config, reporter), len(cluster.machines), reporter.say)
         cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
         reporter.say(f"{len(cluster.machines)} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
-    if config.task == "link":
-        partition.check_edge_map()
     manifest = partition.manifest
     settings = settings_of(
         config,

@@ -1,11 +1,8 @@
 """R-GCN, a graph network with separate weights for each relation (Schlichtkrull et al., 2018).
 
-A layer computes, for a node v of type t,
+    h'(v) = W_t h(v) + b_t + sum over relations r into the type t of v of  W_r (mean of h over v's neighbors in r)
 
-    h'(v) = W_t h(v) + b_t + sum over relations r into t of  W_r (mean of h over v's neighbors in r)
-
-All weights of a layer take part in every step, even if a batch has no edge of a relation. The mean is then zero, and so
-is the gradient. DDP would wait for a weight that takes no part.
+If a batch has no edge of a relation, the mean and the gradient of W_r are zero. DDP would wait for a missing gradient.
 """
 
 from collections.abc import Mapping, Sequence

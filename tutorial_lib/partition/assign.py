@@ -6,10 +6,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from tutorial_lib.data.base import Dataset, Pairs, ends, let_go
+from tutorial_lib.data.tables import read_array
 from tutorial_lib.errors import InputError
 
 BLOCK = 1 << 20  # entries of an array that are converted together
-COMPRESSED = 2**28  # neighbors. KaMinPar cuts larger graphs in two thirds of the memory and twice the time
+COMPRESSED = 2**28  # neighbors. Larger graphs are compressed, which takes two thirds of the memory, twice the time
 
 
 def assign_nodes(
@@ -18,13 +19,10 @@ def assign_nodes(
     """Return the part of each node: int64 (N,). KaMinPar's parts are balanced by ``train``, the IDs of some nodes."""
     n = dataset.structure.num_nodes()
     if method.endswith(".npy"):
-        try:
-            part_of = np.load(method).astype(np.int64, casting="same_kind")
-            fits = part_of.shape == (n,) and part_of.min() >= 0 and part_of.max() < parts
-        except (OSError, TypeError, ValueError, AttributeError):
-            fits = False
-        if not fits:
+        part_of = read_array(Path(method))
+        if part_of.dtype.kind not in "iu" or part_of.shape != (n,) or part_of.min() < 0 or part_of.max() >= parts:
             raise InputError(f"--method {method}: expected an array of {n} integers from 0 to {parts - 1}")
+        part_of = part_of.astype(np.int64)
     elif method == "random" or parts == 1:
         part_of = np.random.default_rng(seed).permutation(n) % parts
     else:

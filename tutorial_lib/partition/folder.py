@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.data.cache import temporary_beside
 from tutorial_lib.data.tables import write_ids
@@ -24,31 +23,25 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """What the cut costs, with an entry for each part. An edge belongs to the part of its destination.
-
-    ``halo_nodes`` are the nodes of other parts at which an edge of the part starts. The files can hold more.
-    """
+    """What the cut costs. The lists have an entry for each part."""
 
     parts: int
     method: str
     nodes: list[int]
-    edges: list[int]
+    edges: list[int]  # an edge belongs to the part of its destination
     train_nodes: list[int]
-    halo_nodes: list[int]
+    halo_nodes: list[int]  # nodes of other parts at which an edge of the part starts. The files can hold more
     edge_cut: int
     edge_cut_share: float
 
 
 class Partition:
-    """A partition folder that has been written or verified.
-
-    ``config`` is DGL's ``part_config`` file. ``types`` is None for a graph with one type, see ``type_counts``.
-    """
+    """A partition folder that has been written or verified. ``config`` is DGL's ``part_config`` file."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder, self.manifest, self.reused = folder, manifest, False
         self.graph_name: str = manifest["graph_name"]
-        self.config, self.types = folder / f"{self.graph_name}.json", manifest.get("types")
+        self.config = folder / f"{self.graph_name}.json"
         self.report = PartitionReport(*(manifest["report"][field.name] for field in fields(PartitionReport)))
         self.has_graphbolt = "part0/fused_csc_sampling_graph.pt" in manifest["files"]
 
@@ -65,19 +58,13 @@ class Partition:
     @cached_property
     def edge_map(self) -> Any:
         """int64 (E,): original ID of each new edge ID, or a dictionary with keys like ``paper:cites:paper``."""
-        self.check_edge_map()
         return self._map("edge")
-
-    def check_edge_map(self) -> None:
-        """Raise an InputError if the folder has no edge map, see ``writer.MOST_MAPPED``."""
-        if not (file := self.folder / "edge_map.npy").exists():
-            raise InputError(f"{file} is not there, because the generated graph is large", "Use a smaller --scale.")
 
     def _map(self, of: str) -> Any:
         found = np.load(self.folder / f"{of}_map.npy")
-        if not self.types:
+        if "types" not in self.manifest:
             return found
-        counts = self.types[f"{of}s"]
+        counts = self.manifest["types"][f"{of}s"]
         return dict(zip(counts, np.split(found, np.cumsum(list(counts.values()))[:-1]), strict=True))
 
 
@@ -97,15 +84,14 @@ def dataset_description(dataset: Dataset) -> dict[str, Any]:
 
 
 def available_method(method: str, log: Log = lambda _: None) -> str:
-    """Return the name of a method in manifests and folder names. ``random`` replaces a missing KaMinPar."""
+    """Return the name of a method in manifests. ``random`` replaces a missing KaMinPar."""
     if method.endswith(".npy"):
         if not (file := Path(method)).is_file():
             raise InputError(f"--method {method}: there is no such file")
         return f"file-{sha256_of(file)[:12]}"
     if method not in ("kaminpar", "random"):
-        problem = "was removed" if method in ("auto", "metis", "multilevel", "streaming") else "does not exist"
         remedy = "Use --method kaminpar, random or FILE.npy. Lesson 04 calls DGL's METIS itself."
-        raise InputError(f"the partition method {method} {problem}", remedy)
+        raise InputError(f"the partition method {method} does not exist", remedy)
     if method == "kaminpar" and find_spec("kaminpar") is None:
         log("kaminpar is not installed for this Python, so the nodes are partitioned at random")
         return "random"
@@ -124,16 +110,13 @@ def partition_dataset(
             the path of an .npy file with the part of each node, with the node types one after the other.
         seed: equal seeds give equal partitions.
         log: receives one sentence for each stage.
-
-    Raises:
-        InputError: an argument is wrong, ``out`` holds something else or a damaged partition, or it cannot be written.
     """
     out = Path(out).resolve()  # the finished folder can replace the target of a link, but not the link
     used, n = available_method(method, log), dataset.structure.num_nodes()
     if not 1 <= parts <= n:
         raise InputError(f"cannot cut {n} nodes into {parts} parts")
-    fingerprint = dataset.fingerprint()
-    wanted = {"format": FORMAT_VERSION, "fingerprint": fingerprint, "parts": parts, "method": used, "seed": seed}
+    wanted = {"format": FORMAT_VERSION, "fingerprint": dataset.fingerprint(), "parts": parts}
+    wanted |= {"method": used, "seed": seed}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         return _reuse(out, wanted, log)
     if os.path.ismount(out):
@@ -161,8 +144,6 @@ def _reuse(out: Path, wanted: dict[str, Any], log: Log) -> Partition:
     found = load_partition_folder(out)
     if any(found.manifest.get(key) != value for key, value in wanted.items()):
         raise InputError(f"{out} holds a partition of other data or options", "Remove it, or choose another --out.")
-    if graphbolt_problem() is None and not found.has_graphbolt:
-        raise InputError(f"{out} lacks GraphBolt's files, which are needed", "Remove it, or choose another --out.")
     log(f"reusing {out}")
     found.reused = True
     return found
@@ -182,12 +163,11 @@ def _write_folder(dataset: Dataset, wanted: dict[str, Any], method: str, folder:
     if dataset.ids is not None:
         write_ids(folder, dataset.ids)
     log("counting the cut and writing checksums")
-    train_nodes = np.bincount(part_of[train], minlength=parts).tolist()
-    share = cut / graph.num_edges()
-    report = asdict(PartitionReport(parts, wanted["method"], nodes, edges, train_nodes, halo_nodes, cut, share))
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    train_nodes, share = np.bincount(part_of[train], minlength=parts).tolist(), cut / graph.num_edges()
+    report = PartitionReport(parts, wanted["method"], nodes, edges, train_nodes, halo_nodes, cut, share)
     manifest = wanted | {"graph_name": name} | ({} if graph.is_homogeneous else {"types": type_counts(dataset)})
-    manifest |= {"dataset": dataset_description(dataset), "report": report}
+    manifest |= {"dataset": dataset_description(dataset), "report": asdict(report)}
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest["files"] = {
         str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
     }
@@ -201,9 +181,6 @@ def load_partition_folder(folder: str | Path, *, checksums: bool = True, part: i
     Args:
         checksums: also compare contents, not only sizes.
         part: on a machine that has only the files of its own part, the number of this part.
-
-    Raises:
-        InputError: the manifest or a file is missing or damaged. The message names the file.
     """
     folder = Path(folder).absolute()
     try:

@@ -21,12 +21,11 @@ import torch
 from dgl.data.utils import save_graphs, save_tensors
 
 from tutorial_lib.compat.stack import graphbolt_problem
-from tutorial_lib.data.base import Dataset, Pairs, ends, let_go
+from tutorial_lib.data.base import Dataset, ends, let_go
 from tutorial_lib.files import write_json
 from tutorial_lib.partition.assign import BLOCK, offsets, type_offsets
 
 FEATURE_ROWS = 1 << 18  # rows of features that are read together
-MOST_MAPPED = 2**28  # edges; edge_map.npy of a generated graph with more is not written
 
 
 class Writer:
@@ -40,11 +39,12 @@ class Writer:
         self.parts, self.folder, self.typed = parts, folder, not graph.is_homogeneous
         names = (graph.ntypes, map(":".join, graph.canonical_etypes)) if self.typed else (["_N"], ["_N:_E:_N"])
         self.ntypes, self.etypes = ({name: number for number, name in enumerate(of)} for of in names)
-        types, first, by_part = len(self.ntypes), type_offsets(dataset), np.argsort(part_of, kind="stable")
-        self.type_of = (np.searchsorted([*first.values()], by_part, side="right") - 1).astype(np.int16)
+        first, by_part = type_offsets(dataset), np.argsort(part_of, kind="stable")
+        types, starts = len(self.ntypes), np.array([*first.values()])
+        self.type_of = (np.searchsorted(starts, by_part, side="right") - 1).astype(np.int16)
         self.first_node = offsets(np.bincount(part_of, minlength=parts))
         self.node_range = offsets(np.bincount(part_of[by_part] * types + self.type_of, minlength=parts * types))
-        original = by_part - np.array([*first.values()])[self.type_of]
+        original = by_part - starts[self.type_of]
         self.node_ids = np.split(original, self.node_range[1:-1])
         np.save(folder / "node_map.npy", original[np.argsort(self.type_of, kind="stable")])
         new_id = np.empty(len(by_part), np.int32)
@@ -55,16 +55,14 @@ class Writer:
         self.edge_range = offsets(np.diff(self.bounds).T.ravel())
 
     def _group_edges(self, new_ids: dict[str, np.ndarray]) -> None:
-        """Sort the edges by relation and new destination. Edges with the same destination keep their order."""
         graph, n, count = self.graph, self.graph.num_nodes(), self.graph.num_edges()
         degrees = np.zeros((len(self.etypes), n), np.int64)
         for degree, relation in zip(degrees, graph.canonical_etypes, strict=True):
             for dst in ends(graph, relation, 1):
                 degree += np.bincount(new_ids[relation[2]][dst.numpy()], minlength=n)
         self.indptr = offsets(degrees.ravel())
-        mapped = not isinstance(graph, Pairs) or count <= MOST_MAPPED
         self.source = np.empty(count, np.int32)
-        ids = np.empty(count if mapped else 0, np.int32 if count < 2**31 else np.int64)
+        ids = np.empty(count, np.int32 if count < 2**31 else np.int64)
         for place, relation in zip(self.indptr[:-1].reshape(-1, n), graph.canonical_etypes, strict=True):
             number, new_src, new_dst = 0, new_ids[relation[0]], new_ids[relation[2]]
             for src, dst in zip(*(ends(graph, relation, of) for of in (0, 1)), strict=True):
@@ -75,15 +73,13 @@ class Writer:
                 where = np.repeat(place - block.indptr[:-1], size := np.diff(block.indptr))
                 where += np.arange(len(where), dtype=np.int32)
                 self.source[where] = block.indices
-                if mapped:
-                    ids[where] = block.data
+                ids[where] = block.data
                 place, number = place + size, number + len(src)
                 del src, dst, numbers, block, where  # the next edges need this memory
-        if mapped:
-            with (self.folder / "edge_map.npy").open("wb") as file:
-                np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (count,)})
-                for at in range(0, count, BLOCK):
-                    ids[at : at + BLOCK].astype(np.int64).tofile(file)
+        with (self.folder / "edge_map.npy").open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (count,)})
+            for at in range(0, count, BLOCK):
+                ids[at : at + BLOCK].astype(np.int64).tofile(file)
         self.edge_ids = ids if any(graph.edges[one].data for one in graph.canonical_etypes) else ids[:0].copy()
 
     def write(self, name: str, method: str, log: Callable[[str], None]) -> tuple[list[int], list[int], list[int], int]:
@@ -161,7 +157,7 @@ class Writer:
         return halo_nodes, len(leaving)
 
     def _write_graphbolt(self, src: np.ndarray, dst: np.ndarray, kinds: Any, nodes: np.ndarray, file: str) -> None:
-        """Write the same graph as ``dgl_partition_to_graphbolt``, which needs 72 bytes per edge."""
+        """Write the same file as ``dgl_partition_to_graphbolt``, which needs 72 bytes per edge."""
         if self.typed:  # with one relation, the edges are in the order of their destinations already
             order = np.argsort(dst, kind="stable")
             src, kinds = src[order], torch.from_numpy(kinds[order].astype(np.int8))

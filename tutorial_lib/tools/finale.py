@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
-from tutorial_lib.data.memory import memory_for_us
 from tutorial_lib.errors import InputError, JobError, ask
 from tutorial_lib.files import read_json, write_json
 from tutorial_lib.job.display import Reporter, human_bytes
@@ -68,7 +68,7 @@ class Finale:
         )
         sizes = f"forecast: {job.nodes:,} nodes, {job.edges:,} edges"
         print(f"{sizes}; {needs} (it may be half or twice as much)", flush=True)
-        large = seconds > LONG or (self.together and found.total > memory_for_us())
+        large = seconds > LONG or (self.together and found.total > psutil.virtual_memory().available)
         if large and not yes and not ask("This run is large. Start it?"):
             raise InputError("not started, because this run is large and nobody agreed to it", "Add --yes to start it.")
 
