@@ -19,7 +19,7 @@ from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import Limits
-from tutorial_lib.launcher.messages import Ping, StartRole
+from tutorial_lib.launcher.messages import Command, StartRole
 from tutorial_lib.launcher.shm import job_files
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
@@ -90,7 +90,7 @@ def test_an_agent_that_does_not_read_holds_up_nobody(stopped_agent):
     agents, said = stopped_agent
     start = time.monotonic()
     for _ in range(20_000):  # a pipe takes 64 KB
-        agents.send_all(Ping(0.0))
+        agents.send_all(Command("ping"))
     assert time.monotonic() - start < 60
     agents.stop(2.5, lambda *_: None)
     assert time.monotonic() - start < 60

@@ -16,7 +16,7 @@ from tutorial_lib.job.train import run_distributed
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.environment import job_environment, role_environment
-from tutorial_lib.launcher.failure import JobFailed
+from tutorial_lib.launcher.failure import JobFailed, failure
 from tutorial_lib.launcher.jobspec import Limits, Machine
 from tutorial_lib.launcher.shm import job_files, lock_shm
 from tutorial_lib.partition import Partition
@@ -160,8 +160,8 @@ def test_how_it_ended(code, words):
     ],
 )
 def test_what_only_says_that_another_process_is_gone(cause, consequence):
-    where = {"machine": "machine-1", "role": "trainer", "index": 0, "rank": 1, "log": Path("x"), "tail": []}
-    assert JobFailed(f"trainer 0 (rank 1) on machine-1: {cause}", **where).is_consequence is consequence
+    spec = JobPlan([Machine("machine-1", "10.0.0.1")], ["x"], "", "", "", ".", 1).to_spec()
+    assert failure(spec, 0, "trainer", 0, cause, []).is_consequence is consequence
 
 
 def test_a_foreign_segment_is_refused_and_kept(tmp_path):

@@ -28,7 +28,7 @@ def test_versions_that_differ():
     (finding,) = version_findings({"machine-0": VERSIONS, "machine-1": {**VERSIONS, "dgl": "2.0.0"}})
     assert finding.sentence == "machine-1: versions: dgl is 2.0.0, machine-0 has 2.1.0"
     missing = {**VERSIONS, "dgl": "not installed for /usr/bin/python3"}
-    (finding,) = version_findings({"machine-0": missing, "machine-1": missing})
+    finding, _ = version_findings({"machine-0": missing, "machine-1": missing})
     assert finding.sentence == "machine-0: versions: dgl is not installed for /usr/bin/python3"
 
 

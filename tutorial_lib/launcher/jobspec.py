@@ -64,24 +64,17 @@ class JobSpec:
     silence: float | None = None  # seconds without a message after which an agent stops, or None for no limit
     show_output: bool = False  # the agents forward the output of the ranks
 
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "JobSpec":
-        """Return the job of ``dataclasses.asdict``."""
-        machines = [Machine(**machine) for machine in fields["machines"]]
-        return cls(**{**fields, "machines": machines, "roles": [Role(**role) for role in fields["roles"]]})
-
     def log_folder(self, index: int) -> Path:
         """Return the folder of the logs of machine ``index``."""
         return Path(self.log_dir) / self.machines[index].name
 
-    def role(self, name: str) -> Role | None:
-        """Return the role of this name, or None if the job has none."""
-        return next((role for role in self.roles if role.name == name), None)
+    def role(self, name: str) -> Role:
+        """Return the role of this name."""
+        return next(role for role in self.roles if role.name == name)
 
     def rank(self, name: str, index: int, k: int) -> int | None:
         """Return the global rank of process ``k`` of a role on machine ``index``, or None for roles without ranks."""
-        role = self.role(name)
-        return index * role.count + k if role is not None and role.ranked else None
+        return next((index * role.count + k for role in self.roles if role.name == name and role.ranked), None)
 
 
 @dataclass(frozen=True)
