@@ -12,12 +12,12 @@ import pytest
 from fault_support import DUMP
 
 from tutorial_lib.job.dgl import JobPlan
-from tutorial_lib.launcher import agent, coordinator, network, processes
+from tutorial_lib.launcher import agent, coordinator, network, processes, watch
 from tutorial_lib.launcher.agent import MOST_WAITING, Agent, Process
 from tutorial_lib.launcher.coordinator import Coordinator
 from tutorial_lib.launcher.failure import JobFailed, stall_failure
 from tutorial_lib.launcher.jobspec import JobSpec, Limits, Machine
-from tutorial_lib.launcher.messages import Command, Failed, Heartbeat, Message, Report, Stacks, StartRole
+from tutorial_lib.launcher.messages import Command, Failed, Heartbeat, Message, Report, StartRole
 from tutorial_lib.launcher.watch import Stack
 
 
@@ -58,15 +58,15 @@ def checks(watcher: Coordinator, clock: list[float], seconds: int, *messages: Me
     return ""
 
 
-def test_a_silent_agent_and_a_stall(watcher, clock, monkeypatch):
+def test_a_silent_agent_and_a_stall(watcher, clock):
     """L18. After Ctrl-Z and fg, the messages of the last minutes are still unread, and nobody is blamed."""
-    monkeypatch.setattr(watcher, "_stalled", lambda _seconds: JobFailed("stall", watcher.spec, 0, "agent", 0))
+    watcher._stacks = {0: [], 1: []}
     idle, busy = Heartbeat(False, 0, 0.0), Heartbeat(True, 0, 0.0)
     for message in (busy, Report({"kind": "step"})):
         assert checks(watcher, clock, 100, message) == ""
     clock[0] += 600
     assert checks(watcher, clock, 60, idle) == ""
-    assert checks(watcher, clock, 2, idle) == "stall"
+    assert checks(watcher, clock, 2, idle) == "the job has not moved for 60 s: no process answered"
     assert checks(watcher, clock, 1, busy) == ""
     assert checks(watcher, clock, 29) == ""
     assert checks(watcher, clock, 2).startswith("agent on a: no word from it for 30 s")
@@ -85,13 +85,14 @@ def test_clocks_and_traffic_are_reported_when_they_change(watcher):
 
 
 def test_a_stall_names_who_is_stopped_else_where_everybody_waits(plan, tmp_path):
-    waiting = [(0, Stack("trainer", 1, 7, "S", DUMP)), (1, Stack("server", 0, 9, "S", ""))]
-    failure = stall_failure(plan, 60, waiting, tmp_path / "stacks.txt")
+    waiting = {0: [Stack("trainer", 1, 7, "S", DUMP)], 1: [Stack("server", 0, 9, "S", "")]}
+    failure = stall_failure(plan, 60, waiting)
     assert str(failure).startswith("the job has not moved for 60 s: trainer 1 (rank 1) on a is in all_reduce")
-    failure = stall_failure(plan, 60, [*waiting, (1, Stack("server", 0, 9, "T", ""))], tmp_path / "stacks.txt")
+    failure = stall_failure(plan, 60, {**waiting, 1: [Stack("server", 0, 9, "T", "")]})
     assert "server 0 on b is stopped by a signal" in str(failure)
     assert (failure.machine, failure.role, failure.rank) == ("b", "server", None)
-    assert "no process answered" in str(stall_failure(plan, 60, [], tmp_path / "stacks.txt"))
+    assert failure.log == tmp_path / "stacks.txt"
+    assert "=== b, server 0, pid 9" in failure.log.read_text()
 
 
 def note_member(folder: Path, pid: int, role: str, index: int) -> None:
@@ -107,7 +108,7 @@ class Line:
         self.commands, self.heard, self.waiting = list[list[Message]](), [], bytearray()
 
     def take(self, _seconds: float) -> list:
-        return ["noise", *(self.commands.pop(0) if self.commands else [])]
+        return self.commands.pop(0) if self.commands else []
 
     def put(self, message: Message) -> None:
         self.heard.append(message)
@@ -136,13 +137,6 @@ def reap(quiet_agent: Agent, monkeypatch, *ended: tuple[int, int]) -> list[tuple
     monkeypatch.setattr(agent.os, "wait4", lambda *_: results.pop(0))
     quiet_agent._reap()
     return failures(quiet_agent.link.heard)
-
-
-def test_an_agent_answers_the_question_for_stacks_alone(quiet_agent):
-    quiet_agent.link.commands = [[Command("stacks")]]
-    quiet_agent._read_commands()
-    assert quiet_agent.link.heard == [Stacks([])]
-    assert not quiet_agent.stopping
 
 
 def test_a_killed_sampler_is_reported(quiet_agent, monkeypatch):
@@ -184,7 +178,7 @@ def test_an_agent_runs_its_share_until_it_is_told_to_stop(quiet_agent, monkeypat
     quiet_agent.spec = replace(quiet_agent.spec, roles=roles)
     quiet_agent.link.commands = [[StartRole("server")], [Command("save"), StartRole("trainer")], [], [Command("stop")]]
     finish = quiet_agent.logs / "finish"
-    monkeypatch.setattr(agent, "FINISH", finish.name)
+    monkeypatch.setattr(watch, "FINISH", finish.name)
     quiet_agent.run()
     assert finish.exists()
     assert [(p.role, p.code) for p in quiet_agent.processes] == [("server", -15), ("trainer", -15)]

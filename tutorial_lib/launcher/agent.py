@@ -19,7 +19,7 @@ from typing import Any
 
 from tutorial_lib.errors import TutorialError, attempts, how_it_ended
 from tutorial_lib.launcher import messages as msg
-from tutorial_lib.launcher import network
+from tutorial_lib.launcher import network, watch
 from tutorial_lib.launcher.checks import check_machine, find_versions
 from tutorial_lib.launcher.environment import count_cpus, job_environment, package_digest, role_environment
 from tutorial_lib.launcher.forkserver import FORKSERVER, Forkserver
@@ -27,8 +27,6 @@ from tutorial_lib.launcher.jobspec import JobSpec, Role
 from tutorial_lib.launcher.logs import WORKERS, JobFiles, log_name, tail, uncaught
 from tutorial_lib.launcher.processes import end_descendants, start
 from tutorial_lib.launcher.shm import lock_shm
-from tutorial_lib.launcher.watch import FINISH, MachineHealth, collect, disk_trouble, members
-from tutorial_lib.launcher.watch import FOLDER as PROCESSES_FOLDER
 
 PR_SET_CHILD_SUBREAPER = 36
 HEARTBEAT_SECONDS, FLUSH_SECONDS = 2.0, 3.0
@@ -40,20 +38,15 @@ MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read. Further ev
 
 @dataclass
 class Process:
-    """A child process. ``pid`` is None before the fork, ``code`` is None before the end, ``peak_rss`` is in bytes."""
-
     role: str
     index: int
-    pid: int | None = None
-    code: int | None = None
-    peak_rss: int = 0
+    pid: int | None = None  # None before the fork
+    code: int | None = None  # None before the end
+    peak_rss: int = 0  # bytes
 
 
 class Agent:
-    """Runs the processes of a job on machine ``index``.
-
-    ``link`` is the connection to the coordinator, and ``commands`` are messages that have been read from it.
-    """
+    """Runs the processes of a job on machine ``index``. ``commands`` have been read from ``link`` already."""
 
     def __init__(self, spec: JobSpec, index: int, link: msg.Channel, commands: Sequence[msg.Message] = ()) -> None:
         self.spec, self.index, self.link, self.commands = spec, index, link, list(commands)
@@ -69,12 +62,12 @@ class Agent:
         self.others = {m.address: m.name for m in spec.machines if m.address != self.machine.address}
         self.files, self.show_output = JobFiles(self.logs), spec.show_output
         self.sent_before, self.sent = network.bytes_sent(self.interface), 0
-        self.health, self.peers = MachineHealth(self.logs), network.SilentPeers(self.others)
+        self.health, self.peers = watch.MachineHealth(self.logs), network.SilentPeers(self.others)
         self.next_heartbeat = self.last_heard = time.monotonic()
 
     def run(self) -> None:
         """Run the job. When this method returns, all processes of the job on this machine have ended."""
-        shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)  # left by a killed agent
+        shutil.rmtree(self.logs / watch.FOLDER, ignore_errors=True)  # left by a killed agent
         with lock_shm(self.spec.shm_patterns) as sockets:
             self.env = {**os.environ, **job_environment(self.spec, self.index, self.interface)}
             self.env["TUTORIAL_SOCKETS"] = str(sockets)
@@ -100,13 +93,11 @@ class Agent:
         self._forward_events(flush=True)
         self.show_output = False  # the logs contain the further output, which is about being stopped
         end_descendants(self._reap)
-        shutil.rmtree(self.logs / PROCESSES_FOLDER, ignore_errors=True)
+        shutil.rmtree(self.logs / watch.FOLDER, ignore_errors=True)
         self._forward_events(flush=True)
         self._send_heartbeat()
-        peaks: dict[str, int] = {}
-        for process in (p for p in self.processes if p.role != "forkserver"):
-            peaks[process.role] = max(peaks.get(process.role, 0), process.peak_rss)
-        self.link.put(msg.Done(peaks))
+        roles = sorted({process.role for process in self.processes} - {"forkserver"})
+        self.link.put(msg.Done({role: max(p.peak_rss for p in self.processes if p.role == role) for role in roles}))
         self.link.push(FLUSH_SECONDS)
 
     def _report(self, kind: str, **fields: Any) -> None:
@@ -114,7 +105,7 @@ class Agent:
 
     def _start_role(self, role: Role) -> None:
         if role.command is None and self.forkserver is None:
-            self._start_template()
+            self.forkserver = self._start_template()
         for k in range(role.count):
             env = role_environment(self.spec, self.index, role, k, count_cpus())
             if role.command is not None:
@@ -137,18 +128,18 @@ class Agent:
         self.processes.append(Process(role, k, pid))
         self._report("started", role=role, index=k)
 
-    def _start_template(self) -> None:
+    def _start_template(self) -> Forkserver:
         """Start the process that imports all packages once and forks the other processes."""
-        assert self.spec.template is not None
-        self.forkserver = Forkserver()
+        forkserver = Forkserver()
         last = role_environment(self.spec, self.index, self.spec.roles[-1], 0, count_cpus())
-        with self.forkserver.theirs as theirs:
+        with forkserver.theirs as theirs:
             env = {FORKSERVER: str(theirs.fileno()), "OMP_NUM_THREADS": last["OMP_NUM_THREADS"]}
-            self._start("forkserver", 0, self.spec.template, env, [theirs.fileno()])
+            self._start("forkserver", 0, self.spec.template or [], env, [theirs.fileno()])
+        return forkserver
 
     def _fail(self, role: str, k: int, code: int = 0, cause: str = "") -> None:
         """Report a failure. Without a cause, the exit code of the process and the end of its log describe it."""
-        if trouble := disk_trouble(self.logs):  # other problems are its effects
+        if trouble := watch.disk_trouble(self.logs):  # other problems are its effects
             role, k, cause = "agent", 0, trouble
         lines = tail(self.logs / log_name(role, k))
         if not cause:
@@ -161,7 +152,11 @@ class Agent:
 
     def _read_commands(self) -> None:
         commands, self.commands = self.commands, []
-        for command in commands or receive(self.link, msg.POLL_SECONDS):
+        try:
+            commands = commands or self.link.take(msg.POLL_SECONDS)
+        except EOFError:  # the coordinator is gone
+            self.stopping = True
+        for command in commands:
             self.last_heard = time.monotonic()
             if isinstance(command, msg.StartRole):
                 self._start_role(self.spec.role(command.role))
@@ -169,9 +164,9 @@ class Agent:
                 self.stopping = True
             elif command == msg.Command("save"):
                 with contextlib.suppress(OSError):  # on a full disk, a trainer could not save a checkpoint
-                    (self.logs / FINISH).touch()
+                    (self.logs / watch.FINISH).touch()
             elif command == msg.Command("stacks"):
-                self.link.put(msg.Stacks(collect(self.logs)))
+                self.link.put(msg.Stacks(watch.collect(self.logs)))
 
     def _watch_machine(self) -> None:
         """Send a heartbeat every two seconds, and report problems without an exit code."""
@@ -183,7 +178,7 @@ class Agent:
             return
         self.next_heartbeat = now + HEARTBEAT_SECONDS
         self._send_heartbeat()
-        if trouble := disk_trouble(self.logs):
+        if trouble := watch.disk_trouble(self.logs):
             self._fail("agent", 0, cause=trouble)
         for member, code in self.health.dead_workers():
             self._fail(member.role, member.index, code)
@@ -209,7 +204,7 @@ class Agent:
             self._report("started", role=role, index=k)
         # A killed sampler may end its trainer before the next check of the machine. Then this call collects both, and
         # the sampler is the cause.
-        for member in members(self.logs) if ended and not self.stopping else ():
+        for member in watch.members(self.logs) if ended and not self.stopping else ():
             code, _ = ended.get(member.pid, (0, 0))
             if member.role in WORKERS and code < 0 and code != -signal.SIGTERM:
                 self._fail(member.role, member.index, code)
@@ -243,18 +238,9 @@ class Agent:
                 self._report("output", **output)
 
 
-def receive(link: msg.Channel, seconds: float) -> list[msg.Message]:
-    """Return the messages that arrive within this time. The end of the connection is a command to stop."""
-    try:
-        return [message for message in link.take(seconds) if isinstance(message, msg.Message)]
-    except EOFError:  # the coordinator is gone
-        return [msg.Command("stop")]
-
-
 def wait_for_command(link: msg.Channel, what: str, seconds: float) -> list[msg.Message]:
-    """Return the next messages. The program ends if the first one is a command to stop, or after this time."""
     for left in attempts(what, seconds, pause=0, say=lambda _text: None):
-        if commands := receive(link, min(left, 1.0)):
+        if commands := link.take(min(left, 1.0)):
             return sys.exit() if commands[0] == msg.Command("stop") else commands
     return []
 
@@ -264,15 +250,17 @@ def main() -> None:
     # This process becomes the parent of orphans, such as the samplers of a killed trainer, and can then stop them.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, True)
     link = msg.Channel(0, 1)
-    link.put(msg.Hello(package_digest(), os.path.expanduser("~"), network.ipv4_addresses(), time.time()))
+    link.put(msg.Hello(package_digest(), os.path.expanduser("~"), network.ipv4_addresses()))
     try:
         prepare = wait_for_command(link, "the job from the coordinator", PREPARE_SECONDS)[0]
         assert isinstance(prepare, msg.Prepare)
         checked = check_machine(prepare.spec, prepare.index), find_versions(prepare.spec.same_packages)
-        link.put(msg.Checked(*checked))
+        link.put(msg.Checked(*checked, time.time()))
         commands = wait_for_command(link, "the start of the job", START_SECONDS)
         agent = Agent(prepare.spec, prepare.index, link, commands)
         signal.signal(signal.SIGTERM, agent.stop_on_signal)
         agent.run()
+    except EOFError:  # the coordinator is gone
+        pass
     except TutorialError as error:
         sys.exit(error.message)

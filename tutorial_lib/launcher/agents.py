@@ -15,7 +15,8 @@ from tutorial_lib.errors import InputError, JobError, WaitedTooLong, attempts, h
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher.backends import Backend, wait_or_kill
 from tutorial_lib.launcher.environment import package_digest, run_module
-from tutorial_lib.launcher.findings import FAIL, OK, Finding, Findings, verdict
+from tutorial_lib.launcher.failure import JobFailed
+from tutorial_lib.launcher.findings import Findings, verdict
 from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.logs import tail
 
@@ -27,12 +28,9 @@ Kind = TypeVar("Kind", bound=msg.Message)
 
 
 class Agents(contextlib.AbstractContextManager["Agents"]):
-    """The agents of a job. Entering starts one on each machine, and leaving stops them.
+    """The agents of a job. Entering starts one on each machine of an entered backend, and leaving stops them.
 
-    Args:
-        backend: machines that have been entered. The first messages of the agents complete it.
-        log_dir: folder on this computer that gets ``MACHINE/agent.log``, the standard error of each agent.
-        say: prints a line if a wait takes longer than two seconds.
+    Their standard error is stored in ``log_dir/MACHINE/agent.log``. ``say`` prints that a wait takes longer.
     """
 
     def __init__(self, backend: Backend, log_dir: Path, say: Callable[[str], None] = to_stderr) -> None:
@@ -40,7 +38,6 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         self.processes: list[subprocess.Popen] = []  # on this computer, such as ssh clients
         self.open: set[int] = set()  # machines whose agent will still send messages
         self.ahead: dict[int, float] = {}  # seconds by which a clock is ahead, according to the fastest message
-        self._spec: JobSpec | None = None
         self._links: list[msg.Channel] = []
         self._selector = selectors.DefaultSelector()
         self._inbox: collections.deque[tuple[int, msg.Message | None]] = collections.deque()
@@ -63,9 +60,8 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             package = package_digest()
             for machine, hello in zip(self.backend.machines, hellos, strict=True):
                 if hello.package != package:
-                    raise InputError(
-                        f"{machine.name}: its tutorial_lib differs from the one on this computer", REINSTALL
-                    )
+                    message = f"{machine.name}: its tutorial_lib differs from the one on this computer"
+                    raise InputError(message, REINSTALL)
             self.backend.resolve(hellos)
         except BaseException:
             self.__exit__()
@@ -103,17 +99,23 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
 
     def prepare(self, spec: JobSpec) -> Findings:
         """Send a job to the agents, and return the results of their checks. ``spec`` has the paths of the machines."""
-        self._spec, findings, versions = spec, Findings(), {}
         for index, link in enumerate(self._links):
             link.put(msg.Prepare(spec, index))
-        answers = self._collect(msg.Checked, "the machines to check themselves", CHECK_SECONDS)
+        answers, findings = self._collect(msg.Checked, "the machines to check themselves", CHECK_SECONDS), Findings()
+        first, wanted = spec.machines[0].name, answers[0].versions
         for index, answer in enumerate(answers):
-            name, ahead = spec.machines[index].name, self.ahead[index]
+            name, ahead, wrong = spec.machines[index].name, self.ahead[index], []
+            for package, version in answer.versions.items():
+                if version != wanted[package]:
+                    wrong.append(f"{package} is {version}, {first} has {wanted[package]}")
+                elif version.startswith("not installed"):
+                    wrong.append(f"{package} is {version}")
+            versions = "; ".join(wrong) or ", ".join(map(" ".join, answer.versions.items()))
+            clock = f"{ahead:+.1f} s compared with the clock of this computer"
             findings += [replace(finding, machine=name) for finding in answer.findings]
-            detail = f"{ahead:+.1f} s compared with the clock of this computer"
-            findings.append(verdict(abs(ahead) <= CLOCK_SECONDS, "clock", detail, SYNCHRONIZE, name))
-            versions[name] = answer.versions
-        return Findings([*findings, *version_findings(versions)])
+            findings.append(verdict(not wrong, "versions", versions, REINSTALL, name))
+            findings.append(verdict(abs(ahead) <= CLOCK_SECONDS, "clock", clock, SYNCHRONIZE, name))
+        return findings
 
     def send_all(self, message: msg.Message) -> None:
         """Send a message to every agent."""
@@ -130,7 +132,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         for key, _ in self._selector.select(0 if self._inbox else seconds):
             try:
                 for message in self._links[key.data].take():
-                    if isinstance(message, msg.Hello | msg.Heartbeat):
+                    if isinstance(message, msg.Checked | msg.Heartbeat):
                         ahead = message.time - time.time()
                         self.ahead[key.data] = max(ahead, self.ahead.get(key.data, -math.inf))
                     if isinstance(message, msg.Message):
@@ -149,19 +151,13 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 yield index, message
 
     def _describe_end(self, index: int) -> str:
-        try:
-            code = self.processes[index].wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            return "the agent ended unexpectedly"
         if self.backend.traits.silence_seconds is not None:  # the exit code is that of ssh or srun
             return "it was killed, or the connection to it is lost (then it ends what it started by itself)"
-        return f"the agent ended unexpectedly ({how_it_ended(code)})"
+        wait_or_kill(self.processes[index], 2.0)
+        return f"the agent ended unexpectedly ({how_it_ended(self.processes[index].returncode or 0)})"
 
     def stop(self, seconds: float, take: Callable[[int, msg.Message], None]) -> None:
-        """Stop all agents, pass their last messages to ``take``, and kill agents that do not end in time.
-
-        A KeyboardInterrupt of the user ends the wait. Then, all agents have been killed.
-        """
+        """Stop all agents, pass their last messages to ``take``, and kill the agents that do not end in time."""
         left = seconds
         try:
             self.send_all(msg.Command("stop"))
@@ -169,7 +165,8 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 if not self.open:
                     break
                 for index, message in self.receive(min(left, 0.2)):
-                    take(index, message)
+                    with contextlib.suppress(JobFailed):  # the first cause is already known
+                        take(index, message)
             self._close(max(0.5, left))
         except WaitedTooLong:
             pass
@@ -185,15 +182,15 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 pipe.close()
         _wait_or_kill_all(self.processes, seconds)
 
-    def clean_up(self, indices: set[int]) -> None:
+    def clean_up(self, indices: set[int], shm_patterns: Sequence[str]) -> None:
         """Remove the shared memory of a job on machines whose agent died, because the kernel ends only processes."""
-        if self.backend.traits.private_shm or self._spec is None:  # goes away with the machine
+        if self.backend.traits.private_shm:  # goes away with the machine
             return
-        command = [*run_module("tutorial_lib.launcher.shm"), *self._spec.shm_patterns]
+        command = [*run_module("tutorial_lib.launcher.shm"), *shm_patterns]
         cleaners, pipes = [], dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         for index in sorted(indices):
             with contextlib.suppress(OSError):
-                cleaners.append(self.backend.popen(self._spec.machines[index], command, **pipes))
+                cleaners.append(self.backend.popen(self.backend.machines[index], command, **pipes))
         _wait_or_kill_all(cleaners, CLEAN_SECONDS)
 
 
@@ -201,15 +198,3 @@ def _wait_or_kill_all(processes: Sequence[subprocess.Popen], seconds: float) -> 
     deadline = time.monotonic() + seconds
     for process in processes:
         wait_or_kill(process, max(0.0, deadline - time.monotonic()))
-
-
-def version_findings(versions: dict[str, dict[str, str]]) -> list[Finding]:
-    """Compare the versions of all machines, by name, with those of the first one."""
-    (first, wanted), findings = next(iter(versions.items())), []
-    for machine, found in versions.items():
-        for name, version in found.items():
-            differs = f", {first} has {wanted[name]}" if version != wanted[name] else ""
-            if differs or version.startswith("not installed"):
-                findings.append(Finding("versions", FAIL, f"{name} is {version}{differs}", REINSTALL, machine))
-    same = ", ".join(f"{name} {version}" for name, version in wanted.items())
-    return findings or [Finding("versions", OK, f"{same} on {len(versions)} machines")]

@@ -32,10 +32,11 @@ from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.failure import JobFailed, failure, first_sigterm, how_it_was_ended, stall_failure
 from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.launcher.jobspec import JobSpec, Limits
-from tutorial_lib.launcher.watch import Stack, report
+from tutorial_lib.launcher.watch import Stack
 
 Event = dict[str, Any]
-Fact = tuple[Any, ...]  # such as ("serving", "server"), ("exited", "trainer", 1) or DONE
+Fact = tuple[Any, ...]  # what a machine has reached: DONE, or the kind and these fields of an event
+FACTS = {"serving": ("role",), "exited": ("role", "index", "code"), "left": ("local_rank",)}
 DONE: Fact = ("done",)
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
 PING_SECONDS, GAP_SECONDS, STACKS_SECONDS = 5.0, 5.0, 8.0
@@ -43,19 +44,14 @@ PING_SECONDS, GAP_SECONDS, STACKS_SECONDS = 5.0, 5.0, 8.0
 
 @dataclass
 class MachineUse:
-    """Bytes that a machine sent, and the peak resident memory of the largest process of each role."""
-
     bytes_sent: int = 0
-    peak_rss: dict[str, int] = field(default_factory=dict)
+    peak_rss: dict[str, int] = field(default_factory=dict)  # resident memory of the largest process of each role
 
 
 class Coordinator:
-    """Runs one job. ``run`` also stops the agents.
+    """Runs one job on agents that have been started, and calls ``on_event`` in this thread for each event.
 
-    Args:
-        agents: agents that have been started.
-        on_event: called in this thread for each event of a rank and each stage of the job.
-        remote: the job with the paths of the machines, if they differ from those of this computer.
+    ``remote`` is the job with the paths of the machines, if they differ from those of this computer.
     """
 
     def __init__(
@@ -71,7 +67,7 @@ class Coordinator:
         self.use = {machine.name: MachineUse() for machine in spec.machines}
         self.events: list[Event] = []
         self._facts: list[set[Fact]] = [set() for _ in spec.machines]
-        self._ranks = [("exited", r.name, k) for r in spec.roles if not r.service for k in range(r.count)]
+        self._ranks = [("exited", r.name, k, 0) for r in spec.roles if not r.service for k in range(r.count)]
         self._stacks: dict[int, list[Stack]] = {}
         self._offsets: dict[int, float] = {}
         self._moved = self._checked = time.monotonic()  # when the job made progress, and when this was checked
@@ -79,13 +75,7 @@ class Coordinator:
         self._last_ping, self._finish_by, self._unsaved = 0.0, math.inf, False
 
     def run(self) -> dict[str, MachineUse]:
-        """Run the job to its end and return the resources that each machine used.
-
-        Raises:
-            PreflightFailed: the job would have failed, and no process of it has been started.
-            JobFailed: the job failed, with the first cause.
-            KeyboardInterrupt, SystemExit: after everything has been stopped.
-        """
+        """Run the job to its end and return the resources that each machine used. All errors end it everywhere."""
         self.check()
         try:
             for role in self.spec.roles:
@@ -110,9 +100,9 @@ class Coordinator:
             raise
         finally:
             try:
-                self.agents.stop(self.limits.stopping, self._take_quietly)
+                self.agents.stop(self.limits.stopping, self._take)
             finally:
-                self.agents.clean_up(self._missing([DONE]))
+                self.agents.clean_up(self._missing([DONE]), self.spec.shm_patterns)
         return self.use
 
     def _write_failure(self, text: str) -> None:
@@ -164,8 +154,8 @@ class Coordinator:
                 first = first if other.is_consequence else other
         if (first.is_consequence or first.is_stall) and self._missing(self._ranks):
             for index, known in enumerate(self._facts):
-                for _, role, k in known.intersection(self._ranks):
-                    if ("left", k) not in known:
+                for _, role, k, _ in known.intersection(self._ranks):
+                    if ("left", k) not in known:  # a rank of train reports when it ends in order
                         cause = f"ended with exit code 0 before the others finished; one of them: {first.message}"
                         return failure(self.spec, index, role, k, cause)
         return first
@@ -206,11 +196,7 @@ class Coordinator:
         return True
 
     def _check_progress(self) -> None:
-        """Send pings, and raise a JobFailed if an agent is silent or the job has stalled.
-
-        Events, output, computing and traffic of any process are progress. A rank in an endless loop therefore makes
-        progress, and only ``--timeout`` ends such a job.
-        """
+        """Send pings, and raise a JobFailed if an agent is silent or no process of the job does anything."""
         now = time.monotonic()
         if now - self._checked > GAP_SECONDS:  # this process was suspended (Ctrl-Z), and messages may be unread
             self._moved, self._heard = now, [now] * len(self._heard)
@@ -223,23 +209,10 @@ class Coordinator:
                 cause = f"no word from it for {limit:g} s: the machine, or the way to it, is down or frozen"
                 raise failure(self.spec, index, "agent", 0, cause)
         if self.limits.stall is not None and now - self._moved > self.limits.stall:
-            raise self._stalled(self.limits.stall)
-
-    def _stalled(self, seconds: float) -> JobFailed:
-        """Write the stacks of all processes into the log folder, and return the failure of the job."""
-        self._stacks.clear()
-        self.agents.send_all(msg.Command("stacks"))
-        # A failure that arrives only now is the cause of the stall.
-        self._take_until(lambda: self.agents.open <= set(self._stacks), STACKS_SECONDS)
-        found = [(index, stack) for index in sorted(self._stacks) for stack in self._stacks[index]]
-        path = Path(self.spec.log_dir) / "stacks.txt"
-        with contextlib.suppress(OSError):  # a full disk must not hide the failure
-            path.write_text(report([(self.spec.machines[index].name, stack) for index, stack in found]))
-        return stall_failure(self.spec, seconds, found, path)
-
-    def _take_quietly(self, index: int, message: msg.Message) -> None:
-        with contextlib.suppress(JobFailed):  # the first cause is already known
-            self._take(index, message)
+            self.agents.send_all(msg.Command("stacks"))
+            # A failure that arrives only now is the cause of the stall.
+            self._take_until(lambda: self.agents.open <= set(self._stacks), STACKS_SECONDS)
+            raise stall_failure(self.spec, self.limits.stall, self._stacks)
 
     def _take(self, index: int, message: msg.Message) -> None:
         machine = self.spec.machines[index].name
@@ -268,13 +241,9 @@ class Coordinator:
         if kind != "output":
             self.events.append(event)
         self.on_event(event)
-        if kind == "serving":
-            self._facts[index].add((kind, event["role"]))
-        elif kind == "left":  # a rank of train ends in order
-            self._facts[index].add((kind, event["local_rank"]))
-        elif kind == "exited" and event["code"] == 0:
-            self._facts[index].add((kind, event["role"], event["index"]))
-        elif kind == "failure":
+        if kind in FACTS:
+            self._facts[index].add((kind, *(event[name] for name in FACTS[kind])))
+        if kind == "failure":
             role, k = event.get("role", "trainer"), event["local_rank"]
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
             raise failure(self.spec, index, role, k, cause, event["traceback"])

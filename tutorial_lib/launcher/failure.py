@@ -4,14 +4,14 @@ import contextlib
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tutorial_lib.errors import JobError
 from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.logs import ONE_A_MACHINE, PEER_GONE, WORKERS, log_name
 from tutorial_lib.launcher.logs import tail as tail_of
-from tutorial_lib.launcher.watch import Stack
+from tutorial_lib.launcher.watch import Stack, report
 
 # Messages of a process that has lost another one: a peer, the coordinator, or its sampler (EOFError on a pipe). gloo
 # and torch's store raise a RuntimeError or a DistError, and DGL a DGLError. A user's ValueError("refused") is a cause.
@@ -23,10 +23,9 @@ _CONSEQUENCE = re.compile(
 
 
 class JobFailed(JobError):
-    """The job was started and failed.
+    """The job was started and failed, because of process ``index`` of a role on a machine.
 
     Attributes:
-        machine, role, index: the failed process. ``index`` counts the processes of a role on a machine.
         rank: global rank of a failed rank, or None.
         log, tail: the log file of the failed process, and its last lines.
     """
@@ -43,7 +42,7 @@ class JobFailed(JobError):
 
     @property
     def is_consequence(self) -> bool:
-        """Whether the cause is the loss of another process."""
+        """Whether the process has only lost another one."""
         return bool(_CONSEQUENCE.search(self.message))
 
 
@@ -59,19 +58,22 @@ def failure(spec: JobSpec, index: int, role: str, k: int, cause: str, tail: list
     return JobFailed(f"{_name(spec, index, role, k)}: {cause}", spec, index, role, k, tail)
 
 
-def stall_failure(spec: JobSpec, seconds: float, stacks: Sequence[tuple[int, Stack]], path: Path) -> JobFailed:
-    """Return the failure of a job without progress. It names a stopped process, or the call in which each rank waits.
+def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[Stack]]) -> JobFailed:
+    """Write the stacks of each machine into the log folder, and return the failure of a job without progress.
 
-    ``stacks`` are pairs of a machine and the stack of a process. The file ``path`` has all of them.
+    It names a stopped process, or else the call in which each rank waits.
     """
-    texts = {(index, s): f"{_name(spec, index, s.role, s.index)} is {s.where()}" for index, s in stacks}
-    shown = [key for key in texts if key[1].state == "T"][:1]
-    shown = shown or [key for key in texts if key[1].role == "trainer"] or list(texts)
-    where = "; ".join(texts[key] for key in shown) or "no process answered"
+    found = [(index, stack) for index in sorted(stacks) for stack in stacks[index]]
+    texts = {one: f"{_name(spec, one[0], one[1].role, one[1].index)} is {one[1].where()}" for one in found}
+    stopped = [one for one in found if one[1].state == "T"]
+    shown = stopped[:1] or [one for one in found if one[1].role == "trainer"] or found
+    message = f"the job has not moved for {seconds:g} s: "
+    message += "; ".join(texts[one] for one in shown) or "no process answered"
     index, stack = shown[0] if shown else (0, Stack("agent", 0, 0))
-    message = f"the job has not moved for {seconds:g} s: {where}"
     stalled = JobFailed(message, spec, index, stack.role, stack.index, list(texts.values()))
-    stalled.log, stalled.is_stall = path, True
+    stalled.log, stalled.is_stall = Path(spec.log_dir) / "stacks.txt", True
+    with contextlib.suppress(OSError):  # a full disk must not hide the failure
+        stalled.log.write_text(report([(spec.machines[index].name, stack) for index, stack in found]))
     return stalled
 
 

@@ -50,11 +50,8 @@ def shortened(line: str) -> str:
 
 
 def uncaught(lines: list[str], code: int | None) -> str | None:
-    """Return the exception at the end of the log of a Python program if the exit code shows that it was not handled.
-
-    Python ends with code 1 after an exception. A DGL server still runs threads then, and C++ aborts the process after
-    a line of its own. If the program handles an exception, other lines follow it.
-    """
+    """Return the exception at the end of the log of a Python program if the exit code shows that it was not handled."""
+    # Python ends with code 1. A DGL server still runs threads then, and C++ aborts it after a line of its own.
     kept = [line.strip() for line in lines if line.strip()]
     aborted = code == -signal.SIGABRT and kept[-1:] == [THREADS_LEFT]
     last = "".join(kept[-2:-1] if aborted else kept[-1:])
@@ -62,13 +59,10 @@ def uncaught(lines: list[str], code: int | None) -> str | None:
 
 
 class JobFiles:
-    """The events and the output that the trainers of a machine append to files in its log folder.
-
-    Output that was there before this object was made is not returned.
-    """
+    """The events and the output that the trainers of a machine append to files."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = folder  # its logs can have output of an earlier job, which is not returned
         self._offsets = collections.Counter({path: path.stat().st_size for path in folder.glob("trainer-*.log")})
 
     def _new_lines(self, path: Path, *, rest: bool = False) -> list[bytes]:
@@ -92,7 +86,7 @@ class JobFiles:
         return [event for event in found if isinstance(event, dict) and isinstance(event.get("kind"), str)]
 
     def output(self, *, rest: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield new lines of each trainer. If there are many, ``skipped`` bytes before them are in the log only.
+        """Yield the last new lines of each trainer, and the number of ``skipped`` bytes before them.
 
         ``rest``: the trainers have ended, so the last line needs no end.
         """

@@ -47,7 +47,6 @@ class Hello(Message):
     package: str  # a checksum of its tutorial_lib
     home: str
     addresses: dict[str, list[str]]  # IPv4 addresses by interface
-    time: float  # in seconds since the epoch
 
 
 class Checked(Message):
@@ -55,6 +54,7 @@ class Checked(Message):
 
     findings: list[Finding]
     versions: dict[str, str]
+    time: float  # in seconds since the epoch
 
 
 class Report(Message):
