@@ -23,6 +23,7 @@ from fault_support import (
     plan_of,
     remove_group,
 )
+from preflight_support import flip_last_bit
 from runtime_support import MARK, marked_processes
 
 from tutorial_lib.job.dgl import SHM_PATTERNS
@@ -56,19 +57,20 @@ def endless(cluster, partition, folder: Path, limits: Limits | None = None, **fi
     return job
 
 
+def end_of_fault(job: RunningJob, folder: Path) -> tuple[BaseException | None, float]:
+    """The end of a job and the seconds since its program noted the fault."""
+    error, _ = job.end()
+    return error, time.time() - float((folder / "fault-at").read_text())
+
+
 @pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("raise", "ValueError: a mistake in the training loop"),
-        ("os._exit", "exit code 3"),
-    ],
+    ("fault", "words"), [("raise", "ValueError: a mistake in the training loop"), ("os._exit", "exit code 3")]
 )
 def test_a_trainer_that_ends_by_itself(fault, words, machines, tmp_path, saw):
     """D15, L14. A trainer that fails exits without waiting for others. Its exception is read before its exit code."""
     cluster, partition = machines
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, fault, "1"))
-    error, _ = job.end()
-    seconds = time.time() - float((tmp_path / "fault-at").read_text())
+    error, seconds = end_of_fault(job, tmp_path)
     assert str(error) == f"trainer 0 (rank 1) on machine-1: {words}"
     assert (error.machine, error.role, error.rank) == ("machine-1", "trainer", 1)
     assert seconds < CLEAN_EXIT_SECONDS
@@ -82,8 +84,7 @@ def test_an_exception_in_a_sampler(machines, tmp_path, saw):
     """L10. The sampler's exception is the cause, not the trainer's wait for the sampler."""
     cluster, partition = machines
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, "sampler", "1", samplers=1))
-    error, _ = job.end()
-    seconds = time.time() - float((tmp_path / "fault-at").read_text())
+    error, seconds = end_of_fault(job, tmp_path)
     assert str(error) == "sampler of trainer 0 (rank 1) on machine-1: ValueError: a mistake in the sampler"
     assert (error.machine, error.role, error.log.name) == ("machine-1", "sampler", "trainer-0.log")
     assert any("in sample_blocks" in line for line in error.tail)
@@ -123,6 +124,20 @@ def test_an_abort_is_not_the_first_cause(machines, tmp_path):
     assert str(error) == "server 0 on machine-1: killed by signal 9 (SIGKILL)"
 
 
+@pytest.mark.parametrize(
+    ("fields", "who"),
+    [
+        ({"forks": True}, "trainer 0 (rank 1) on machine-1"),
+        ({"forks": False, "trainers": 2}, "trainer 1 (rank 1) on machine-0"),
+    ],
+)
+def test_a_rank_that_leaves_with_0_is_the_cause(fields, who, machines, tmp_path):
+    cluster, partition = machines
+    plan = plan_of(cluster, partition, tmp_path, "os._exit(0)", "1", **fields)
+    error, _seconds = RunningJob(cluster, plan, Limits(stall=8)).end()
+    assert str(error).startswith(f"{who}: ended with exit code 0 before the others finished")
+
+
 def test_sigkill_to_an_agent(machines, tmp_path, saw):
     """Its machine's processes end with it, the others are stopped."""
     cluster, partition = machines
@@ -157,8 +172,7 @@ def test_sigstop_is_a_stall(machines, tmp_path, saw):
 def test_a_skipped_collective_shows_who_waits_where(machines, tmp_path, saw):
     cluster, partition = machines
     job = RunningJob(cluster, plan_of(cluster, partition, tmp_path, "skip", "1"), Limits(stall=4))
-    error, _ = job.end()
-    seconds = time.time() - float((tmp_path / "fault-at").read_text())
+    error, seconds = end_of_fault(job, tmp_path)
     assert "trainer 0 (rank 0) on machine-0 is in all_reduce" in str(error)
     assert "called from faulty_trainer.py" in str(error)
     assert "trainer 0 (rank 1) on machine-1 is in barrier" in str(error)
@@ -315,22 +329,15 @@ def test_a_wrong_number_of_addresses(machines, tmp_path, saw, monkeypatch):
     saw("a wrong number of addresses", error, None)
 
 
-@pytest.mark.parametrize("damage", ["missing", "truncated", "bit-flipped"])
+DAMAGES = {"missing": Path.unlink, "truncated": lambda path: os.truncate(path, 1000), "bit-flipped": flip_last_bit}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_partition_file(damage, machines, tmp_path, saw):
     cluster, partition = machines
     folder = tmp_path / "parts"
     shutil.copytree(partition.folder, folder)
-    file = folder / "part1" / "node_feat.dgl"
-    if damage == "missing":
-        file.unlink()
-    elif damage == "truncated":
-        os.truncate(file, file.stat().st_size - 1000)
-    else:
-        with file.open("r+b") as stream:
-            stream.seek(5000)
-            byte = stream.read(1)[0]
-            stream.seek(5000)
-            stream.write(bytes([byte ^ 4]))
+    DAMAGES[damage](folder / "part1" / "node_feat.dgl")
     plan = plan_of(cluster, partition, tmp_path, "none", "-", part_config=str(folder / partition.config.name))
     error = refused(cluster, plan, "node_feat.dgl")
     assert str(error).startswith("machine-1: ")
@@ -348,8 +355,8 @@ def test_another_dgl_version_on_one_machine(machines, tmp_path, saw):
     (tmp_path / "METADATA").write_text(text.replace("Version: 2.1.0", "Version: 2.0.0"))
     command = ["mount", "--bind", str(tmp_path / "METADATA"), str(folder / "METADATA")]
     assert cluster.popen(cluster.machines[1], command).wait(timeout=10) == 0
-    error = refused(cluster, plan_of(cluster, partition, tmp_path, "none", "-"), "2.0.0")
-    assert "machine-1" in str(error)
+    words = "machine-1: versions: dgl is 2.0.0, machine-0 has 2.1.0"
+    error = refused(cluster, plan_of(cluster, partition, tmp_path, "none", "-"), words)
     saw("another dgl version on one machine", error, None)
 
 
@@ -387,18 +394,6 @@ def test_a_fault_in_one_job_does_not_touch_another(emulation, partition_of, tmp_
         assert str(error) == "server 0 on machine-0: killed by signal 9 (SIGKILL)"
         assert other.end()[0] is None
     saw("SIGKILL to a server while another job runs on this computer", f"{error}; the other job ends well", seconds)
-
-
-def test_two_jobs_at_once(emulation, partition_of, tmp_path, saw):
-    """Same addresses, same ports, same names in shared memory: the machines of one job are not those of the other."""
-    jobs = []
-    with EmulatedBackend(2) as first, EmulatedBackend(2) as second:
-        for name, cluster in (("a", first), ("b", second)):
-            (tmp_path / name).mkdir()
-            jobs.append(RunningJob(cluster, plan_of(cluster, partition_of(2), tmp_path / name, "loop:20", "-")))
-        ends = [job.end() for job in jobs]
-    assert [error for error, _ in ends] == [None, None]
-    saw("two jobs at once", "none: both end well", max(seconds for _, seconds in ends))
 
 
 def test_a_stale_segment_of_a_killed_job(partition_of, tmp_path, saw):

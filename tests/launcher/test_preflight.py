@@ -12,24 +12,12 @@ from preflight_support import EMPTY, HERE, failed, the_fail
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.ip_config import check_private
 from tutorial_lib.launcher import agents, environment
-from tutorial_lib.launcher.agents import version_findings
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.jobspec import Machine
 
 pytest_plugins = ["preflight_support"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
-VERSIONS = {"python": "3.11.7", "torch": "2.2.1", "dgl": "2.1.0"}
-
-
-def test_versions_that_differ():
-    (finding,) = version_findings({"machine-0": VERSIONS, "machine-1": VERSIONS})
-    assert finding.detail == "python 3.11.7, torch 2.2.1, dgl 2.1.0 on 2 machines"
-    (finding,) = version_findings({"machine-0": VERSIONS, "machine-1": {**VERSIONS, "dgl": "2.0.0"}})
-    assert finding.sentence == "machine-1: versions: dgl is 2.0.0, machine-0 has 2.1.0"
-    missing = {**VERSIONS, "dgl": "not installed for /usr/bin/python3"}
-    (finding,) = version_findings({"machine-0": missing, "machine-1": missing})
-    assert finding.sentence == "machine-0: versions: dgl is not installed for /usr/bin/python3"
 
 
 def test_public_addresses():

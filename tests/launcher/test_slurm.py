@@ -287,7 +287,7 @@ def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
 def test_the_address_of_a_node(subnet, found, answer, allocation):
     cluster = SlurmBackend(subnet, 1)
     cluster.machines = [Machine("no-such-node.invalid", "")]
-    hello = Hello("", "/home/me", {"lo": ["127.0.0.1"], **{card: [address] for card, address in found.items()}}, 0.0)
+    hello = Hello("", "/home/me", {"lo": ["127.0.0.1"], **{card: [address] for card, address in found.items()}})
     if answer.startswith("10."):
         cluster.resolve([hello])
         assert cluster.machines[0].address == answer

@@ -1,6 +1,7 @@
 """ip_config.txt in and out, and the plan that agents receive."""
 
 import json
+import os
 from dataclasses import asdict, replace
 
 import pytest
@@ -9,7 +10,8 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.ip_config import read_ip_config, write_ip_config
 from tutorial_lib.launcher.environment import describe_environment, job_environment, role_environment
-from tutorial_lib.launcher.jobspec import JobSpec, Machine
+from tutorial_lib.launcher.jobspec import Machine
+from tutorial_lib.launcher.messages import Channel, Prepare
 
 
 def test_ip_config_round_trip(tmp_path):
@@ -70,8 +72,13 @@ SPEC = PLAN.to_spec()
 
 
 def test_a_job_survives_the_connection_to_an_agent():
-    text = json.dumps(asdict(SPEC))
-    assert json.dumps(asdict(JobSpec.from_dict(json.loads(text)))) == text
+    """With lists for tuples, as always with JSON."""
+    read, write = os.pipe()
+    link = Channel(read, write)
+    link.put(Prepare(SPEC, 1))
+    [prepare] = link.take()
+    assert prepare.index == 1
+    assert json.dumps(asdict(prepare.spec)) == json.dumps(asdict(SPEC))
 
 
 def test_every_client_is_counted():

@@ -12,98 +12,87 @@ import pytest
 from fault_support import DUMP
 
 from tutorial_lib.job.dgl import JobPlan
-from tutorial_lib.launcher import network, processes
-from tutorial_lib.launcher.agent import HEARTBEAT_SECONDS, MOST_WAITING, Agent, Process
-from tutorial_lib.launcher.agents import Progress
-from tutorial_lib.launcher.failure import exit_failure, stall_failure
-from tutorial_lib.launcher.jobspec import Machine
-from tutorial_lib.launcher.messages import (
-    DumpStacks,
-    Failed,
-    Heartbeat,
-    Message,
-    Pong,
-    Report,
-    SaveNow,
-    StartRole,
-    Stop,
-    encode,
-)
+from tutorial_lib.launcher import agent, coordinator, network, processes, watch
+from tutorial_lib.launcher.agent import MOST_WAITING, Agent, Process
+from tutorial_lib.launcher.coordinator import Coordinator
+from tutorial_lib.launcher.failure import JobFailed, stall_failure
+from tutorial_lib.launcher.jobspec import JobSpec, Limits, Machine
+from tutorial_lib.launcher.messages import Command, Failed, Heartbeat, Message, Report, StartRole
 from tutorial_lib.launcher.watch import Stack
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def alive(**values) -> Heartbeat:
-    return Heartbeat(**{"cpu": 0.0, "wrote": 0, "bytes_sent": 0, "time": 0.0, **values})
-
-
-def test_what_counts_as_progress():
-    clock = Clock()
-    progress = Progress(clock)
-    for message, still in [
-        (alive(), 10),
-        (alive(cpu=0.05, bytes_sent=500), 20),  # idle processes do that
-        (alive(cpu=1.5), 0),
-        (alive(wrote=1), 0),
-        (alive(bytes_sent=1_000_000), 0),
-        (Report({}), 0),
-        (alive(), 10),
-        (Pong(0.0, 0.0), 20),
-    ]:
-        clock.now += 10
-        progress.note(0, message)
-        assert progress.still_for() == still, message
-
-
-def test_an_agent_that_is_silent():
-    clock = Clock()
-    progress = Progress(clock)
-    progress.note(0, alive())
-    clock.now += 20
-    progress.note(1, alive())
-    clock.now += 15
-    assert progress.silent_agent(30) == 0
-    assert progress.silent_agent(40) is None
-
-
-def test_a_suspended_coordinator_blames_nobody():
-    """L18. After Ctrl-Z and fg, the messages of the last minutes are still unread."""
-    clock = Clock()
-    progress = Progress(clock)
-    progress.note(0, alive())
-    clock.now += 1
-    progress.tick()
-    clock.now += 600
-    progress.tick()
-    assert progress.still_for() == 1
-    assert progress.silent_agent(30) is None
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """The time that the coordinator and an agent see."""
+    now = [1000.0]
+    fake = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
+    monkeypatch.setattr(coordinator, "time", fake)
+    monkeypatch.setattr(agent, "time", fake)
+    return now
 
 
 @pytest.fixture
-def plan(tmp_path) -> JobPlan:
+def plan(tmp_path) -> JobSpec:
     machines = [Machine("a", "10.0.0.1"), Machine("b", "10.0.0.2")]
     return JobPlan(machines, ["x"], "p", "i", str(tmp_path), ".", 1, trainers=2).to_spec()
 
 
+@pytest.fixture
+def watcher(plan, clock) -> Coordinator:
+    """The coordinator of two agents that get its messages."""
+    agents = SimpleNamespace(open={0, 1}, ahead={0: 0.0, 1: 0.0}, send_all=lambda _message: None, receive=lambda _s: ())
+    return Coordinator(agents, plan, limits=Limits(stall=60, silence=30))  # type: ignore
+
+
+def checks(watcher: Coordinator, clock: list[float], seconds: int, *messages: Message) -> str:
+    """Let some seconds pass, in which both agents send these messages each second; returns the failure."""
+    try:
+        for _ in range(seconds):
+            clock[0] += 1
+            for index in (0, 1):
+                for message in messages:
+                    watcher._take(index, message)
+            watcher._check_progress()
+    except JobFailed as failure:
+        return str(failure)
+    return ""
+
+
+def test_a_silent_agent_and_a_stall(watcher, clock):
+    """L18. After Ctrl-Z and fg, the messages of the last minutes are still unread, and nobody is blamed."""
+    watcher._stacks = {0: [], 1: []}
+    idle, busy = Heartbeat(False, 0, 0.0), Heartbeat(True, 0, 0.0)
+    for message in (busy, Report({"kind": "step"})):
+        assert checks(watcher, clock, 100, message) == ""
+    clock[0] += 600
+    assert checks(watcher, clock, 60, idle) == ""
+    assert checks(watcher, clock, 2, idle) == "the job has not moved for 60 s: no process answered"
+    assert checks(watcher, clock, 1, busy) == ""
+    assert checks(watcher, clock, 29) == ""
+    assert checks(watcher, clock, 2).startswith("agent on a: no word from it for 30 s")
+
+
+def test_clocks_and_traffic_are_reported_when_they_change(watcher):
+    watcher.on_event = (seen := []).append
+    for ahead, sent in [(-0.5, 0), (-0.5, 7), (-0.2, 7)]:
+        watcher.agents.ahead[1] = ahead
+        watcher._take(1, Heartbeat(False, sent, 5.0))
+    assert [(e["kind"], e.get("offset", e.get("bytes_sent"))) for e in seen] == [
+        ("clock", -0.5),
+        ("traffic", 7),
+        ("clock", -0.2),
+    ]
+
+
 def test_a_stall_names_who_is_stopped_else_where_everybody_waits(plan, tmp_path):
-    waiting = [(0, Stack("trainer", 1, 7, "S", DUMP)), (1, Stack("server", 0, 9, "S", ""))]
-    failure = stall_failure(plan, 60, waiting, tmp_path / "stacks.txt")
+    waiting = {0: [Stack("trainer", 1, 7, "S", DUMP)], 1: [Stack("server", 0, 9, "S", "")]}
+    failure = stall_failure(plan, 60, waiting)
     assert str(failure).startswith("the job has not moved for 60 s: trainer 1 (rank 1) on a is in all_reduce")
-    failure = stall_failure(plan, 60, [*waiting, (1, Stack("server", 0, 9, "T", ""))], tmp_path / "stacks.txt")
+    failure = stall_failure(plan, 60, {**waiting, 1: [Stack("server", 0, 9, "T", "")]})
     assert "server 0 on b is stopped by a signal" in str(failure)
     assert (failure.machine, failure.role, failure.rank) == ("b", "server", None)
-    assert "no process answered" in str(stall_failure(plan, 60, [], tmp_path / "stacks.txt"))
-
-
-def test_a_killed_process_names_the_memory_when_the_kernel_ended_something(plan):
-    failure = exit_failure(plan, 1, Failed("trainer", 1, -9, "", out_of_memory=True, tail=["x"]))
-    assert str(failure).startswith("trainer 1 (rank 3) on b: killed by signal 9 (SIGKILL); the kernel ended a process")
+    assert failure.log == tmp_path / "stacks.txt"
+    assert "=== b, server 0, pid 9" in failure.log.read_text()
 
 
 def note_member(folder: Path, pid: int, role: str, index: int) -> None:
@@ -115,15 +104,13 @@ def note_member(folder: Path, pid: int, role: str, index: int) -> None:
 class Line:
     """The agent's end of its connection: the commands that the coordinator sends, and the messages that it gets."""
 
-    def __init__(self, *commands: Message | list[Message]) -> None:
-        self.commands, self.heard, self.waiting = list(commands), [], bytearray()
+    def __init__(self) -> None:
+        self.commands, self.heard, self.waiting = list[list[Message]](), [], bytearray()
 
-    def take(self, _seconds: float) -> list[dict]:
-        """Return all commands at once, or one list of them at a time."""
-        now = self.commands.pop(0) if self.commands and isinstance(self.commands[0], list) else self.commands
-        return [{"type": "noise"}, *map(encode, now)]
+    def take(self, _seconds: float) -> list:
+        return self.commands.pop(0) if self.commands else []
 
-    def put(self, message: dict) -> None:
+    def put(self, message: Message) -> None:
         self.heard.append(message)
 
     def push(self, _seconds: float = 0.0) -> None:
@@ -137,97 +124,85 @@ def quiet_agent(tmp_path) -> Agent:
     return Agent(JobPlan([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line())
 
 
-def test_an_agent_answers_the_question_for_stacks_alone(quiet_agent):
-    quiet_agent.link.commands = [DumpStacks()]
-    quiet_agent._read_commands()
-    assert quiet_agent.link.heard == [{"type": "Stacks", "stacks": []}]
-    assert not quiet_agent.stopping
+def failures(heard: list[Message]) -> list[tuple[str, int, str]]:
+    """Role, index and cause of the failures among messages, which are removed."""
+    found = [(m.role, m.index, m.cause) for m in heard if isinstance(m, Failed)]
+    heard.clear()
+    return found
 
 
-def test_a_killed_sampler_whose_trainer_is_gone_is_told(quiet_agent, monkeypatch):
-    """An orphan comes to the agent, which has heard of several processes."""
+def reap(quiet_agent: Agent, monkeypatch, *ended: tuple[int, int]) -> list[tuple[str, int, str]]:
+    """Let processes end with these numbers and statuses; returns the failures that are reported."""
+    results = [*((pid, status, SimpleNamespace(ru_maxrss=1)) for pid, status in ended), (0, 0, None)]
+    monkeypatch.setattr(agent.os, "wait4", lambda *_: results.pop(0))
+    quiet_agent._reap()
+    return failures(quiet_agent.link.heard)
+
+
+def test_a_killed_sampler_is_reported(quiet_agent, monkeypatch):
+    """L10. An orphan comes to the agent, before the trainer that it takes along: the sampler is the cause."""
     for role, index, pid in (("sampler", 3, 77), ("sampler", 1, 78), ("trainer", 0, 79)):
         note_member(quiet_agent.logs, pid, role, index)
-
-    def told(pid: int, status: int) -> list[tuple[str, int, int]]:
-        ended = [(pid, status, SimpleNamespace(ru_maxrss=1)), (0, 0, None)]
-        monkeypatch.setattr("tutorial_lib.launcher.agent.os.wait4", lambda *_: ended.pop(0))
-        quiet_agent.link.heard.clear()
-        quiet_agent._reap()
-        return [(message["role"], message["index"], message["code"]) for message in quiet_agent.link.heard]
-
-    assert told(77, signal.SIGKILL) == [("sampler", 3, -signal.SIGKILL)]
-    assert told(78, signal.SIGTERM) == told(79, signal.SIGKILL) == told(80, signal.SIGKILL) == []
-    quiet_agent.stopping = True
-    assert told(77, signal.SIGKILL) == []
-
-
-def test_a_killed_sampler_is_told_before_the_trainer_that_it_takes_along(quiet_agent, monkeypatch):
-    """L10. The sampler is the cause."""
-    note_member(quiet_agent.logs, 77, "sampler", 0)
+    killed = "killed by signal 9 (SIGKILL)"
+    assert reap(quiet_agent, monkeypatch, (77, signal.SIGKILL)) == [("sampler", 3, killed)]
+    for ended in [(78, signal.SIGTERM), (79, signal.SIGKILL), (80, signal.SIGKILL)]:
+        assert reap(quiet_agent, monkeypatch, ended) == []
     quiet_agent.processes.append(Process("trainer", 0, 79))
-    usage = SimpleNamespace(ru_maxrss=1)
-    ended = [(79, 1 << 8, usage), (77, signal.SIGKILL, usage), (0, 0, None)]
-    monkeypatch.setattr("tutorial_lib.launcher.agent.os.wait4", lambda *_: ended.pop(0))
-    quiet_agent._reap()
-    failures = [message for message in quiet_agent.link.heard if message["type"] == "Failed"]
-    assert [(message["role"], message["code"]) for message in failures] == [("sampler", -9), ("trainer", 1)]
+    found = reap(quiet_agent, monkeypatch, (79, 1 << 8), (77, signal.SIGKILL))
+    assert found == [("sampler", 3, killed), ("trainer", 0, "exit code 1")]
+    quiet_agent.stopping = True
+    assert reap(quiet_agent, monkeypatch, (77, signal.SIGKILL)) == []
+
+
+def test_a_killed_process_names_the_memory_when_the_kernel_ended_something(quiet_agent, monkeypatch):
+    monkeypatch.setattr(quiet_agent.health, "out_of_memory", lambda code: code == -9)
+    quiet_agent._fail("trainer", 1, -9)
+    [(_, _, cause)] = failures(quiet_agent.link.heard)
+    assert cause.startswith("killed by signal 9 (SIGKILL); the kernel ended a process for want of memory")
 
 
 def test_servers_are_ready_when_their_ports_listen(quiet_agent, monkeypatch):
     """L22. The ports are read from the kernel."""
     port = quiet_agent.machine.port
-    quiet_agent.roles_to_start.discard("server")
+    quiet_agent.loading = {"server"}
     for listening, count in [(set(), 0), ({port + 1}, 0), ({port}, 1), ({port}, 0)]:
         monkeypatch.setattr(network, "listening_ports", lambda listening=listening: listening)
         quiet_agent.link.heard.clear()
         quiet_agent._announce_listeners()
-        assert [message["role"] for message in quiet_agent.link.heard] == ["server"] * count
+        assert [message.event["role"] for message in quiet_agent.link.heard] == ["server"] * count
 
 
 def test_an_agent_runs_its_share_until_it_is_told_to_stop(quiet_agent, monkeypatch):
     monkeypatch.setattr(network, "listening_ports", lambda: {quiet_agent.machine.port})
     roles = [replace(role, command=["sleep", "100"]) for role in quiet_agent.spec.roles]
     quiet_agent.spec = replace(quiet_agent.spec, roles=roles)
-    quiet_agent.link.commands = [[StartRole("server")], [SaveNow(), StartRole("trainer")], [], [Stop()]]
+    quiet_agent.link.commands = [[StartRole("server")], [Command("save"), StartRole("trainer")], [], [Command("stop")]]
     finish = quiet_agent.logs / "finish"
-    monkeypatch.setattr("tutorial_lib.launcher.agent.FINISH", finish.name)
+    monkeypatch.setattr(watch, "FINISH", finish.name)
     quiet_agent.run()
     assert finish.exists()
     assert [(p.role, p.code) for p in quiet_agent.processes] == [("server", -15), ("trainer", -15)]
-    kinds = [message["type"] for message in quiet_agent.link.heard if message["type"] != "Heartbeat"]
-    assert sorted(kinds) == ["Done", "Exited", "Exited", "Serving", "Started", "Started"]
+    kinds = [m.event["kind"] if isinstance(m, Report) else type(m).__name__ for m in quiet_agent.link.heard]
+    assert sorted({*kinds}) == ["Done", "Heartbeat", "exited", "serving", "started"]
+    assert (kinds.count("started"), kinds.count("exited"), kinds[-1]) == (2, 2, "Done")
 
 
-@pytest.mark.parametrize(
-    ("waiting", "codes", "finished"),
-    [([], [0, 0], True), ([], [0, None], False), ([], [0, 1], False), (["trainer"], [0, 0], False)],
-)
-def test_a_machine_is_finished_when_all_processes_have_ended_well(quiet_agent, waiting, codes, finished):
-    quiet_agent.roles_to_start = set(waiting)
-    quiet_agent.processes = [Process("server", k, 77 + k, code) for k, code in enumerate(codes)]
-    assert quiet_agent._is_finished() is finished
-
-
-def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, monkeypatch):
+def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, clock):
     """L26. The agent stops its processes by itself."""
-    clock, said = [1000.0], []
     quiet_agent.spec = replace(quiet_agent.spec, silence=5.0)
     quiet_agent.last_heard = clock[0]
-    monkeypatch.setattr("tutorial_lib.launcher.agent.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(quiet_agent, "_give_up", said.append)
     for seconds in (4.0, 0.9, 0.2):
         clock[0] += seconds
-        assert said == []
+        assert failures(quiet_agent.link.heard) == []
+        assert not quiet_agent.stopping
         quiet_agent._watch_machine()
-    assert said == ["heard nothing from the coordinator for 5 s"]
+    assert failures(quiet_agent.link.heard) == [("agent", 0, "heard nothing from the coordinator for 5 s")]
+    assert quiet_agent.stopping
 
 
 def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkeypatch):
     """L1. Slurm sends SIGTERM twice, and a killed server leaves the files of GraphBolt in /dev/shm."""
-    monkeypatch.setattr(
-        "tutorial_lib.launcher.agent.end_descendants", lambda _reap: signal.raise_signal(signal.SIGTERM)
-    )
+    monkeypatch.setattr(agent, "end_descendants", lambda _reap: signal.raise_signal(signal.SIGTERM))
     before = signal.signal(signal.SIGTERM, quiet_agent.stop_on_signal)
     try:
         with pytest.raises(SystemExit):
@@ -235,7 +210,7 @@ def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkey
         quiet_agent._leave_nothing()
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert quiet_agent.link.heard[-1]["type"] == "Done"
+    assert type(quiet_agent.link.heard[-1]).__name__ == "Done"
 
 
 def test_an_agent_without_a_plan_says_what_it_waited_for():
@@ -247,16 +222,20 @@ def test_an_agent_without_a_plan_says_what_it_waited_for():
         assert waiting.stderr.read() == "waited 0.3 s for the job from the coordinator\n"
 
 
-def test_bytes_are_told_with_each_word(quiet_agent, monkeypatch):
-    clock, tells = [quiet_agent.next_heartbeat], []
-    monkeypatch.setattr("tutorial_lib.launcher.agent.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(network, "bytes_sent", lambda _interface: tells.append(1) or 0)
-    seen = []
-    for seconds in (0.0, 0.1, 0.25, HEARTBEAT_SECONDS):
-        clock[0] += seconds
+def test_a_machine_is_busy_if_it_computes_writes_or_sends(quiet_agent, clock, monkeypatch):
+    """The bytes sent and the work between two heartbeats, which are two seconds apart."""
+    quiet_agent.next_heartbeat, signs, sent = clock[0], {"cpu": 0.0, "wrote": 0}, [0]
+    monkeypatch.setattr(quiet_agent.health, "signs_of_life", lambda: signs)
+    monkeypatch.setattr(network, "bytes_sent", lambda _interface: sent[0])
+    for cpu, wrote, more, busy in [(0.05, 0, 500, False), (1.5, 0, 0, True), (0, 1, 0, True), (0, 0, 10**6, True)]:
+        signs |= {"cpu": cpu, "wrote": wrote}
+        sent[0] += more
         quiet_agent._watch_machine()
-        seen.append(len(tells))
-    assert seen == [1, 1, 1, 2]
+        clock[0] += 1.5
+        quiet_agent._watch_machine()
+        clock[0] += 0.6
+        assert quiet_agent.link.heard == [Heartbeat(busy, sent[0], clock[0] - 2.1)]
+        quiet_agent.link.heard.clear()
 
 
 def test_events_wait_in_their_files_for_a_coordinator_that_does_not_read(quiet_agent):
@@ -267,7 +246,7 @@ def test_events_wait_in_their_files_for_a_coordinator_that_does_not_read(quiet_a
     assert quiet_agent.link.heard == []
     quiet_agent.link.waiting = bytearray(MOST_WAITING)
     quiet_agent._forward_events()
-    assert quiet_agent.link.heard == [{"type": "Report", "event": {"kind": "joined"}}]
+    assert quiet_agent.link.heard == [Report({"kind": "joined"})]
 
 
 DESCENDANTS = """

@@ -63,7 +63,7 @@ class RunDisplay(Reporter):
         """Print the lines of an event, or update the last line."""
         text = describe_event(event, self.epochs)
         if event["kind"] == "output":
-            skipped = [f"... {event['skipped']:,} lines are in the log only"] if event["skipped"] else []
+            skipped = [f"... {event['skipped']:,} bytes are in the log only"] if event["skipped"] else []
             label = (f"[{event['machine']} {event['trainer']}] ", "cyan")
             for line in [*skipped, *event["lines"]]:
                 self.console.print(Text.assemble(label, line), soft_wrap=True)

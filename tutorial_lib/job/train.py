@@ -34,7 +34,7 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import Backend
 from tutorial_lib.launcher.coordinator import Event
-from tutorial_lib.launcher.signals import first_sigterm
+from tutorial_lib.launcher.failure import first_sigterm
 from tutorial_lib.partition import Partition, dataset_description
 from tutorial_lib.tasks import task_named
 from tutorial_lib.tasks.run import train_single

@@ -1,16 +1,17 @@
-"""The cause of a failed job, derived from the messages of the agents."""
+"""How a job ends: the cause of its failure, and the signals that end a command."""
 
+import contextlib
 import re
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from tutorial_lib.errors import JobError, how_it_ended
+from tutorial_lib.errors import JobError
 from tutorial_lib.launcher.jobspec import JobSpec
-from tutorial_lib.launcher.logs import ONE_A_MACHINE, PEER_GONE, WORKERS, log_name, uncaught
+from tutorial_lib.launcher.logs import ONE_A_MACHINE, PEER_GONE, WORKERS, log_name
 from tutorial_lib.launcher.logs import tail as tail_of
-from tutorial_lib.launcher.messages import Failed
-from tutorial_lib.launcher.watch import Stack
+from tutorial_lib.launcher.watch import Stack, report
 
 # Messages of a process that has lost another one: a peer, the coordinator, or its sampler (EOFError on a pipe). gloo
 # and torch's store raise a RuntimeError or a DistError, and DGL a DGLError. A user's ValueError("refused") is a cause.
@@ -19,27 +20,29 @@ _CONSEQUENCE = re.compile(
     r": (Connection\w*Error\b|BrokenPipeError\b|EOFError( \(|$)|killed by signal 6 \(SIGABRT\)|no answer from \S+ \("
     rf"|heard nothing from the coordinator|(RuntimeError|[\w.]*(Dist|DGL)\w*Error): .*({PEER_GONE}))"
 )
-_STALL = "the job has not moved for"
 
 
 class JobFailed(JobError):
-    """The job was started and failed.
+    """The job was started and failed, because of process ``index`` of a role on a machine.
 
     Attributes:
-        machine, role, index: the failed process. ``index`` counts the processes of a role on a machine.
         rank: global rank of a failed rank, or None.
         log, tail: the log file of the failed process, and its last lines.
     """
 
+    is_stall = False
+
     def __init__(
-        self, cause: str, *, machine: str, role: str, index: int, rank: int | None, log: Path, tail: list[str]
-    ):
-        super().__init__(cause)
-        self.machine, self.role, self.index, self.rank, self.log, self.tail = machine, role, index, rank, log, tail
+        self, message: str, spec: JobSpec, machine: int, role: str, index: int, tail: list[str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.machine, self.role, self.index = spec.machines[machine].name, role, index
+        self.rank, self.log = spec.rank(role, machine, index), spec.log_folder(machine) / log_name(role, index)
+        self.tail = tail_of(self.log) if tail is None else tail
 
     @property
     def is_consequence(self) -> bool:
-        """Whether the cause is the loss of another process."""
+        """Whether the process has only lost another one."""
         return bool(_CONSEQUENCE.search(self.message))
 
 
@@ -52,58 +55,48 @@ def _name(spec: JobSpec, index: int, role: str, k: int) -> str:
 
 def failure(spec: JobSpec, index: int, role: str, k: int, cause: str, tail: list[str] | None = None) -> JobFailed:
     """Return the failure of process ``k`` of a role on machine ``index``. By default, ``tail`` is read from its log."""
-    log, text = spec.log_folder(index) / log_name(role, k), f"{_name(spec, index, role, k)}: {cause}"
-    machine, rank, tail = spec.machines[index].name, spec.rank(role, index, k), tail_of(log) if tail is None else tail
-    return JobFailed(text, machine=machine, role=role, index=k, rank=rank, log=log, tail=tail)
+    return JobFailed(f"{_name(spec, index, role, k)}: {cause}", spec, index, role, k, tail)
 
 
-def exit_failure(spec: JobSpec, index: int, message: Failed) -> JobFailed:
-    """Return the failure that an agent reported: a process that ended badly."""
-    how = message.note or how_it_ended(message.code)
-    if message.out_of_memory:
-        how += "; the kernel ended a process for want of memory at that time"
-    # The last line of a Python traceback is more useful than the exit code.
-    exception = uncaught(message.tail, message.code) if message.role not in WORKERS else None
-    cause = f"{exception} ({how})" if exception else how
-    return failure(spec, index, message.role, message.index, cause, message.tail)
+def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[Stack]]) -> JobFailed:
+    """Write the stacks of each machine into the log folder, and return the failure of a job without progress.
 
-
-def stall_failure(spec: JobSpec, seconds: float, stacks: Sequence[tuple[int, Stack]], path: Path) -> JobFailed:
-    """Return the failure of a job without progress. It names a stopped process, or the call in which each rank waits.
-
-    ``stacks`` has the index of the machine and the stack of each process that answered, and ``path`` is their file.
+    It names a stopped process, or else the call in which each rank waits.
     """
-    texts = {(index, s): f"{_name(spec, index, s.role, s.index)} is {s.where()}" for index, s in stacks}
-    shown = [key for key in texts if key[1].state == "T"][:1]
-    shown = shown or [key for key in texts if key[1].role == "trainer"] or list(texts)
-    where = "; ".join(texts[key] for key in shown) or "no process answered"
+    found = [(index, stack) for index in sorted(stacks) for stack in stacks[index]]
+    texts = {one: f"{_name(spec, one[0], one[1].role, one[1].index)} is {one[1].where()}" for one in found}
+    stopped = [one for one in found if one[1].state == "T"]
+    shown = stopped[:1] or [one for one in found if one[1].role == "trainer"] or found
+    message = f"the job has not moved for {seconds:g} s: "
+    message += "; ".join(texts[one] for one in shown) or "no process answered"
     index, stack = shown[0] if shown else (0, Stack("agent", 0, 0))
-    found = failure(spec, index, stack.role, stack.index, "", list(texts.values()))
-    found.log = path
-    return _reworded(found, f"{_STALL} {seconds:g} s: {where}")
+    stalled = JobFailed(message, spec, index, stack.role, stack.index, list(texts.values()))
+    stalled.log, stalled.is_stall = Path(spec.log_dir) / "stacks.txt", True
+    with contextlib.suppress(OSError):  # a full disk must not hide the failure
+        stalled.log.write_text(report([(spec.machines[index].name, stack) for index, stack in found]))
+    return stalled
 
 
-def left_early(spec: JobSpec, found: JobFailed, events: Sequence[dict[str, Any]]) -> JobFailed:
-    """Return the failure of a rank that ended with exit code 0 too early, if ``found`` is only its consequence.
-
-    ``events`` are those of the job. A rank of ``train`` that ends in order reports ``left``.
-    """
-    left = {(event["machine"], event["local_rank"]) for event in events if event["kind"] == "left"}
-    for event in events if found.is_consequence or _STALL in found.message else ():
-        if event["kind"] == "exited" and event["role"] == "trainer" and event["code"] == 0:
-            index = [machine.name for machine in spec.machines].index(event["machine"])
-            if (event["machine"], event["index"]) not in left:
-                cause = f"ended with exit code 0 before the others finished; one of them: {found.message}"
-                return failure(spec, index, "trainer", event["index"], cause)
-    return found
+def how_it_was_ended(exit_code: object) -> str:
+    """Return a sentence for a command that a person or a signal ended, or an empty text for other exit codes."""
+    ended: dict[object, str] = {130: "interrupted", 143: "told to end (SIGTERM)", 129: "told to end (SIGHUP)"}
+    return f"{ended[exit_code]}; everything that was started has been stopped" if exit_code in ended else ""
 
 
-def machines_gone(found: JobFailed, why: str) -> JobFailed:
-    """Return the first failure of a job with the cause that its machines have ended."""
-    found.remedy = "Start machines again (machines start). A run of train then continues with --resume."
-    return _reworded(found, why)
+@contextlib.contextmanager
+def first_sigterm(act: Callable[[], None]) -> Iterator[None]:
+    """Call ``act`` at the first SIGTERM in the block, but not in threads. A second SIGTERM has its effect as before."""
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
 
+    def handler(*_: object) -> None:
+        signal.signal(signal.SIGTERM, before)
+        act()
 
-def _reworded(found: JobFailed, cause: str) -> JobFailed:
-    found.args, found.message = (cause,), cause
-    return found
+    signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

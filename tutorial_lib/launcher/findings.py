@@ -1,4 +1,4 @@
-"""The results of checks, which the doctor and the preflight of a job report, and the function that runs checks."""
+"""The results of checks, which the doctor and the preflight of a job report."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,8 +13,6 @@ OK, FAIL, SKIP = "ok", "fail", "skip"
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check."""
-
     check: str
     status: str  # ok, fail or skip; the detail of a skip is the reason
     detail: str
@@ -35,7 +33,7 @@ Check = Callable[..., Finding | Iterable[Finding]]
 
 
 class Findings(list[Finding]):
-    """A list of findings that is shown as lines. ``failed`` are the findings that prevent a job."""
+    """A list of findings that is shown as lines. Those that ``failed`` prevent a job."""
 
     @property
     def failed(self) -> list[Finding]:
@@ -46,11 +44,7 @@ class Findings(list[Finding]):
 
 
 class PreflightFailed(InputError):
-    """A check failed, so no process of the job was started.
-
-    Attributes:
-        findings: results of all checks, including the passed ones.
-    """
+    """A check failed, so no process of the job was started. ``findings`` are the results of all checks."""
 
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
@@ -64,7 +58,7 @@ def verdict(good: bool, check: str, detail: str, remedy: str, machine: str = "")
 
 
 def made(checks: Iterable[Check], *arguments: Any, **options: Any) -> Findings:
-    """Call all checks with the same arguments and return their findings. An exception is a finding, too."""
+    """Return the findings of all checks. An exception is a finding, too."""
     findings = Findings()
     for check in checks:
         try:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.launcher.channel import Channel
+from tutorial_lib.launcher.messages import Channel
 from tutorial_lib.launcher.processes import die_with
 
 FORKSERVER = "TUTORIAL_FORKSERVER"

@@ -10,8 +10,6 @@ DEFAULT_PORT = 30050  # the port that DGL's own launch tool uses for server 0
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine of a cluster."""
-
     name: str  # in log folders and messages, such as machine-0; for Slurm, the name of the node
     address: str  # IPv4 address that the other machines use; DGL takes no host names
     port: int = DEFAULT_PORT  # first port of its servers; server k listens on port + k
@@ -21,15 +19,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Role:
-    """One kind of process of a job. The agent of each machine starts ``count`` of them.
-
-    In the values of ``env``, ``{index}`` is replaced by the number of the process on its machine, and
-    ``{global_index}`` by its number in the whole job.
-    """
+    """One kind of process of a job."""
 
     name: str  # used in names of logs and in messages, such as server or trainer
     count: int  # processes on each machine
     command: list[str] | None  # None: the template process of the job forks this role
+    # {index} is replaced by the number of the process on its machine, and {global_index} by that in the whole job.
     env: dict[str, str] = field(default_factory=dict)
     ranked: bool = False  # the processes are ranks of torch.distributed and get RANK, WORLD_SIZE, MASTER_ADDR and so on
     after: str | None = None  # the role whose processes must listen on all machines before this one starts
@@ -42,7 +37,7 @@ class Role:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A job as the launcher knows it. Every agent receives the same text."""
+    """A job as the launcher knows it."""
 
     machines: list[Machine]  # machine k has the processes k * count to (k + 1) * count - 1 of a role
     roles: list[Role]  # in the order in which they start
@@ -54,8 +49,7 @@ class JobSpec:
     template: list[str] | None = None  # program that forks the roles without a command, see ``forkserver``
     shell: bool = False  # a command is /bin/sh -c TEXT, so that the program is a child of the shell
     startup_files: list[str] = field(default_factory=list)  # Python files that every process runs when it starts
-    # Variable to role name. A process that a rank starts with ``multiprocessing`` has this role if the variable is set
-    # and not 0, and otherwise the role "worker".
+    # Variable to role. A process that a rank starts has this role if the variable is set and not 0, else "worker".
     worker_roles: dict[str, str] = field(default_factory=dict)
     # Functions "module:name" that each machine calls with its number and these keyword arguments. They return findings.
     checks: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -64,24 +58,15 @@ class JobSpec:
     silence: float | None = None  # seconds without a message after which an agent stops, or None for no limit
     show_output: bool = False  # the agents forward the output of the ranks
 
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "JobSpec":
-        """Return the job of ``dataclasses.asdict``."""
-        machines = [Machine(**machine) for machine in fields["machines"]]
-        return cls(**{**fields, "machines": machines, "roles": [Role(**role) for role in fields["roles"]]})
-
     def log_folder(self, index: int) -> Path:
-        """Return the folder of the logs of machine ``index``."""
         return Path(self.log_dir) / self.machines[index].name
 
-    def role(self, name: str) -> Role | None:
-        """Return the role of this name, or None if the job has none."""
-        return next((role for role in self.roles if role.name == name), None)
+    def role(self, name: str) -> Role:
+        return next(role for role in self.roles if role.name == name)
 
     def rank(self, name: str, index: int, k: int) -> int | None:
         """Return the global rank of process ``k`` of a role on machine ``index``, or None for roles without ranks."""
-        role = self.role(name)
-        return index * role.count + k if role is not None and role.ranked else None
+        return next((index * role.count + k for role in self.roles if role.name == name and role.ranked), None)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
-"""Read the files that the processes of a job write, in parts of a bounded size, because a log can have gigabytes."""
+"""Read the files that the processes of a job write, in parts of a bounded size because a log can have gigabytes."""
 
 import collections
 import contextlib
-import itertools
+import io
 import json
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from typing import Any
 TAIL_BYTES = 1 << 16
 TAIL_LINES = 20
 LINE_CHARACTERS = 1000
-LINE_BYTES = 1 << 19  # the longest event. A longer line is read in parts
-MOST_LINES = 1_000_000  # read from one file in one call
-OUTPUT_SECONDS, OUTPUT_LINES = 0.5, 200  # lines of one trainer that are shown in this time
+READ_BYTES = 1 << 20  # of one file in one call, and the longest event
+OUTPUT_BYTES = 1 << 14  # of one trainer that are shown at a time
 ONE_A_MACHINE = ("agent", "forkserver")
 WORKERS = ("sampler", "worker")  # processes that a trainer starts, which have the index of the trainer
 THREADS_LEFT = "terminate called without an active exception"
@@ -52,11 +50,8 @@ def shortened(line: str) -> str:
 
 
 def uncaught(lines: list[str], code: int | None) -> str | None:
-    """Return the exception at the end of the log of a Python program if the exit code shows that it was not handled.
-
-    Python ends with code 1 after an exception. A DGL server still runs threads then, and C++ aborts the process after
-    a line of its own. If the program handles an exception, other lines follow it.
-    """
+    """Return the exception at the end of the log of a Python program if the exit code shows that it was not handled."""
+    # Python ends with code 1. A DGL server still runs threads then, and C++ aborts it after a line of its own.
     kept = [line.strip() for line in lines if line.strip()]
     aborted = code == -signal.SIGABRT and kept[-1:] == [THREADS_LEFT]
     last = "".join(kept[-2:-1] if aborted else kept[-1:])
@@ -64,45 +59,42 @@ def uncaught(lines: list[str], code: int | None) -> str | None:
 
 
 class JobFiles:
-    """The events and the output that the trainers of a machine append to files in its log folder.
-
-    Output that was there before this object was made is not returned.
-    """
+    """The events and the output that the trainers of a machine append to files."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._next_output = folder, 0.0
+        self._folder = folder  # its logs can have output of an earlier job, which is not returned
         self._offsets = collections.Counter({path: path.stat().st_size for path in folder.glob("trainer-*.log")})
 
-    def _lines(self, path: Path, rest: bool = False) -> Iterator[bytes]:
+    def _new_lines(self, path: Path, *, rest: bool = False) -> list[bytes]:
         with contextlib.suppress(OSError), path.open("rb") as file:
             file.seek(self._offsets[path])
-            for line in itertools.islice(iter(lambda: file.readline(LINE_BYTES), b""), MOST_LINES):
-                if line.endswith(b"\n") or len(line) == LINE_BYTES or rest:
-                    self._offsets[path] += len(line)
-                    yield line
+            text = file.read(READ_BYTES)
+            end = text.rfind(b"\n") + 1
+            if not rest and (end > 0 or len(text) < READ_BYTES):  # of a giant line, each part is a line
+                text = text[:end]
+            self._offsets[path] += len(text)
+            return io.BytesIO(text).readlines()
+        return []
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        """Yield new events, which are lines of JSON, and skip other lines. The caller may stop before the last one."""
+    def events(self) -> list[dict[str, Any]]:
+        """Return new events, which are lines of JSON, and skip other lines."""
+        found = []
         for path in self._folder.glob("events-*.jsonl"):
-            for line in self._lines(path):
+            for line in self._new_lines(path):
                 with contextlib.suppress(ValueError):
-                    event = json.loads(line)
-                    if isinstance(event, dict) and isinstance(event.get("kind"), str):
-                        yield event
+                    found.append(json.loads(line))
+        return [event for event in found if isinstance(event, dict) and isinstance(event.get("kind"), str)]
 
     def output(self, *, rest: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield every half second for each trainer its last 200 new lines, and the number of ``skipped`` lines.
+        """Yield the last new lines of each trainer, and the number of ``skipped`` bytes before them.
 
-        Only the log contains the skipped lines. ``rest``: the trainers have ended, so the last line needs no end.
+        ``rest``: the trainers have ended, so the last line needs no end.
         """
-        if (now := time.monotonic()) < self._next_output and not rest:
-            return
-        self._next_output = now + OUTPUT_SECONDS
         for path in sorted(self._folder.glob("trainer-*.log")):
-            count, kept = 0, collections.deque[bytes](maxlen=OUTPUT_LINES)
-            for line in self._lines(path, rest):
-                count += 1
-                kept.append(line)
-            if kept:  # of a progress bar, whose states are separated by carriage returns, the last state is shown
-                lines = [shortened(line.decode(errors="replace").rstrip().split("\r")[-1]) for line in kept]
-                yield {"trainer": int(path.stem.split("-")[1]), "lines": lines, "skipped": count - len(lines)}
+            with contextlib.suppress(OSError):
+                skipped = max(0, path.stat().st_size - self._offsets[path] - OUTPUT_BYTES)
+                self._offsets[path] += skipped
+                # Of a progress bar, whose states are separated by carriage returns, the last state is shown.
+                texts = [line.decode(errors="replace").rstrip() for line in self._new_lines(path, rest=rest)]
+                if lines := [shortened(text.split("\r")[-1]) for text in texts]:
+                    yield {"trainer": int(path.stem.split("-")[1]), "lines": lines, "skipped": skipped}

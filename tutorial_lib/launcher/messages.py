@@ -1,180 +1,134 @@
-"""Messages between the coordinator and the agents. Each is one line of JSON with the name of its class as ``type``.
+"""Messages between the coordinator and the agents, as lines of JSON. Neither side ever waits for the other."""
 
-All times are in seconds since the epoch.
-"""
+import contextlib
+import json
+import os
+import select
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing_extensions import dataclass_transform
 
 from tutorial_lib.launcher.findings import Finding
-from tutorial_lib.launcher.jobspec import JobSpec
+from tutorial_lib.launcher.jobspec import JobSpec, Machine, Role
 from tutorial_lib.launcher.watch import Stack
 
+CHUNK = 1 << 20
+POLL_SECONDS = 0.05
+CLASS = "$class"  # key of the name of a dataclass, which is sent as a dictionary of its fields
+RECORDS: dict[str, Any] = {kind.__name__: kind for kind in (Finding, JobSpec, Machine, Role, Stack)}
 
+
+@dataclass_transform(frozen_default=True)
 class Message:
-    """Base class of all messages."""
+    def __init_subclass__(cls) -> None:
+        RECORDS[cls.__name__] = dataclass(frozen=True)(cls)
 
 
-@dataclass(frozen=True)
 class Prepare(Message):
-    """Check the machine for a job. ``index`` is the number of the machine."""
+    """Check the machine for a job."""
 
     spec: JobSpec
-    index: int
+    index: int  # of the machine
 
 
-@dataclass(frozen=True)
 class StartRole(Message):
-    """Start the processes of a role."""
-
     role: str
 
 
-@dataclass(frozen=True)
-class Ping(Message):
-    """Answer with a ``Pong``. ``sent`` is the time of the coordinator."""
-
-    sent: float
+class Command(Message):
+    name: Literal["ping", "save", "stacks", "stop"]  # save: the ranks save a checkpoint and end, see ``watch.FINISH``
 
 
-@dataclass(frozen=True)
-class DumpStacks(Message):
-    """Collect the Python stacks of all processes and answer with ``Stacks``."""
-
-
-@dataclass(frozen=True)
-class SaveNow(Message):
-    """Ask the ranks to save a checkpoint in the middle of the epoch and to stop."""
-
-
-@dataclass(frozen=True)
-class Stop(Message):
-    """End all processes of the machine."""
-
-
-@dataclass(frozen=True)
 class Hello(Message):
-    """The first message of an agent: a checksum of its tutorial_lib, its home, and IPv4 addresses by interface."""
+    """The first message of an agent."""
 
-    package: str
+    package: str  # a checksum of its tutorial_lib
     home: str
-    addresses: dict[str, list[str]]
-    time: float
+    addresses: dict[str, list[str]]  # IPv4 addresses by interface
 
 
-@dataclass(frozen=True)
 class Checked(Message):
-    """The answer to ``Prepare``: the results of all checks, and versions by package."""
+    """The answer to ``Prepare``."""
 
     findings: list[Finding]
     versions: dict[str, str]
+    time: float  # in seconds since the epoch
 
 
-@dataclass(frozen=True)
-class Started(Message):
-    """Process ``index`` of a role has been started or forked."""
-
-    role: str
-    index: int
-    time: float
+class Report(Message):
+    event: dict[str, Any]  # of the agent or of a rank, see ``coordinator``
 
 
-@dataclass(frozen=True)
-class Serving(Message):
-    """All processes of a role listen on this machine, see ``Role.listens``."""
-
-    role: str
-    time: float
-
-
-@dataclass(frozen=True)
-class Exited(Message):
-    """A process has ended, and all its reports have been sent. ``-code`` is the number of a signal."""
-
-    role: str
-    index: int
-    code: int
-    time: float
-
-
-@dataclass(frozen=True)
-class Failed(Message):
-    """A process has failed, or the machine cannot continue. ``note`` replaces the exit code as the cause."""
-
-    role: str
-    index: int
-    code: int
-    note: str
-    out_of_memory: bool
-    tail: list[str]
-
-
-@dataclass(frozen=True)
 class Heartbeat(Message):
-    """Sent every two seconds: processor seconds and bytes of logs since the last one, and all bytes sent so far."""
-
-    cpu: float
-    wrote: int
+    busy: bool  # whether the job did something on this machine since the last heartbeat
     bytes_sent: int
     time: float
 
 
-@dataclass(frozen=True)
-class Pong(Message):
-    """The answer to a ``Ping`` with the time of the machine."""
+class Failed(Message):
+    """A process has failed, or the machine cannot continue (role "agent")."""
 
-    sent: float
-    time: float
-
-
-@dataclass(frozen=True)
-class Output(Message):
-    """Lines that rank ``trainer`` of the machine printed, after ``skipped`` lines that only the log contains."""
-
-    trainer: int
-    lines: list[str]
-    skipped: int
+    role: str
+    index: int
+    cause: str
+    tail: list[str]  # of the log
 
 
-@dataclass(frozen=True)
 class Stacks(Message):
-    """The Python stacks of the processes of the machine."""
-
     stacks: list[Stack]
 
 
-@dataclass(frozen=True)
-class Report(Message):
-    """An event that a rank wrote. The launcher forwards events and reads only their kind."""
-
-    event: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class Done(Message):
-    """The last message of an agent: bytes sent, and the peak resident memory of the largest process of each role."""
+    """The last message of an agent."""
 
-    bytes_sent: int
-    peak_rss: dict[str, int]
-    time: float
+    peak_rss: dict[str, int]  # of the largest process of each role
 
 
-KINDS: dict[str, Any] = {kind.__name__: kind for kind in Message.__subclasses__()}
-NESTED = {"stacks": Stack, "findings": Finding}  # fields that contain records
+def _to_fields(record: Any) -> dict[str, Any]:
+    return {CLASS: type(record).__name__, **vars(record)}
 
 
-def encode(message: Message) -> dict[str, Any]:
-    """Return a dictionary of JSON types."""
-    fields: Any = message
-    return {"type": type(message).__name__, **asdict(fields)}
+def _to_record(fields: dict[str, Any]) -> Any:
+    return RECORDS[fields.pop(CLASS)](**fields) if CLASS in fields else fields
 
 
-def decode(record: dict[str, Any]) -> Message | None:
-    """Return the message of a line, or None if the line has another origin, such as a login shell."""
-    if (kind := KINDS.get(record.pop("type", ""))) is None:
-        return None
-    for name in NESTED.keys() & record.keys():
-        record[name] = [NESTED[name](**fields) for fields in record[name]]
-    if kind is Prepare:
-        record["spec"] = JobSpec.from_dict(record["spec"])
-    return kind(**record)
+class Channel:
+    """One side of a connection over two file descriptors. ``waiting`` are the bytes that have not been written yet."""
+
+    def __init__(self, read: int, write: int) -> None:
+        self._read, self._write = read, write
+        self._buffer, self.waiting = bytearray(), bytearray()
+        os.set_blocking(write, False)
+
+    def put(self, message: Any) -> None:
+        """Queue one message, and write as much as possible now."""
+        self.waiting += json.dumps(message, default=_to_fields).encode() + b"\n"
+        self.push()
+
+    def push(self, seconds: float = 0.0) -> None:
+        """Write waiting bytes for at most this time. Only the reader of a broken connection notices its end."""
+        deadline = time.monotonic() + seconds
+        while self.waiting:
+            try:
+                del self.waiting[: os.write(self._write, self.waiting)]
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(POLL_SECONDS)
+            except OSError:
+                self.waiting.clear()
+
+    def take(self, seconds: float = 0.0) -> list[Any]:
+        """Return the messages that arrive within this time, or raise an EOFError if the other side has ended."""
+        poll, found = select.poll(), []
+        poll.register(self._read, select.POLLIN)
+        if poll.poll(1000 * seconds):
+            if not (chunk := os.read(self._read, CHUNK)):
+                raise EOFError("the connection ended")
+            *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # other text, such as that of a login shell
+                    found.append(json.loads(line, object_hook=_to_record))
+        return found

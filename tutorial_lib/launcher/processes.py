@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from tutorial_lib.launcher.backends.namespaces import die_with_parent
-from tutorial_lib.launcher.channel import POLL_SECONDS
+from tutorial_lib.launcher.messages import POLL_SECONDS
 
 TERM_SECONDS = 3.0
 _started: list[subprocess.Popen] = []  # a dropped Popen would collect the exit code of its child

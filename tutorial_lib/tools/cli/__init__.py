@@ -12,7 +12,7 @@ from types import FrameType
 
 from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.launch import spread_extra_envs
-from tutorial_lib.launcher.signals import how_it_was_ended
+from tutorial_lib.launcher.failure import how_it_was_ended
 from tutorial_lib.tools.cli import jobs, machines, preparing, submit  # noqa: F401  each adds its commands
 from tutorial_lib.tools.cli.options import run
 from tutorial_lib.tools.terminal import lasting_stream, print_failure, warn_of_lost_output
