@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 TELLS = """
 import json, os, socket, sys, time
 from pathlib import Path
-import torch
+import torch, dgl, tutorial_lib.tasks.run
 from tutorial_lib.trainer.session import fork_as_told
 before = os.getpid()
 others = sorted(Path(f"/proc/self/task/{t}/comm").read_text().strip() for t in os.listdir("/proc/self/task"))
@@ -62,7 +61,7 @@ def told(folder: Path) -> dict[str, dict]:
 
 
 def test_what_they_are(program, tmp_path):
-    """L13. Each is a child of the agent, which knows its pid."""
+    """L13. Each is a child of the agent, which knows its pid. No thread of OpenMP or DGL was there at the fork."""
     with LocalBackend(servers=2) as cluster:
         job = program(cluster, TELLS, "0")
         names = ["client-0", "client-1", "server-0", "server-1"]
@@ -83,6 +82,8 @@ def test_what_they_are(program, tmp_path):
     for name, entry in found.items():
         assert entry["session"] == entry["pid"]
         assert entry["env"]["TUTORIAL_FORKSERVER"] is None
+        assert set(entry["threads"]) <= {"python", "jemalloc_bg_thd"}  # OpenBLAS names its thread like the process
+        assert len(entry["threads"]) <= 1 + 2 + 1
         threads = 1 if name.startswith("server") else 2
         assert (entry["env"]["OMP_NUM_THREADS"], entry["torch_threads"]) == (str(threads), threads)
     assert [found[name]["env"]["RANK"] for name in names] == ["0", "1", None, None]
@@ -92,19 +93,6 @@ def test_what_they_are(program, tmp_path):
     assert "I am client 1" in (logs / "trainer-1.log").read_text()
     assert "I am server 0" in (logs / "server-0.log").read_text()
     assert (logs / "forkserver.log").read_text() == ""
-
-
-def test_only_threads_that_know_of_forks_are_there(program, tmp_path):
-    """Of libraries: OpenBLAS (named like the process) and jemalloc. None of ours, of OpenMP, or of DGL."""
-    with LocalBackend(servers=2) as cluster:
-        job = program(cluster, TELLS.replace("import torch\n", "import torch, dgl, tutorial_lib.tasks.run\n"), "0")
-        wait_until(lambda: told(tmp_path), "a server", 60)
-        (tmp_path / "go").touch()
-        error, _ = job.end()
-    assert error is None
-    threads = told(tmp_path)["server-0"]["threads"]
-    assert len(threads) <= 1 + 2 + 1
-    assert set(threads) <= {"python", "jemalloc_bg_thd"}
 
 
 def test_a_trainer_that_fails_is_named_at_once(program, tmp_path):
@@ -126,23 +114,13 @@ def test_a_trainer_that_fails_is_named_at_once(program, tmp_path):
         ("print('done')", "ended before the trainers; did the command reach dgl.distributed.initialize?"),
     ],
 )
-def test_an_end_before_anything_is_forked(text, cause, program):
+def test_an_end_before_anything_is_forked(text, cause, program, saw):
     with LocalBackend(servers=2) as cluster:
         error, seconds = program(cluster, text).end()
     assert str(error) == f"forkserver on machine-0: {cause}"
     assert seconds < 60
-
-
-def test_killed_while_it_imports(program, tmp_path, saw):
-    slow = "import os, time; open('at.txt', 'w').write(str(os.getpid())); time.sleep(60)"
-    with LocalBackend(servers=2) as cluster:
-        job = program(cluster, slow)
-        wait_until(lambda: (tmp_path / "at.txt").exists() and (tmp_path / "at.txt").read_text(), "the program", 30)
-        job.fault_now()
-        os.kill(int((tmp_path / "at.txt").read_text()), signal.SIGKILL)
-        error, seconds = job.end()
-    assert str(error) == "forkserver on machine-0: killed by signal 9 (SIGKILL)"
-    saw("SIGKILL to the process that imports for a machine", error, seconds)
+    if "SIGKILL" in cause:
+        saw("SIGKILL to the process that imports for a machine", error, seconds)
 
 
 def test_they_end_with_a_killed_agent(program, tmp_path):
