@@ -114,12 +114,11 @@ def lock_holder(path: Path) -> str:
     """Return the process that has locked a file or folder, such as ``process 123 (python -m ...)``."""
     about = path.stat()
     place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()  # 1: FLOCK ADVISORY WRITE 123 08:01:5678 0 EOF
-            if fields[1] == "FLOCK" and fields[5] == place and int(fields[4]) > 0:
-                command = Path(f"/proc/{fields[4]}/cmdline").read_text(errors="replace").replace("\0", " ")
-                return f"process {fields[4]} ({' '.join(command.split())[:80]})"
+    with contextlib.suppress(OSError):
+        # 1: FLOCK ADVISORY WRITE 123 08:01:5678 0 EOF
+        if found := re.search(rf"FLOCK +\w+ +\w+ +([1-9]\d*) {place} ", Path("/proc/locks").read_text()):
+            command = Path(f"/proc/{found[1]}/cmdline").read_text(errors="replace").replace("\0", " ")
+            return f"process {found[1]} ({' '.join(command.split())[:80]})"
     return "another process"
 
 

@@ -45,13 +45,13 @@ def test_a_taken_port_and_its_owner(purpose):
     plan = replace(EMPTY, machines=[replace(HERE, port=first)], roles=servers, master_port=first + 2)
     taken = first + ["server 0", "server 1", "the meeting point of the ranks"].index(purpose)
     with socket.create_server(("127.0.0.1", taken)) as server:
-        finding = the_fail(checks.check_ports(plan, 0))
+        finding = the_fail([checks.check_ports(plan, 0)])
         assert finding.detail == f"{taken} ({purpose}) is taken by process {os.getpid()}"
         with socket.create_connection(("127.0.0.1", taken)):
             server.accept()[0].close()
-    assert not failed(checks.check_ports(plan, 0))
+    assert not failed([checks.check_ports(plan, 0)])
     above = replace(plan, machines=[replace(HERE, port=65535)])
-    assert the_fail(checks.check_ports(above, 0)).detail == "65536 is above 65535"
+    assert checks.check_ports(above, 0).detail == "65536 is above 65535"
 
 
 def test_the_folders_of_a_job(tmp_path, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_check_that_raises_is_a_finding(error, status):
 
 def test_a_job_without_files_is_checked_without_them():
     found = {finding.check: finding.status for finding in checks.check_machine(EMPTY, 0)}
-    assert found == {"address": "ok", "leftovers": "ok"}
+    assert found == {"address": "ok", "ports": "ok", "leftovers": "ok"}
 
 
 def broken_check(_index: int, *, why: str) -> Finding:

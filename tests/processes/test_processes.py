@@ -75,10 +75,6 @@ def test_arguments_arrive_and_the_order_is_that_of_the_ranks() -> None:
     assert fork(rf.identity, 3, ("a", {"b": 1})) == [(rank, 3, "a", {"b": 1}) for rank in range(3)]
 
 
-def test_four_ranks_and_a_group_made_by_the_function() -> None:
-    assert fork(rf.own_group, 4, timeout=LIMIT) == [6.0] * 4
-
-
 def test_runs_at_once_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """They share the environment that ranks start with, and a rank is a copy of what other threads do meanwhile."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

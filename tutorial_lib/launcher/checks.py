@@ -59,21 +59,19 @@ def check_address(spec: JobSpec, index: int) -> Finding:
     return Finding("address", FAIL, detail, remedy)
 
 
-def check_ports(spec: JobSpec, index: int) -> Iterator[Finding]:
+def check_ports(spec: JobSpec, index: int) -> Finding:
     """Check the ports on which roles listen, and on machine 0 the port where the ranks meet."""
     port = spec.machines[index].port
     wanted = {port + k: f"{role.name} {k}" for role in spec.roles if role.listens for k in range(role.count)}
     if index == 0 and spec.master_port:
         wanted[spec.master_port] = "the meeting point of the ranks"
     sockets = [found for found in psutil.net_connections("tcp") if found.status == psutil.CONN_LISTEN]
-    taken = {found.laddr.port: found.pid for found in sockets if found.laddr and found.laddr.port in wanted}
-    for number, pid in sorted(taken.items()):
-        detail = f"{number} ({wanted[number]}) is taken by process {pid or 'of another user'}"
-        yield Finding("ports", FAIL, detail, "Stop this process, wait for its end, or choose other ports.")
-    if (last := max(wanted, default=0)) > 65535:
-        yield Finding("ports", FAIL, f"{last} is above 65535", "Choose a smaller port in ip_config.txt.")
-    elif wanted and not taken:
-        yield Finding("ports", OK, f"{', '.join(map(str, wanted))} free")
+    owners = {found.laddr.port: found.pid or "of another user" for found in sockets if found.laddr}
+    problems = [f"{number} is above 65535" for number in wanted if number > 65535]
+    for number in sorted(wanted.keys() & owners.keys()):
+        problems.append(f"{number} ({wanted[number]}) is taken by process {owners[number]}")
+    detail = "; ".join(problems) or (f"{', '.join(map(str, wanted))} free" if wanted else "none needed")
+    return verdict(not problems, "ports", detail, "Stop this process, wait for its end, or choose other ports.")
 
 
 def check_shm(spec: JobSpec, _index: int) -> Finding:

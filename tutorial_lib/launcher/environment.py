@@ -52,9 +52,7 @@ def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]
         **({"TUTORIAL_SHELL": "1"} if spec.shell else {}),
         **spec.env,
         **user,
-        # The hook appends the working directory, which could hide modules of the standard library in PYTHONPATH.
         "PYTHONPATH": os.pathsep.join(path for path in [hook, python_path] if path),
-        "TUTORIAL_CWD": spec.cwd,
     }
 
 

@@ -2,7 +2,7 @@
 
 It registers the process, so that its agent can request its Python stacks. It ends a failed rank at once, and workers
 whose rank is gone. Startup files of the job, such as ``dgl_hook.py``, add what a library needs. Programs that a script
-starts get only the modules of the working directory. docs/patches.md lists what is replaced.
+starts are not changed. docs/patches.md lists what is replaced.
 """
 
 import json
@@ -29,13 +29,6 @@ def run_next_sitecustomize():
         if os.path.abspath(folder or ".") != HERE and os.path.isfile(path):
             run_file(path)
             return
-
-
-def find_modules_of_the_workspace():
-    """Add the working directory behind the standard library, because a copy.py must not hide Python's own."""
-    folder, packages = os.environ.get("TUTORIAL_CWD"), [path for path in sys.path if path.endswith("-packages")]
-    if folder and folder not in sys.path:
-        sys.path.insert(sys.path.index(packages[0]) if packages else len(sys.path), folder)
 
 
 def find_role():
@@ -132,7 +125,6 @@ def take_part():
 
 
 if "TUTORIAL_LOG_DIR" in os.environ:
-    find_modules_of_the_workspace()
     take_part()
 
 try:
